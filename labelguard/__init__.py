@@ -1,0 +1,50 @@
+"""labelguard: preference labels in, labeler-level private releases out, every budget accounted.
+
+    import labelguard as lg
+    release = lg.privatize("labels.parquet", epsilon=3, delta=1e-5)
+    frame = lg.load(release)
+
+Importing it is light; the engine loads at first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from labelguard.pipeline import privatize
+    from labelguard.project import Project, find, init
+    from labelguard.release import Release, load
+    from labelguard.simulate import SimulationConfig, simulate
+
+_HOMES = {
+    "privatize": "labelguard.pipeline",
+    "load": "labelguard.release",
+    "Release": "labelguard.release",
+    "Project": "labelguard.project",
+    "find": "labelguard.project",
+    "init": "labelguard.project",
+    "SimulationConfig": "labelguard.simulate",
+    "simulate": "labelguard.simulate",
+}
+
+__all__ = [
+    "Project",
+    "Release",
+    "SimulationConfig",
+    "find",
+    "init",
+    "load",
+    "privatize",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'labelguard' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,64 @@
+"""Argument checks of the accountants: each error says what was expected and what was found."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def positive(**values: float) -> None:
+    """Raise ValueError unless every value is finite and above 0."""
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be finite and > 0, found {value!r}")
+
+
+def nonnegative(**values: float) -> None:
+    """Raise ValueError unless every value is finite and at least 0."""
+    for name, value in values.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be finite and >= 0, found {value!r}")
+
+
+def within(low: float, high: float, **values: float) -> None:
+    """Raise ValueError unless every value is in [low, high]."""
+    for name, value in values.items():
+        if not low <= value <= high:
+            raise ValueError(f"{name} must be in [{low}, {high}], found {value!r}")
+
+
+def delta_below_one(delta: float) -> None:
+    """Raise ValueError unless delta is in [0, 1); at delta = 1 any release would be allowed."""
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta must be in [0, 1), found {delta!r}")
+
+
+def at_least_one(**values: SupportsIndex) -> None:
+    """Raise ValueError unless every value is an integer of at least 1."""
+    for name, value in values.items():
+        try:
+            whole = operator.index(value)
+        except TypeError:
+            raise ValueError(f"{name} must be an integer >= 1, found {value!r}") from None
+        if whole < 1:
+            raise ValueError(f"{name} must be an integer >= 1, found {whole}")
+
+
+def one_of(allowed: Sequence[str], **values: str) -> None:
+    """Raise ValueError unless every value is among the allowed ones."""
+    for name, value in values.items():
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(allowed)}, found {value!r}")
+
+
+def counts_at_least_one(counts: NDArray[Any]) -> None:
+    """Raise ValueError unless the array is of integers of at least 1 (it may be empty)."""
+    if not np.issubdtype(counts.dtype, np.integer):
+        raise ValueError(f"counts must be an array of integers, found dtype {counts.dtype}")
+    if counts.size and counts.min() < 1:
+        raise ValueError(f"counts must all be >= 1, found {counts.min()}")

@@ -1,0 +1,396 @@
+"""Randomized response on a binary label: the exact cost of k answers, and its inverse.
+
+One label is flipped with probability γ = 1/(1+e^ε0). A labeler with k labels, each flipped by a
+coin of its own, is protected by the k-fold composition, whose δ has the closed form
+
+    δ(ε) = Σ_{j=0..k} C(k,j) γ^j (1−γ)^(k−j) · max(0, 1 − e^(ε − (k−2j) ε0))     (j = flips).
+
+It is exact, because randomized response is its own dominating pair of distributions, and it
+stays valid when the choice of the next label depends on earlier answers (Kairouz, Oh and
+Viswanath, "The Composition Theorem for Differential Privacy", 2015).
+
+Every function here concerns ONE labeler under `replace_labels` adjacency: neighbouring data sets
+differ in any number of that labeler's labels. ε and ε0 are natural-log units (nats).
+
+Numerical errors are put on the safe side: a computed δ carries a margin that covers the rounding
+of logarithms of factorials (relative, 2e-14 at k = 1 and 2e-8 at k = 1,000,000).
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+import struct
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.accounting import _validate
+
+__all__ = [
+    "COIN_RANGE",
+    "Composition",
+    "calibrate",
+    "calibrate_many",
+    "delta",
+    "epsilon",
+    "epsilon0_of",
+    "flip_probability",
+    "loss_multiplier",
+    "threshold",
+]
+
+Composition = Literal["exact", "advanced", "basic"]
+"""How k answers add up: the closed form above, kε0² + ε0√(2k ln 1/δ), or kε0."""
+
+COIN_RANGE = 2**64
+"""A coin is a whole number drawn uniformly from 0 <= u < COIN_RANGE."""
+
+Floats: TypeAlias = NDArray[np.float64]
+
+ROUNDING = sys.float_info.epsilon
+_NEGLIGIBLE = 2.0**-56
+_BLOCK = 256
+_LARGEST_EXPONENT = 700.0
+
+
+def delta(epsilon0: float, k: int, epsilon: float) -> float:
+    """The δ at which k labels, each flipped at `epsilon0`, are (epsilon, δ)-private.
+
+    Never below the true value, beyond one exception: where k·epsilon0 and epsilon agree to 15
+    digits, δ is 0, the value of pure privacy, although k·(epsilon/k) may round to just above
+    epsilon. Costs O(√k) operations.
+
+    Raises ValueError unless epsilon0 and epsilon are finite and >= 0 and k >= 1.
+    """
+    _validate.nonnegative(epsilon0=epsilon0, epsilon=epsilon)
+    _validate.at_least_one(k=k)
+    return _delta(epsilon0, int(k), epsilon)
+
+
+def epsilon(epsilon0: float, k: int, delta: float) -> float:
+    """The smallest ε, in nats, at which k labels flipped at `epsilon0` are (ε, delta)-private.
+
+    At most the basic k·epsilon0, and equal to it for delta = 0. By bisection; the upper end is
+    returned, so that the computed δ at the result is at most `delta`.
+
+    Raises ValueError unless epsilon0 is finite and >= 0, k >= 1 and 0 <= delta < 1.
+    """
+    _validate.nonnegative(epsilon0=epsilon0)
+    _validate.at_least_one(k=k)
+    _validate.delta_below_one(delta)
+    return smallest_epsilon(_delta, epsilon0, int(k), delta)
+
+
+def calibrate(epsilon: float, delta: float, k: int, composition: Composition = "exact") -> float:
+    """The largest per-label ε0, in nats, at which k labels stay (epsilon, delta)-private.
+
+    `exact` gives the largest number of 41 significant bits whose computed δ is at most `delta`:
+    at most 1e-12 (relative) below the true maximum, plus the safety margin of `delta`. It is
+    never below `basic`, which is epsilon/k. `advanced` solves k·ε0² + ε0·√(2k ln(1/delta)) =
+    epsilon (PROPS, lemma 1): valid, and for small k worse than `basic`. With delta = 0, all
+    three are epsilon/k.
+
+    Raises ValueError unless epsilon is finite and > 0, 0 <= delta < 1, k >= 1 and the
+    composition is a known one.
+    """
+    _validate.positive(epsilon=epsilon)
+    _validate.delta_below_one(delta)
+    _validate.at_least_one(k=k)
+    _validate.one_of(get_args(Composition), composition=composition)
+    return _calibrate(float(epsilon), float(delta), int(k), composition)
+
+
+def calibrate_many(
+    epsilon: float,
+    delta: float,
+    counts: NDArray[np.int64],
+    composition: Composition = "exact",
+) -> NDArray[np.float64]:
+    """`calibrate` for every k in `counts`: same shape, float64, bit for bit the same values.
+
+    Each distinct count is calibrated once and by itself, so that a price does not depend on
+    which other labelers are priced along with it.
+
+    Raises ValueError as `calibrate`, and unless `counts` holds integers >= 1.
+    """
+    _validate.positive(epsilon=epsilon)
+    _validate.delta_below_one(delta)
+    _validate.one_of(get_args(Composition), composition=composition)
+    price = (float(epsilon), float(delta))
+    return per_distinct_count(lambda k: _calibrate(*price, k, composition), counts)
+
+
+def flip_probability(epsilon0: float) -> float:
+    """γ = 1/(1+e^epsilon0), in (0, ½].
+
+    Raises ValueError unless epsilon0 is finite and >= 0.
+    """
+    _validate.nonnegative(epsilon0=epsilon0)
+    odds = math.exp(-epsilon0)
+    return odds / (1 + odds)
+
+
+def loss_multiplier(flip_probability: float) -> float:
+    """1/(1−2γ), the factor by which the unbiased loss stretches a label; infinite at γ = ½.
+
+    Raises ValueError unless 0 <= flip_probability <= ½.
+    """
+    _validate.within(0, 0.5, flip_probability=flip_probability)
+    return math.inf if flip_probability == 0.5 else 1 / (1 - 2 * flip_probability)
+
+
+def threshold(epsilon0: float) -> int:
+    """T = ⌈γ·2^64⌉, 1 <= T <= 2^63: a label is flipped if and only if its coin is below T.
+
+    Exactly the ceiling, by decimal arithmetic of as many digits as it takes: the label is
+    flipped with probability at least γ, so the realised ε0 is at most `epsilon0`.
+
+    Raises ValueError unless epsilon0 is finite and >= 0.
+    """
+    _validate.nonnegative(epsilon0=epsilon0)
+    return ceil_of_share(epsilon0, others=1)
+
+
+def epsilon0_of(threshold: int) -> float:
+    """ln((2^64−T)/T), the ε0 in nats that coins with this threshold realise.
+
+    `epsilon0_of(threshold(e)) <= e` holds in real numbers; in floats, up to 2 units in the last
+    place of e.
+
+    Raises ValueError unless 1 <= threshold <= 2^63.
+    """
+    _validate.at_least_one(threshold=threshold)
+    _validate.within(1, COIN_RANGE // 2, threshold=threshold)
+    flipped = int(threshold)
+    # Whole numbers first: their quotient is correctly rounded, also where T is close to 2^63.
+    return math.log1p((COIN_RANGE - 2 * flipped) / flipped)
+
+
+# --- the closed form -----------------------------------------------------------------------------
+
+
+def _delta(epsilon0: float, k: int, epsilon: float) -> float:
+    """`delta` without checks: terms outward from the largest one, all of them positive."""
+    most_flips = (k - smallest_lossy_sum(epsilon0, k, epsilon)) // 2
+    if most_flips < 0:
+        return 0.0
+    if epsilon0 > epsilon + _LARGEST_EXPONENT:
+        return 1.0
+    odds = math.exp(min(epsilon0, _LARGEST_EXPONENT))
+    # Start at the largest binomial probability, so that nothing on the way can overflow.
+    start = min(most_flips, int((k + 1) / (1 + odds)))
+    down = range(start - 1, -1, -1)
+    up = range(start + 1, most_flips + 1)
+
+    def positive_part(flips: Floats) -> Floats:
+        return -np.expm1(epsilon - (k - 2 * flips) * epsilon0)
+
+    total = -math.expm1(epsilon - (k - 2 * start) * epsilon0)
+    total = _add_outward(total, down, lambda j: (j + 1) / (k - j) * odds, positive_part)
+    total = _add_outward(total, up, lambda j: (k - j + 1) / j / odds, positive_part)
+
+    log_factorial = math.lgamma(k + 1)
+    log_start = (
+        log_factorial
+        - math.lgamma(start + 1)
+        - math.lgamma(k - start + 1)
+        - start * epsilon0
+        - k * math.log1p(math.exp(-epsilon0))
+    )
+    # math.lgamma errs by at most 1.2 ROUNDING relative to its value + 1 (measured up to 1e6);
+    # every other logarithm above is at most k, and so is the number of products.
+    margin = 6 * ROUNDING * (log_factorial + k + 16)
+    return min(1.0, total * math.exp(log_start) * (1 + margin))
+
+
+def _add_outward(
+    total: float, flips: range, ratio: Callable[[Floats], Floats], part: Callable[[Floats], Floats]
+) -> float:
+    """`total` plus part(j) times the product of all ratios up to j, for j in `flips`.
+
+    The ratios are at most 1 and shrink along `flips`, the parts are at most 1. Once the rest is
+    negligible, the geometric series that bounds it is added in its place.
+    """
+    product = 1.0
+    for first in range(0, len(flips), _BLOCK):
+        block = flips[first : first + _BLOCK]
+        j = np.arange(block.start, block.stop, block.step, dtype=np.float64)
+        ratios = ratio(j)
+        products = product * np.cumprod(ratios)
+        total += float(np.sum(products * part(j)))
+        product, last = float(products[-1]), float(ratios[-1])
+        if product < _NEGLIGIBLE * (1 - last) * total:
+            return total + product / (1 - last)
+    return total
+
+
+def smallest_lossy_sum(epsilon0: float, k: int, epsilon: float) -> int:
+    """The smallest whole s with s·epsilon0 > epsilon, or k+1 if there is none up to k.
+
+    s counts unflipped labels less flipped ones: outcomes with a smaller s add nothing to δ.
+    """
+    # Without the slack, k·(epsilon/k) could exceed epsilon by its rounding error.
+    limit = epsilon * (1 + 4 * ROUNDING)
+    if k * epsilon0 <= limit:
+        return k + 1
+    candidate = max(1, int(epsilon / epsilon0) - 1)
+    while candidate * epsilon0 <= limit:
+        candidate += 1
+    return candidate
+
+
+# --- shared with `ternary` -----------------------------------------------------------------------
+
+DeltaOf = Callable[[float, int, float], float]
+"""(epsilon0, k, epsilon) -> δ: rising in epsilon0 and k, falling in epsilon."""
+
+
+def smallest_epsilon(delta_of: DeltaOf, epsilon0: float, k: int, delta: float) -> float:
+    """The upper end of a bisection for the ε at which `delta_of` reaches `delta`."""
+    low, high = 0.0, k * epsilon0
+    if delta == 0:
+        return high
+    if delta_of(epsilon0, k, low) <= delta:
+        return low
+    while high - low > 2 * ROUNDING * high:
+        middle = (low + high) / 2
+        if delta_of(epsilon0, k, middle) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def largest_epsilon0(
+    delta_of: DeltaOf, epsilon: float, delta: float, k: int, single: float
+) -> float:
+    """The largest ε0 on a grid of 41 significant bits with δ <= `delta`, and at least epsilon/k.
+
+    `single` is the ε0 that one label may have; k labels cannot have more. The grid makes the
+    result a property of the numbers, not of the path of the search: rounding noise in δ is far
+    smaller than one step.
+    """
+    basic = epsilon / k
+    if delta == 0:
+        return basic
+
+    def excess(index: int) -> float:
+        found = delta_of(_grid_value(index), k, epsilon)
+        return math.log(found / delta) if found > 0 else -math.inf
+
+    log_inverse = -math.log(delta)
+    # Where the sum of k privacy losses, about normal, puts the answer: an initial guess only.
+    spread = math.sqrt(1.5 * k * log_inverse)
+    guess = 2 * epsilon / (spread + math.sqrt(spread * spread + 2 * k * epsilon))
+    index = _last_passing(
+        excess,
+        low=_grid_index(basic),
+        high=_grid_index(single) + 2,
+        guess=_grid_index(min(max(guess, basic), single)),
+        slope=(2 * log_inverse + 1) / 2**_GRID_BITS,
+    )
+    return max(basic, _grid_value(index))
+
+
+_GRID_BITS = 40
+_MANTISSA_BITS = sys.float_info.mant_dig - 1
+
+
+def _grid_index(value: float) -> int:
+    """The place of a positive float, rounded down, among those of _GRID_BITS + 1 bits."""
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return int(bits) >> (_MANTISSA_BITS - _GRID_BITS)
+
+
+def _grid_value(index: int) -> float:
+    """The inverse of `_grid_index`: rising, and close to linear, in the index."""
+    (value,) = struct.unpack("<d", struct.pack("<q", index << (_MANTISSA_BITS - _GRID_BITS)))
+    return float(value)
+
+
+def _last_passing(
+    excess: Callable[[int], float], *, low: int, high: int, guess: int, slope: float
+) -> int:
+    """The largest integer in [low, high) with excess <= 0; low passes, high fails.
+
+    Secant steps, kept inside the bracket, and bisection once there were too many of them: about
+    eight evaluations where bisection would take fifty. `slope` guesses the derivative of excess.
+    """
+    previous: tuple[int, float] | None = None
+    proposal, stride, evaluations = guess, 1, 0
+    while high - low > 1:
+        if proposal <= low:
+            proposal, stride = low + stride, stride * 16
+        elif proposal >= high:
+            proposal, stride = high - stride, stride * 16
+        if evaluations >= 20 or not low < proposal < high:
+            proposal = (low + high) // 2
+        found = excess(proposal)
+        evaluations += 1
+        if found <= 0:
+            low = proposal
+        else:
+            high = proposal
+        if math.isfinite(found):
+            if previous is not None and previous[1] != found:
+                slope = (found - previous[1]) / (proposal - previous[0])
+            previous = (proposal, found)
+            proposal -= math.floor(found / slope)
+        else:
+            proposal = (low + high) // 2
+    return low
+
+
+def per_distinct_count(
+    price: Callable[[int], float], counts: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """`price` of every count, asked once per distinct count; the shape of `counts`.
+
+    Raises ValueError unless `counts` holds integers >= 1.
+    """
+    counts = np.asarray(counts)
+    _validate.counts_at_least_one(counts)
+    distinct, places = np.unique(counts, return_inverse=True)
+    prices = np.array([price(int(k)) for k in distinct], dtype=np.float64)
+    return prices[places].reshape(counts.shape)
+
+
+def ceil_of_share(epsilon0: float, *, others: int) -> int:
+    """⌈2^64 / (e^epsilon0 + others)⌉, exactly."""
+    if epsilon0 == 0:
+        return -(-COIN_RANGE // (1 + others))
+    if epsilon0 > math.log(COIN_RANGE) + 1:
+        return 1
+    digits = 50
+    while True:
+        context = decimal.Context(prec=digits)
+        share = context.divide(
+            decimal.Decimal(COIN_RANGE),
+            context.add(context.exp(decimal.Decimal(epsilon0)), decimal.Decimal(others)),
+        )
+        # Three operations, each correctly rounded: together they err by less than this.
+        error = context.scaleb(share, 3 - digits)
+        low = math.ceil(context.subtract(share, error))
+        if low == math.ceil(context.add(share, error)):
+            return low
+        digits *= 2
+
+
+# --- calibration ---------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=2**14)
+def _calibrate(epsilon: float, delta: float, k: int, composition: Composition) -> float:
+    """`calibrate` without checks."""
+    if composition == "basic" or delta == 0:
+        return epsilon / k
+    if composition == "advanced":
+        spread = math.sqrt(2 * k * -math.log(delta))
+        return 2 * epsilon / (spread + math.sqrt(spread * spread + 4 * k * epsilon))
+    single = epsilon + math.log1p(delta * math.exp(-epsilon)) - math.log1p(-delta)
+    return largest_epsilon0(_delta, epsilon, delta, k, single)

@@ -1,0 +1,57 @@
+"""Columns of 16-byte values (keys, digests, coins) as numpy arrays of shape (n, 2).
+
+The two columns are the big-endian halves as native `uint64`, so that comparing numbers compares
+bytes, and DuckDB, Polars and numpy can sort and join them without touching strings.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Blocks: TypeAlias = NDArray[np.uint64]
+"""Shape (n, 2), native uint64: high half, low half."""
+
+
+def from_bytes(data: bytes | memoryview, stride: int = 16) -> Blocks:
+    """The first 16 of every `stride` bytes of `data`."""
+    rows = np.frombuffer(data, dtype=">u8").reshape(-1, stride // 8)[:, :2]
+    return rows.astype(np.uint64)
+
+
+def to_bytes(blocks: Blocks) -> bytes:
+    """The inverse of `from_bytes`: 16 bytes a row."""
+    return blocks.astype(">u8").tobytes()
+
+
+def to_hex(block: Blocks) -> str:
+    """One row, shape (2,), as 32 hexadecimal digits."""
+    return f"{int(block[0]):016x}{int(block[1]):016x}"
+
+
+def order(blocks: Blocks) -> NDArray[np.intp]:
+    """The stable permutation that sorts rows by their bytes."""
+    return np.lexsort((blocks[:, 1], blocks[:, 0]))
+
+
+def unique(blocks: Blocks) -> tuple[Blocks, NDArray[np.intp]]:
+    """Distinct rows in byte order, and for every row the index of its distinct value."""
+    if not len(blocks):
+        return blocks, np.zeros(0, dtype=np.intp)
+    permutation = order(blocks)
+    ordered = blocks[permutation]
+    starts = np.ones(len(blocks), dtype=bool)
+    starts[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    inverse = np.empty(len(blocks), dtype=np.intp)
+    inverse[permutation] = np.cumsum(starts) - 1
+    return ordered[starts], inverse
+
+
+def positions(table: Blocks, wanted: Blocks) -> NDArray[np.intp]:
+    """Row of each wanted value in `table` (sorted, distinct), or -1 where it is absent."""
+    distinct, inverse = unique(np.concatenate([table, wanted]))
+    where = np.full(len(distinct), -1, dtype=np.intp)
+    where[inverse[: len(table)]] = np.arange(len(table))
+    return where[inverse[len(table) :]]

@@ -1,0 +1,56 @@
+"""The errors labelguard raises, each with the exit code its command ends with.
+
+A message says what is wrong, where, and what to do, in one line. It never holds a label.
+"""
+
+from __future__ import annotations
+
+
+class LabelguardError(Exception):
+    """Anything labelguard refuses to do. `exit_code` is that of the command line."""
+
+    exit_code = 1
+
+
+class InvalidLabels(LabelguardError):
+    """The input is not a table of preference labels: which file, row and column, and why."""
+
+
+class ProjectError(LabelguardError):
+    """The project directory is missing, not writable, or not what it should be."""
+
+
+class KeyProblem(LabelguardError):
+    """A key is missing, damaged, foreign, or readable by others. Keys are never regenerated."""
+
+
+class PolicyError(LabelguardError):
+    """The request contradicts the project's policy, which never changes silently."""
+
+
+class LedgerError(LabelguardError):
+    """The ledger cannot be read or written, or its records do not fit together."""
+
+
+class ConnectorError(LabelguardError):
+    """An annotation tool cannot be reached or answers something unexpected."""
+
+
+class BudgetExceeded(LabelguardError):
+    """Labelers lack allowance for what was asked; nothing was charged or released.
+
+    `asked` and `left` are counts of labels, summed over the labelers that fall short.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, asked: int, left: int) -> None:
+        super().__init__(message)
+        self.asked = asked
+        self.left = left
+
+
+class ProjectBusy(LabelguardError):
+    """Another labelguard job works in this project."""
+
+    exit_code = 4

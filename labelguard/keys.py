@@ -1,0 +1,158 @@
+"""The project's secrets: one project key, and a random salt for every labeler.
+
+Whoever holds both undoes every randomized-response release, so they live apart from the data
+(`keys/`, mode 0600, or the directory named by LABELGUARD_KEYS), are never logged, and are never
+regenerated: a new key would draw new coins for old labels and reveal them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from labelguard import block128
+from labelguard._files import write_atomically
+from labelguard.block128 import Blocks
+from labelguard.errors import KeyProblem
+from labelguard.prf import Prf, derive_key
+
+_KEY_HEADER = b"labelguard project key v1\n"
+_SALTS_HEADER = b"labelguard salts v1\n"
+
+
+def random_bytes(count: int) -> bytes:
+    """Bytes from the operating system's generator."""
+    return secrets.token_bytes(count)
+
+
+class KeyRing:
+    """The secrets of one project. Its repr shows nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._secret = _read_private(directory / "project.key", _KEY_HEADER)
+        if len(self._secret) != 32:
+            raise KeyProblem(f"{directory / 'project.key'} is damaged; restore it from a backup")
+        self._labeler_prf = Prf(derive_key(self._secret, "labeler"), 2)
+        self._unit_prf = Prf(derive_key(self._secret, "unit"), 3)
+        self._wrap = Prf(derive_key(self._secret, "salt-wrap"), 1)
+        self._labelers, self._wrapped = self._read_salts()
+        self._unsaved = False
+
+    def __repr__(self) -> str:
+        return "KeyRing(…)"
+
+    @classmethod
+    def create(cls, directory: Path) -> KeyRing:
+        """Write a fresh project key; refuses to replace one."""
+        path = directory / "project.key"
+        if path.exists():
+            raise KeyProblem(f"{path} exists already; keys are never regenerated")
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(path, _KEY_HEADER + random_bytes(32), mode=0o600)
+        return cls(directory)
+
+    def check_value(self) -> str:
+        """A fingerprint of the project key that reveals nothing of it; the ledger keeps it."""
+        return derive_key(self._secret, "check")[:16].hex()
+
+    def mac(self, purpose: str, data: bytes) -> bytes:
+        """HMAC-SHA256 of `data` under the key for `purpose`."""
+        return hmac.digest(derive_key(self._secret, purpose), data, "sha256")
+
+    def coin_prf(self) -> Prf:
+        """The function of (salt, item, what is drawn) that every coin and row key comes from."""
+        return Prf(derive_key(self._secret, "coin"), 3)
+
+    def labeler_keys(self, namespace: str, labeler_ids: Iterable[str]) -> Blocks:
+        """Pseudonyms of labelers: keyed hashes of (namespace, id), shape (n, 2)."""
+        key = derive_key(self._secret, "labeler-id")
+        prefix = _length_prefixed(namespace.encode())
+        digests = b"".join(
+            hmac.digest(key, prefix + _length_prefixed(labeler.encode()), "sha256")[:16]
+            for labeler in labeler_ids
+        )
+        return block128.from_bytes(digests)
+
+    def unit_keys(self, labelers: Blocks, items: Blocks, occurrences: Blocks) -> Blocks:
+        """Pseudonyms where every label is a unit of its own (`--unit item`)."""
+        return self._unit_prf(labelers, items, occurrences)
+
+    def salts(self, labelers: Blocks) -> Blocks:
+        """The salt of each labeler; all must exist (see `add_salts`)."""
+        where = block128.positions(self._labelers, labelers)
+        if (where < 0).any():
+            raise KeyProblem(
+                f"{int((where < 0).sum())} labelers have no salt in {self._directory / 'salts'}; "
+                "restore the keys from a backup: they are never regenerated"
+            )
+        return self._wrap.invert(self._wrapped[where])
+
+    def has_salt(self, labelers: Blocks) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether each labeler has a salt."""
+        return block128.positions(self._labelers, labelers) >= 0
+
+    def add_salts(self, labelers: Blocks) -> None:
+        """Draw salts for labelers (distinct) that have none. Kept in memory until `save`."""
+        new = labelers[~self.has_salt(labelers)]
+        if not len(new):
+            return
+        wrapped = self._wrap(block128.from_bytes(random_bytes(16 * len(new))))
+        merged = np.concatenate([self._labelers, new])
+        order = block128.order(merged)
+        self._labelers = merged[order]
+        self._wrapped = np.concatenate([self._wrapped, wrapped])[order]
+        self._unsaved = True
+
+    def save(self) -> None:
+        """Flush new salts to disk; to be called before any coin is drawn with them."""
+        if not self._unsaved:
+            return
+        payload = block128.to_bytes(self._labelers) + block128.to_bytes(self._wrapped)
+        tag = self.mac("salts", payload)
+        write_atomically(self._directory / "salts", _SALTS_HEADER + tag + payload, mode=0o600)
+        self._unsaved = False
+
+    def _read_salts(self) -> tuple[Blocks, Blocks]:
+        path = self._directory / "salts"
+        if not path.exists():
+            return np.zeros((0, 2), np.uint64), np.zeros((0, 2), np.uint64)
+        data = _read_private(path, _SALTS_HEADER)
+        tag, payload = data[:32], data[32:]
+        if len(payload) % 32 or not hmac.compare_digest(tag, self.mac("salts", payload)):
+            raise KeyProblem(f"{path} is damaged or belongs to another project key")
+        half = len(payload) // 2
+        return block128.from_bytes(payload[:half]), block128.from_bytes(payload[half:])
+
+
+def _length_prefixed(data: bytes) -> bytes:
+    return len(data).to_bytes(8, "big") + data
+
+
+def _read_private(path: Path, header: bytes) -> bytes:
+    try:
+        mode = path.stat().st_mode
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise KeyProblem(
+            f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "
+            "without it no label can be released again"
+        ) from None
+    except OSError as error:
+        raise KeyProblem(f"{path} cannot be read: {error.strerror}") from None
+    if mode & 0o077:
+        raise KeyProblem(f"{path} is readable by others (mode {mode & 0o777:o}); chmod 600 it")
+    if not data.startswith(header):
+        raise KeyProblem(f"{path} is not a labelguard key file, or is damaged")
+    return data[len(header) :]
+
+
+def keys_directory(state: Path) -> Path:
+    """Where the keys of the project at `state` live."""
+    override = os.environ.get("LABELGUARD_KEYS")
+    return Path(override) if override else state / "keys"

@@ -1,0 +1,520 @@
+"""The ledger: what every labeler has spent, and every release. No labels, no prompts.
+
+One transaction checks allowances and writes charges together with the release as `reserved`; only
+this yields a `Grant`, and only a grant opens a release writer. States of a release: `reserved`
+(charged, no label read), `computing`, `committed`, `refunded` (from `reserved` only).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from labelguard import block128, clock, journal
+from labelguard.block128 import Blocks
+from labelguard.errors import KeyProblem, LedgerError
+from labelguard.policy import Policy
+
+SCHEMA_VERSION = 1
+
+_metadata = sa.MetaData()
+_meta = sa.Table(
+    "meta",
+    _metadata,
+    sa.Column("name", sa.String(40), primary_key=True),
+    sa.Column("value", sa.String(200), nullable=False),
+)
+_policies = sa.Table(
+    "policies",
+    _metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("created_at", sa.String(20), nullable=False),
+    sa.Column("settings", sa.Text, nullable=False),
+)
+_prices = sa.Table(
+    "prices",
+    _metadata,
+    sa.Column("policy_id", sa.ForeignKey("policies.id"), primary_key=True),
+    sa.Column("k", sa.BigInteger, primary_key=True),
+    # Thresholds reach 2^63, beyond a signed integer.
+    sa.Column("threshold", sa.String(20), nullable=False),
+)
+_labelers = sa.Table(
+    "labelers",
+    _metadata,
+    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
+    sa.Column("capacity", sa.BigInteger, nullable=False),
+    sa.Column("used", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("used >= 0 AND used <= capacity", name="allowance"),
+)
+_releases = sa.Table(
+    "releases",
+    _metadata,
+    sa.Column("id", sa.String(40), primary_key=True),
+    sa.Column("number", sa.Integer, nullable=False, unique=True),
+    sa.Column("idempotency_key", sa.String(64), nullable=False, index=True),
+    sa.Column("policy_id", sa.ForeignKey("policies.id"), nullable=False),
+    sa.Column("state", sa.String(12), nullable=False),
+    sa.Column("created_at", sa.String(20), nullable=False),
+    sa.Column("settings", sa.Text, nullable=False),
+    sa.Column("charged", sa.BigInteger, nullable=False),
+    sa.Column("rows", sa.BigInteger),
+    sa.Column("files", sa.Text),
+)
+_charges = sa.Table(
+    "charges",
+    _metadata,
+    sa.Column("release_id", sa.ForeignKey("releases.id"), primary_key=True),
+    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
+    sa.Column("labels", sa.BigInteger, nullable=False),
+)
+_journal = sa.Table(
+    "journal",
+    _metadata,
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("at", sa.String(20), nullable=False),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("previous", sa.String(64), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """One release as the ledger knows it."""
+
+    id: str
+    number: int
+    idempotency_key: str
+    policy_id: int
+    state: str
+    created_at: str
+    settings: Mapping[str, Any]
+    charged: int
+    rows: int | None
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a mechanism wants to do to whom, computed from public columns only.
+
+    `labelers` (n, 2) are all labelers of the release with `capacity` k (n,); `charged` (n,) is how
+    many new coins each of them is asked for. `thresholds` prices every k.
+    """
+
+    mechanism: str
+    idempotency_key: str
+    settings: Mapping[str, Any]
+    labelers: Blocks
+    capacity: NDArray[np.int64]
+    charged: NDArray[np.int64]
+    thresholds: Mapping[int, int]
+
+
+_SEAL = object()
+
+
+class Grant:
+    """The right to compute one release: it was charged. Only the ledger makes grants."""
+
+    def __init__(self, record: ReleaseRecord, thresholds: Mapping[int, int], seal: object) -> None:
+        if seal is not _SEAL:
+            raise LedgerError("a grant comes from Ledger.charge only: charge before release")
+        self.release = record
+        self.thresholds = dict(thresholds)
+
+    def __repr__(self) -> str:
+        return f"Grant({self.release.id})"
+
+
+class Ledger:
+    """The ledger of one project, on SQLite or PostgreSQL."""
+
+    def __init__(self, url: str, key_check: str) -> None:
+        """Open an existing ledger; the project key must be the one it was made with."""
+        self._engine = _engine(url)
+        with self._reading() as connection:
+            if not sa.inspect(connection).has_table("meta"):
+                raise LedgerError(f"no ledger at {self.place}; a project without one has lost it")
+            meta = {row.name: row.value for row in connection.execute(sa.select(_meta))}
+        if int(meta.get("schema", 0)) != SCHEMA_VERSION:
+            raise LedgerError(
+                f"the ledger at {self.place} has schema {meta.get('schema')}; this labelguard "
+                f"knows {SCHEMA_VERSION}; use the version of labelguard that wrote it"
+            )
+        if meta["key_check"] != key_check:
+            raise KeyProblem(
+                f"the project key is not the one the ledger at {self.place} was made with"
+            )
+
+    @classmethod
+    def create(cls, url: str, key_check: str) -> Ledger:
+        """Make the tables, unless they exist."""
+        engine = _engine(url)
+        with _translated(engine), engine.begin() as connection:
+            if not sa.inspect(connection).has_table("meta"):
+                _metadata.create_all(connection)
+                rows = {"schema": str(SCHEMA_VERSION), "key_check": key_check, "epoch": "0"}
+                connection.execute(
+                    sa.insert(_meta), [{"name": k, "value": v} for k, v in rows.items()]
+                )
+                _append(connection, "created", {"schema": SCHEMA_VERSION})
+        return cls(url, key_check)
+
+    @property
+    def place(self) -> str:
+        """Where the ledger lives, without a password."""
+        return self._engine.url.render_as_string(hide_password=True)
+
+    def begin_job(self) -> int:
+        """A new epoch: a job of an older one can no longer charge or commit."""
+        with self._writing() as connection:
+            return _next_epoch(connection)
+
+    def policy(self) -> tuple[int, Policy] | None:
+        """The policy in force and its number, or None before the first release."""
+        with self._reading() as connection:
+            row = connection.execute(
+                sa.select(_policies).order_by(_policies.c.id.desc()).limit(1)
+            ).one_or_none()
+        return (row.id, Policy.from_json(row.settings)) if row else None
+
+    def prices(self) -> dict[int, int]:
+        """Stored threshold of every k."""
+        with self._reading() as connection:
+            rows = connection.execute(sa.select(_prices.c.k, _prices.c.threshold)).all()
+        return {row.k: int(row.threshold) for row in rows}
+
+    def find(self, idempotency_key: str) -> ReleaseRecord | None:
+        """The release (not refunded) that this very request made before."""
+        condition = sa.and_(
+            _releases.c.idempotency_key == idempotency_key, _releases.c.state != "refunded"
+        )
+        return next(iter(self._records(condition)), None)
+
+    def release(self, release_id: str) -> ReleaseRecord | None:
+        """One release by its id."""
+        return next(iter(self._records(_releases.c.id == release_id)), None)
+
+    def releases(self) -> list[ReleaseRecord]:
+        """All releases, oldest first."""
+        return self._records(sa.true())
+
+    def labelers(self, excluding: ReleaseRecord | None = None) -> LabelerTable:
+        """Allowances of all labelers; `excluding` takes one release's charges back out."""
+        with self._reading() as connection:
+            rows = connection.execute(sa.select(_labelers)).all()
+            own = {}
+            if excluding:
+                charges = sa.select(_charges.c.labeler, _charges.c.labels)
+                charged = connection.execute(charges.where(_charges.c.release_id == excluding.id))
+                own = {row.labeler: row.labels for row in charged}
+        return LabelerTable.of(
+            [(r.labeler, r.capacity, r.used - own.get(r.labeler, 0)) for r in rows]
+        )
+
+    def charge(
+        self, event: Event, policy: Policy, epoch: int, resumed: ReleaseRecord | None = None
+    ) -> Grant:
+        """Charge an event and reserve its release in one transaction; or take up a crashed one.
+
+        Raises `LedgerError` if any labeler lacks allowance: the caller must have selected within it.
+        """
+        if resumed:
+            self._check_same_charge(event, resumed)
+            return Grant(resumed, self.prices(), _SEAL)
+        with self._writing(epoch) as connection:
+            policy_id = _policy_id(connection, policy)
+            _store_prices(connection, policy_id, event.thresholds)
+            _charge_labelers(connection, event)
+            number = 1 + (connection.scalar(sa.select(sa.func.max(_releases.c.number))) or 0)
+            record = {
+                "id": f"r{number:04d}-{event.idempotency_key[:8]}",
+                "number": number,
+                "idempotency_key": event.idempotency_key,
+                "policy_id": policy_id,
+                "state": "reserved",
+                "created_at": clock.now(),
+                "settings": json.dumps(dict(event.settings), sort_keys=True),
+                "charged": int(event.charged.sum()),
+            }
+            connection.execute(sa.insert(_releases).values(record))
+            _charge_release(connection, str(record["id"]), event)
+            body = {"release": record["id"], "mechanism": event.mechanism}
+            body |= {"labels": record["charged"], "labelers": int((event.charged > 0).sum())}
+            _append(connection, "charged", body)
+        granted = self.release(str(record["id"]))
+        assert granted is not None
+        return Grant(granted, self.prices(), _SEAL)
+
+    def start(self, grant: Grant, epoch: int) -> None:
+        """Mark that labels are about to be read; from here on there is no refund."""
+        if grant.release.state == "computing":
+            return
+        with self._writing(epoch) as connection:
+            _set_state(connection, grant.release.id, "reserved", {"state": "computing"})
+            _append(connection, "computing", {"release": grant.release.id})
+
+    def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
+        """The release is complete on disk; `files` maps public file names to SHA-256."""
+        with self._writing(epoch) as connection:
+            values = {"state": "committed", "rows": rows, "files": json.dumps(dict(files))}
+            _set_state(connection, grant.release.id, "computing", values)
+            body = {"release": grant.release.id, "rows": rows, "files": dict(files)}
+            _append(connection, "committed", body)
+
+    def refund_reserved(self, epoch: int, keep: str | None) -> list[str]:
+        """Give back what crashed jobs charged before they read a label; their release ids.
+
+        `keep` is the release that is about to be resumed, if any.
+        """
+        reserved = [
+            record for record in self._records(_releases.c.state == "reserved") if record.id != keep
+        ]
+        for record in reserved:
+            with self._writing(epoch) as connection:
+                owed = sa.select(_charges.c.labeler, _charges.c.labels)
+                rows = connection.execute(owed.where(_charges.c.release_id == record.id)).all()
+                give_back = (
+                    sa.update(_labelers)
+                    .where(_labelers.c.labeler == sa.bindparam("who"))
+                    .values(used=_labelers.c.used - sa.bindparam("count"))
+                )
+                if rows:
+                    charged = [{"who": row.labeler, "count": row.labels} for row in rows]
+                    connection.execute(give_back, charged)
+                connection.execute(sa.delete(_charges).where(_charges.c.release_id == record.id))
+                values = {"state": "refunded", "charged": 0}
+                _set_state(connection, record.id, "reserved", values)
+                _append(connection, "refunded", {"release": record.id, "labels": record.charged})
+        return [record.id for record in reserved]
+
+    def journal(self) -> list[journal.Entry]:
+        """All journal entries, oldest first."""
+        with self._reading() as connection:
+            rows = connection.execute(sa.select(_journal).order_by(_journal.c.number)).all()
+        return [journal.Entry(*row) for row in rows]
+
+    def fault(self) -> str | None:
+        """The first thing in the ledger that does not hold, or None."""
+        broken = journal.first_fault(self.journal())
+        if broken:
+            return broken
+        with self._reading() as connection:
+            sums = (
+                sa.select(_charges.c.labeler, sa.func.sum(_charges.c.labels).label("total"))
+                .group_by(_charges.c.labeler)
+                .subquery()
+            )
+            total = sa.func.coalesce(sums.c.total, 0)
+            differing = connection.execute(
+                sa.select(_labelers.c.labeler)
+                .join(sums, sums.c.labeler == _labelers.c.labeler, isouter=True)
+                .where(_labelers.c.used != total)
+                .order_by(_labelers.c.labeler)
+                .limit(1)
+            ).scalar()
+            if differing is not None:
+                return (
+                    f"labeler {bytes(differing).hex()}: the charges do not add up to what is used"
+                )
+            by_release = (
+                sa.select(_charges.c.release_id, sa.func.sum(_charges.c.labels).label("total"))
+                .group_by(_charges.c.release_id)
+                .subquery()
+            )
+            total = sa.func.coalesce(by_release.c.total, 0)
+            wrong = connection.execute(
+                sa.select(_releases.c.id)
+                .join(by_release, by_release.c.release_id == _releases.c.id, isouter=True)
+                .where(_releases.c.charged != total)
+                .order_by(_releases.c.number)
+                .limit(1)
+            ).scalar()
+        return f"release {wrong}: its charges do not add up" if wrong else None
+
+    def _check_same_charge(self, event: Event, record: ReleaseRecord) -> None:
+        asked = {
+            bytes(key): int(count)
+            for key, count in zip(_keys(event.labelers), event.charged, strict=True)
+            if count
+        }
+        with self._reading() as connection:
+            charges = sa.select(_charges.c.labeler, _charges.c.labels)
+            rows = connection.execute(charges.where(_charges.c.release_id == record.id)).all()
+        granted = {bytes(row.labeler): row.labels for row in rows}
+        if any(count > granted.get(labeler, 0) for labeler, count in asked.items()):
+            raise LedgerError(
+                f"release {record.id} cannot be resumed: it would need more than it was charged"
+            )
+
+    def _records(self, condition: sa.ColumnElement[bool]) -> list[ReleaseRecord]:
+        with self._reading() as connection:
+            query = sa.select(_releases).where(condition).order_by(_releases.c.number)
+            rows = connection.execute(query).all()
+        return [
+            ReleaseRecord(
+                **row._asdict()
+                | {"settings": json.loads(row.settings), "files": json.loads(row.files or "{}")}
+            )
+            for row in rows
+        ]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with _translated(self._engine), self._engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _writing(self, epoch: int | None = None) -> Iterator[sa.Connection]:
+        """One transaction; with `epoch`, refused if another job has begun since."""
+        with _translated(self._engine), self._engine.begin() as connection:
+            if epoch is not None and _epoch(connection) != epoch:
+                raise LedgerError("another job has begun in this project; this one cannot go on")
+            yield connection
+
+
+@dataclass(frozen=True)
+class LabelerTable:
+    """Labelers sorted by pseudonym, with their capacity k and used places, shape (n,)."""
+
+    labelers: Blocks
+    capacity: NDArray[np.int64]
+    used: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: list[tuple[bytes, int, int]]) -> LabelerTable:
+        """From (pseudonym, capacity, used) in any order."""
+        rows = sorted(rows)
+        return cls(
+            block128.from_bytes(b"".join(row[0] for row in rows)),
+            np.array([row[1] for row in rows], dtype=np.int64),
+            np.array([row[2] for row in rows], dtype=np.int64),
+        )
+
+
+def _engine(url: str) -> sa.Engine:
+    try:
+        engine = sa.create_engine(url)
+    except (sa.exc.ArgumentError, ModuleNotFoundError) as error:
+        raise LedgerError(f"LABELGUARD_LEDGER_URL cannot be used: {error}") from None
+    if engine.dialect.name == "sqlite":
+
+        @sa.event.listens_for(engine, "connect")
+        def _durable(connection: Any, _: Any) -> None:
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+
+    return engine
+
+
+@contextlib.contextmanager
+def _translated(engine: sa.Engine) -> Iterator[None]:
+    try:
+        yield
+    except sa.exc.IntegrityError:
+        raise LedgerError(
+            "a charge would exceed a labeler's allowance; nothing was written"
+        ) from None
+    except sa.exc.SQLAlchemyError as error:
+        place = engine.url.render_as_string(hide_password=True)
+        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise LedgerError(f"the ledger at {place} cannot be used: {cause}") from None
+
+
+def _epoch(connection: sa.Connection) -> int:
+    query = sa.select(_meta.c.value).where(_meta.c.name == "epoch").with_for_update()
+    return int(connection.execute(query).scalar_one())
+
+
+def _next_epoch(connection: sa.Connection) -> int:
+    epoch = _epoch(connection) + 1
+    connection.execute(sa.update(_meta).where(_meta.c.name == "epoch").values(value=str(epoch)))
+    return epoch
+
+
+def _append(connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
+    query = sa.select(_journal.c.number, _journal.c.digest)
+    last = connection.execute(query.order_by(_journal.c.number.desc()).limit(1)).one_or_none()
+    number, previous = (last.number + 1, last.digest) if last else (1, journal.GENESIS)
+    entry = journal.entry(number, clock.now(), kind, body, previous)
+    connection.execute(sa.insert(_journal).values(vars(entry)))
+
+
+def _policy_id(connection: sa.Connection, policy: Policy) -> int:
+    """The stored policy's number; the first charge stores it."""
+    row = connection.execute(sa.select(_policies)).one_or_none()
+    if row is None:
+        values = {"id": 1, "created_at": clock.now(), "settings": policy.to_json()}
+        connection.execute(sa.insert(_policies).values(values))
+        _append(connection, "policy", {"policy": 1, "settings": json.loads(policy.to_json())})
+        return 1
+    if Policy.from_json(row.settings) != policy:
+        raise LedgerError("the policy in the ledger is not the one this job was planned with")
+    return int(row.id)
+
+
+def _store_prices(connection: sa.Connection, policy_id: int, prices: Mapping[int, int]) -> None:
+    stored = set(connection.scalars(sa.select(_prices.c.k).where(_prices.c.policy_id == policy_id)))
+    new = [
+        {"policy_id": policy_id, "k": k, "threshold": str(threshold)}
+        for k, threshold in sorted(prices.items())
+        if k not in stored
+    ]
+    if new:
+        connection.execute(sa.insert(_prices), new)
+
+
+def _charge_labelers(connection: sa.Connection, event: Event) -> None:
+    known = {bytes(key) for key in connection.scalars(sa.select(_labelers.c.labeler))}
+    rows = list(
+        zip(_keys(event.labelers), event.capacity.tolist(), event.charged.tolist(), strict=True)
+    )
+    new = [
+        {"labeler": key, "capacity": capacity, "used": count}
+        for key, capacity, count in rows
+        if key not in known
+    ]
+    old = [{"who": key, "count": count} for key, _, count in rows if key in known and count]
+    if new:
+        connection.execute(sa.insert(_labelers), new)
+    if old:
+        connection.execute(
+            sa.update(_labelers)
+            .where(_labelers.c.labeler == sa.bindparam("who"))
+            .values(used=_labelers.c.used + sa.bindparam("count")),
+            old,
+        )
+
+
+def _charge_release(connection: sa.Connection, release_id: str, event: Event) -> None:
+    charges = [
+        {"release_id": release_id, "labeler": key, "labels": count}
+        for key, count in zip(_keys(event.labelers), event.charged.tolist(), strict=True)
+        if count
+    ]
+    if charges:
+        connection.execute(sa.insert(_charges), charges)
+
+
+def _set_state(
+    connection: sa.Connection, release_id: str, expected: str, values: Mapping[str, Any]
+) -> None:
+    condition = sa.and_(_releases.c.id == release_id, _releases.c.state == expected)
+    changed = connection.execute(sa.update(_releases).where(condition).values(**values))
+    if changed.rowcount != 1:
+        raise LedgerError(f"release {release_id} is not {expected}; the ledger has moved on")
+
+
+def _keys(labelers: Blocks) -> list[bytes]:
+    data = block128.to_bytes(labelers)
+    return [data[start : start + 16] for start in range(0, len(data), 16)]

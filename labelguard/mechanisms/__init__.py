@@ -1,0 +1,1 @@
+"""Mechanisms: what turns raw labels into releases, and how each is charged."""

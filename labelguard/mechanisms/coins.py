@@ -1,0 +1,80 @@
+"""Permanent coins: the randomness of randomized response, a function of secret keys and identity.
+
+A coin is 64 bits of PRF(salt of the labeler, item, what is drawn), where "what is drawn" is a block
+of fixed-width fields: scheme version, purpose, pair index within a ranking, version of the
+submission, threshold. The encoding is injective, so two different draws never share a coin; the
+threshold is part of it, because one coin compared with two thresholds would reveal the label. The
+same draw gives the same coin on every run and machine, which is what makes a re-export free.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.block128 import Blocks
+from labelguard.prf import Prf
+
+SCHEME_VERSION = 1
+
+
+class Purpose(IntEnum):
+    """What a coin is for; different purposes never share one."""
+
+    FLIP = 1
+    TIE = 2
+    ROW_KEY = 3
+    ORDER = 4
+    TERNARY = 5
+
+
+class Coins:
+    """The coins of a group of labelers; `salts` has shape (labelers, 2). Shows nothing in a repr."""
+
+    def __init__(self, prf: Prf, salts: Blocks) -> None:
+        self._prf = prf
+        self._salts = salts
+
+    def __repr__(self) -> str:
+        return "Coins(…)"
+
+    def draw(
+        self,
+        purpose: Purpose,
+        unit: NDArray[np.intp],
+        items: Blocks,
+        pair: NDArray[np.uint16],
+        version: NDArray[np.uint32],
+        threshold: NDArray[np.uint64],
+    ) -> NDArray[np.uint64]:
+        """One uniform 64-bit integer a row, shape (n,); `unit` indexes the labelers' salts."""
+        return self._blocks(purpose, unit, items, pair, version, threshold)[:, 0]
+
+    def row_keys(self, unit: NDArray[np.intp], items: Blocks, pair: NDArray[np.uint16]) -> Blocks:
+        """The secret names of (labeler, item, pair) in the private map, shape (n, 2)."""
+        none = np.zeros(len(unit), np.uint32)
+        return self._blocks(Purpose.ROW_KEY, unit, items, pair, none, none.astype(np.uint64))
+
+    def order(self, unit: NDArray[np.intp], groups: Blocks) -> Blocks:
+        """Keyed hashes that put a labeler's items (or rankings) in an order, shape (n, 2)."""
+        none = np.zeros(len(unit), np.uint32)
+        return self._blocks(
+            Purpose.ORDER, unit, groups, none.astype(np.uint16), none, none.astype(np.uint64)
+        )
+
+    def _blocks(
+        self,
+        purpose: Purpose,
+        unit: NDArray[np.intp],
+        items: Blocks,
+        pair: NDArray[np.uint16],
+        version: NDArray[np.uint32],
+        threshold: NDArray[np.uint64],
+    ) -> Blocks:
+        head = np.uint64(SCHEME_VERSION << 56 | int(purpose) << 48)
+        drawn = np.empty_like(items)
+        drawn[:, 0] = head | (pair.astype(np.uint64) << np.uint64(32)) | version
+        drawn[:, 1] = threshold
+        return self._prf(self._salts[unit], items, drawn)

@@ -1,0 +1,61 @@
+"""Randomized response: each label is flipped with a fixed probability by a permanent secret coin.
+
+Guarantee (mechanisms that compose it are priced in `labelguard.accounting`): with flip probability
+γ = 1/(1 + e^ε0), a labeler with at most k coins is (ε, δ(ε))-protected under `replace_labels`,
+computationally, against anyone without the coin keys. Source: Warner 1965; aup-rlhf section 4;
+ties: a tie becomes a permanent fair coin first, which is a function of the secret label alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.block128 import Blocks
+from labelguard.labels import LABEL_TIE
+from labelguard.mechanisms.coins import Coins, Purpose
+
+NAME = "rr"
+VERSION = 1
+
+
+def randomize(
+    labels: NDArray[np.uint8],
+    coins: Coins,
+    unit: NDArray[np.intp],
+    items: Blocks,
+    pair: NDArray[np.uint16],
+    version: NDArray[np.uint32],
+    threshold: NDArray[np.uint64],
+) -> NDArray[np.uint8]:
+    """Binary randomized response.
+
+    `labels` are 0, 1 or 2 (tie), shape (n,); a row is flipped iff its coin is below its
+    `threshold` ⌈γ·2^64⌉. Every row is treated alike: two coins are drawn whatever its label.
+    Returns released labels, 0 or 1.
+    """
+    identity = (unit, items, pair, version)
+    half = np.full(len(labels), 1 << 63, np.uint64)
+    fair = (coins.draw(Purpose.TIE, *identity, half) < half).astype(np.uint8)
+    flip = (coins.draw(Purpose.FLIP, *identity, threshold) < threshold).astype(np.uint8)
+    binary = np.where(labels == LABEL_TIE, fair, labels).astype(np.uint8)
+    return binary ^ flip
+
+
+def randomize_ternary(
+    labels: NDArray[np.uint8],
+    coins: Coins,
+    unit: NDArray[np.intp],
+    items: Blocks,
+    pair: NDArray[np.uint16],
+    version: NDArray[np.uint32],
+    threshold: NDArray[np.uint64],
+) -> NDArray[np.uint8]:
+    """Ternary randomized response over {0, 1, tie}.
+
+    A row changes iff its coin is below its even `threshold` ⌈2/(e^ε0 + 2)·2^64⌉, and then becomes
+    each of the two other values with equal probability. Returns released labels, 0, 1 or 2.
+    """
+    coin = coins.draw(Purpose.TERNARY, unit, items, pair, version, threshold)
+    step = np.where(coin < threshold, 1 + (coin & np.uint64(1)), 0).astype(np.uint8)
+    return (labels + step) % np.uint8(3)

@@ -1,0 +1,320 @@
+"""`privatize`: raw preference labels in, a labeler-level private release out, its budget accounted.
+
+The order of a release is plan → charge → run → publish, and each step can crash:
+
+1. the input is staged canonically, and the release's idempotency key is computed from its public
+   columns; a request that was answered before is answered again without looking at labels;
+2. rows, bounds and charges are planned from public columns;
+3. one ledger transaction charges and reserves; it yields the grant that the next steps need;
+4. labels are randomized into the PRIVATE map, which is flushed and renamed as a whole;
+5. the output is written from the map and the public texts alone, flushed, renamed, committed.
+
+A crash before 4 is complete draws the same permanent coins again; after it, the map is taken as it
+is and no label is read. So there is one charge and one answer, whatever happens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from labelguard import labels, planning, pricing, publishing, quarantine
+from labelguard.errors import (
+    BudgetExceeded,
+    InvalidLabels,
+    LabelguardError,
+    PolicyError,
+    ProjectError,
+)
+from labelguard.keys import KeyRing
+from labelguard.ledger import Event, Grant, Ledger, ReleaseRecord
+from labelguard.mechanisms import randomized_response
+from labelguard.planning import Plan
+from labelguard.policy import Composition, Policy, Request, Ties, Unit
+from labelguard.project import Project, find
+from labelguard.randomizing import randomize_labels
+from labelguard.release import Release, fault, read_card
+from labelguard.sources import Input, parts
+from labelguard.staging import Staged, StagingOptions, conflicting_items, stage
+
+Progress = Callable[[str, float | None], None]
+"""Called with the name of the step and the share of it that is done (None: unknown)."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one `privatize` treats its input; what it may cost is `policy.Request`."""
+
+    columns: Mapping[str, str]
+    bad_rows: Literal["stop", "quarantine"] = "stop"
+    exhausted: Literal["refuse", "drop"] = "refuse"
+    again: bool = False
+    output: Path | None = None
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("bad_rows", ("stop", "quarantine")),
+            ("exhausted", ("refuse", "drop")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise LabelguardError(f"{name} must be one of {', '.join(allowed)}")
+        if self.workers is not None and self.workers < 1:
+            raise LabelguardError(f"workers must be at least 1, found {self.workers}")
+
+
+def privatize(
+    source: Input,
+    *,
+    epsilon: float,
+    delta: float,
+    mechanism: str = "rr",
+    max_labels_per_labeler: int | None = None,
+    composition: Composition | None = None,
+    ties: Ties | None = None,
+    tie_status_public: bool | None = None,
+    bad_rows: Literal["stop", "quarantine"] = "stop",
+    exhausted: Literal["refuse", "drop"] = "refuse",
+    columns: Mapping[str, str] | None = None,
+    unit: Unit | None = None,
+    again: bool = False,
+    output: str | Path | None = None,
+    project: Project | str | Path | None = None,
+    workers: int | None = None,
+    progress: Progress = lambda step, share: None,
+) -> Release:
+    """Release a table of preference labels with labeler-level label differential privacy.
+
+    `source` is a path, a glob, a list of paths, or a table (pyarrow, polars, pandas). The first
+    call fixes the project's policy; later calls release new labels under it, and labels released
+    before keep their value at no cost. `columns` maps roles to column names; `again` draws the
+    latest submission of every label anew, as a new event with a new charge; `output` is a
+    directory that gets a copy of the release.
+
+    Guarantee: (epsilon, delta) for each labeler under `replace_labels`, over all releases of the
+    project, against anyone without the project's keys (docs/concepts.md).
+
+    Raises `InvalidLabels`, `PolicyError`, `BudgetExceeded`, `ProjectBusy`, `KeyProblem`,
+    `LedgerError`, `ProjectError`; then nothing new was released.
+    """
+    if mechanism != randomized_response.NAME:
+        raise PolicyError(f"unknown mechanism {mechanism!r}; this version has: rr")
+    request = Request(
+        epsilon, delta, composition, ties, tie_status_public, unit, max_labels_per_labeler
+    )
+    request.first_policy()  # refuse nonsense before anything is opened
+    home = project if isinstance(project, Project) else find(Path(project) if project else None)
+    options = Options(
+        {**home.columns, **(columns or {})},
+        bad_rows,
+        exhausted,
+        again,
+        Path(output) if output else None,
+        workers,
+    )
+    _check_output(options.output)
+    with home.job():
+        try:
+            return _Job(home, request, options, progress).run(source)
+        except (OSError, MemoryError) as error:
+            raise ProjectError(
+                f"cannot write in {home.state}: {getattr(error, 'strerror', None) or error}; "
+                "nothing is lost: make room and run the same command again"
+            ) from None
+
+
+class _Job:
+    """One run of `privatize`, under the project's lock."""
+
+    def __init__(
+        self, project: Project, request: Request, options: Options, progress: Progress
+    ) -> None:
+        self.project, self.request, self.options = project, request, options
+        self.progress = progress
+        self.workers = options.workers or os.cpu_count() or 1
+        self.keys = KeyRing(project.keys)
+        self.ledger = Ledger(project.ledger_url, self.keys.check_value())
+        self.epoch = self.ledger.begin_job()
+        stored = self.ledger.policy()
+        self.policy = request.under(stored[1]) if stored else request.first_policy()
+        self.notes: list[str] = []
+
+    def run(self, source: Input) -> Release:
+        staged = self._stage(source)
+        key = self._idempotency_key(staged)
+        record = self.ledger.find(key)
+        if record and record.state == "committed":
+            return self._answer(record, reused=True)
+        self._settle(record)
+        self._judge(staged, source)
+        plan = self._plan(staged, record)
+        event = self._event(plan, key)
+        self.keys.save()
+        grant = self.ledger.charge(event, self.policy, self.epoch, resumed=record)
+        self._randomize(staged, plan, grant)
+        rows, hashes = self._publish(staged, plan, grant)
+        self.ledger.commit(grant, self.epoch, rows, hashes)
+        committed = self.ledger.release(grant.release.id)
+        assert committed is not None
+        return self._answer(committed)
+
+    def _stage(self, source: Input) -> Staged:
+        public = self.policy.ties if self.policy.ties in ("drop", "half") else ""
+        reading = labels.Reading(self.options.columns, self.policy.unit)
+        options = StagingOptions(
+            reading, self.project.namespace, self.options.bad_rows == "quarantine", public
+        )
+        self.project.work.mkdir(mode=0o700)
+        return stage(
+            source,
+            self.project.work / "input",
+            self.keys,
+            options,
+            lambda name, rows: self.progress(f"reading {name}: {rows:,} rows", None),
+        )
+
+    def _settings(self) -> dict[str, object]:
+        committed = [r for r in self.ledger.releases() if r.state == "committed"]
+        return {
+            "mechanism": randomized_response.NAME,
+            "mechanism_version": randomized_response.VERSION,
+            "format": 1,
+            "request": asdict(self.request),
+            "exhausted": self.options.exhausted,
+            # Each --again is an event of its own; one that crashed is taken up again.
+            "again": len(committed) if self.options.again else 0,
+        }
+
+    def _idempotency_key(self, staged: Staged) -> str:
+        settings = json.dumps(self._settings(), sort_keys=True).encode()
+        return self.keys.mac("idempotency", staged.public_digest + settings).hex()
+
+    def _settle(self, record: ReleaseRecord | None) -> None:
+        """Give back what crashed jobs reserved and never used; name those that computed."""
+        keep = record.id if record else None
+        for release_id in self.ledger.refund_reserved(self.epoch, keep=keep):
+            self.notes.append(f"release {release_id} never read a label; its charge was given back")
+        for other in self.ledger.releases():
+            if other.state == "computing" and other.id != keep:
+                self.notes.append(
+                    f"release {other.id} is unfinished and stays charged; "
+                    "run its command again to finish it"
+                )
+
+    def _judge(self, staged: Staged, source: Input) -> None:
+        if self.options.bad_rows == "stop":
+            staged.raise_for(staged.label_faults, staged.label_fault_count)
+        if staged.given_ids:
+            conflicts = conflicting_items(staged)
+            if conflicts:
+                name = next(iter(sorted(conflicts)))
+                raise InvalidLabels(
+                    f"item_id {name!r} names more than one content "
+                    f"({len(conflicts)} such ids); one id must mean one prompt and its responses"
+                )
+        if staged.bad_rows:
+            path = quarantine.write(self.project.quarantine, parts(source), staged.bad_rows)
+            self.notes.append(
+                f"{staged.fault_count + staged.label_fault_count} bad rows were set aside in {path}"
+            )
+        if not staged.rows:
+            raise InvalidLabels(
+                "no usable row in the input: every row is bad or has identical sides"
+            )
+
+    def _plan(self, staged: Staged, record: ReleaseRecord | None) -> Plan:
+        complete = record is not None and (self.project.released / record.id).exists()
+        plan = planning.plan(
+            staged,
+            self.project,
+            self.keys,
+            self.ledger.labelers(excluding=record),
+            again=self.options.again,
+            finished=record.id if record and complete else None,
+            max_labels=self.policy.max_labels_per_labeler,
+            workers=self.workers,
+            progress=lambda share: self.progress("planning", share),
+        )
+        short = int(plan.short.sum())
+        if short and self.options.exhausted == "refuse":
+            raise BudgetExceeded(
+                planning.shortage(plan, self.policy.unit), asked=short + plan.new, left=plan.new
+            )
+        if short:
+            self.notes.append(f"{short:,} labels of exhausted labelers were left out")
+        if self.policy.delta > 1 / max(len(plan.units), 1):
+            self.notes.append(
+                f"delta {self.policy.delta:g} is above 1/{len(plan.units)} "
+                f"(one over the number of {self.policy.unit}s): choose a smaller one"
+            )
+        return plan
+
+    def _event(self, plan: Plan, key: str) -> Event:
+        thresholds = self.ledger.prices()
+        if plan.new:
+            self.request.check_price(self.policy)
+        missing = np.setdiff1d(plan.capacity, np.array(sorted(thresholds), dtype=np.int64))
+        if len(missing):
+            self.progress("calibrating", None)
+            thresholds |= pricing.thresholds(self.policy, missing)
+        return Event(
+            mechanism=randomized_response.NAME,
+            idempotency_key=key,
+            settings=self._settings() | planning.counts(plan),
+            labelers=plan.units,
+            capacity=plan.capacity,
+            charged=plan.charged,
+            thresholds=thresholds,
+        )
+
+    def _randomize(self, staged: Staged, plan: Plan, grant: Grant) -> None:
+        self.ledger.start(grant, self.epoch)
+        randomize_labels(
+            staged,
+            plan,
+            grant,
+            self.project,
+            self.keys,
+            ties=self.policy.ties,
+            workers=self.workers,
+            progress=lambda share: self.progress("randomizing", share),
+        )
+
+    def _publish(self, staged: Staged, plan: Plan, grant: Grant) -> tuple[int, Mapping[str, str]]:
+        return publishing.publish(
+            staged,
+            plan,
+            grant,
+            self.project,
+            self.policy,
+            self.ledger.labelers(),
+            workers=self.workers,
+            progress=lambda share: self.progress("writing", share),
+        )
+
+    def _answer(self, record: ReleaseRecord, *, reused: bool = False) -> Release:
+        path = self.project.releases / record.id
+        broken = fault(path, record.files)
+        if broken:
+            raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
+        if self.options.output:
+            shutil.copytree(path, self.options.output, dirs_exist_ok=True)
+            path = self.options.output
+        return Release(record.id, path, read_card(path), reused, tuple(self.notes))
+
+
+def _check_output(output: Path | None) -> None:
+    if output is None:
+        return
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ProjectError(f"{output} exists and is not an empty directory; choose another -o")
+    parent = output if output.exists() else next(p for p in output.absolute().parents if p.exists())
+    if not os.access(parent, os.W_OK):
+        raise ProjectError(f"{parent} is not writable; choose another -o")

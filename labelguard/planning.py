@@ -1,0 +1,150 @@
+"""The plan of a release: its rows and charges over all buckets, from public columns only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from labelguard import block128, segments
+from labelguard._files import fresh_directory
+from labelguard.block128 import Blocks
+from labelguard.keys import KeyRing
+from labelguard.ledger import LabelerTable
+from labelguard.parallel import ordered_map
+from labelguard.project import Project
+from labelguard.segments import ReleasedMap
+from labelguard.selection import Allowances, Selection, select
+from labelguard.staging import Staged
+
+# The label column of a staged bucket is not among what planning may read.
+_PUBLIC = (
+    "row unit_hi unit_lo item_hi item_lo pair group_hi group_lo submitted record tie"
+).split()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a release will contain and cost. `directory` holds the selected rows per bucket.
+
+    `units` (n, 2) are the labelers, with `capacity` (places in all), `charged` (new coins) and
+    `short` (labels that found no place although the labeler was known), each of shape (n,).
+    """
+
+    directory: Path
+    bucket_units: dict[int, Blocks]
+    units: Blocks
+    capacity: NDArray[np.int64]
+    charged: NDArray[np.int64]
+    short: NDArray[np.int64]
+    rows: int
+    duplicates: int
+    over_bound: int
+
+    @property
+    def new(self) -> int:
+        """Labels that have to be drawn and charged."""
+        return int(self.charged.sum())
+
+
+def plan(
+    staged: Staged,
+    project: Project,
+    keys: KeyRing,
+    ledger: LabelerTable,
+    *,
+    again: bool,
+    finished: str | None,
+    max_labels: int | None,
+    workers: int,
+    progress: Callable[[float], None],
+) -> Plan:
+    """Select rows bucket by bucket and write them to the work directory.
+
+    `finished` names the release being resumed if its private map is complete already.
+    """
+    directory = fresh_directory(project.work / "selected", mode=0o700)
+    private_map = ReleasedMap(project.released)
+
+    def allowances(units: Blocks) -> Allowances:
+        where = block128.positions(ledger.labelers, units)
+        found = where >= 0
+        if not len(ledger.labelers):
+            nothing = np.zeros(len(units), np.int64)
+            return Allowances(nothing, nothing)
+        return Allowances(
+            np.where(found, ledger.capacity[where], 0), np.where(found, ledger.used[where], 0)
+        )
+
+    def work(bucket: int) -> Selection | None:
+        table = segments.read_bucket(staged.rows_directory, bucket)
+        if table is None:
+            return None
+        table = table.select([name for name in _PUBLIC if name in table.column_names])
+        own = finished if again else None
+        selection = select(
+            table,
+            keys,
+            private_map.released(bucket, own),
+            allowances,
+            anonymous=not staged.labelers,
+            again=again and not finished,
+            released_only=again and finished is not None,
+            max_labels=max_labels,
+        )
+        segments.write_bucket(directory, bucket, selection.rows.to_arrow())
+        return selection
+
+    buckets, found = [], []
+    for bucket, selection in enumerate(ordered_map(work, range(segments.BUCKETS), workers)):
+        progress((bucket + 1) / segments.BUCKETS)
+        if selection is not None:
+            buckets.append(bucket)
+            found.append(selection)
+
+    def joined(values: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+        return np.concatenate(values) if values else np.zeros(0, np.int64)
+
+    return Plan(
+        directory=directory,
+        bucket_units={b: s.units for b, s in zip(buckets, found, strict=True)},
+        units=np.concatenate([s.units for s in found]) if found else np.zeros((0, 2), np.uint64),
+        capacity=joined([s.capacity for s in found]),
+        charged=joined([s.charged for s in found]),
+        short=joined([s.short for s in found]),
+        rows=sum(s.rows.height for s in found),
+        duplicates=sum(s.duplicates for s in found),
+        over_bound=sum(s.over_bound for s in found),
+    )
+
+
+def counts(plan: Plan) -> dict[str, int]:
+    """What the ledger keeps of a plan beside the charges."""
+    return {
+        "labelers": len(plan.units),
+        "rows_planned": plan.rows,
+        "duplicates": plan.duplicates,
+        "dropped_by_bound": plan.over_bound,
+    }
+
+
+def shortage(plan: Plan, unit: str) -> str:
+    """Who lacks places, as pseudonyms, and what to do about it."""
+    who = np.flatnonzero(plan.short)
+    names = ", ".join(block128.to_hex(plan.units[index]) for index in who[:5])
+    more = f", … ({len(who)} in all)" if len(who) > 5 else ""
+    return (
+        f"{int(plan.short.sum()):,} labels of {len(who):,} {unit}s exceed their allowance: "
+        f"{names}{more}; nothing was charged or released; leave such labels out with "
+        "--exhausted drop"
+    )
+
+
+def selected(plan: Plan, bucket: int) -> pl.DataFrame | None:
+    """The selected rows of one bucket, as `select` left them."""
+    table = segments.read_bucket(plan.directory, bucket)
+    return None if table is None else pl.DataFrame(table)

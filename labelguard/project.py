@@ -1,0 +1,167 @@
+"""A labelguard project: the directory `.labelguard` with policies, ledger, keys and releases.
+
+It is found like a git repository: in the working directory or one of its parents, unless
+`--project` or LABELGUARD_PROJECT names it. It never lies beside an output, because fresh keys and
+an empty ledger per output would silently reset every labeler's budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labelguard._files import write_atomically
+from labelguard.errors import ProjectBusy, ProjectError
+from labelguard.keys import KeyRing, keys_directory
+
+STATE = ".labelguard"
+
+_CONFIG = """\
+# What a person may edit. No secrets here: a ledger URL with a password goes into
+# the environment variable LABELGUARD_LEDGER_URL.
+format = 1
+
+[input]
+# Ids are pseudonymised within a namespace: worker 7 of one tool is not worker 7 of another.
+namespace = "files"
+
+[input.columns]
+# The names your files use, for example:
+# labeler_id = "worker"
+"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """Paths and settings of one project; holds no secret."""
+
+    state: Path
+    namespace: str = "files"
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> Path:
+        """Directory of the project's secrets."""
+        return keys_directory(self.state)
+
+    @property
+    def ledger_url(self) -> str:
+        """SQLAlchemy URL of the ledger."""
+        return os.environ.get("LABELGUARD_LEDGER_URL") or (
+            f"sqlite:///{self.state / 'ledger.sqlite3'}"
+        )
+
+    @property
+    def releases(self) -> Path:
+        """Public releases, one directory each."""
+        return self.state / "releases"
+
+    @property
+    def released(self) -> Path:
+        """PRIVATE maps of released labels, one directory per release."""
+        return self.state / "released"
+
+    @property
+    def work(self) -> Path:
+        """Scratch space of the running job; emptied when a job starts and when it ends."""
+        return self.state / "work"
+
+    @property
+    def quarantine(self) -> Path:
+        """Rows that `--bad-rows quarantine` set aside (mode 0600)."""
+        return self.state / "quarantine"
+
+    @contextlib.contextmanager
+    def job(self) -> Iterator[None]:
+        """Hold the project for one job; a second job gets `ProjectBusy` at once."""
+        try:
+            descriptor = os.open(self.state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise ProjectError(
+                f"the project at {self.state} cannot be written: {error.strerror}"
+            ) from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ProjectBusy(
+                    f"another labelguard job works in {self.state}; run this again when it is done"
+                ) from None
+            shutil.rmtree(self.work, ignore_errors=True)
+            yield
+        finally:
+            shutil.rmtree(self.work, ignore_errors=True)
+            os.close(descriptor)
+
+
+def init(directory: Path) -> Project:
+    """Make a project in `directory`: configuration, keys, empty ledger."""
+    state = directory / STATE
+    if (state / "labelguard.toml").exists():
+        raise ProjectError(f"{state} is a project already")
+    try:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in ("releases", "released", "quarantine"):
+            (state / name).mkdir(exist_ok=True, mode=0o700)
+        project = Project(state)
+        if not (project.keys / "project.key").exists():
+            KeyRing.create(project.keys)
+        from labelguard.ledger import Ledger
+
+        Ledger.create(project.ledger_url, KeyRing(project.keys).check_value())
+        # Written last: a directory without it is not a project, so a crash above can be repeated.
+        write_atomically(state / "labelguard.toml", _CONFIG.encode())
+    except OSError as error:
+        raise ProjectError(f"cannot make a project in {directory}: {error.strerror}") from None
+    return project
+
+
+def find(directory: Path | None = None) -> Project:
+    """The project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards."""
+    named = directory or os.environ.get("LABELGUARD_PROJECT")
+    if named:
+        for state in (Path(named) / STATE, Path(named)):
+            if (state / "labelguard.toml").is_file():
+                return _open(state)
+        raise ProjectError(
+            f"{named} holds no labelguard project; make one: labelguard init {named}"
+        )
+    here = Path.cwd()
+    for parent in (here, *here.parents):
+        if (parent / STATE / "labelguard.toml").is_file():
+            return _open(parent / STATE)
+    raise ProjectError(
+        f"no labelguard project in {here} or above; make one: labelguard init, or name one: --project"
+    )
+
+
+def _open(state: Path) -> Project:
+    path = state / "labelguard.toml"
+    try:
+        config = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ProjectError(f"{path} cannot be read: {error}") from None
+    if config.get("format") != 1:
+        raise ProjectError(f"{path} has format {config.get('format')!r}; this labelguard reads 1")
+    settings = _table(path, config, "input")
+    columns = _table(path, settings, "columns")
+    namespace = settings.get("namespace", "files")
+    if not isinstance(namespace, str) or not namespace:
+        raise ProjectError(f"{path}: input.namespace must be a non-empty string")
+    if not all(isinstance(name, str) for name in columns.values()):
+        raise ProjectError(f"{path}: every value in [input.columns] must be a column name")
+    return Project(state.resolve(), namespace, columns)
+
+
+def _table(path: Path, config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = config.get(name, {})
+    if not isinstance(table, dict):
+        raise ProjectError(f"{path}: [{name}] must be a table")
+    return table

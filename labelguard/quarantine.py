@@ -1,0 +1,42 @@
+"""Bad rows that were set aside: in the project directory, readable by its owner only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from labelguard.sources import Part
+
+
+def write(directory: Path, parts: Sequence[Part], bad_rows: Mapping[str, Sequence[int]]) -> Path:
+    """Copy the rows numbered in `bad_rows` (from 0, per part) as they came, one file per part."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    number = 1 + sum(1 for _ in directory.iterdir())
+    target = directory / f"{number:04d}"
+    target.mkdir(mode=0o700)
+    for index, part in enumerate(parts):
+        rows = np.unique(np.asarray(bad_rows.get(part.name, []), dtype=np.int64))
+        if not len(rows):
+            continue
+        connection = duckdb.connect()
+        reader = part.open(connection).to_arrow_reader(65_536)
+        path = target / f"part-{index:04d}.parquet"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            with pq.ParquetWriter(
+                file, reader.schema.append(pa.field("row", pa.int64()))
+            ) as writer:
+                start = 0
+                for batch in reader:
+                    inside = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
+                    if len(inside):
+                        taken = pa.Table.from_batches([batch]).take(pa.array(inside))
+                        numbers = pa.array(inside + start + 1)
+                        writer.write_table(taken.append_column("row", numbers))
+                    start += batch.num_rows
+    return target

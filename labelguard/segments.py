@@ -1,0 +1,191 @@
+"""Columns on disk, split into 64 buckets, so that memory stays bounded by one bucket.
+
+Rows that carry labels are split by labeler: a labeler lies whole in one bucket, so duplicates,
+bounds and coins are decided inside it. Texts and released rows are split by item, so that the
+output can be sorted one bucket at a time. `ReleasedMap` is the private memory of released labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard import block128
+from labelguard._files import fresh_directory
+from labelguard.block128 import Blocks
+
+BUCKETS = 64
+
+
+def bucket_of(keys: Blocks) -> NDArray[np.uint8]:
+    """The bucket of each key: its first six bits."""
+    return (keys[:, 0] >> np.uint64(58)).astype(np.uint8)
+
+
+class BucketWriter:
+    """Appends tables to 64 Arrow files by a bucket number per row; a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = fresh_directory(directory, mode=0o700)
+        self._files: dict[int, pa.OSFile] = {}
+        self._writers: dict[int, pa.RecordBatchStreamWriter] = {}
+
+    def append(self, table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint8]) -> None:
+        """Add each row to its bucket, keeping the order of rows within a bucket."""
+        order = np.argsort(buckets, kind="stable")
+        counts = np.bincount(buckets, minlength=BUCKETS)
+        ends = np.cumsum(counts)
+        grouped = table.take(pa.array(order))
+        for bucket in np.flatnonzero(counts).tolist():
+            rows = grouped.slice(int(ends[bucket] - counts[bucket]), int(counts[bucket]))
+            self._writer(bucket, table.schema).write(rows)
+
+    def _writer(self, bucket: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
+        if bucket not in self._writers:
+            file = pa.OSFile(str(bucket_path(self._directory, bucket)), "wb")
+            self._files[bucket] = file
+            self._writers[bucket] = pa.ipc.new_stream(file, schema)
+        return self._writers[bucket]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for bucket, writer in self._writers.items():
+            writer.close()
+            self._files[bucket].close()
+
+
+def bucket_path(directory: Path, bucket: int) -> Path:
+    """The Arrow file of one bucket."""
+    return directory / f"bucket={bucket:02d}.arrow"
+
+
+def read_bucket(directory: Path, bucket: int) -> pa.Table | None:
+    """One bucket, memory-mapped; None if no row fell into it."""
+    path = bucket_path(directory, bucket)
+    if not path.exists():
+        return None
+    with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+        return reader.read_all()
+
+
+def write_bucket(directory: Path, bucket: int, table: pa.Table) -> None:
+    """Write one whole bucket."""
+    path = bucket_path(directory, bucket)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def column(table: pa.Table, name: str) -> NDArray[np.generic]:
+    """A fixed-width column without nulls as numpy, without a copy where it lies in one piece."""
+    chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in table[name].chunks]
+    if len(chunks) == 1:
+        return chunks[0]  # type: ignore[no-any-return]
+    return np.concatenate(chunks) if chunks else np.zeros(0, np.uint64)
+
+
+def blocks(table: pa.Table, name: str) -> Blocks:
+    """The 16-byte column that is stored as `name`_hi and `name`_lo."""
+    pair = (column(table, f"{name}_hi"), column(table, f"{name}_lo"))
+    return np.stack(pair, axis=1).astype(np.uint64, copy=False)
+
+
+class ReleasedMap:
+    """PRIVATE: which labels were released, with which value and at which price.
+
+    One directory per release and one Parquet file per bucket of labelers, written only after the
+    charge. Columns: `row_key` (16 bytes, keyed), `version` of the submission, `value` (0, 1, or 2
+    for a released tie), `price` (k, the number of coins the price was calibrated for).
+    """
+
+    SCHEMA = pa.schema(
+        [
+            ("row_key", pa.binary(16)),
+            ("version", pa.uint32()),
+            ("value", pa.uint8()),
+            ("price", pa.int64()),
+        ]
+    )
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def released(self, bucket: int, only: str | None = None) -> pl.DataFrame:
+        """Every label released so far in one bucket: the latest version of each row.
+
+        `only` restricts it to one release.
+        """
+        name = f"bucket={bucket:02d}.parquet"
+        frames = [
+            self._frame(path / name)
+            for path in self._releases()
+            if (path / name).exists() and only in (None, path.name)
+        ]
+        schema = {
+            "key_hi": pl.UInt64,
+            "key_lo": pl.UInt64,
+            "version": pl.UInt32,
+            "value": pl.UInt8,
+            "price": pl.Int64,
+        }
+        if not frames:
+            return pl.DataFrame(schema=schema)
+        return (
+            pl.concat(frames)
+            .sort("version", descending=True)
+            .unique(["key_hi", "key_lo"], keep="first", maintain_order=True)
+        )
+
+    def _releases(self) -> Iterator[Path]:
+        return (path for path in sorted(self._directory.iterdir()) if not path.suffix)
+
+    @staticmethod
+    def _frame(path: Path) -> pl.DataFrame:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(path, schema=ReleasedMap.SCHEMA, partitioning=None)
+        keys = block128.from_bytes(b"".join(_fixed_bytes(table["row_key"])))
+        columns = {name: column(table, name) for name in ("version", "value", "price")}
+        return pl.DataFrame({"key_hi": keys[:, 0], "key_lo": keys[:, 1], **columns})
+
+    @staticmethod
+    def write(
+        directory: Path,
+        bucket: int,
+        keys: Blocks,
+        version: NDArray[np.uint32],
+        value: NDArray[np.uint8],
+        price: NDArray[np.int64],
+    ) -> None:
+        """Write one bucket of a release's map into `directory`, sorted by row key."""
+        import pyarrow.parquet as pq
+
+        order = block128.order(keys)
+        key_column = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(16), len(keys), [None, pa.py_buffer(block128.to_bytes(keys[order]))]
+        )
+        table = pa.Table.from_arrays(
+            [key_column, pa.array(version[order]), pa.array(value[order]), pa.array(price[order])],
+            schema=ReleasedMap.SCHEMA,
+        )
+        path = directory / f"bucket={bucket:02d}.parquet"
+        pq.write_table(table, path, compression="zstd", use_dictionary=["version", "price"])
+
+
+def _fixed_bytes(array: pa.ChunkedArray) -> Iterator[memoryview]:
+    for chunk in array.chunks:
+        width = chunk.type.byte_width
+        yield memoryview(chunk.buffers()[1])[chunk.offset * width :][: len(chunk) * width]

@@ -1,0 +1,375 @@
+"""Reads an input once, canonically, and splits it into buckets on disk.
+
+Two views come out of the single pass. `rows/` holds what decides about labels (labeler, item,
+label), split by labeler; `texts/` holds the public content, split by item. Everything but the
+label column of `rows/` is public. Whether a label is valid is written down, not judged: the
+judgement comes later, after a repeated command was recognised without looking at labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelguard import block128, labels, segments, sources
+from labelguard.block128 import Blocks
+from labelguard.errors import InvalidLabels
+from labelguard.keys import KeyRing
+from labelguard.labels import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
+from labelguard.segments import BucketWriter
+from labelguard.sources import Input, Part
+
+_BATCH_BYTES = 48 << 20
+_MAX_BATCH_ROWS = 262_144
+_LABEL_FAULT = 100
+
+
+@dataclass
+class Fault:
+    """A row that cannot be used: where it stands and why. Never what its label is."""
+
+    part: str
+    row: int
+    column: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.part} row {self.row}: column {self.column}: {self.reason}"
+
+
+@dataclass
+class Staged:
+    """An input on disk: its buckets, its counts, and the digest of all that is public in it."""
+
+    directory: Path
+    chat: bool = False
+    rows_read: int = 0
+    rows: int = 0
+    identical_sides: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    fault_count: int = 0
+    label_faults: list[Fault] = field(default_factory=list)
+    label_fault_count: int = 0
+    public_digest: bytes = b""
+    layouts: set[str] = field(default_factory=set)
+    rankings: bool = False
+    given_ids: bool = False
+    timed: bool = False
+    recorded: bool = False
+    labelers: bool = False
+    bad_rows: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def rows_directory(self) -> Path:
+        """PRIVATE: rows by labeler, with labels."""
+        return self.directory / "rows"
+
+    @property
+    def texts_directory(self) -> Path:
+        """Public texts by item."""
+        return self.directory / "texts"
+
+    def raise_for(self, faults: list[Fault], count: int) -> None:
+        """Stop at bad rows: the first one in full, and how many more there are."""
+        if not count:
+            return
+        more = f" ({count - 1} more bad rows)" if count > 1 else ""
+        raise InvalidLabels(
+            f"{faults[0]}{more}; mend the input or set such rows aside: --bad-rows quarantine"
+        )
+
+
+@dataclass(frozen=True)
+class StagingOptions:
+    """How rows are taken: names, unit, what happens to bad rows and to public ties."""
+
+    reading: Reading
+    namespace: str
+    quarantine: bool = False
+    public_ties: str = ""
+    """Empty, or `drop` / `half`, where tie status was declared public."""
+
+
+def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
+    """A DuckDB engine in memory that fetches nothing and spills into `scratch`."""
+    connection = duckdb.connect(
+        config={
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "memory_limit": "1GB",
+            "temp_directory": str(scratch),
+            "preserve_insertion_order": True,
+        }
+    )
+    return connection
+
+
+def _cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """A connection of its own to the same engine: counts in UTC, reads ahead by 128 MB."""
+    cursor = connection.cursor()
+    cursor.execute("SET TimeZone = 'UTC'").fetchall()
+    cursor.execute("SET streaming_buffer_size = '128MB'").fetchall()
+    return cursor
+
+
+def stage(
+    source: Input,
+    directory: Path,
+    keys: KeyRing,
+    options: StagingOptions,
+    progress: Callable[[str, int], None] = lambda name, rows: None,
+) -> Staged:
+    """Read `source` into `directory`.
+
+    Raises `InvalidLabels` for unreadable files, wrong columns and, unless bad rows are set aside,
+    at the first row whose public columns are at fault.
+    """
+    staged = Staged(directory)
+    stager = _Stager(staged, keys, options)
+    parts = sources.parts(source)
+    with (
+        BucketWriter(staged.rows_directory) as rows,
+        BucketWriter(staged.texts_directory) as texts,
+        connect(directory / "spill") as connection,
+    ):
+        for part in parts:
+            for batch in _batches(part, connection, stager):
+                stager.take(part.name, batch, rows, texts)
+                progress(part.name, staged.rows_read)
+    if not staged.rows_read:
+        raise InvalidLabels(f"{parts[0].name}: no rows in the input")
+    staged.public_digest = stager.public_digest()
+    return staged
+
+
+def _batches(
+    part: Part, connection: duckdb.DuckDBPyConnection, stager: _Stager
+) -> Iterator[pa.RecordBatch]:
+    """The canonical batches of one part; reader errors become ours."""
+    try:
+        relation = part.open(_cursor(connection))
+        layout = labels.layout(relation, part.name, stager.options.reading)
+        stager.begin(part.name, layout)
+        size = _batch_rows(relation, layout)
+        canonical = part.open(_cursor(connection)).query("part", layout.query)
+        yield from canonical.to_arrow_reader(size)
+    except (duckdb.Error, pa.ArrowException, UnicodeError) as error:
+        raise sources.readable(error, part.name) from None
+
+
+def _batch_rows(relation: duckdb.DuckDBPyRelation, layout: Layout) -> int:
+    """Rows that make a batch of about 48 MiB, judged by the first thousand."""
+    content = [name for role, name in layout.columns.items() if role not in labels.PRIVATE_ROLES]
+    length = " + ".join(f"coalesce(strlen({sources.identifier(c)}::VARCHAR), 0)" for c in content)
+    if layout.kind == "ranking":
+        length = f"({length}) * len({sources.identifier(layout.columns['responses'])})"
+    query = f"SELECT avg({length}) FROM (FROM part LIMIT 1000)"
+    found = relation.query("part", query)
+    width = float(found.fetchall()[0][0] or 1) if found else 1.0
+    return int(np.clip(_BATCH_BYTES / width, 2048, _MAX_BATCH_ROWS))
+
+
+class _Stager:
+    """Turns canonical batches into bucketed rows and texts."""
+
+    def __init__(self, staged: Staged, keys: KeyRing, options: StagingOptions) -> None:
+        self.staged = staged
+        self.options = options
+        self._digests: dict[str, hashlib._Hash] = {}
+        self._keys = keys
+        self._labelers: dict[str, int] = {}
+        self._labeler_keys = np.zeros((0, 2), np.uint64)
+        self._schema: pa.Schema | None = None
+        self._part_rows = 0
+
+    def begin(self, name: str, layout: Layout) -> None:
+        """Start a part; all parts must give the same kinds of columns."""
+        staged, columns = self.staged, layout.columns
+        shape = {
+            "chat": layout.chat,
+            "rankings": layout.kind == "ranking" or "ranking_id" in columns,
+            "given_ids": "item_id" in columns,
+            "timed": "submitted_at" in columns,
+            "recorded": "record_id" in columns,
+            "labelers": "labeler_id" in columns,
+        }
+        if staged.layouts and any(getattr(staged, key) != value for key, value in shape.items()):
+            raise InvalidLabels(
+                f"{name}: its columns differ from those of the files before it; "
+                "privatize files of one kind together"
+            )
+        for key, value in shape.items():
+            setattr(staged, key, value)
+        staged.layouts.add(layout.kind)
+        self._layout = layout
+        self._part_rows = 0
+
+    def take(
+        self, name: str, batch: pa.RecordBatch, rows: BucketWriter, texts: BucketWriter
+    ) -> None:
+        """Judge a batch's public columns, then append its usable rows to their buckets."""
+        batch = self._usable(name, batch)
+        if not batch.num_rows:
+            return
+        content = _digests(batch, "content")
+        items = _digests(batch, "given_id") if self.staged.given_ids else content
+        labelers = self._labeler_blocks(batch)
+        if self.options.reading.unit == "item":
+            labelers = self._keys.unit_keys(labelers, items, np.zeros_like(items))
+        first = self.staged.rows
+        numbers = np.arange(first, first + batch.num_rows, dtype=np.uint64)
+        self.staged.rows += batch.num_rows
+
+        columns: dict[str, NDArray[np.generic]] = {"row": numbers}
+        columns |= _halves("unit", labelers) | _halves("item", items)
+        if "pair" in batch.schema.names:
+            columns["pair"] = batch["pair"].to_numpy()
+        if self.staged.rankings:
+            grouping = "ranking" if "ranking" in batch.schema.names else None
+            columns |= _halves("group", _digests(batch, grouping) if grouping else items)
+        if self.staged.timed:
+            time = pc.fill_null(batch["submitted"], pa.scalar(np.iinfo(np.int64).max, pa.int64()))
+            columns["submitted"] = time.to_numpy()
+        if self.staged.recorded:
+            records = _digests(batch, "record")
+            empty = np.zeros_like(records)
+            columns["record"] = self._keys.unit_keys(records, empty, empty)[:, 0]
+        label = batch["label"].to_numpy()
+        if self.options.public_ties:
+            columns["tie"] = (label == labels.LABEL_TIE).astype(np.uint8)
+        self._record(columns | _halves("content", content))
+        columns["label"] = label
+        rows.append(pa.table(columns), segments.bucket_of(labelers))
+
+        public = {"row": numbers} | _halves("item", items) | _halves("content", content)
+        table = pa.table({key: pa.array(value) for key, value in public.items()})
+        names = ["prompt", "first", "second", *(["item_id"] if self.staged.given_ids else [])]
+        for key in names:
+            table = table.append_column(key, batch[key])
+        texts.append(self._fixed(name, table), segments.bucket_of(items))
+
+    def _record(self, public: dict[str, NDArray[np.generic]]) -> None:
+        """Digest each column on its own, so that batch boundaries do not matter."""
+        for key, value in public.items():
+            self._digests.setdefault(key, hashlib.sha256()).update(np.ascontiguousarray(value))
+
+    def public_digest(self) -> bytes:
+        """SHA-256 over the names and digests of all public columns."""
+        pieces = [key.encode() + self._digests[key].digest() for key in sorted(self._digests)]
+        return hashlib.sha256(b"".join(pieces)).digest()
+
+    def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Drop identical sides and (if asked) public ties; judge faults; keep the rest."""
+        staged, public_ties = self.staged, self.options.public_ties
+        start = self._part_rows
+        ranking = "source_row" in batch.schema.names
+        numbers = (
+            batch["source_row"].to_numpy() if ranking else np.arange(start, start + batch.num_rows)
+        )
+        self._part_rows += batch.num_rows
+        staged.rows_read += batch.num_rows
+        fault = batch["fault"].to_numpy()
+        label = batch["label"].to_numpy()
+        sound = fault == 0
+        for index in np.flatnonzero(~sound)[: 3 if self.options.quarantine else 1].tolist():
+            staged.faults.append(
+                self._fault(name, int(numbers[index]), PUBLIC_FAULTS[int(fault[index])])
+            )
+        staged.fault_count += int((~sound).sum())
+        if not self.options.quarantine:
+            staged.raise_for(staged.faults, staged.fault_count)
+        invalid = sound & (label >= _LABEL_FAULT)
+        for index in np.flatnonzero(invalid)[:3].tolist():
+            staged.label_faults.append(
+                self._fault(name, int(numbers[index]), LABEL_FAULTS[int(label[index])])
+            )
+        staged.label_fault_count += int(invalid.sum())
+        keep = sound
+        if self.options.quarantine:
+            bad = np.unique(numbers[~sound | invalid])
+            if len(bad):
+                staged.bad_rows.setdefault(name, []).extend(bad.tolist())
+                keep = ~np.isin(numbers, bad)
+        identical = keep & batch["identical"].to_numpy(zero_copy_only=False)
+        staged.identical_sides += int(identical.sum())
+        keep = keep & ~identical
+        if public_ties == "drop":
+            keep = keep & (label != labels.LABEL_TIE)
+        return batch if keep.all() else batch.filter(pa.array(keep))
+
+    def _fault(self, part: str, row: int, fault: tuple[str, str]) -> Fault:
+        role, reason = fault
+        column = self._layout.columns.get(role, role)
+        return Fault(part, row + 1, column, reason)
+
+    def _labeler_blocks(self, batch: pa.RecordBatch) -> Blocks:
+        """The pseudonym of every row's labeler; each distinct id is hashed once."""
+        if "labeler" not in batch.schema.names:
+            return np.zeros((batch.num_rows, 2), np.uint64)
+        encoded = batch["labeler"].dictionary_encode()
+        ids = encoded.dictionary.to_pylist()
+        new = [labeler for labeler in ids if labeler not in self._labelers]
+        if new:
+            for labeler in new:
+                self._labelers[labeler] = len(self._labelers)
+            fresh = self._keys.labeler_keys(self.options.namespace, new)
+            self._labeler_keys = np.concatenate([self._labeler_keys, fresh])
+        codes = np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
+        return self._labeler_keys[codes[encoded.indices.to_numpy()]]
+
+    def _fixed(self, name: str, table: pa.Table) -> pa.Table:
+        """One schema for all parts (a JSON chat may lack a member that another one has)."""
+        self._schema = self._schema or table.schema
+        if table.schema == self._schema:
+            return table
+        try:
+            return table.cast(self._schema)
+        except (pa.ArrowException, ValueError):
+            raise InvalidLabels(
+                f"{name}: its texts have another type than those of the files before it"
+            ) from None
+
+
+def _halves(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:
+    return {
+        f"{name}_hi": np.ascontiguousarray(values[:, 0]),
+        f"{name}_lo": np.ascontiguousarray(values[:, 1]),
+    }
+
+
+def _digests(batch: pa.RecordBatch, name: str | None) -> Blocks:
+    """The first 16 bytes of each row's SHA-256 (a binary column without nulls)."""
+    array = batch[name]
+    if array.null_count:
+        # Only an absent optional id can be null here; absent ones share one digest.
+        array = pc.fill_null(array, bytes(32))
+    offset = array.offset * 32
+    return block128.from_bytes(
+        memoryview(array.buffers()[2])[offset : offset + 32 * len(array)], 32
+    )
+
+
+def conflicting_items(staged: Staged) -> Counter[str]:
+    """Item ids that were given to more than one content, with the number of their rows."""
+    found: Counter[str] = Counter()
+    for bucket in range(segments.BUCKETS):
+        table = segments.read_bucket(staged.texts_directory, bucket)
+        if table is None:
+            continue
+        _, item = block128.unique(segments.blocks(table, "item"))
+        contents, content = block128.unique(segments.blocks(table, "content"))
+        pairs = np.unique(item * len(contents) + content)
+        clashing = np.bincount(pairs // len(contents), minlength=item.max() + 1) > 1
+        if clashing.any():
+            rows = np.flatnonzero(clashing[item])
+            found.update(table["item_id"].take(pa.array(rows)).to_pylist())
+    return found

@@ -1,0 +1,526 @@
+"""The price of randomized answers, against independent computations of the same numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from types import ModuleType
+
+import numpy as np
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.dp_event import ComposedDpEvent, RandomizedResponseDpEvent
+from dp_accounting.pld import pld_privacy_accountant
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.privacy_accountant import NeighboringRelation
+from dp_accounting.rdp import rdp_privacy_accountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from labelguard.accounting import randomized_response as rr
+from labelguard.accounting import ternary
+
+MECHANISMS = [pytest.param(rr, id="rr"), pytest.param(ternary, id="ternary")]
+REPLACE_ONE = NeighboringRelation.REPLACE_ONE
+COIN_RANGE = 2**64
+
+epsilon0s = st.floats(1e-4, 8)
+epsilons = st.floats(1e-3, 20)
+deltas = st.floats(1e-12, 0.5)
+small_counts = st.integers(1, 300)
+
+
+# --- references ----------------------------------------------------------------------------------
+
+
+def transition(mechanism: ModuleType, epsilon0: float) -> NDArray[np.float64]:
+    """Row: true label; column: answer."""
+    if mechanism is rr:
+        flip = rr.flip_probability(epsilon0)
+        return np.array([[1 - flip, flip], [flip, 1 - flip]])
+    keep = ternary.keep_probability(epsilon0)
+    return np.full((3, 3), (1 - keep) / 2) + np.eye(3) * (keep - (1 - keep) / 2)
+
+
+def delta_by_enumeration(mechanism: ModuleType, epsilon0: float, k: int, epsilon: float) -> float:
+    """The largest hockey-stick divergence over all pairs of label vectors, outcome by outcome."""
+    single = transition(mechanism, epsilon0)
+    joint = np.ones((1, 1))
+    for _ in range(k):
+        joint = np.kron(joint, single)
+    gaps = np.maximum(0, joint[:, None, :] - math.exp(epsilon) * joint[None, :, :])
+    return float(gaps.sum(axis=2).max())
+
+
+def delta_by_composing_one_by_one(
+    mechanism: ModuleType, epsilon0: float, k: int, epsilon: float
+) -> float:
+    """k single events, one after the other, each convolved in; every term is positive."""
+    kept, changed = transition(mechanism, epsilon0)[0, :2]
+    steps = [changed, 0.0 if mechanism is rr else changed, kept]
+    sums = np.ones(1)
+    for _ in range(k):
+        sums = np.convolve(sums, steps)
+    losses = np.arange(-k, k + 1) * epsilon0
+    return float(np.sum(sums * -np.expm1(np.minimum(0, epsilon - losses))))
+
+
+def delta_in_decimal(epsilon0: float, k: int, epsilon: float) -> Decimal:
+    """The closed form for two labels, term by term in 60 digits."""
+    with localcontext(prec=60):
+        step = Decimal(epsilon0).exp()
+        probability = (step / (1 + step)) ** k
+        excess = (Decimal(epsilon) - k * Decimal(epsilon0)).exp()
+        total = Decimal(0)
+        for flips in range(k + 1):
+            if excess >= 1:
+                break
+            total += probability * (1 - excess)
+            probability *= Decimal(k - flips) / (flips + 1) / step
+            excess *= step * step
+        return total
+
+
+def ternary_delta_in_decimal(epsilon0: float, k: int, epsilon: float) -> Decimal:
+    """The multinomial sum for three labels, term by term in 60 digits."""
+    with localcontext(prec=60):
+        step = Decimal(epsilon0).exp()
+        total = Decimal(0)
+        for a, b in itertools.product(range(k + 1), repeat=2):
+            c = k - a - b
+            loss = (a - b) * Decimal(epsilon0)
+            if c >= 0 and loss > Decimal(epsilon):
+                ways = math.factorial(k) // math.factorial(a) // math.factorial(b)
+                ways //= math.factorial(c)
+                total += ways * step**a / (step + 2) ** k * (1 - (Decimal(epsilon) - loss).exp())
+        return total
+
+
+def noise_parameter(epsilon0: float, buckets: int) -> float:
+    """dp-accounting's p: the answer is uniform over all buckets with probability p."""
+    return buckets / (math.exp(epsilon0) + buckets - 1)
+
+
+def buckets_of(mechanism: ModuleType) -> int:
+    return 2 if mechanism is rr else 3
+
+
+# --- measured vectors ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "k", "basic", "exact", "flip"),
+    [
+        (1, 1e-5, 1, 1, 1.000014, 0.268939),
+        (1, 1e-5, 50, 0.02, 0.038818, 0.490297),
+        (3, 1e-5, 10, 0.3, 0.300256, 0.425495),
+        (3, 1e-5, 50, 0.06, 0.104592, 0.473876),
+        (3, 1e-6, 500, 0.006, 0.029058, 0.492736),
+        (8, 1e-5, 1000, 0.008, 0.052783, 0.486807),
+    ],
+)
+def test_calibration_gives_the_measured_price(
+    epsilon: float, delta: float, k: int, basic: float, exact: float, flip: float
+) -> None:
+    price = rr.calibrate(epsilon, delta, k)
+    assert rr.calibrate(epsilon, delta, k, "basic") == pytest.approx(basic, rel=1e-15)
+    assert price == pytest.approx(exact, abs=5.1e-7)
+    assert rr.flip_probability(price) == pytest.approx(flip, abs=5.1e-7)
+
+
+@pytest.mark.parametrize(
+    ("epsilon0", "k", "epsilon", "delta"),
+    [(0.5, 10, 4, 5.519627e-03), (0.1, 50, 2, 1.021381e-03), (0.05, 200, 3, 5.875656e-06)],
+)
+def test_delta_is_the_measured_one(epsilon0: float, k: int, epsilon: float, delta: float) -> None:
+    assert rr.delta(epsilon0, k, epsilon) == pytest.approx(delta, rel=1e-6)
+
+
+def test_the_advanced_price_solves_its_equation() -> None:
+    price = rr.calibrate(3, 1e-5, 50, "advanced")
+    spent = 50 * price**2 + price * math.sqrt(2 * 50 * math.log(1e5))
+    assert spent == pytest.approx(3, rel=1e-14)
+
+
+# --- against independent computations ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("epsilon0", [0.01, 0.7, 3.0])
+def test_delta_is_that_of_the_worst_pair_of_label_vectors(
+    mechanism: ModuleType, epsilon0: float, k: int
+) -> None:
+    for share in (0.0, 0.1, 0.4, 0.65, 0.99):
+        epsilon = share * k * epsilon0
+        expected = delta_by_enumeration(mechanism, epsilon0, k, epsilon)
+        assert mechanism.delta(epsilon0, k, epsilon) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("k", [6, 8])
+def test_delta_is_that_of_all_label_vectors_of_more_coins(k: int) -> None:
+    expected = delta_by_enumeration(rr, 0.4, k, 1.1)
+    assert rr.delta(0.4, k, 1.1) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(
+    ("epsilon0", "k", "epsilon"),
+    [(0.3, 1, 0.1), (0.5, 17, 3.0), (0.1, 150, 2.0), (0.02, 1500, 2.5), (2.0, 900, 1200.0)],
+)
+def test_k_events_cost_what_one_event_costs_k_times(
+    mechanism: ModuleType, epsilon0: float, k: int, epsilon: float
+) -> None:
+    expected = delta_by_composing_one_by_one(mechanism, epsilon0, k, epsilon)
+    assert mechanism.delta(epsilon0, k, epsilon) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("epsilon0", "k", "epsilon", "margin"),
+    [
+        (1e-9, 3, 1e-10, 1e-12),
+        (0.5, 10, 4.0, 1e-12),
+        (0.1, 100, 0.0, 1e-12),
+        (50.0, 40, 60.0, 1e-12),
+        (45.0, 40, 1790.0, 1e-12),
+        (0.01, 20_000, 6.0, 1e-9),
+        (1e-3, 200_000, 2.0, 1e-8),
+        (1.5, 200_000, 190_000.0, 1e-8),
+    ],
+)
+def test_delta_is_never_below_the_truth(
+    epsilon0: float, k: int, epsilon: float, margin: float
+) -> None:
+    truth = delta_in_decimal(epsilon0, k, epsilon)
+    found = Decimal(rr.delta(epsilon0, k, epsilon))
+    assert truth * (1 - Decimal("1e-16")) <= found <= truth * (1 + Decimal(margin))
+
+
+@pytest.mark.parametrize(
+    ("epsilon0", "k", "epsilon"),
+    [(1e-6, 2, 1e-7), (0.2, 30, 2.0), (1.0, 25, 0.0), (50.0, 12, 70.0), (3.0, 40, 115.0)],
+)
+def test_ternary_delta_is_never_below_the_truth(epsilon0: float, k: int, epsilon: float) -> None:
+    truth = ternary_delta_in_decimal(epsilon0, k, epsilon)
+    found = Decimal(ternary.delta(epsilon0, k, epsilon))
+    assert truth * (1 - Decimal("1e-16")) <= found <= truth * (1 + Decimal("1e-12"))
+
+
+@pytest.mark.parametrize(
+    ("epsilon0", "k", "epsilon"), [(1e-300, 10**6, 0.0), (1e-6, 10**6, 1e-3), (60.0, 10**6, 3.0)]
+)
+def test_delta_stays_a_probability_at_extremes(epsilon0: float, k: int, epsilon: float) -> None:
+    assert 0 <= rr.delta(epsilon0, k, epsilon) <= 1
+    assert rr.delta(epsilon0, k, k * epsilon0) == 0
+
+
+def test_one_coin_has_the_textbook_delta() -> None:
+    assert rr.delta(2.0, 1, 0.0) == pytest.approx(math.tanh(1.0), rel=1e-13)
+    assert rr.delta(1e-12, 1, 0.0) == pytest.approx(0.5e-12, rel=1e-13)
+    assert rr.delta(800.0, 1, 1.0) == 1
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(("epsilon0", "k"), [(0.05, 200), (0.1, 50), (0.5, 10), (1.0, 64)])
+def test_delta_agrees_with_a_privacy_loss_distribution(
+    mechanism: ModuleType, epsilon0: float, k: int
+) -> None:
+    buckets, grid = buckets_of(mechanism), 1e-4
+    composed = pld.from_randomized_response(
+        noise_parameter(epsilon0, buckets), buckets, value_discretization_interval=grid
+    ).self_compose(k)
+    for share in (0.1, 0.3, 0.5, 0.8):
+        epsilon = share * k * epsilon0
+        rounded_up = composed.get_delta_for_epsilon(epsilon)
+        # It rounds each of the k losses up to its grid, by less than one step.
+        assert mechanism.delta(epsilon0, k, epsilon) <= rounded_up * (1 + 1e-9) + 1e-14
+        assert rounded_up <= mechanism.delta(epsilon0, k, epsilon - k * grid) + 1e-9
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(("epsilon0", "k"), [(0.02, 1000), (0.1, 50), (0.5, 100), (2.0, 7)])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6])
+def test_epsilon_is_at_most_that_of_renyi_accounting(
+    mechanism: ModuleType, epsilon0: float, k: int, delta: float
+) -> None:
+    buckets = buckets_of(mechanism)
+    accountant = rdp_privacy_accountant.RdpAccountant(neighboring_relation=REPLACE_ONE)
+    event = RandomizedResponseDpEvent(noise_parameter(epsilon0, buckets), buckets)
+    accountant.compose(event, k)
+    assert mechanism.epsilon(epsilon0, k, delta) <= accountant.get_epsilon(delta)
+
+
+def test_a_pld_accountant_that_forgets_the_count_is_not_the_reference() -> None:
+    """Why the price comes from a closed form and not from `dp_accounting.PLDAccountant`.
+
+    In dp-accounting 0.6.0 that accountant composes a RandomizedResponseDpEvent once, whatever
+    its count: one hundred answers at ε0 = 0.5 would cost ε = 0.5 instead of 33.3. Spelling the
+    hundred events out gives the right value, and it is ours. The last assertion holds for the
+    faulty release and for a repaired one.
+    """
+    k, delta = 100, 1e-6
+    event = RandomizedResponseDpEvent(noise_parameter(0.5, 2), 2)
+
+    def epsilon_of(composed: dp_event.DpEvent) -> float:
+        accountant = pld_privacy_accountant.PLDAccountant(REPLACE_ONE)
+        return float(accountant.compose(composed).get_epsilon(delta))
+
+    ours = rr.epsilon(0.5, k, delta)
+    spelled_out = epsilon_of(ComposedDpEvent([event] * k))
+    assert ours == pytest.approx(33.32, abs=0.005)
+    assert ours <= spelled_out <= ours + k * 1e-4
+    counted = epsilon_of(dp_event.SelfComposedDpEvent(event, k))
+    assert counted < 1 or counted == pytest.approx(spelled_out, rel=1e-6)
+
+
+# --- laws ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@given(epsilon0=epsilon0s, k=small_counts, share=st.floats(0, 1), factor=st.floats(1, 2))
+@settings(deadline=None, max_examples=60)
+def test_delta_rises_with_epsilon0_and_k_and_falls_with_epsilon(
+    mechanism: ModuleType, epsilon0: float, k: int, share: float, factor: float
+) -> None:
+    epsilon = share * k * epsilon0
+    here = mechanism.delta(epsilon0, k, epsilon) * (1 - 1e-9) - 1e-15
+    assert 0 <= mechanism.delta(epsilon0, k, epsilon) <= 1
+    assert mechanism.delta(epsilon0 * factor, k, epsilon) >= here
+    assert mechanism.delta(epsilon0, k + 1, epsilon) >= here
+    assert mechanism.delta(epsilon0, k, epsilon / factor) >= here
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@given(epsilon=epsilons, delta=deltas, k=small_counts)
+@settings(deadline=None, max_examples=60)
+def test_the_price_is_the_largest_that_keeps_delta(
+    mechanism: ModuleType, epsilon: float, delta: float, k: int
+) -> None:
+    price = mechanism.calibrate(epsilon, delta, k)
+    assert price >= epsilon / k
+    assert mechanism.delta(price, k, epsilon) <= delta
+    assert mechanism.delta(price * (1 + 1e-11), k, epsilon) > delta * (1 - 1e-12)
+    assert mechanism.epsilon(price, k, delta) <= epsilon * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@given(epsilon=epsilons, delta=deltas, k=small_counts)
+@settings(deadline=None, max_examples=40)
+def test_the_price_falls_with_k_and_rises_with_the_budget(
+    mechanism: ModuleType, epsilon: float, delta: float, k: int
+) -> None:
+    price = mechanism.calibrate(epsilon, delta, k)
+    assert mechanism.calibrate(epsilon, delta, k + 1) <= price
+    assert mechanism.calibrate(epsilon * 1.01, delta, k) >= price
+    assert mechanism.calibrate(epsilon, min(0.9, delta * 1.1), k) >= price
+
+
+@given(epsilon=epsilons, delta=deltas, k=small_counts)
+@settings(deadline=None, max_examples=60)
+def test_exact_is_at_least_basic_and_advanced(epsilon: float, delta: float, k: int) -> None:
+    exact = rr.calibrate(epsilon, delta, k)
+    assert exact >= rr.calibrate(epsilon, delta, k, "basic")
+    advanced = rr.calibrate(epsilon, delta, k, "advanced")
+    assert exact >= advanced * (1 - 1e-12)
+    assert rr.delta(advanced, k, epsilon) <= delta
+
+
+def test_advanced_is_worse_than_basic_for_few_labels_and_better_for_many() -> None:
+    assert rr.calibrate(3, 1e-6, 5, "advanced") < rr.calibrate(3, 1e-6, 5, "basic")
+    assert rr.calibrate(3, 1e-6, 5000, "advanced") > rr.calibrate(3, 1e-6, 5000, "basic")
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@given(epsilon0=epsilon0s, k=small_counts, delta=deltas)
+@settings(deadline=None, max_examples=60)
+def test_epsilon_is_the_smallest_that_keeps_delta(
+    mechanism: ModuleType, epsilon0: float, k: int, delta: float
+) -> None:
+    epsilon = mechanism.epsilon(epsilon0, k, delta)
+    assert 0 <= epsilon <= k * epsilon0
+    assert mechanism.delta(epsilon0, k, epsilon) <= delta
+    if epsilon > 0:
+        assert mechanism.delta(epsilon0, k, epsilon * (1 - 1e-9)) > delta
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@given(epsilon=epsilons, k=st.integers(1, 10**6))
+@settings(deadline=None)
+def test_pure_privacy_divides_the_budget(mechanism: ModuleType, epsilon: float, k: int) -> None:
+    assert mechanism.calibrate(epsilon, 0.0, k) == epsilon / k
+    assert mechanism.delta(epsilon / k, k, epsilon) == 0
+    assert mechanism.epsilon(epsilon / k, k, 0.0) == pytest.approx(epsilon, rel=1e-15)
+
+
+@pytest.mark.parametrize("composition", ["exact", "advanced", "basic"])
+def test_pure_privacy_is_the_same_for_every_composition(composition: rr.Composition) -> None:
+    assert rr.calibrate(2.0, 0.0, 7, composition) == 2 / 7
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@given(
+    epsilon=epsilons,
+    delta=deltas,
+    counts=st.lists(st.integers(1, 400), max_size=30),
+)
+@settings(deadline=None, max_examples=25)
+def test_many_prices_are_the_single_prices_bit_for_bit(
+    mechanism: ModuleType, epsilon: float, delta: float, counts: list[int]
+) -> None:
+    many = mechanism.calibrate_many(epsilon, delta, np.array(counts, dtype=np.int64))
+    mechanism._calibrate.cache_clear()  # so that the single prices are computed anew
+    assert many.dtype == np.float64
+    assert many.tolist() == [mechanism.calibrate(epsilon, delta, k) for k in counts]
+
+
+@pytest.mark.parametrize("composition", ["exact", "advanced", "basic"])
+def test_many_prices_keep_shape_and_composition(composition: rr.Composition) -> None:
+    counts = np.array([[3, 500], [500, 100_000]])
+    many = rr.calibrate_many(2.0, 1e-6, counts, composition)
+    assert many.shape == (2, 2)
+    for place, k in np.ndenumerate(counts):
+        assert many[place] == rr.calibrate(2.0, 1e-6, int(k), composition)
+
+
+def test_a_large_group_of_ternary_labels_can_be_priced() -> None:
+    price = ternary.calibrate(3, 1e-6, 4096)
+    assert ternary.delta(price, 4096, 3) <= 1e-6
+    # Three equally likely answers hide one label better than two.
+    assert price > rr.calibrate(3, 1e-6, 4096)
+
+
+# --- thresholds ----------------------------------------------------------------------------------
+
+THRESHOLD_EPSILON0S = [
+    1e-18,
+    1e-9,
+    0.02,
+    0.104592,
+    0.3,
+    1.0,
+    2.5,
+    8.0,
+    20.0,
+    43.0,
+    44.3,
+    44.4,
+    80.0,
+]
+
+
+def is_ceiling(candidate: int, epsilon0: float, others: int) -> bool:
+    """Whether candidate = ⌈2^64/(e^epsilon0+others)⌉, by fractions from 120 decimal digits."""
+    with localcontext(prec=120):
+        power = Fraction(Decimal(epsilon0).exp())
+    lower, upper = (
+        COIN_RANGE / (power * (1 + sign * Fraction(1, 10**110)) + others) for sign in (1, -1)
+    )
+    return candidate - 1 < lower and upper <= candidate
+
+
+@pytest.mark.parametrize("epsilon0", THRESHOLD_EPSILON0S)
+def test_a_threshold_is_exactly_the_ceiling(epsilon0: float) -> None:
+    assert is_ceiling(rr.threshold(epsilon0), epsilon0, others=1)
+    assert ternary.threshold(epsilon0) % 2 == 0
+    assert is_ceiling(ternary.threshold(epsilon0) // 2, epsilon0, others=2)
+
+
+@given(epsilon0=st.floats(1e-60, 60))
+@settings(deadline=None)
+def test_a_label_is_never_flipped_less_often_than_asked(epsilon0: float) -> None:
+    flipped = rr.threshold(epsilon0)
+    assert 1 <= flipped <= 2**63
+    assert is_ceiling(flipped, epsilon0, others=1)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@given(epsilon0=st.floats(2e-19, 60))
+@settings(deadline=None)
+def test_the_realised_epsilon0_is_at_most_the_one_asked_for(
+    mechanism: ModuleType, epsilon0: float
+) -> None:
+    realised = mechanism.epsilon0_of(mechanism.threshold(epsilon0))
+    assert realised <= epsilon0 + 2 * math.ulp(epsilon0)
+    if epsilon0 < 30:  # beyond, few coins flip and the grid of thresholds is coarse
+        assert realised == pytest.approx(epsilon0, rel=1e-5, abs=1e-18)
+
+
+def test_thresholds_at_the_ends_of_their_range() -> None:
+    assert rr.threshold(0) == 2**63
+    assert rr.threshold(5e-324) == 2**63
+    assert rr.epsilon0_of(2**63) == 0
+    assert rr.threshold(1e308) == 1
+    assert rr.epsilon0_of(1) == pytest.approx(64 * math.log(2), rel=1e-15)
+    assert ternary.threshold(1e308) == 2
+
+
+def test_no_ternary_coin_is_less_private_than_asked_near_zero() -> None:
+    most = 2 * (COIN_RANGE // 3)
+    finest = ternary.epsilon0_of(most)
+    assert ternary.threshold(finest * 1.001) <= most
+    for epsilon0 in (0.0, finest * 0.999):
+        with pytest.raises(ValueError, match="epsilon0 must be at least"):
+            ternary.threshold(epsilon0)
+
+
+def test_the_loss_multiplier_undoes_the_flips() -> None:
+    assert rr.loss_multiplier(0.25) == 2
+    assert rr.loss_multiplier(0) == 1
+    assert rr.loss_multiplier(0.5) == math.inf
+    assert rr.flip_probability(0) == 0.5
+    assert rr.flip_probability(800.0) == 0
+    assert rr.flip_probability(math.log(3)) == pytest.approx(0.25, rel=1e-15)
+    assert ternary.keep_probability(0) == pytest.approx(1 / 3, rel=1e-15)
+    assert ternary.keep_probability(math.log(2)) == pytest.approx(0.5, rel=1e-15)
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: rr.delta(-0.1, 1, 1.0), r"epsilon0 must be finite and >= 0, found -0\.1"),
+        (lambda: rr.delta(math.nan, 1, 1.0), "epsilon0 must be finite and >= 0, found nan"),
+        (lambda: rr.delta(0.1, 0, 1.0), "k must be an integer >= 1, found 0"),
+        (lambda: rr.delta(0.1, 1.5, 1.0), r"k must be an integer >= 1, found 1\.5"),
+        (lambda: rr.delta(0.1, 1, -1.0), "epsilon must be finite and >= 0"),
+        (lambda: rr.epsilon(0.1, 1, 1.0), r"delta must be in \[0, 1\), found 1\.0"),
+        (lambda: rr.calibrate(0.0, 1e-5, 1), "epsilon must be finite and > 0"),
+        (lambda: rr.calibrate(math.inf, 1e-5, 1), "epsilon must be finite and > 0, found inf"),
+        (lambda: rr.calibrate(1.0, math.nan, 1), r"delta must be in \[0, 1\), found nan"),
+        (lambda: rr.calibrate(1.0, 1e-5, 1, "renyi"), "composition must be one of exact"),
+        (lambda: rr.calibrate_many(1.0, 1e-5, np.array([1, 0])), "counts must all be >= 1"),
+        (lambda: rr.calibrate_many(1.0, 1e-5, np.array([1.0])), "array of integers"),
+        (lambda: rr.loss_multiplier(0.6), r"flip_probability must be in \[0, 0\.5\]"),
+        (lambda: rr.threshold(math.inf), "epsilon0 must be finite"),
+        (lambda: rr.epsilon0_of(0), "threshold must be an integer >= 1, found 0"),
+        (lambda: rr.epsilon0_of(2**63 + 1), "threshold must be in"),
+        (lambda: ternary.delta(0.1, 0, 1.0), "k must be an integer >= 1"),
+        (lambda: ternary.epsilon(0.1, 1, -0.1), "delta must be in"),
+        (lambda: ternary.calibrate(-1.0, 1e-5, 1), "epsilon must be finite and > 0"),
+        (lambda: ternary.calibrate_many(1.0, 2.0, np.array([1])), "delta must be in"),
+        (lambda: ternary.keep_probability(-1.0), "epsilon0 must be finite"),
+        (lambda: ternary.epsilon0_of(3), "threshold must be even, found 3"),
+        (lambda: ternary.epsilon0_of(2 * (COIN_RANGE // 3) + 2), "threshold must be in"),
+    ],
+)
+def test_an_error_says_what_was_expected_and_found(
+    call: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_importing_the_accountants_loads_no_heavy_library() -> None:
+    code = (
+        "import sys, labelguard.accounting; "
+        "sys.exit(any(name in sys.modules for name in ('scipy', 'dp_accounting')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

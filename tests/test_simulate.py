@@ -1,0 +1,201 @@
+"""The simulator keeps its promises: readable, deterministic, and calibrated to its configuration.
+
+Statistical tests run at fixed seeds. Their tolerances are at least 3.6 standard errors over seeds
+(agreement up to .0055, tie rate up to .003), so an innocent change of the random streams fails a
+given one with probability below 1e-3.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from labelguard.simulate import QUALITY_WEIGHTS, SimulationConfig, simulate
+
+AGREEMENT_TOLERANCE = 0.02
+TIE_RATE_TOLERANCE = 0.01
+
+ITEM = ["prompt", "response_a", "response_b"]
+PUBLIC = ["labeler_id", *ITEM, "submitted_at"]
+CONCRETE_A = pl.col("response_a").str.contains(r"\d+ days")
+CONCRETE_B = pl.col("response_b").str.contains(r"\d+ days")
+SMALL = SimulationConfig(labelers=20, labels=600, items=100)
+
+
+def frame(config: SimulationConfig) -> pl.DataFrame:
+    labels = pl.from_arrow(simulate(config))
+    assert isinstance(labels, pl.DataFrame)
+    return labels
+
+
+@pytest.fixture(scope="module")
+def labels() -> pl.DataFrame:
+    return frame(SimulationConfig())
+
+
+def mean(values: pl.Series) -> float:
+    return float(np.mean(values.drop_nulls().to_numpy()))
+
+
+def agreement(labels: pl.DataFrame) -> float:
+    """Share of equal labels among all pairs of strict labels on one item."""
+    per_item = (
+        labels.drop_nulls("label")
+        .group_by(ITEM)
+        .agg(n=pl.len().cast(pl.Int64), a=pl.col("label").sum().cast(pl.Int64))
+    )
+    n, a = per_item["n"].to_numpy(), per_item["a"].to_numpy()
+    equal = a * (a - 1) + (n - a) * (n - a - 1)
+    return float(equal.sum() / (n * (n - 1)).sum())
+
+
+def test_columns_have_the_documented_types() -> None:
+    assert simulate(SMALL).schema == pa.schema(
+        {
+            "labeler_id": pa.string(),
+            "prompt": pa.string(),
+            "response_a": pa.string(),
+            "response_b": pa.string(),
+            "label": pa.float64(),
+            "tie": pa.bool_(),
+            "submitted_at": pa.timestamp("us"),
+        }
+    )
+
+
+def test_the_same_seed_gives_the_same_table_and_another_seed_another() -> None:
+    table = simulate(SMALL)
+    other = simulate(replace(SMALL, seed=1))
+    assert simulate(SMALL).equals(table)
+    assert not any(table[column].equals(other[column]) for column in table.column_names)
+
+
+def test_all_but_label_and_tie_is_independent_of_how_labels_are_drawn() -> None:
+    table = simulate(SMALL)
+    other = simulate(replace(SMALL, agreement=0.9, tie_rate=0.5))
+    assert table.select(PUBLIC).equals(other.select(PUBLIC))
+    assert not table["tie"].equals(other["tie"])
+
+
+def test_label_counts_are_heavy_tailed_and_sum_to_the_total(labels: pl.DataFrame) -> None:
+    counts = labels["labeler_id"].value_counts()["count"].to_numpy()
+    assert counts.sum() == 20_000
+    assert len(counts) == 200
+    assert counts.max() > 8 * np.median(counts)
+
+
+@pytest.mark.parametrize(("labelers", "items"), [(1, 1), (1, 5), (3, 1), (2, 3), (5, 7)])
+def test_totals_from_one_label_each_to_all_items_each_are_met(labelers: int, items: int) -> None:
+    fewest, most = labelers, labelers * items
+    for total in {fewest, (fewest + most) // 2, max(fewest, most - 1), most}:
+        labels = frame(SimulationConfig(labelers=labelers, labels=total, items=items))
+        assert labels.height == total
+        assert labels["labeler_id"].n_unique() == labelers
+        assert not labels.select("labeler_id", *ITEM).is_duplicated().any()
+
+
+def test_agreement_and_tie_rate_are_near_the_default_ones(labels: pl.DataFrame) -> None:
+    assert agreement(labels) == pytest.approx(0.73, abs=AGREEMENT_TOLERANCE)
+    assert mean(labels["tie"]) == pytest.approx(0.08, abs=TIE_RATE_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tie_rate"), [(0.5, 0.08), (0.6, 0.0), (0.65, 0.2), (0.8, 0.15), (0.9, 0.02)]
+)
+def test_agreement_and_tie_rate_follow_the_configuration(wanted: float, tie_rate: float) -> None:
+    labels = frame(SimulationConfig(agreement=wanted, tie_rate=tie_rate, seed=3))
+    assert agreement(labels) == pytest.approx(wanted, abs=AGREEMENT_TOLERANCE)
+    assert mean(labels["tie"]) == pytest.approx(tie_rate, abs=2 * TIE_RATE_TOLERANCE)
+
+
+def test_a_wrong_scale_is_noticed() -> None:
+    weaker = frame(SimulationConfig(agreement=0.69))
+    assert abs(agreement(weaker) - 0.73) > AGREEMENT_TOLERANCE
+
+
+def test_exactly_the_ties_have_no_label(labels: pl.DataFrame) -> None:
+    assert (labels["label"].is_null() == labels["tie"]).all()
+    assert set(labels["label"].drop_nulls()) == {0.0, 1.0}
+
+
+def test_ties_are_rarer_where_one_side_is_better() -> None:
+    decided = frame(SimulationConfig(labels=60_000, items=20_000, agreement=0.9, tie_rate=0.3))
+    better = CONCRETE_A != CONCRETE_B
+    assert mean(decided.filter(better)["tie"]) < 0.9 * mean(decided.filter(~better)["tie"])
+
+
+def test_concrete_responses_are_preferred_on_either_side(labels: pl.DataFrame) -> None:
+    assert QUALITY_WEIGHTS["concrete"] > 0
+    assert mean(labels.filter(CONCRETE_A & ~CONCRETE_B)["label"]) > 0.65
+    assert mean(labels.filter(CONCRETE_B & ~CONCRETE_A)["label"]) < 0.35
+
+
+def test_neither_side_is_preferred_as_such(labels: pl.DataFrame) -> None:
+    assert mean(labels["label"]) == pytest.approx(0.5, abs=0.05)
+
+
+def test_sides_differ_and_nobody_labels_an_item_twice(labels: pl.DataFrame) -> None:
+    assert (labels["response_a"] != labels["response_b"]).all()
+    assert not labels.select("labeler_id", *ITEM).is_duplicated().any()
+
+
+def test_items_are_distinct_even_if_the_sides_are_swapped() -> None:
+    everything = frame(SimulationConfig(labelers=1, labels=3_000, items=3_000))
+    sides = pl.concat_list("response_a", "response_b").list.sort()
+    assert not everything.select("prompt", sides).is_duplicated().any()
+
+
+def test_texts_are_readable(labels: pl.DataFrame) -> None:
+    for column in ITEM:
+        for text in labels[column].unique():
+            assert text.isascii()
+            assert re.fullmatch(r"[A-Z][^{}]{20,600}[.?]", text), text
+            assert "  " not in text
+
+
+def test_times_increase_per_labeler_on_working_days() -> None:
+    labels = frame(SimulationConfig(labelers=3, labels=2_000, items=1_000)).sort("submitted_at")
+    assert not labels.select("labeler_id", "submitted_at").is_duplicated().any()
+    times = labels["submitted_at"]
+    assert (times.dt.weekday() <= 5).all()
+    assert times.dt.hour().is_between(9, 16).all()
+    gaps = labels.select(pl.col("submitted_at").diff().over("labeler_id")).to_series().drop_nulls()
+    assert (gaps >= timedelta(seconds=8) - timedelta(microseconds=1)).all()
+
+
+def test_rows_are_not_grouped_by_labeler_or_label(labels: pl.DataFrame) -> None:
+    same_neighbour = mean(labels["labeler_id"] == labels["labeler_id"].shift(1))
+    shares = labels["labeler_id"].value_counts()["count"].to_numpy() / labels.height
+    assert same_neighbour == pytest.approx(np.sum(shares**2), abs=0.01)
+    first, second = labels["label"][:10_000], labels["label"][10_000:]
+    assert mean(first) == pytest.approx(mean(second), abs=0.04)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"labelers": 0}, "labelers must be at least 1, got 0"),
+        ({"labelers": 2.5}, "labelers must be an integer, got 2.5"),
+        ({"items": 0}, "items must be between 1 and"),
+        ({"items": 10**12}, "items must be between 1 and"),
+        ({"labels": 199}, "labels .* must be between 200 and 1000000, got 199"),
+        ({"labels": 1_000_001}, "labels .* must be between 200 and 1000000, got 1000001"),
+        ({"tie_rate": -0.1}, "tie_rate must be between 0.0 and 0.9, got -0.1"),
+        ({"tie_rate": 1.0}, "tie_rate must be between 0.0 and 0.9, got 1.0"),
+        ({"tie_rate": "8%"}, "tie_rate must be a number, got '8%'"),
+        ({"agreement": 0.4}, "agreement must be between 0.5 and 0.9, got 0.4"),
+        ({"agreement": float("nan")}, "agreement must be between 0.5 and 0.9, got nan"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"seed": True}, "seed must be an integer, got True"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SimulationConfig(**changed)
