@@ -30,7 +30,14 @@ def is_text(kind: DuckDBPyType) -> bool:
 
 def is_chat(kind: DuckDBPyType) -> bool:
     """Whether a column holds chats: lists of messages."""
-    return kind.id in ("list", "array") and kind.children[0][1].id == "struct"
+    return kind.id in ("list", "array") and element(kind).id == "struct"
+
+
+def element(kind: DuckDBPyType) -> DuckDBPyType:
+    """The type of a list's elements."""
+    child = kind.children[0][1]
+    assert isinstance(child, DuckDBPyType)
+    return child
 
 
 def encoded(expression: str, kind: DuckDBPyType) -> str:
@@ -55,9 +62,8 @@ def id_digest(tag: str, expression: str) -> str:
 def _json(expression: str, kind: DuckDBPyType, depth: int = 0) -> str:
     """SQL for canonical JSON of a value that is not null."""
     if kind.id in ("list", "array"):
-        element = kind.children[0][1]
         name = f"x{depth}"
-        inner = _json(name, element, depth + 1)
+        inner = _json(name, element(kind), depth + 1)
         items = f"list_transform({expression}, lambda {name}: coalesce({inner}, 'null'))"
         return f"('[' || array_to_string({items}, ',') || ']')"
     if kind.id == "struct":
@@ -70,6 +76,7 @@ def _json(expression: str, kind: DuckDBPyType, depth: int = 0) -> str:
                     child,
                 )
                 for name, child in sorted(kind.children)
+                if isinstance(child, DuckDBPyType)
             )
         ]
         body = f"'{{' || concat_ws(',', {', '.join(members)}) || '}}'"

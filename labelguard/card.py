@@ -55,8 +55,8 @@ tags:
 Preference pairs whose labels were privatized by labelguard {card["labelguard"]}.
 
 **Guarantee.** Mechanism `{card["mechanism"]}`: every {privacy["unit"]} is protected with
-(ε, δ) = ({privacy["epsilon"]:g}, {privacy["delta"]:g}) under adjacency `{privacy["adjacency"]}`: all
-labels of one {privacy["unit"]} may change. The bound holds for everything the project releases
+(ε, δ) = ({privacy["epsilon"]:g}, {privacy["delta"]:g}) under adjacency `{privacy["adjacency"]}`:
+all labels of one {privacy["unit"]} may change. The bound holds for everything the project releases
 under this policy, over its lifetime. Accounted by {accounting}. Tie status is {ties}.
 
 | | |

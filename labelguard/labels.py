@@ -95,7 +95,8 @@ def layout(relation: duckdb.DuckDBPyRelation, name: str, reading: Reading) -> La
     for role, column in reading.columns.items():
         if role not in ROLES:
             raise InvalidLabels(
-                f"--columns: unknown role {role!r}{_closest(role, ROLES)}; roles: {', '.join(ROLES)}"
+                f"--columns: unknown role {role!r}{_closest(role, ROLES)}; "
+                f"roles: {', '.join(ROLES)}"
             )
         if column not in types:
             raise InvalidLabels(
@@ -155,8 +156,8 @@ def _check_types(
         for role in ("responses", "ranks"):
             if kinds[role].id not in ("list", "array"):
                 raise refuse(role, "a list")
-        contents["responses"] = kinds["responses"].children[0][1]
-        if not kinds["ranks"].children[0][1].id.startswith(_NUMERIC):
+        contents["responses"] = canonical.element(kinds["responses"])
+        if not canonical.element(kinds["ranks"]).id.startswith(_NUMERIC):
             raise refuse("ranks", "a list of numbers")
     else:
         contents.update({role: kinds[role] for role in _LAYOUTS[kind][1:3]})
@@ -228,7 +229,7 @@ def _pair_query(kind: str, kinds: Mapping[str, DuckDBPyType]) -> str:
 
 def _ranking_query(kind: str, kinds: Mapping[str, DuckDBPyType]) -> str:
     # Every ranking becomes its pairs (i, j), i < j in canonical order of the responses.
-    element = kinds["responses"].children[0][1]
+    kind_of_response = canonical.element(kinds["responses"])
     faults = [
         *_common_faults(kinds),
         f"WHEN k IS NULL OR k < 2 OR k > {MAX_RANKED} THEN 7",
@@ -239,7 +240,7 @@ def _ranking_query(kind: str, kinds: Mapping[str, DuckDBPyType]) -> str:
             SELECT *, row_number() OVER () - 1 AS source_row,
                 {canonical.encoded("prompt", kinds["prompt"])} AS ep,
                 list_transform(responses,
-                    lambda r: coalesce({canonical.encoded("r", element)}, '')) AS es,
+                    lambda r: coalesce({canonical.encoded("r", kind_of_response)}, '')) AS es,
                 len(responses) AS k
             FROM named),
         ordered AS (

@@ -227,7 +227,7 @@ class Ledger:
     ) -> Grant:
         """Charge an event and reserve its release in one transaction; or take up a crashed one.
 
-        Raises `LedgerError` if any labeler lacks allowance: the caller must have selected within it.
+        Raises `LedgerError` if a labeler lacks allowance: the caller must select within it.
         """
         if resumed:
             self._check_same_charge(event, resumed)

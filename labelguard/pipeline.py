@@ -37,7 +37,7 @@ from labelguard.keys import KeyRing
 from labelguard.ledger import Event, Grant, Ledger, ReleaseRecord
 from labelguard.mechanisms import randomized_response
 from labelguard.planning import Plan
-from labelguard.policy import Composition, Policy, Request, Ties, Unit
+from labelguard.policy import Composition, Request, Ties, Unit
 from labelguard.project import Project, find
 from labelguard.randomizing import randomize_labels
 from labelguard.release import Release, fault, read_card

@@ -22,9 +22,8 @@ from labelguard.selection import Allowances, Selection, select
 from labelguard.staging import Staged
 
 # The label column of a staged bucket is not among what planning may read.
-_PUBLIC = (
-    "row unit_hi unit_lo item_hi item_lo pair group_hi group_lo submitted record tie"
-).split()
+_PUBLIC = ["row", "unit_hi", "unit_lo", "item_hi", "item_lo", "pair"]
+_PUBLIC += ["group_hi", "group_lo", "submitted", "record", "tie"]
 
 
 @dataclass(frozen=True)

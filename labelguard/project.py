@@ -138,7 +138,8 @@ def find(directory: Path | None = None) -> Project:
         if (parent / STATE / "labelguard.toml").is_file():
             return _open(parent / STATE)
     raise ProjectError(
-        f"no labelguard project in {here} or above; make one: labelguard init, or name one: --project"
+        f"no labelguard project in {here} or above; make one (labelguard init) "
+        "or name one (--project)"
     )
 
 

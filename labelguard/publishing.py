@@ -57,9 +57,8 @@ def publish(
 
 def _rows(texts: pa.Table, outcomes: pa.Table, flips: Mapping[int, float]) -> pa.Table:
     """One bucket of `data.parquet`, sorted by item, then by the secret row key."""
-    strict = (segments.column(outcomes, "value") < 2) | segments.column(
-        outcomes, "public_tie"
-    ).astype(bool)
+    released_tie = segments.column(outcomes, "value") == np.uint8(2)
+    strict = ~released_tie | (segments.column(outcomes, "public_tie") == np.uint8(1))
     outcomes = outcomes.filter(pa.array(strict))
     items, keys = segments.blocks(outcomes, "item"), segments.blocks(outcomes, "key")
     order = np.lexsort((keys[:, 1], keys[:, 0], items[:, 1], items[:, 0]))

@@ -27,16 +27,14 @@ def write(directory: Path, parts: Sequence[Part], bad_rows: Mapping[str, Sequenc
         connection = duckdb.connect()
         reader = part.open(connection).to_arrow_reader(65_536)
         path = target / f"part-{index:04d}.parquet"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            with pq.ParquetWriter(
-                file, reader.schema.append(pa.field("row", pa.int64()))
-            ) as writer:
-                start = 0
-                for batch in reader:
-                    inside = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
-                    if len(inside):
-                        taken = pa.Table.from_batches([batch]).take(pa.array(inside))
-                        numbers = pa.array(inside + start + 1)
-                        writer.write_table(taken.append_column("row", numbers))
-                    start += batch.num_rows
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        schema = reader.schema.append(pa.field("row", pa.int64()))
+        with os.fdopen(descriptor, "wb") as file, pq.ParquetWriter(file, schema) as writer:
+            start = 0
+            for batch in reader:
+                inside = rows[(rows >= start) & (rows < start + batch.num_rows)] - start
+                if len(inside):
+                    taken = pa.Table.from_batches([batch]).take(pa.array(inside))
+                    writer.write_table(taken.append_column("row", pa.array(inside + start + 1)))
+                start += batch.num_rows
     return target

@@ -1,4 +1,4 @@
-"""The only place where a label decides anything: labels in, the PRIVATE map and released rows out."""
+"""Where labels decide: labels in, the PRIVATE map and released rows out. Nowhere else."""
 
 from __future__ import annotations
 

@@ -87,15 +87,16 @@ def select(
     `table` is a staged bucket, `released` the private map of it, `allowances` looks labelers up.
     `anonymous`: labels without labelers. `again`: the latest submission of every label is drawn
     anew as its next version. `released_only`: take no label but those in `released` (a release
-    whose map is complete is being finished). `max_labels`: the bound for new labelers, or None to round up.
+    whose map is complete is being finished). `max_labels`: the bound for new labelers, or None to
+    round up.
     """
     unit_of_row = split_occurrences(table, keys) if anonymous else segments.blocks(table, "unit")
     units, unit = block128.unique(unit_of_row)
     keys.add_salts(units)
     coins = Coins(keys.coin_prf(), keys.salts(units))
     items = segments.blocks(table, "item")
-    pair = _optional(table, "pair", np.zeros(len(unit), np.uint16))
-    tie = _optional(table, "tie", np.zeros(len(unit), np.uint8))
+    pair = _optional(table, "pair", len(unit)).astype(np.uint16)
+    tie = _optional(table, "tie", len(unit))
 
     kept = _submissions(table, unit, items, pair, last=again)
     unit, items, pair = unit[kept], items[kept], pair[kept]
@@ -164,8 +165,9 @@ def _count(frame: pl.DataFrame, units: int) -> NDArray[np.int64]:
     return np.bincount(new, minlength=units).astype(np.int64)
 
 
-def _optional(table: pa.Table, name: str, default: NDArray[np.generic]) -> NDArray[np.generic]:
-    return segments.column(table, name) if name in table.column_names else default
+def _optional(table: pa.Table, name: str, rows: int) -> NDArray[np.generic]:
+    """A column, or zeros where the input has none."""
+    return segments.column(table, name) if name in table.column_names else np.zeros(rows, np.uint8)
 
 
 def _submissions(

@@ -77,7 +77,8 @@ def _path_parts(pattern: str) -> list[Part]:
         return _directory_parts(path)
     if path.is_file():
         return [_file_part(path, partitioned=False)]
-    matches = sorted(Path(name) for name in glob.glob(pattern, recursive=True))
+    # Path.glob takes no absolute patterns.
+    matches = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
     if not matches:
         raise InvalidLabels(f"{pattern}: no such file or directory")
     found = []

@@ -101,7 +101,7 @@ class StagingOptions:
 
 def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
     """A DuckDB engine in memory that fetches nothing and spills into `scratch`."""
-    connection = duckdb.connect(
+    return duckdb.connect(
         config={
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
@@ -110,7 +110,6 @@ def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
             "preserve_insertion_order": True,
         }
     )
-    return connection
 
 
 def _cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
@@ -160,8 +159,7 @@ def _batches(
         layout = labels.layout(relation, part.name, stager.options.reading)
         stager.begin(part.name, layout)
         size = _batch_rows(relation, layout)
-        canonical = part.open(_cursor(connection)).query("part", layout.query)
-        yield from canonical.to_arrow_reader(size)
+        yield from _query(part.open(_cursor(connection)), layout.query).to_arrow_reader(size)
     except (duckdb.Error, pa.ArrowException, UnicodeError) as error:
         raise sources.readable(error, part.name) from None
 
@@ -173,9 +171,15 @@ def _batch_rows(relation: duckdb.DuckDBPyRelation, layout: Layout) -> int:
     if layout.kind == "ranking":
         length = f"({length}) * len({sources.identifier(layout.columns['responses'])})"
     query = f"SELECT avg({length}) FROM (FROM part LIMIT 1000)"
-    found = relation.query("part", query)
-    width = float(found.fetchall()[0][0] or 1) if found else 1.0
+    width = float(_query(relation, query).fetchall()[0][0] or 1)
     return int(np.clip(_BATCH_BYTES / width, 2048, _MAX_BATCH_ROWS))
+
+
+def _query(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
+    """The result of a SELECT in which the relation is named `part`."""
+    result = relation.query("part", query)
+    assert result is not None  # None is for statements without a result
+    return result
 
 
 class _Stager:
@@ -260,7 +264,7 @@ class _Stager:
     def _record(self, public: dict[str, NDArray[np.generic]]) -> None:
         """Digest each column on its own, so that batch boundaries do not matter."""
         for key, value in public.items():
-            self._digests.setdefault(key, hashlib.sha256()).update(np.ascontiguousarray(value))
+            self._digests.setdefault(key, hashlib.sha256()).update(value.tobytes())
 
     def public_digest(self) -> bytes:
         """SHA-256 over the names and digests of all public columns."""
@@ -324,7 +328,8 @@ class _Stager:
             fresh = self._keys.labeler_keys(self.options.namespace, new)
             self._labeler_keys = np.concatenate([self._labeler_keys, fresh])
         codes = np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
-        return self._labeler_keys[codes[encoded.indices.to_numpy()]]
+        keys: Blocks = self._labeler_keys[codes[encoded.indices.to_numpy()]]
+        return keys
 
     def _fixed(self, name: str, table: pa.Table) -> pa.Table:
         """One schema for all parts (a JSON chat may lack a member that another one has)."""
@@ -353,9 +358,8 @@ def _digests(batch: pa.RecordBatch, name: str | None) -> Blocks:
         # Only an absent optional id can be null here; absent ones share one digest.
         array = pc.fill_null(array, bytes(32))
     offset = array.offset * 32
-    return block128.from_bytes(
-        memoryview(array.buffers()[2])[offset : offset + 32 * len(array)], 32
-    )
+    data = memoryview(array.buffers()[2])
+    return block128.from_bytes(data[offset : offset + 32 * len(array)], 32)
 
 
 def conflicting_items(staged: Staged) -> Counter[str]:

@@ -52,6 +52,7 @@ COIN_RANGE = 2**64
 
 Floats: TypeAlias = NDArray[np.float64]
 
+# The spacing of floats at 1: one correctly rounded operation errs by half of it, relative.
 ROUNDING = sys.float_info.epsilon
 _NEGLIGIBLE = 2.0**-56
 _BLOCK = 256
@@ -126,7 +127,7 @@ def calibrate_many(
 
 
 def flip_probability(epsilon0: float) -> float:
-    """γ = 1/(1+e^epsilon0), in (0, ½].
+    """γ = 1/(1+e^epsilon0), in [0, ½]; 0 only where the float underflows.
 
     Raises ValueError unless epsilon0 is finite and >= 0.
     """

@@ -31,7 +31,7 @@ class Purpose(IntEnum):
 
 
 class Coins:
-    """The coins of a group of labelers; `salts` has shape (labelers, 2). Shows nothing in a repr."""
+    """The coins of a group of labelers; `salts` has shape (labelers, 2). Its repr is empty."""
 
     def __init__(self, prf: Prf, salts: Blocks) -> None:
         self._prf = prf

@@ -1,0 +1,50 @@
+# Two commands for a newcomer: `make demo`, `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
+
+.PHONY: demo test test-slow test-shared lint types format bench clean
+
+demo: $(INSTALLED)
+	rm -rf labelguard-demo
+	$(BIN)/labelguard demo
+
+test: $(DEV)
+	$(BIN)/pytest -m "not slow and not shared_data" -n auto --dist worksteal
+
+test-slow: $(DEV)
+	$(BIN)/pytest -m slow
+
+test-shared: $(DEV)
+	$(BIN)/pytest -m "shared_data and not slow"
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV)
+	$(BIN)/mypy
+
+format: $(DEV)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV)
+	$(BIN)/python bench/privatize_rr.py --quick
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check "pip>=25.1"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . --group dev
+	touch $@ $(INSTALLED)
+
+clean:
+	rm -rf $(VENV) labelguard-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

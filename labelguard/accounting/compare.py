@@ -1,0 +1,30 @@
+"""Composition theorems side by side, for one labeler."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from labelguard.accounting import randomized_response as rr
+from labelguard.errors import PolicyError
+
+
+def compositions(epsilon: float, delta: float, labels: int) -> dict[str, Any]:
+    """ε0, flip probability and loss multiplier of each theorem, for `labels` coins of a labeler.
+
+    Raises `PolicyError` for values that are no budget.
+    """
+    try:
+        per_label = {
+            name: rr.calibrate(epsilon, delta, labels, name) for name in get_args(rr.Composition)
+        }
+    except ValueError as error:
+        raise PolicyError(str(error)) from None
+    rows = {
+        name: {
+            "epsilon0": epsilon0,
+            "flip_probability": rr.flip_probability(epsilon0),
+            "loss_multiplier": rr.loss_multiplier(rr.flip_probability(epsilon0)),
+        }
+        for name, epsilon0 in per_label.items()
+    }
+    return {"epsilon": epsilon, "delta": delta, "labels": labels, "compositions": rows}

@@ -1,0 +1,363 @@
+"""The command line. Each command is one library call; what is heavy is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import labelguard
+from labelguard.errors import LabelguardError
+
+
+class Main(click.Group):
+    """Turns labelguard's errors into one line and an exit code, and finds commands of extras."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except LabelguardError as error:
+            click.echo(f"labelguard: {error}", err=True)
+            ctx.exit(error.exit_code)
+        except OSError as error:
+            click.echo(
+                f"labelguard: {error.strerror}: {error.filename or ''}".rstrip(": "), err=True
+            )
+            ctx.exit(1)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, *_extra_commands()]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return self.commands.get(name) or _extra_command(name)
+
+
+def _extra_commands() -> list[str]:
+    from importlib.metadata import entry_points
+
+    return sorted(entry.name for entry in entry_points(group="labelguard.commands"))
+
+
+def _extra_command(name: str) -> click.Command | None:
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="labelguard.commands", name=name):
+        command = entry.load()
+        assert isinstance(command, click.Command)
+        return command
+    return None
+
+
+project_option = click.option(
+    "--project",
+    type=click.Path(path_type=Path),
+    help="Project directory; else LABELGUARD_PROJECT, else the nearest one upwards.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+@click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(labelguard.__version__, prog_name="labelguard")
+def main() -> None:
+    """Release preference labels with labeler-level label differential privacy."""
+
+
+@main.command()
+@click.argument("directory", type=click.Path(path_type=Path), default=".")
+def init(directory: Path) -> None:
+    """Make a project in DIRECTORY: configuration, keys, an empty ledger.
+
+    \b
+    Example:
+      labelguard init my-project
+    """
+    from labelguard.project import init as make
+
+    project = make(directory)
+    click.echo(f"Project made in {project.state}")
+    click.echo(f"Keys are in {project.keys}: back them up apart from the data; never share them.")
+
+
+@main.command()
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option("--mechanism", default="rr", show_default=True, help="How labels are privatized.")
+@click.option("--epsilon", type=float, required=True, help="ε of each labeler, over the project.")
+@click.option("--delta", type=float, required=True, help="δ of each labeler, over the project.")
+@click.option(
+    "--max-labels-per-labeler",
+    type=int,
+    metavar="K",
+    help="Places of each labeler; default: their labels, rounded up to 8, 16, 32, …",
+)
+@click.option(
+    "--composition",
+    type=click.Choice(["exact", "advanced", "basic"]),
+    help="How k coins are priced together; default exact.",
+)
+@click.option(
+    "--ties",
+    type=click.Choice(["coin", "ternary", "half", "drop"]),
+    help="What becomes of ties; default coin. half and drop need --tie-status-public.",
+)
+@click.option(
+    "--tie-status-public",
+    is_flag=True,
+    default=None,
+    help="Declare that which labels are ties is no secret.",
+)
+@click.option(
+    "--bad-rows",
+    type=click.Choice(["stop", "quarantine"]),
+    default="stop",
+    show_default=True,
+    help="Stop at rows that cannot be used, or set them aside in the project.",
+)
+@click.option(
+    "--exhausted",
+    type=click.Choice(["refuse", "drop"]),
+    default="refuse",
+    show_default=True,
+    help="Refuse when labelers lack places, or leave those labels out.",
+)
+@click.option("--columns", default="", metavar="ROLE=NAME,...", help="Names of your columns.")
+@click.option(
+    "--unit",
+    type=click.Choice(["labeler", "item"]),
+    help="What is protected as a whole: all labels of a labeler (default), or single labels.",
+)
+@click.option("--again", is_flag=True, help="Draw released labels anew: a new event, a new charge.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Copy the release to DIR.")
+@click.option("--workers", type=int, help="Threads; default: all cores. The output is the same.")
+@project_option
+@json_option
+def privatize(
+    inputs: tuple[str, ...], columns: str, project: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Release the labels in INPUT (Parquet, CSV, JSONL, directories, globs) privately.
+
+    The first run fixes the project's policy. Running the same command again returns the same
+    release; labels that were released before cost nothing in any later one.
+
+    \b
+    Example:
+      labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 -o release
+    """
+    from labelguard import labels, render
+    from labelguard.pipeline import privatize as run
+
+    mapping = labels.parse_columns(columns)
+    with render.progress() as progress:
+        release = run(list(inputs), columns=mapping, project=project, progress=progress, **options)
+    render.release(release, as_json=as_json)
+
+
+@main.group()
+def account() -> None:
+    """What a mechanism costs, before anything is spent."""
+
+
+@account.command("rr")
+@click.option("--epsilon", type=float, required=True, help="ε of a labeler.")
+@click.option("--delta", type=float, required=True, help="δ of a labeler.")
+@click.option("--labels", type=int, required=True, help="Labels of one labeler (k).")
+@json_option
+def account_rr(epsilon: float, delta: float, labels: int, as_json: bool) -> None:
+    """Per-label ε0, flip probability and loss multiplier, by composition theorem.
+
+    \b
+    Example:
+      labelguard account rr --epsilon 3 --delta 1e-5 --labels 50
+    """
+    from labelguard import render
+    from labelguard.accounting.compare import compositions
+
+    render.comparison(compositions(epsilon, delta, labels), as_json=as_json)
+
+
+@main.group()
+def budget() -> None:
+    """What labelers have spent, and whether the ledger holds."""
+
+
+@budget.command("show")
+@project_option
+@json_option
+def budget_show(project: Path | None, as_json: bool) -> None:
+    """The policy, and how many places are used and left.
+
+    \b
+    Example:
+      labelguard budget show
+    """
+    from labelguard import overview, render
+
+    render.budget(overview.budget(project), as_json=as_json)
+
+
+@budget.command("labeler")
+@click.argument("labeler_id")
+@project_option
+@json_option
+def budget_labeler(labeler_id: str, project: Path | None, as_json: bool) -> None:
+    """What one labeler has spent; LABELER_ID as in your files, or a pseudonym.
+
+    \b
+    Example:
+      labelguard budget labeler physician-0042
+    """
+    from labelguard import overview, render
+
+    render.labeler(overview.labeler(labeler_id, project), as_json=as_json)
+
+
+@budget.command("journal")
+@project_option
+@json_option
+def budget_journal(project: Path | None, as_json: bool) -> None:
+    """Everything that was charged, computed, committed or given back.
+
+    \b
+    Example:
+      labelguard budget journal
+    """
+    from labelguard import overview, render
+
+    render.journal(overview.journal(project), as_json=as_json)
+
+
+@budget.command("verify")
+@project_option
+@json_option
+def budget_verify(project: Path | None, as_json: bool) -> None:
+    """Recompute the journal's chain, the sums of charges and the releases' hashes.
+
+    Names the first thing that does not hold and ends with exit code 1.
+
+    \b
+    Example:
+      labelguard budget verify
+    """
+    from labelguard import overview, render
+
+    render.verdict(overview.verify(project), as_json=as_json)
+
+
+@main.group()
+def release() -> None:
+    """The releases of a project."""
+
+
+@release.command("list")
+@project_option
+@json_option
+def release_list(project: Path | None, as_json: bool) -> None:
+    """All releases, oldest first.
+
+    \b
+    Example:
+      labelguard release list
+    """
+    from labelguard import overview, render
+
+    render.releases(overview.releases(project), as_json=as_json)
+
+
+@release.command("show")
+@click.argument("release_id", required=False)
+@project_option
+@json_option
+def release_show(release_id: str | None, project: Path | None, as_json: bool) -> None:
+    """The card of one release; by default the newest.
+
+    \b
+    Example:
+      labelguard release show
+    """
+    from labelguard import overview, render
+
+    render.card(overview.card(release_id, project), as_json=as_json)
+
+
+@release.command("verify")
+@click.argument("release_id", required=False)
+@project_option
+@json_option
+def release_verify(release_id: str | None, project: Path | None, as_json: bool) -> None:
+    """Compare a release's files (by default every release's) with the hashes in the ledger.
+
+    \b
+    Example:
+      labelguard release verify
+    """
+    from labelguard import overview, render
+
+    render.verdict(overview.verify_releases(release_id, project), as_json=as_json)
+
+
+@main.command()
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Parquet file."
+)
+@click.option("--labelers", type=int, default=200, show_default=True, help="Number of labelers.")
+@click.option("--labels", type=int, default=20_000, show_default=True, help="Number of labels.")
+@click.option("--items", type=int, default=5_000, show_default=True, help="Number of pairs.")
+@click.option("--tie-rate", type=float, default=0.08, show_default=True, help="Share of ties.")
+@click.option(
+    "--agreement",
+    type=float,
+    default=0.73,
+    show_default=True,
+    help="How often two labelers agree on a strict label.",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The same seed, the same file."
+)
+@json_option
+def simulate(output: Path, as_json: bool, **options: Any) -> None:
+    """Write simulated preference labels, to try labelguard without anybody's data.
+
+    \b
+    Example:
+      labelguard simulate -o labels.parquet --labelers 50 --labels 2000 --items 500
+    """
+    from labelguard import overview, render
+
+    render.simulation(overview.simulate_to(output, **options), as_json=as_json)
+
+
+@main.command()
+@click.argument("directory", type=click.Path(path_type=Path), default="labelguard-demo")
+@json_option
+def demo(directory: Path, as_json: bool) -> None:
+    """Simulate labelers, release their labels at ε = 3, and show what comes out.
+
+    \b
+    Example:
+      labelguard demo
+    """
+    from labelguard import render
+    from labelguard.demo import demo as run
+
+    with render.progress() as progress:
+        result = run(directory, progress)
+    render.release(result.release, as_json=as_json, next_steps=result.next_steps)
+
+
+@main.command()
+@project_option
+@json_option
+def doctor(project: Path | None, as_json: bool) -> None:
+    """Check the installation and, if there is one, the project.
+
+    \b
+    Example:
+      labelguard doctor
+    """
+    from labelguard import render
+    from labelguard.doctor import examine
+
+    checks = examine(project)
+    render.checks(checks, as_json=as_json)
+    sys.exit(0 if all(check.ok for check in checks) else 1)
