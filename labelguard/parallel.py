@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import TypeVar, cast
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -30,3 +30,13 @@ def ordered_map(
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def read_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
+    """The same items, each fetched by another thread while the one before is being used."""
+    done = object()
+    with ThreadPoolExecutor(1) as pool:
+        following: Future[_Item | object] = pool.submit(next, items, done)
+        while (item := following.result()) is not done:
+            following = pool.submit(next, items, done)
+            yield cast(_Item, item)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from labelguard import block128, segments
@@ -18,7 +17,7 @@ from labelguard.ledger import LabelerTable
 from labelguard.parallel import ordered_map
 from labelguard.project import Project
 from labelguard.segments import ReleasedMap
-from labelguard.selection import Allowances, Selection, select
+from labelguard.selection import Allowances, SelectedRows, Selection, select, unit_keys
 from labelguard.staging import Staged
 
 # The label column of a staged bucket is not among what planning may read.
@@ -79,6 +78,16 @@ def plan(
             np.where(found, ledger.capacity[where], 0), np.where(found, ledger.used[where], 0)
         )
 
+    def units(bucket: int) -> Blocks:
+        table = segments.read_bucket(staged.rows_directory, bucket)
+        if table is None:
+            return np.zeros((0, 2), np.uint64)
+        return block128.unique(unit_keys(table, keys, anonymous=not staged.labelers))[0]
+
+    # Before the workers start, and in a fixed order: which worker is faster decides nothing.
+    everyone = list(ordered_map(units, range(segments.BUCKETS), workers))
+    keys.add_salts(np.concatenate(everyone))
+
     def work(bucket: int) -> Selection | None:
         table = segments.read_bucket(staged.rows_directory, bucket)
         if table is None:
@@ -115,7 +124,7 @@ def plan(
         capacity=joined([s.capacity for s in found]),
         charged=joined([s.charged for s in found]),
         short=joined([s.short for s in found]),
-        rows=sum(s.rows.height for s in found),
+        rows=sum(len(s.rows.index) for s in found),
         duplicates=sum(s.duplicates for s in found),
         over_bound=sum(s.over_bound for s in found),
     )
@@ -143,7 +152,7 @@ def shortage(plan: Plan, unit: str) -> str:
     )
 
 
-def selected(plan: Plan, bucket: int) -> pl.DataFrame | None:
+def selected(plan: Plan, bucket: int) -> SelectedRows | None:
     """The selected rows of one bucket, as `select` left them."""
     table = segments.read_bucket(plan.directory, bucket)
-    return None if table is None else pl.DataFrame(table)
+    return None if table is None else SelectedRows.from_arrow(table)

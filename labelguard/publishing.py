@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 import labelguard
 from labelguard import block128, card, pricing, segments
+from labelguard.block128 import Blocks
+from labelguard.labels import LABEL_TIE
 from labelguard.ledger import Grant, LabelerTable
 from labelguard.parallel import ordered_map
 from labelguard.planning import Plan
@@ -43,7 +45,7 @@ def publish(
         outcomes = segments.read_bucket(project.work / "outcomes", bucket)
         if texts is None or outcomes is None:
             return None
-        return _rows(texts, outcomes, flips)
+        return _rows(texts, outcomes, flips, policy.ties == "half")
 
     with ReleaseWriter(grant, project.releases) as writer:
         for bucket, table in enumerate(ordered_map(work, range(segments.BUCKETS), workers)):
@@ -55,47 +57,57 @@ def publish(
     return writer.rows, writer.hashes
 
 
-def _rows(texts: pa.Table, outcomes: pa.Table, flips: Mapping[int, float]) -> pa.Table:
-    """One bucket of `data.parquet`, sorted by item, then by the secret row key."""
-    released_tie = segments.column(outcomes, "value") == np.uint8(2)
-    strict = ~released_tie | (segments.column(outcomes, "public_tie") == np.uint8(1))
-    outcomes = outcomes.filter(pa.array(strict))
-    items, keys = segments.blocks(outcomes, "item"), segments.blocks(outcomes, "key")
-    order = np.lexsort((keys[:, 1], keys[:, 0], items[:, 1], items[:, 0]))
-    where = np.searchsorted(segments.column(texts, "row"), segments.column(outcomes, "row"))[order]
+def _rows(
+    texts: pa.Table, outcomes: pa.Table, flips: Mapping[int, float], public_ties: bool
+) -> pa.Table:
+    """One bucket of `data.parquet`, sorted by item, then by the secret row key.
+
+    A tie is a row without a preference: kept, with probability ½, only where ties are public.
+    """
+    if not public_ties:
+        strict = segments.column(outcomes, "value") != np.uint8(LABEL_TIE)
+        outcomes = outcomes if strict.all() else outcomes.filter(pa.array(strict))
+    order = _order(segments.blocks(outcomes, "item"), segments.blocks(outcomes, "key"))
     value = segments.column(outcomes, "value")[order]
-    tie = value == 2
-    prices = np.array(sorted(flips), dtype=np.int64)
-    probabilities = np.array([flips[int(k)] for k in prices])
+    tie = value == np.uint8(LABEL_TIE)
     price = segments.column(outcomes, "price")[order]
-    flip = np.full(len(price), np.nan)
-    flip[~tie] = probabilities[np.searchsorted(prices, price[~tie])]
-    texts = texts.combine_chunks()
-    count = texts.num_rows
+    prices = np.array(sorted(flips), dtype=np.int64)
+    place = np.minimum(np.searchsorted(prices, price), len(prices) - 1)
+    flip = np.array([flips[int(k)] for k in prices])[place]
+
+    # Rows of texts are numbered in ascending order.
+    row = np.searchsorted(segments.column(texts, "row"), segments.column(outcomes, "row")[order])
     sides = pa.concat_arrays([*texts["first"].chunks, *texts["second"].chunks])
-    second_preferred = value == 0
-    schema = output_schema(texts.schema.field("prompt").type)
+    second = np.where(value == 0, texts.num_rows, 0)
+    given = "item_id" in texts.column_names
     columns = [
-        texts["prompt"].take(pa.array(where)),
-        sides.take(pa.array(where + count * second_preferred)),
-        sides.take(pa.array(where + count * ~second_preferred)),
-        texts["item_id"].take(pa.array(where))
-        if "item_id" in texts.column_names
-        else _hex(items[order]),
+        texts["prompt"].combine_chunks().take(pa.array(row)),
+        sides.take(pa.array(row + second)),
+        sides.take(pa.array(row + texts.num_rows - second)),
+        texts["item_id"].take(pa.array(row))
+        if given
+        else _hex(segments.blocks(outcomes, "item")[order]),
         pa.array(np.where(tie, 0.5, np.nan), mask=~tie),
         pa.array(flip, mask=tie),
-        pa.nulls(len(where), pa.float64()),
+        pa.nulls(len(row), pa.float64()),
     ]
-    return pa.table(columns, schema=schema)
+    return pa.table(columns, schema=output_schema(texts.schema.field("prompt").type))
 
 
-_DIGITS = np.frombuffer(b"".join(b"%02x" % value for value in range(256)), dtype=np.uint8)
+def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
+    """The permutation that sorts rows by item, then by row key (which is unique)."""
+    _, item = block128.unique(items)
+    order = np.lexsort((keys[:, 0], item))
+    same = (np.diff(item[order]) == 0) & (np.diff(keys[order, 0]) == 0)
+    return np.lexsort((keys[:, 1], keys[:, 0], item)) if same.any() else order
 
 
-def _hex(items: block128.Blocks) -> pa.Array:
+_DIGITS = np.frombuffer(b"".join(b"%04x" % value for value in range(1 << 16)), dtype=np.uint32)
+
+
+def _hex(items: Blocks) -> pa.Array:
     """Item digests as strings of 32 hexadecimal digits."""
-    data = np.frombuffer(block128.to_bytes(items), dtype=np.uint8)
-    digits = _DIGITS.reshape(256, 2)[data].tobytes()
+    digits = _DIGITS[np.frombuffer(block128.to_bytes(items), dtype=">u2")]
     offsets = np.arange(len(items) + 1, dtype=np.int32) * 32
     return pa.StringArray.from_buffers(len(items), pa.py_buffer(offsets), pa.py_buffer(digits))
 

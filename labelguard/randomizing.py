@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from labelguard import planning, segments
 from labelguard._files import fresh_directory, publish_directory
 from labelguard.keys import KeyRing
-from labelguard.labels import LABEL_TIE
 from labelguard.ledger import Grant
 from labelguard.mechanisms.coins import Coins
 from labelguard.mechanisms.randomized_response import randomize, randomize_ternary
@@ -54,39 +54,36 @@ def randomize_labels(
 
         def work(bucket: int) -> None:
             rows = planning.selected(plan, bucket)
-            if rows is None:
+            table = segments.read_bucket(staged.rows_directory, bucket)
+            if rows is None or table is None:
                 return
-            value = rows["value"].fill_null(LABEL_TIE).to_numpy().copy()
-            items = np.stack([rows["item_hi"].to_numpy(), rows["item_lo"].to_numpy()], axis=1)
-            row_keys = np.stack([rows["key_hi"].to_numpy(), rows["key_lo"].to_numpy()], axis=1)
-            new = np.flatnonzero(rows["new"].to_numpy())
+            items = segments.blocks(table, "item")[rows.index]
+            value = rows.value.copy()
+            new = np.flatnonzero(rows.new)
             if len(new):
-                table = segments.read_bucket(staged.rows_directory, bucket)
-                assert table is not None
-                label = segments.column(table, "label")[rows["index"].to_numpy()[new]]
-                price = rows["price"].to_numpy()[new]
-                version = rows["version"].to_numpy()[new]
-                coins = Coins(prf, keys.salts(plan.bucket_units[bucket]))
+                drawn = rows[new]
+                label = segments.column(table, "label")[drawn.index].astype(np.uint8)
                 value[new] = draw(
-                    label.astype(np.uint8),
-                    coins,
-                    rows["unit"].to_numpy()[new],
+                    label,
+                    Coins(prf, keys.salts(plan.bucket_units[bucket])),
+                    drawn.unit,
                     items[new],
-                    rows["pair"].to_numpy()[new],
-                    version,
-                    thresholds[np.searchsorted(prices, price)],
+                    _pairs(table, drawn.index),
+                    drawn.version,
+                    thresholds[np.searchsorted(prices, drawn.price)],
                 )
-                ReleasedMap.write(temporary, bucket, row_keys[new], version, value[new], price)
+                ReleasedMap.write(
+                    temporary, bucket, drawn.key, drawn.version, value[new], drawn.price
+                )
             released = pa.table(
                 {
-                    "row": rows["row"].to_numpy(),
+                    "row": segments.column(table, "row")[rows.index],
                     "item_hi": items[:, 0],
                     "item_lo": items[:, 1],
-                    "key_hi": row_keys[:, 0],
-                    "key_lo": row_keys[:, 1],
+                    "key_hi": rows.key[:, 0],
+                    "key_lo": rows.key[:, 1],
                     "value": value,
-                    "price": rows["price"].to_numpy(),
-                    "public_tie": rows["public_tie"].to_numpy(),
+                    "price": rows.price,
                 }
             )
             with lock:
@@ -96,3 +93,10 @@ def randomize_labels(
             progress((bucket + 1) / segments.BUCKETS)
     if not complete:
         publish_directory(temporary, final)
+
+
+def _pairs(table: pa.Table, index: NDArray[np.intp]) -> NDArray[np.uint16]:
+    """Pair indices within rankings; 0 where the input has none."""
+    if "pair" not in table.column_names:
+        return np.zeros(len(index), np.uint16)
+    return segments.column(table, "pair")[index].astype(np.uint16)

@@ -8,13 +8,14 @@ output can be sorted one bucket at a time. `ReleasedMap` is the private memory o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard import block128
@@ -103,6 +104,16 @@ def blocks(table: pa.Table, name: str) -> Blocks:
     return np.stack(pair, axis=1).astype(np.uint64, copy=False)
 
 
+@dataclass(frozen=True)
+class ReleasedLabels:
+    """PRIVATE: labels released before, sorted by row key (n, 2); the other columns are (n,)."""
+
+    keys: Blocks
+    version: NDArray[np.uint32]
+    value: NDArray[np.uint8]
+    price: NDArray[np.int64]
+
+
 class ReleasedMap:
     """PRIVATE: which labels were released, with which value and at which price.
 
@@ -123,43 +134,31 @@ class ReleasedMap:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def released(self, bucket: int, only: str | None = None) -> pl.DataFrame:
+    def released(self, bucket: int, only: str | None = None) -> ReleasedLabels:
         """Every label released so far in one bucket: the latest version of each row.
 
         `only` restricts it to one release.
         """
         name = f"bucket={bucket:02d}.parquet"
-        frames = [
-            self._frame(path / name)
-            for path in self._releases()
-            if (path / name).exists() and only in (None, path.name)
+        tables = [
+            pq.read_table(path / name, schema=ReleasedMap.SCHEMA, partitioning=None)
+            for path in sorted(self._directory.iterdir())
+            if not path.suffix and only in (None, path.name) and (path / name).exists()
         ]
-        schema = {
-            "key_hi": pl.UInt64,
-            "key_lo": pl.UInt64,
-            "version": pl.UInt32,
-            "value": pl.UInt8,
-            "price": pl.Int64,
-        }
-        if not frames:
-            return pl.DataFrame(schema=schema)
-        return (
-            pl.concat(frames)
-            .sort("version", descending=True)
-            .unique(["key_hi", "key_lo"], keep="first", maintain_order=True)
-        )
-
-    def _releases(self) -> Iterator[Path]:
-        return (path for path in sorted(self._directory.iterdir()) if not path.suffix)
-
-    @staticmethod
-    def _frame(path: Path) -> pl.DataFrame:
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(path, schema=ReleasedMap.SCHEMA, partitioning=None)
+        table = pa.concat_tables(tables) if tables else ReleasedMap.SCHEMA.empty_table()
         keys = block128.from_bytes(b"".join(_fixed_bytes(table["row_key"])))
-        columns = {name: column(table, name) for name in ("version", "value", "price")}
-        return pl.DataFrame({"key_hi": keys[:, 0], "key_lo": keys[:, 1], **columns})
+        distinct, place = block128.unique(keys)
+        version = column(table, "version").astype(np.uint32)
+        latest = np.zeros(len(distinct), np.intp)
+        ascending = np.argsort(version, kind="stable")
+        latest[place[ascending]] = ascending  # the last assignment stays
+        value, price = column(table, "value"), column(table, "price")
+        return ReleasedLabels(
+            distinct,
+            version[latest],
+            value[latest].astype(np.uint8),
+            price[latest].astype(np.int64),
+        )
 
     @staticmethod
     def write(
@@ -171,8 +170,6 @@ class ReleasedMap:
         price: NDArray[np.int64],
     ) -> None:
         """Write one bucket of a release's map into `directory`, sorted by row key."""
-        import pyarrow.parquet as pq
-
         order = block128.order(keys)
         key_column = pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(16), len(keys), [None, pa.py_buffer(block128.to_bytes(keys[order]))]

@@ -8,7 +8,7 @@ or arrival. A ranking is kept or dropped whole. The label column is not read her
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import polars as pl
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from labelguard import block128, segments
 from labelguard.block128 import Blocks
 from labelguard.keys import KeyRing
+from labelguard.labels import LABEL_TIE
 from labelguard.mechanisms.coins import Coins
+from labelguard.segments import ReleasedLabels
 
 SMALLEST_BOUND = 8
 
@@ -41,28 +43,69 @@ class Allowances:
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The rows of one bucket that go into the release, and what they cost.
+class SelectedRows:
+    """The labels of one bucket that go into a release; every column has shape (n,), `key` (n, 2).
 
-    `rows` has one line per kept label: `index` (into the staged bucket), `row`, `item_*`,
-    `key_*`, `version`, `new`, `value` (of labels released before), `price` (k). `units`,
-    `capacity`, `used`, `charged` and `short` describe labelers: shape (units,).
+    `index` is the place in the staged bucket, `unit` that of the labeler in `Selection.units`;
+    `new` labels have to be drawn as `version` at `price` (the k they are calibrated for), the
+    others keep their `value`.
     """
 
-    rows: pl.DataFrame
+    index: NDArray[np.intp]
+    unit: NDArray[np.intp]
+    key: Blocks
+    new: NDArray[np.bool_]
+    version: NDArray[np.uint32]
+    value: NDArray[np.uint8]
+    price: NDArray[np.int64]
+
+    def __getitem__(self, rows: NDArray[np.generic]) -> SelectedRows:
+        """Some of the rows, by mask or index."""
+        return SelectedRows(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def to_arrow(self) -> pa.Table:
+        """As a table; `from_arrow` is the inverse."""
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "key"}
+        return pa.table(
+            columns
+            | {"new": self.new.view(np.uint8), "key_hi": self.key[:, 0], "key_lo": self.key[:, 1]}
+        )
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> SelectedRows:
+        """From `to_arrow`."""
+        columns = {f.name: segments.column(table, f.name) for f in fields(cls) if f.name != "key"}
+        columns["new"] = columns["new"].astype(bool)
+        return cls(**columns, key=segments.blocks(table, "key"))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What one bucket gives to a release, and what that costs.
+
+    `units`, `capacity` (k), `known` (to the ledger), `charged` (new coins) and `short` (labels of
+    known labelers that found no place) describe labelers, shape (units,).
+    """
+
+    rows: SelectedRows
     units: Blocks
     capacity: NDArray[np.int64]
     known: NDArray[np.bool_]
-    used: NDArray[np.int64]
     charged: NDArray[np.int64]
     short: NDArray[np.int64]
     duplicates: int
     over_bound: int
 
 
-def split_occurrences(table: pa.Table, keys: KeyRing) -> Blocks:
-    """Units of labels without labelers: the n-th label of an item is the n-th person."""
-    units, items = segments.blocks(table, "unit"), segments.blocks(table, "item")
+def unit_keys(table: pa.Table, keys: KeyRing, *, anonymous: bool) -> Blocks:
+    """The labeler of every staged row, shape (n, 2).
+
+    `anonymous`: without labelers the n-th label of an item is that of an n-th person.
+    """
+    units = segments.blocks(table, "unit")
+    if not anonymous:
+        return units
+    items = segments.blocks(table, "item")
     frame = pl.DataFrame({"hi": items[:, 0], "lo": items[:, 1]})
     if "pair" in table.column_names:
         frame = frame.with_columns(pair=pl.Series(segments.column(table, "pair")))
@@ -74,7 +117,7 @@ def split_occurrences(table: pa.Table, keys: KeyRing) -> Blocks:
 def select(
     table: pa.Table,
     keys: KeyRing,
-    released: pl.DataFrame,
+    released: ReleasedLabels,
     allowances: Callable[[Blocks], Allowances],
     *,
     anonymous: bool,
@@ -84,85 +127,70 @@ def select(
 ) -> Selection:
     """Select one bucket's labels.
 
-    `table` is a staged bucket, `released` the private map of it, `allowances` looks labelers up.
-    `anonymous`: labels without labelers. `again`: the latest submission of every label is drawn
-    anew as its next version. `released_only`: take no label but those in `released` (a release
-    whose map is complete is being finished). `max_labels`: the bound for new labelers, or None to
-    round up.
+    `table` is a staged bucket whose labelers all have salts, `released` the private map of it,
+    `allowances` looks labelers up. `again`: the latest submission of every label is drawn anew as
+    its next version. `released_only`: take no label but those in `released` (a release whose map
+    is complete is being finished). `max_labels`: the bound for new labelers, or None to round up.
     """
-    unit_of_row = split_occurrences(table, keys) if anonymous else segments.blocks(table, "unit")
-    units, unit = block128.unique(unit_of_row)
-    keys.add_salts(units)
+    units, unit = block128.unique(unit_keys(table, keys, anonymous=anonymous))
     coins = Coins(keys.coin_prf(), keys.salts(units))
     items = segments.blocks(table, "item")
-    pair = _optional(table, "pair", len(unit)).astype(np.uint16)
-    tie = _optional(table, "tie", len(unit))
+    row_keys = coins.row_keys(unit, items, _optional(table, "pair", len(unit)).astype(np.uint16))
+    index = _submissions(table, row_keys, last=again)
+    duplicates = len(unit) - len(index)
+    unit, row_keys = unit[index], row_keys[index]
+    public_tie = _optional(table, "tie", table.num_rows)[index] == np.uint8(1)
 
-    kept = _submissions(table, unit, items, pair, last=again)
-    unit, items, pair = unit[kept], items[kept], pair[kept]
-    free_of_charge = tie[kept] == 1
-    row_keys = coins.row_keys(unit, items, pair)
-    groups = segments.blocks(table, "group")[kept] if "group_hi" in table.column_names else items
-    frame = pl.DataFrame(
-        {
-            "index": kept,
-            "row": segments.column(table, "row")[kept],
-            "unit": unit,
-            "item_hi": items[:, 0],
-            "item_lo": items[:, 1],
-            "pair": pair,
-            "key_hi": row_keys[:, 0],
-            "key_lo": row_keys[:, 1],
-            "group": block128.unique(groups)[1],
-            "order": coins.order(unit, groups)[:, 0],
-            "public_tie": free_of_charge,
-        }
-    ).join(released, on=["key_hi", "key_lo"], how="left", maintain_order="left")
-    issued = pl.col("version").is_not_null()
-    if released_only:
-        frame = frame.filter(issued | (pl.col("public_tie") == 1))
+    place = block128.positions(released.keys, row_keys)
+    issued = place >= 0
+    new = ~public_tie & ~issued
     if again:
-        frame = frame.with_columns(
-            version=pl.when(issued).then(pl.col("version") + 1).otherwise(0).cast(pl.UInt32),
-            new=pl.col("public_tie") == 0,
-            value=pl.lit(None, pl.UInt8),
-        )
-    else:
-        frame = frame.with_columns(
-            new=~issued & (pl.col("public_tie") == 0), version=pl.col("version").fill_null(0)
-        )
-
+        new = ~public_tie & np.full(len(new), not released_only)
     ledger = allowances(units)
-    labels = np.bincount(unit[~free_of_charge], minlength=len(units))
+    labels = np.bincount(unit[~public_tie], minlength=len(units))
     fresh = np.full(len(units), max_labels) if max_labels else rounded_bound(labels)
     known = ledger.capacity > 0
     capacity = np.where(known, ledger.capacity, fresh).astype(np.int64)
-    keep = _bounded(frame, capacity - ledger.used)
-    wanted = _count(frame, len(units))
-    rows = frame.filter(pl.Series(keep))
-    charged = _count(rows, len(units))
-    price = np.where(
-        rows["new"].to_numpy(),
-        capacity[rows["unit"].to_numpy()],
-        rows["price"].fill_null(0).to_numpy(),
-    )
+
+    keep = np.ones(len(unit), dtype=bool)
+    free = capacity - ledger.used
+    wanted = np.bincount(unit[new], minlength=len(units))
+    over = np.flatnonzero(new & (wanted > free)[unit])
+    if len(over):
+        grouping = segments.blocks(table, "group") if "group_hi" in table.column_names else items
+        groups = grouping[index[over]]
+        order = coins.order(unit[over], groups)[:, 0]
+        keep[over] = bounded(unit[over], block128.unique(groups)[1], order, free)
+    if released_only:
+        keep &= issued | public_tie
+
+    def known_or(default: int, values: NDArray[np.generic]) -> NDArray[np.generic]:
+        if not len(values):
+            return np.full(len(place), default)
+        return np.where(issued, values[place], default)
+
+    rows = SelectedRows(
+        index=index,
+        unit=unit,
+        key=row_keys,
+        new=new,
+        version=(known_or(-1, released.version.astype(np.int64)) + new).clip(0).astype(np.uint32)
+        if again
+        else known_or(0, released.version).astype(np.uint32),
+        value=known_or(LABEL_TIE, released.value).astype(np.uint8),
+        price=np.where(new, capacity[unit], known_or(0, released.price)).astype(np.int64),
+    )[keep]
+    charged = np.bincount(rows.unit[rows.new], minlength=len(units)).astype(np.int64)
     return Selection(
-        rows=rows.with_columns(price=pl.Series(price)),
+        rows=rows,
         units=units,
         capacity=capacity,
         known=known,
-        used=ledger.used,
         charged=charged,
         short=np.where(known, wanted - charged, 0),
-        duplicates=table.num_rows - len(kept),
+        duplicates=duplicates,
         over_bound=int((~keep).sum()),
     )
-
-
-def _count(frame: pl.DataFrame, units: int) -> NDArray[np.int64]:
-    """New labels per labeler, shape (units,)."""
-    new = frame.filter("new")["unit"].to_numpy()
-    return np.bincount(new, minlength=units).astype(np.int64)
 
 
 def _optional(table: pa.Table, name: str, rows: int) -> NDArray[np.generic]:
@@ -170,59 +198,51 @@ def _optional(table: pa.Table, name: str, rows: int) -> NDArray[np.generic]:
     return segments.column(table, name) if name in table.column_names else np.zeros(rows, np.uint8)
 
 
-def _submissions(
-    table: pa.Table,
-    unit: NDArray[np.intp],
-    items: Blocks,
-    pair: NDArray[np.generic],
-    *,
-    last: bool,
-) -> NDArray[np.intp]:
+def _submissions(table: pa.Table, row_keys: Blocks, *, last: bool) -> NDArray[np.intp]:
     """The first (or last) submission of every (labeler, item, pair), as ascending row indices.
 
     Submissions are ordered by time, then by keyed hash of the record id, then by place.
     """
-    identity = {"unit": unit, "item_hi": items[:, 0], "item_lo": items[:, 1], "pair": pair}
-    ordering = [name for name in ("submitted", "record") if name in table.column_names]
-    frame = pl.DataFrame(
-        {"index": np.arange(len(unit))}
-        | identity
-        | {name: segments.column(table, name) for name in ordering}
-    )
-    if ordering:
-        frame = frame.sort([*ordering, "index"])
-    distinct = frame.unique(list(identity), keep="last" if last else "first", maintain_order=True)
-    return distinct["index"].sort().to_numpy()
+    distinct, same = block128.unique(row_keys)
+    index = np.arange(len(row_keys))
+    if len(distinct) == len(row_keys):
+        return index
+    times = [segments.column(table, n) for n in ("record", "submitted") if n in table.column_names]
+    ordered = np.lexsort([index, *times, same])
+    if last:
+        ordered = ordered[::-1]
+    _, first = np.unique(same[ordered], return_index=True)
+    return np.sort(ordered[first])
 
 
-def _bounded(frame: pl.DataFrame, free: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which rows stay: all that cost nothing, and whole groups of new ones while they fit.
+def bounded(
+    unit: NDArray[np.intp],
+    group: NDArray[np.intp],
+    order: NDArray[np.uint64],
+    free: NDArray[np.int64],
+) -> NDArray[np.bool_]:
+    """Which labels fit: whole groups (single labels, or rankings) while places are free.
 
-    Groups (single labels, or rankings) of each labeler are tried in keyed-hash order; `free` is
-    the number of free places, shape (units,).
+    `unit`, `group` and `order` have one entry per label; the groups of each labeler are tried by
+    `order`, a keyed hash that is equal within a group. `free` counts places, shape (units,).
     """
-    groups = (
-        frame.filter("new")
-        .group_by("unit", "group")
-        .agg(size=pl.len(), order=pl.col("order").first())
-        .sort("unit", "order", "group")
-    )
-    unit, size = groups["unit"].to_numpy(), groups["size"].to_numpy().astype(np.int64)
-    counts = np.bincount(unit, minlength=len(free))
-    starts = np.cumsum(counts) - counts
-    fits = np.bincount(unit, weights=size, minlength=len(free)) <= free
-    kept = fits[unit]
-    active = np.flatnonzero(~fits & (counts > 0))
+    by_group = np.lexsort((group, order, unit))
+    starts = np.ones(len(unit), dtype=bool)
+    starts[1:] = (np.diff(unit[by_group]) != 0) | (np.diff(group[by_group]) != 0)
+    group_of_label = np.cumsum(starts) - 1
+    size = np.bincount(group_of_label)
+    groups = np.bincount(unit[by_group][starts], minlength=len(free))
+    first = np.cumsum(groups) - groups
+    kept = np.zeros(len(size), dtype=bool)
     left = free.copy()
+    active = np.flatnonzero((groups > 0) & (left > 0))
     place = 0
-    while len(active):  # the place-th group of every labeler who does not fit whole
-        group = starts[active] + place
-        kept[group] = size[group] <= left[active]
-        left[active] -= size[group] * kept[group]
+    while len(active):  # the place-th group of every labeler who still has room
+        candidate = first[active] + place
+        kept[candidate] = size[candidate] <= left[active]
+        left[active] -= size[candidate] * kept[candidate]
         place += 1
-        active = active[(left[active] > 0) & (counts[active] > place)]
-    verdict = groups.select("unit", "group").with_columns(kept=pl.Series(kept))
-    joined = frame.select("unit", "group", "new").join(
-        verdict, on=["unit", "group"], how="left", maintain_order="left"
-    )
-    return np.asarray(joined["kept"].fill_null(True) | ~joined["new"], dtype=bool)
+        active = active[(left[active] > 0) & (groups[active] > place)]
+    keep = np.zeros(len(unit), dtype=bool)
+    keep[by_group] = kept[group_of_label]
+    return keep

@@ -25,6 +25,7 @@ from labelguard.block128 import Blocks
 from labelguard.errors import InvalidLabels
 from labelguard.keys import KeyRing
 from labelguard.labels import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
+from labelguard.parallel import read_ahead
 from labelguard.segments import BucketWriter
 from labelguard.sources import Input, Part
 
@@ -141,7 +142,7 @@ def stage(
         connect(directory / "spill") as connection,
     ):
         for part in parts:
-            for batch in _batches(part, connection, stager):
+            for batch in read_ahead(_batches(part, connection, stager)):
                 stager.take(part.name, batch, rows, texts)
                 progress(part.name, staged.rows_read)
     if not staged.rows_read:
