@@ -12,7 +12,7 @@ from typing import Any
 
 
 def measure(step: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-    """`seconds`, `peak_gb` and the `result` (JSON data) of `step(*arguments)` in a fresh process."""
+    """`seconds`, `peak_gb` and `result` (JSON data) of `step(*arguments)` in a fresh process."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sender, step, arguments))

@@ -9,9 +9,10 @@ columns go through AES at once, so a row costs nanoseconds.
 from __future__ import annotations
 
 import hmac
+import sys
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from labelguard.block128 import Blocks
 
@@ -34,16 +35,26 @@ class Prf:
             raise ValueError(f"expected {self._length} blocks, found {len(message)}")
         state = np.zeros_like(message[0])
         for block in message:
-            state = self._encrypt(state ^ block)
+            state = self.absorb(state, block)
         return state
 
-    def _encrypt(self, blocks: Blocks) -> Blocks:
-        encrypted = self._cipher.encryptor().update(blocks.astype(">u8").tobytes())
-        return np.frombuffer(encrypted, dtype=">u8").reshape(-1, 2).astype(np.uint64)
+    def absorb(self, state: Blocks, block: Blocks) -> Blocks:
+        """One step of the chain. Callers that share a prefix of blocks step by themselves; only
+        the state after exactly `length` steps is an output.
+        """
+        return _apply(self._cipher.encryptor(), state ^ block)
 
     def invert(self, blocks: Blocks) -> Blocks:
         """Undo a one-block function (used to unwrap salts)."""
         if self._length != 1:
             raise ValueError("only a one-block function can be inverted")
-        clear = self._cipher.decryptor().update(blocks.astype(">u8").tobytes())
-        return np.frombuffer(clear, dtype=">u8").reshape(-1, 2).astype(np.uint64)
+        return _apply(self._cipher.decryptor(), blocks)
+
+
+def _apply(context: CipherContext, blocks: Blocks) -> Blocks:
+    """AES over every 16-byte row."""
+    clear = blocks.byteswap() if sys.byteorder == "little" else blocks
+    output = np.empty(len(blocks) * 16 + 15, np.uint8)  # update_into wants room for a block more
+    written = context.update_into(np.ascontiguousarray(clear).view(np.uint8).data, output.data)
+    result: Blocks = output[:written].view(np.uint64).reshape(-1, 2)
+    return result.byteswap(inplace=True) if sys.byteorder == "little" else result

@@ -63,11 +63,11 @@ def randomize_labels(
             if len(new):
                 drawn = rows[new]
                 label = segments.column(table, "label")[drawn.index].astype(np.uint8)
+                coins = Coins(prf, keys.salts(plan.bucket_units[bucket]))
                 value[new] = draw(
                     label,
-                    Coins(prf, keys.salts(plan.bucket_units[bucket])),
-                    drawn.unit,
-                    items[new],
+                    coins,
+                    coins.identify(drawn.unit, items[new]),
                     _pairs(table, drawn.index),
                     drawn.version,
                     thresholds[np.searchsorted(prices, drawn.price)],

@@ -135,7 +135,8 @@ def select(
     units, unit = block128.unique(unit_keys(table, keys, anonymous=anonymous))
     coins = Coins(keys.coin_prf(), keys.salts(units))
     items = segments.blocks(table, "item")
-    row_keys = coins.row_keys(unit, items, _optional(table, "pair", len(unit)).astype(np.uint16))
+    pair = _optional(table, "pair", len(unit)).astype(np.uint16)
+    row_keys = coins.row_keys(coins.identify(unit, items), pair)
     index = _submissions(table, row_keys, last=again)
     duplicates = len(unit) - len(index)
     unit, row_keys = unit[index], row_keys[index]
@@ -159,7 +160,7 @@ def select(
     if len(over):
         grouping = segments.blocks(table, "group") if "group_hi" in table.column_names else items
         groups = grouping[index[over]]
-        order = coins.order(unit[over], groups)[:, 0]
+        order = coins.order(coins.identify(unit[over], groups))
         keep[over] = bounded(unit[over], block128.unique(groups)[1], order, free)
     if released_only:
         keep &= issued | public_tie

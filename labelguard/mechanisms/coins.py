@@ -35,46 +35,45 @@ class Coins:
 
     def __init__(self, prf: Prf, salts: Blocks) -> None:
         self._prf = prf
-        self._salts = salts
+        self._salted = prf.absorb(np.zeros_like(salts), salts)
 
     def __repr__(self) -> str:
         return "Coins(…)"
 
+    def identify(self, unit: NDArray[np.intp], items: Blocks) -> Blocks:
+        """What all draws of the rows (labeler, item) share; `unit` indexes the labelers' salts."""
+        return self._prf.absorb(self._salted[unit], items)
+
     def draw(
         self,
         purpose: Purpose,
-        unit: NDArray[np.intp],
-        items: Blocks,
+        identity: Blocks,
         pair: NDArray[np.uint16],
         version: NDArray[np.uint32],
         threshold: NDArray[np.uint64],
     ) -> NDArray[np.uint64]:
-        """One uniform 64-bit integer a row, shape (n,); `unit` indexes the labelers' salts."""
-        return self._blocks(purpose, unit, items, pair, version, threshold)[:, 0]
+        """One uniform 64-bit integer a row, shape (n,); `identity` comes from `identify`."""
+        return self._finish(purpose, identity, pair, version, threshold)[:, 0]
 
-    def row_keys(self, unit: NDArray[np.intp], items: Blocks, pair: NDArray[np.uint16]) -> Blocks:
+    def row_keys(self, identity: Blocks, pair: NDArray[np.uint16]) -> Blocks:
         """The secret names of (labeler, item, pair) in the private map, shape (n, 2)."""
-        none = np.zeros(len(unit), np.uint32)
-        return self._blocks(Purpose.ROW_KEY, unit, items, pair, none, none.astype(np.uint64))
+        return self._finish(Purpose.ROW_KEY, identity, pair, 0, 0)
 
-    def order(self, unit: NDArray[np.intp], groups: Blocks) -> Blocks:
-        """Keyed hashes that put a labeler's items (or rankings) in an order, shape (n, 2)."""
-        none = np.zeros(len(unit), np.uint32)
-        return self._blocks(
-            Purpose.ORDER, unit, groups, none.astype(np.uint16), none, none.astype(np.uint64)
-        )
+    def order(self, identity: Blocks) -> NDArray[np.uint64]:
+        """Keyed hashes that put a labeler's items (or rankings) in an order, shape (n,)."""
+        return self._finish(Purpose.ORDER, identity, 0, 0, 0)[:, 0]
 
-    def _blocks(
+    def _finish(
         self,
         purpose: Purpose,
-        unit: NDArray[np.intp],
-        items: Blocks,
-        pair: NDArray[np.uint16],
-        version: NDArray[np.uint32],
-        threshold: NDArray[np.uint64],
+        identity: Blocks,
+        pair: NDArray[np.uint16] | int,
+        version: NDArray[np.uint32] | int,
+        threshold: NDArray[np.uint64] | int,
     ) -> Blocks:
-        head = np.uint64(SCHEME_VERSION << 56 | int(purpose) << 48)
-        drawn = np.empty_like(items)
-        drawn[:, 0] = head | (pair.astype(np.uint64) << np.uint64(32)) | version
+        drawn = np.empty_like(identity)
+        drawn[:, 0] = np.asarray(pair, np.uint64) << np.uint64(32)
+        drawn[:, 0] |= np.asarray(version, np.uint64)
+        drawn[:, 0] |= np.uint64(SCHEME_VERSION << 56 | int(purpose) << 48)
         drawn[:, 1] = threshold
-        return self._prf(self._salts[unit], items, drawn)
+        return self._prf.absorb(identity, drawn)

@@ -22,22 +22,22 @@ VERSION = 1
 def randomize(
     labels: NDArray[np.uint8],
     coins: Coins,
-    unit: NDArray[np.intp],
-    items: Blocks,
+    identity: Blocks,
     pair: NDArray[np.uint16],
     version: NDArray[np.uint32],
     threshold: NDArray[np.uint64],
 ) -> NDArray[np.uint8]:
     """Binary randomized response.
 
-    `labels` are 0, 1 or 2 (tie), shape (n,); a row is flipped iff its coin is below its
+    `labels` are 0, 1 or 2 (tie), shape (n,); `identity` is `coins.identify` of their labelers and
+    items. A row is flipped iff its coin is below its
     `threshold` ⌈γ·2^64⌉. Every row is treated alike: two coins are drawn whatever its label.
     Returns released labels, 0 or 1.
     """
-    identity = (unit, items, pair, version)
+    drawn = (identity, pair, version)
     half = np.full(len(labels), 1 << 63, np.uint64)
-    fair = (coins.draw(Purpose.TIE, *identity, half) < half).astype(np.uint8)
-    flip = (coins.draw(Purpose.FLIP, *identity, threshold) < threshold).astype(np.uint8)
+    fair = (coins.draw(Purpose.TIE, *drawn, half) < half).astype(np.uint8)
+    flip = (coins.draw(Purpose.FLIP, *drawn, threshold) < threshold).astype(np.uint8)
     binary = np.where(labels == LABEL_TIE, fair, labels).astype(np.uint8)
     return binary ^ flip
 
@@ -45,8 +45,7 @@ def randomize(
 def randomize_ternary(
     labels: NDArray[np.uint8],
     coins: Coins,
-    unit: NDArray[np.intp],
-    items: Blocks,
+    identity: Blocks,
     pair: NDArray[np.uint16],
     version: NDArray[np.uint32],
     threshold: NDArray[np.uint64],
@@ -56,6 +55,6 @@ def randomize_ternary(
     A row changes iff its coin is below its even `threshold` ⌈2/(e^ε0 + 2)·2^64⌉, and then becomes
     each of the two other values with equal probability. Returns released labels, 0, 1 or 2.
     """
-    coin = coins.draw(Purpose.TERNARY, unit, items, pair, version, threshold)
+    coin = coins.draw(Purpose.TERNARY, identity, pair, version, threshold)
     step = np.where(coin < threshold, 1 + (coin & np.uint64(1)), 0).astype(np.uint8)
     return (labels + step) % np.uint8(3)
