@@ -141,7 +141,6 @@ class _Job:
         self.workers = options.workers or os.cpu_count() or 1
         self.keys = KeyRing(project.keys)
         self.ledger = Ledger(project.ledger_url, self.keys.check_value())
-        self.epoch = self.ledger.begin_job()
         stored = self.ledger.policy()
         self.policy = request.under(stored[1]) if stored else request.first_policy()
         self.notes: list[str] = []
@@ -152,15 +151,18 @@ class _Job:
         record = self.ledger.find(key)
         if record and record.state == "committed":
             return self._answer(record, reused=True)
-        self._settle(record)
-        self._judge(staged, source)
+        self._judge(staged)
+        epoch = self.ledger.begin_job()
+        self._settle(record, epoch)
         plan = self._plan(staged, record)
         event = self._event(plan, key)
         self.keys.save()
-        grant = self.ledger.charge(event, self.policy, self.epoch, resumed=record)
+        grant = self.ledger.charge(event, self.policy, epoch, resumed=record)
+        self.ledger.start(grant, epoch)
         self._randomize(staged, plan, grant)
         rows, hashes = self._publish(staged, plan, grant)
-        self.ledger.commit(grant, self.epoch, rows, hashes)
+        self._set_aside(staged, source, grant)
+        self.ledger.commit(grant, epoch, rows, hashes)
         committed = self.ledger.release(grant.release.id)
         assert committed is not None
         return self._answer(committed)
@@ -196,10 +198,10 @@ class _Job:
         settings = json.dumps(self._settings(), sort_keys=True).encode()
         return self.keys.mac("idempotency", staged.public_digest + settings).hex()
 
-    def _settle(self, record: ReleaseRecord | None) -> None:
+    def _settle(self, record: ReleaseRecord | None, epoch: int) -> None:
         """Give back what crashed jobs reserved and never used; name those that computed."""
         keep = record.id if record else None
-        for release_id in self.ledger.refund_reserved(self.epoch, keep=keep):
+        for release_id in self.ledger.refund_reserved(epoch, keep=keep):
             self.notes.append(f"release {release_id} never read a label; its charge was given back")
         for other in self.ledger.releases():
             if other.state == "computing" and other.id != keep:
@@ -208,7 +210,7 @@ class _Job:
                     "run its command again to finish it"
                 )
 
-    def _judge(self, staged: Staged, source: Input) -> None:
+    def _judge(self, staged: Staged) -> None:
         if self.options.bad_rows == "stop":
             staged.raise_for(staged.label_faults, staged.label_fault_count)
         if staged.given_ids:
@@ -219,11 +221,6 @@ class _Job:
                     f"item_id {name!r} names more than one content "
                     f"({len(conflicts)} such ids); one id must mean one prompt and its responses"
                 )
-        if staged.bad_rows:
-            path = quarantine.write(self.project.quarantine, parts(source), staged.bad_rows)
-            self.notes.append(
-                f"{staged.fault_count + staged.label_fault_count} bad rows were set aside in {path}"
-            )
         if not staged.rows:
             raise InvalidLabels(
                 "no usable row in the input: every row is bad or has identical sides"
@@ -274,8 +271,16 @@ class _Job:
             thresholds=thresholds,
         )
 
+    def _set_aside(self, staged: Staged, source: Input, grant: Grant) -> None:
+        if staged.bad_rows:
+            directory = self.project.quarantine / grant.release.id
+            quarantine.write(directory, parts(source), staged.bad_rows)
+            self.notes.append(
+                f"{staged.fault_count + staged.label_fault_count:,} bad rows were set aside "
+                f"in {directory}"
+            )
+
     def _randomize(self, staged: Staged, plan: Plan, grant: Grant) -> None:
-        self.ledger.start(grant, self.epoch)
         randomize_labels(
             staged,
             plan,

@@ -11,22 +11,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from labelguard._files import fresh_directory
 from labelguard.sources import Part
 
 
-def write(directory: Path, parts: Sequence[Part], bad_rows: Mapping[str, Sequence[int]]) -> Path:
+def write(directory: Path, parts: Sequence[Part], bad_rows: Mapping[str, Sequence[int]]) -> None:
     """Copy the rows numbered in `bad_rows` (from 0, per part) as they came, one file per part."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    number = 1 + sum(1 for _ in directory.iterdir())
-    target = directory / f"{number:04d}"
-    target.mkdir(mode=0o700)
+    fresh_directory(directory, mode=0o700)
     for index, part in enumerate(parts):
         rows = np.unique(np.asarray(bad_rows.get(part.name, []), dtype=np.int64))
         if not len(rows):
             continue
         connection = duckdb.connect()
         reader = part.open(connection).to_arrow_reader(65_536)
-        path = target / f"part-{index:04d}.parquet"
+        path = directory / f"part-{index:04d}.parquet"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         schema = reader.schema.append(pa.field("row", pa.int64()))
         with os.fdopen(descriptor, "wb") as file, pq.ParquetWriter(file, schema) as writer:
@@ -37,4 +35,3 @@ def write(directory: Path, parts: Sequence[Part], bad_rows: Mapping[str, Sequenc
                     taken = pa.Table.from_batches([batch]).take(pa.array(inside))
                     writer.write_table(taken.append_column("row", pa.array(inside + start + 1)))
                 start += batch.num_rows
-    return target
