@@ -30,6 +30,7 @@ def generate(path: str, start: int, rows: int, texts: bool) -> None:
         second = "md5((5 * i + 2)::VARCHAR) || md5((5 * i + 3)::VARCHAR)"
     else:
         prompt, first, second = "'p' || i // 10", "'a' || i % 1000", "'b' || i % 1000"
+    duckdb.execute("SET enable_progress_bar = false").fetchall()
     duckdb.sql(
         f"""COPY (
             SELECT 'worker-' || lpad((hash(i) % {LABELERS})::VARCHAR, 5, '0') AS labeler_id,
@@ -42,6 +43,7 @@ def generate(path: str, start: int, rows: int, texts: bool) -> None:
 
 def sorted_copy(source: str, target: str) -> None:
     """The floor."""
+    duckdb.execute("SET enable_progress_bar = false").fetchall()
     duckdb.sql(
         f"COPY (FROM '{source}' ORDER BY prompt) TO '{target}' (FORMAT parquet, COMPRESSION zstd)"
     )

@@ -41,6 +41,7 @@ from labelguard.policy import Composition, Request, Ties, Unit
 from labelguard.project import Project, find
 from labelguard.randomizing import randomize_labels
 from labelguard.release import Release, fault, read_card
+from labelguard.selection import SMALLEST_BOUND
 from labelguard.sources import Input, parts
 from labelguard.staging import Staged, StagingOptions, conflicting_items, stage
 
@@ -232,15 +233,22 @@ class _Job:
             staged,
             self.project,
             self.keys,
-            self.ledger.labelers(excluding=record),
+            self.ledger.labelers(excluding=None if complete else record),
             again=self.options.again,
             finished=record.id if record and complete else None,
             max_labels=self.policy.max_labels_per_labeler,
+            # Counts single a labeler out, but not one of many equal items.
+            smallest_bound=1 if self.policy.unit == "item" else SMALLEST_BOUND,
             workers=self.workers,
             progress=lambda share: self.progress("planning", share),
         )
+        if not plan.rows and not plan.short.any():
+            raise PolicyError(
+                f"no label fits: all {plan.over_bound:,} are beyond the bound of their "
+                f"{self.policy.unit} (a ranking is kept or dropped whole)"
+            )
         short = int(plan.short.sum())
-        if short and self.options.exhausted == "refuse":
+        if short and not complete and self.options.exhausted == "refuse":
             raise BudgetExceeded(
                 planning.shortage(plan, self.policy.unit), asked=short + plan.new, left=plan.new
             )

@@ -30,11 +30,12 @@ class Plan:
     """What a release will contain and cost. `directory` holds the selected rows per bucket.
 
     `units` (n, 2) are the labelers, with `capacity` (places in all), `charged` (new coins) and
-    `short` (labels that found no place although the labeler was known), each of shape (n,).
+    `short` (labels that found no place, of labelers who were charged before), each of shape (n,).
+    `bucket_units` says where the labelers of each bucket stand in them.
     """
 
     directory: Path
-    bucket_units: dict[int, Blocks]
+    bucket_units: dict[int, slice]
     units: Blocks
     capacity: NDArray[np.int64]
     charged: NDArray[np.int64]
@@ -42,6 +43,7 @@ class Plan:
     rows: int
     duplicates: int
     over_bound: int
+    public_ties: int
 
     @property
     def new(self) -> int:
@@ -58,6 +60,7 @@ def plan(
     again: bool,
     finished: str | None,
     max_labels: int | None,
+    smallest_bound: int,
     workers: int,
     progress: Callable[[float], None],
 ) -> Plan:
@@ -101,25 +104,29 @@ def plan(
             allowances,
             anonymous=not staged.labelers,
             again=again and not finished,
-            released_only=again and finished is not None,
+            released_only=finished is not None,
             max_labels=max_labels,
+            smallest_bound=smallest_bound,
         )
         segments.write_bucket(directory, bucket, selection.rows.to_arrow())
         return selection
 
-    buckets, found = [], []
+    found: list[Selection] = []
+    bucket_units: dict[int, slice] = {}
+    labelers = 0
     for bucket, selection in enumerate(ordered_map(work, range(segments.BUCKETS), workers)):
         progress((bucket + 1) / segments.BUCKETS)
         if selection is not None:
-            buckets.append(bucket)
             found.append(selection)
+            bucket_units[bucket] = slice(labelers, labelers + len(selection.units))
+            labelers += len(selection.units)
 
     def joined(values: list[NDArray[np.int64]]) -> NDArray[np.int64]:
         return np.concatenate(values) if values else np.zeros(0, np.int64)
 
     return Plan(
         directory=directory,
-        bucket_units={b: s.units for b, s in zip(buckets, found, strict=True)},
+        bucket_units=bucket_units,
         units=np.concatenate([s.units for s in found]) if found else np.zeros((0, 2), np.uint64),
         capacity=joined([s.capacity for s in found]),
         charged=joined([s.charged for s in found]),
@@ -127,6 +134,7 @@ def plan(
         rows=sum(len(s.rows.index) for s in found),
         duplicates=sum(s.duplicates for s in found),
         over_bound=sum(s.over_bound for s in found),
+        public_ties=sum(s.public_ties for s in found),
     )
 
 

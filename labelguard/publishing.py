@@ -37,43 +37,40 @@ def publish(
     progress: Callable[[float], None],
 ) -> tuple[int, Mapping[str, str]]:
     """Write and rename the release; returns its number of rows and the hashes of its files."""
-    flips = {k: pricing.flip_probability(policy, t) for k, t in grant.thresholds.items()}
-    seen: list[NDArray[np.float64]] = []
 
     def work(bucket: int) -> pa.Table | None:
         texts = segments.read_bucket(staged.texts_directory, bucket)
         outcomes = segments.read_bucket(project.work / "outcomes", bucket)
         if texts is None or outcomes is None:
             return None
-        return _rows(texts, outcomes, flips, policy.ties == "half")
+        return _rows(texts, outcomes, policy)
 
     with ReleaseWriter(grant, project.releases) as writer:
         for bucket, table in enumerate(ordered_map(work, range(segments.BUCKETS), workers)):
             progress((bucket + 1) / segments.BUCKETS)
             if table is not None:
                 writer.write(table)
-                seen.append(np.unique(segments.column(table, "flip_probability")))
-        writer.describe(_card(staged, plan, grant, policy, ledger, writer.rows, flips))
+        if not writer.rows:  # every released label may be a tie
+            writer.write(output_schema(staged.content_type).empty_table())
+        writer.describe(_card(staged, plan, grant, policy, ledger, writer.rows))
     return writer.rows, writer.hashes
 
 
-def _rows(
-    texts: pa.Table, outcomes: pa.Table, flips: Mapping[int, float], public_ties: bool
-) -> pa.Table:
+def _rows(texts: pa.Table, outcomes: pa.Table, policy: Policy) -> pa.Table:
     """One bucket of `data.parquet`, sorted by item, then by the secret row key.
 
     A tie is a row without a preference: kept, with probability ½, only where ties are public.
     """
-    if not public_ties:
+    if policy.ties != "half":
         strict = segments.column(outcomes, "value") != np.uint8(LABEL_TIE)
         outcomes = outcomes if strict.all() else outcomes.filter(pa.array(strict))
     order = _order(segments.blocks(outcomes, "item"), segments.blocks(outcomes, "key"))
     value = segments.column(outcomes, "value")[order]
     tie = value == np.uint8(LABEL_TIE)
-    price = segments.column(outcomes, "price")[order]
-    prices = np.array(sorted(flips), dtype=np.int64)
-    place = np.minimum(np.searchsorted(prices, price), len(prices) - 1)
-    flip = np.array([flips[int(k)] for k in prices])[place]
+    thresholds, place = np.unique(
+        segments.column(outcomes, "threshold")[order], return_inverse=True
+    )
+    flip = np.array([pricing.flip_probability(policy, int(t)) for t in thresholds])[place]
 
     # Rows of texts are numbered in ascending order.
     row = np.searchsorted(segments.column(texts, "row"), segments.column(outcomes, "row")[order])
@@ -119,10 +116,10 @@ def _card(
     policy: Policy,
     ledger: LabelerTable,
     rows: int,
-    flips: Mapping[int, float],
 ) -> dict[str, Any]:
     where = block128.positions(ledger.labelers, plan.units)
     used, capacity = ledger.used[where], ledger.capacity[where]
+    flips = [pricing.flip_probability(policy, grant.thresholds[int(k)]) for k in capacity]
     return {
         "release": grant.release.id,
         "labelguard": labelguard.__version__,
@@ -147,13 +144,15 @@ def _card(
             "rows": rows,
             "labelers": len(plan.units),
             "charged": grant.release.charged,
-            "released_before": plan.rows - grant.release.charged,
+            "released_before": plan.rows - plan.public_ties - grant.release.charged,
+            "public_ties": plan.public_ties,
+            "released_ties_dropped": plan.rows - rows,
             "dropped_by_bound": plan.over_bound,
             "duplicates": plan.duplicates,
             "identical_sides": staged.identical_sides,
             "set_aside": staged.fault_count + staged.label_fault_count,
         },
-        "flip_probability": _spread(np.array([flips[int(k)] for k in capacity])),
+        "flip_probability": _spread(np.array(flips)),
         "budget": {
             "places": _spread(capacity),
             "used": _spread(used),

@@ -58,22 +58,25 @@ def randomize_labels(
             if rows is None or table is None:
                 return
             items = segments.blocks(table, "item")[rows.index]
-            value = rows.value.copy()
+            value, threshold = rows.value.copy(), rows.threshold.copy()
             new = np.flatnonzero(rows.new)
             if len(new):
                 drawn = rows[new]
                 label = segments.column(table, "label")[drawn.index].astype(np.uint8)
-                coins = Coins(prf, keys.salts(plan.bucket_units[bucket]))
+                units = plan.bucket_units[bucket]
+                coins = Coins(prf, keys.salts(plan.units[units]))
+                price = plan.capacity[units][drawn.unit]
+                threshold[new] = thresholds[np.searchsorted(prices, price)]
                 value[new] = draw(
                     label,
                     coins,
                     coins.identify(drawn.unit, items[new]),
                     _pairs(table, drawn.index),
                     drawn.version,
-                    thresholds[np.searchsorted(prices, drawn.price)],
+                    threshold[new],
                 )
                 ReleasedMap.write(
-                    temporary, bucket, drawn.key, drawn.version, value[new], drawn.price
+                    temporary, bucket, drawn.key, drawn.version, value[new], threshold[new]
                 )
             released = pa.table(
                 {
@@ -83,7 +86,7 @@ def randomize_labels(
                     "key_hi": rows.key[:, 0],
                     "key_lo": rows.key[:, 1],
                     "value": value,
-                    "price": rows.price,
+                    "threshold": threshold,
                 }
             )
             with lock:

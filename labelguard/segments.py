@@ -111,7 +111,7 @@ class ReleasedLabels:
     keys: Blocks
     version: NDArray[np.uint32]
     value: NDArray[np.uint8]
-    price: NDArray[np.int64]
+    threshold: NDArray[np.uint64]
 
 
 class ReleasedMap:
@@ -119,7 +119,7 @@ class ReleasedMap:
 
     One directory per release and one Parquet file per bucket of labelers, written only after the
     charge. Columns: `row_key` (16 bytes, keyed), `version` of the submission, `value` (0, 1, or 2
-    for a released tie), `price` (k, the number of coins the price was calibrated for).
+    for a released tie), `threshold` (the coin was compared with it: γ = threshold / 2^64).
     """
 
     SCHEMA = pa.schema(
@@ -127,7 +127,7 @@ class ReleasedMap:
             ("row_key", pa.binary(16)),
             ("version", pa.uint32()),
             ("value", pa.uint8()),
-            ("price", pa.int64()),
+            ("threshold", pa.uint64()),
         ]
     )
 
@@ -152,12 +152,12 @@ class ReleasedMap:
         latest = np.zeros(len(distinct), np.intp)
         ascending = np.argsort(version, kind="stable")
         latest[place[ascending]] = ascending  # the last assignment stays
-        value, price = column(table, "value"), column(table, "price")
+        value, threshold = column(table, "value"), column(table, "threshold")
         return ReleasedLabels(
             distinct,
             version[latest],
             value[latest].astype(np.uint8),
-            price[latest].astype(np.int64),
+            threshold[latest].astype(np.uint64),
         )
 
     @staticmethod
@@ -167,7 +167,7 @@ class ReleasedMap:
         keys: Blocks,
         version: NDArray[np.uint32],
         value: NDArray[np.uint8],
-        price: NDArray[np.int64],
+        threshold: NDArray[np.uint64],
     ) -> None:
         """Write one bucket of a release's map into `directory`, sorted by row key."""
         order = block128.order(keys)
@@ -175,11 +175,16 @@ class ReleasedMap:
             pa.binary(16), len(keys), [None, pa.py_buffer(block128.to_bytes(keys[order]))]
         )
         table = pa.Table.from_arrays(
-            [key_column, pa.array(version[order]), pa.array(value[order]), pa.array(price[order])],
+            [
+                key_column,
+                pa.array(version[order]),
+                pa.array(value[order]),
+                pa.array(threshold[order]),
+            ],
             schema=ReleasedMap.SCHEMA,
         )
         path = directory / f"bucket={bucket:02d}.parquet"
-        pq.write_table(table, path, compression="zstd", use_dictionary=["version", "price"])
+        pq.write_table(table, path, compression="zstd", use_dictionary=["version", "threshold"])
 
 
 def _fixed_bytes(array: pa.ChunkedArray) -> Iterator[memoryview]:

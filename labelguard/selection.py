@@ -23,11 +23,12 @@ from labelguard.mechanisms.coins import Coins
 from labelguard.segments import ReleasedLabels
 
 SMALLEST_BOUND = 8
+"""Smallest k of a labeler whose bound is rounded; single labels (`--unit item`) start at 1."""
 
 
-def rounded_bound(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def rounded_bound(counts: NDArray[np.int64], smallest: int) -> NDArray[np.int64]:
     """Counts rounded up to 8, 16, 32, …, so that prices do not single a labeler out."""
-    exponents = np.ceil(np.log2(np.maximum(counts, SMALLEST_BOUND)))
+    exponents = np.ceil(np.log2(np.maximum(counts, smallest)))
     return (1 << exponents.astype(np.int64)).astype(np.int64)
 
 
@@ -47,8 +48,8 @@ class SelectedRows:
     """The labels of one bucket that go into a release; every column has shape (n,), `key` (n, 2).
 
     `index` is the place in the staged bucket, `unit` that of the labeler in `Selection.units`;
-    `new` labels have to be drawn as `version` at `price` (the k they are calibrated for), the
-    others keep their `value`.
+    `new` labels have to be drawn as `version` at the price of their labeler; the others keep their
+    `value` and the `threshold` it was drawn with.
     """
 
     index: NDArray[np.intp]
@@ -57,7 +58,7 @@ class SelectedRows:
     new: NDArray[np.bool_]
     version: NDArray[np.uint32]
     value: NDArray[np.uint8]
-    price: NDArray[np.int64]
+    threshold: NDArray[np.uint64]
 
     def __getitem__(self, rows: NDArray[np.generic]) -> SelectedRows:
         """Some of the rows, by mask or index."""
@@ -83,18 +84,18 @@ class SelectedRows:
 class Selection:
     """What one bucket gives to a release, and what that costs.
 
-    `units`, `capacity` (k), `known` (to the ledger), `charged` (new coins) and `short` (labels of
-    known labelers that found no place) describe labelers, shape (units,).
+    `units`, `capacity` (k), `charged` (new coins) and `short` (labels that found no place, of
+    labelers who were charged before) describe labelers, shape (units,).
     """
 
     rows: SelectedRows
     units: Blocks
     capacity: NDArray[np.int64]
-    known: NDArray[np.bool_]
     charged: NDArray[np.int64]
     short: NDArray[np.int64]
     duplicates: int
     over_bound: int
+    public_ties: int
 
 
 def unit_keys(table: pa.Table, keys: KeyRing, *, anonymous: bool) -> Blocks:
@@ -124,13 +125,15 @@ def select(
     again: bool,
     released_only: bool,
     max_labels: int | None,
+    smallest_bound: int,
 ) -> Selection:
     """Select one bucket's labels.
 
     `table` is a staged bucket whose labelers all have salts, `released` the private map of it,
     `allowances` looks labelers up. `again`: the latest submission of every label is drawn anew as
     its next version. `released_only`: take no label but those in `released` (a release whose map
-    is complete is being finished). `max_labels`: the bound for new labelers, or None to round up.
+    is complete is being finished). `max_labels`: the bound for new labelers, or None to round
+    their count up to a power of two from `smallest_bound`.
     """
     units, unit = block128.unique(unit_keys(table, keys, anonymous=anonymous))
     coins = Coins(keys.coin_prf(), keys.salts(units))
@@ -144,16 +147,14 @@ def select(
 
     place = block128.positions(released.keys, row_keys)
     issued = place >= 0
-    new = ~public_tie & ~issued
-    if again:
-        new = ~public_tie & np.full(len(new), not released_only)
+    new = ~public_tie & (~issued | again)
     ledger = allowances(units)
     labels = np.bincount(unit[~public_tie], minlength=len(units))
-    fresh = np.full(len(units), max_labels) if max_labels else rounded_bound(labels)
-    known = ledger.capacity > 0
-    capacity = np.where(known, ledger.capacity, fresh).astype(np.int64)
+    fresh = np.full(len(units), max_labels) if max_labels else rounded_bound(labels, smallest_bound)
+    capacity = np.where(ledger.capacity > 0, ledger.capacity, fresh).astype(np.int64)
 
-    keep = np.ones(len(unit), dtype=bool)
+    keep = issued | public_tie if released_only else np.ones(len(unit), dtype=bool)
+    new &= not released_only
     free = capacity - ledger.used
     wanted = np.bincount(unit[new], minlength=len(units))
     over = np.flatnonzero(new & (wanted > free)[unit])
@@ -162,8 +163,6 @@ def select(
         groups = grouping[index[over]]
         order = coins.order(coins.identify(unit[over], groups))
         keep[over] = bounded(unit[over], block128.unique(groups)[1], order, free)
-    if released_only:
-        keep &= issued | public_tie
 
     def known_or(default: int, values: NDArray[np.generic]) -> NDArray[np.generic]:
         if not len(values):
@@ -179,18 +178,19 @@ def select(
         if again
         else known_or(0, released.version).astype(np.uint32),
         value=known_or(LABEL_TIE, released.value).astype(np.uint8),
-        price=np.where(new, capacity[unit], known_or(0, released.price)).astype(np.int64),
+        threshold=known_or(0, released.threshold).astype(np.uint64),
     )[keep]
     charged = np.bincount(rows.unit[rows.new], minlength=len(units)).astype(np.int64)
     return Selection(
         rows=rows,
         units=units,
         capacity=capacity,
-        known=known,
         charged=charged,
-        short=np.where(known, wanted - charged, 0),
+        # A labeler meets their bound once; only who was charged before can be exhausted.
+        short=np.where(ledger.used > 0, wanted - charged, 0),
         duplicates=duplicates,
         over_bound=int((~keep).sum()),
+        public_ties=int(public_tie.sum()),
     )
 
 

@@ -61,6 +61,7 @@ class Staged:
     label_faults: list[Fault] = field(default_factory=list)
     label_fault_count: int = 0
     public_digest: bytes = b""
+    content_type: pa.DataType = field(default_factory=pa.string)
     layouts: set[str] = field(default_factory=set)
     rankings: bool = False
     given_ids: bool = False
@@ -334,7 +335,9 @@ class _Stager:
 
     def _fixed(self, name: str, table: pa.Table) -> pa.Table:
         """One schema for all parts (a JSON chat may lack a member that another one has)."""
-        self._schema = self._schema or table.schema
+        if self._schema is None:
+            self._schema = table.schema
+            self.staged.content_type = table.schema.field("prompt").type
         if table.schema == self._schema:
             return table
         try:
