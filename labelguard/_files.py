@@ -30,10 +30,15 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 
 def publish_directory(temporary: Path, final: Path) -> None:
-    """Flush every file in `temporary`, then give the directory its name in one step."""
+    """Flush every file in `temporary`, then give the directory its name in one step.
+
+    What a crashed attempt left under that name, before it was committed, is removed.
+    """
     for path in sorted(temporary.rglob("*")):
         fsync_path(path)
     fsync_path(temporary)
+    if final.is_dir():
+        shutil.rmtree(final)
     temporary.replace(final)
     fsync_path(final.parent)
 

@@ -3,34 +3,46 @@
 `docs/format.md` is the specification with test vectors. In short:
 
 - text is encoded `t<bytes>:<UTF-8>` and a chat `c<bytes>:<JSON>`, where the JSON has sorted keys,
-  no spaces and no null members: prefix-free, so that concatenations cannot be confused;
+  no spaces, no null members, and whole numbers without a fraction: prefix-free, so that
+  concatenations cannot be confused;
 - the responses of an item are sorted by these encodings, whatever order they came in, and the
   label is mapped along: nothing later can depend on which side was preferred;
 - an item's digest is SHA-256 of the encoded prompt and the sorted encoded responses, or of the
   given item id.
 
-Nothing is normalised: two texts are one item only if their bytes are equal.
+Nothing is normalised: two texts are one item only if their bytes are equal. The encoding of a
+value does not depend on the type of its column, which other rows may have decided.
 """
 
 from __future__ import annotations
 
-from duckdb.sqltypes import DuckDBPyType
+from collections.abc import Iterable
+from functools import reduce
+from typing import TypeAlias
 
-from labelguard.errors import InvalidLabels
+from duckdb.sqltypes import DuckDBPyType
 
 ITEM_TAG = "labelguard/item/1:"
 ID_TAG = "labelguard/id/1:"
 GROUP_TAG = "labelguard/ranking/1:"
 
+Shape: TypeAlias = "str | list[Shape] | dict[str, Shape] | None"
+"""What a content column holds: a SQL type, a list, a struct, or nothing yet (only nulls)."""
+
+INTEGERS = ("tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger")
+LARGE_INTEGERS = ("ubigint", "hugeint", "uhugeint")
+FRACTIONS = ("float", "double", "decimal")
+_NUMBERS = ("BIGINT", "HUGEINT", "DOUBLE")
+_TEXTS = ("varchar", "enum", "uuid", "date", "time", "timestamp", "interval")
+
+
+class NoContent(Exception):
+    """A type that is neither text nor a chat with a canonical form, or types that do not agree."""
+
 
 def is_text(kind: DuckDBPyType) -> bool:
     """Whether a column holds plain text."""
-    return kind.id in ("varchar", "enum")
-
-
-def is_chat(kind: DuckDBPyType) -> bool:
-    """Whether a column holds chats: lists of messages."""
-    return kind.id in ("list", "array") and element(kind).id == "struct"
+    return kind.id in ("varchar", "enum") and str(kind) != "JSON"
 
 
 def element(kind: DuckDBPyType) -> DuckDBPyType:
@@ -40,18 +52,69 @@ def element(kind: DuckDBPyType) -> DuckDBPyType:
     return child
 
 
-def encoded(expression: str, kind: DuckDBPyType) -> str:
-    """SQL for the canonical encoding of a text or chat column; NULL where it is null or empty."""
-    if is_chat(kind):
-        body = f"CASE WHEN len({expression}) > 0 THEN {_json(expression, kind)} END"
+def content_shape(kinds: Iterable[DuckDBPyType]) -> Shape:
+    """The one shape of several text columns, or of several chat columns; else `NoContent`."""
+    kinds = list(kinds)
+    if all(is_text(kind) for kind in kinds):
+        return "VARCHAR"
+    if not all(kind.id in ("list", "array") for kind in kinds):
+        raise NoContent
+    shape = merged(_shape(kind) for kind in kinds)
+    message = shape[0] if isinstance(shape, list) else None
+    if not isinstance(message, dict) or not {"role", "content"} <= set(message):
+        raise NoContent
+    return shape
+
+
+def merged(shapes: Iterable[Shape]) -> Shape:
+    """The shape that holds every value of all of them; `NoContent` if there is none."""
+    return reduce(_merge, shapes)
+
+
+def sql_type(shape: Shape, unknown: str = "VARCHAR") -> str:
+    """A shape in SQL; `unknown` stands for lists that were always empty."""
+    if isinstance(shape, str):
+        return shape
+    if isinstance(shape, list):
+        return f"{sql_type(shape[0], unknown)}[]"
+    if shape:
+        # In a fixed order: which column had a member first may follow from the labels.
+        names = sorted(shape, key=lambda name: (name != "role", name != "content", name))
+        known = [name for name in names if shape[name] is not None] or names
+        members = (f"{_quoted(name)} {sql_type(shape[name], unknown)}" for name in known)
+        return f"STRUCT({', '.join(members)})"
+    return unknown
+
+
+def json_type(kind: DuckDBPyType) -> str:
+    """The type to read a JSON column as, by the type DuckDB guessed; `MIXED` for several types."""
+    if str(kind) == "JSON":
+        return "MIXED"
+    if kind.id not in ("list", "struct", "map"):
+        return "VARCHAR"
+    try:
+        shape = _shape(kind)
+    except NoContent:
+        return "JSON"
+    return "JSON" if shape == [None] else sql_type(shape, "JSON")
+
+
+def encoded(expression: str, shape: Shape) -> str:
+    """SQL for the canonical encoding of a text or chat; NULL where it or a message is empty."""
+    if isinstance(shape, list):
+        complete = f"len({expression}) > 0 AND list_count({expression}) = len({expression})"
+        body = f"CASE WHEN {complete} THEN {_json(expression, shape)} END"
         return f"('c' || strlen({body}) || ':' || {body})"
-    text = f"nullif({expression}::VARCHAR, '')"
-    return f"('t' || strlen({text}) || ':' || {text})"
+    # One concat() copies once; a chain of || copies at every step.
+    return (
+        f"CASE WHEN {expression} <> '' "
+        f"THEN concat('t', strlen({expression}), ':', {expression}) END"
+    )
 
 
 def item_digest(encoded_prompt: str, sorted_responses: str) -> str:
     """SQL for an item's 32-byte digest; both arguments are SQL of canonical encodings."""
-    return f"unhex(sha256('{ITEM_TAG}' || {encoded_prompt} || {sorted_responses}))"
+    return f"unhex(sha256(concat('{ITEM_TAG}', {encoded_prompt}, {sorted_responses})))"
 
 
 def id_digest(tag: str, expression: str) -> str:
@@ -59,14 +122,48 @@ def id_digest(tag: str, expression: str) -> str:
     return f"unhex(sha256('{tag}' || 't' || strlen({expression}) || ':' || {expression}))"
 
 
-def _json(expression: str, kind: DuckDBPyType, depth: int = 0) -> str:
-    """SQL for canonical JSON of a value that is not null."""
+def _shape(kind: DuckDBPyType) -> Shape:
+    if kind.id == "null":
+        return None
     if kind.id in ("list", "array"):
+        child = element(kind)  # JSON is what DuckDB guesses for lists that are all empty.
+        return [None if str(child) == "JSON" else _shape(child)]
+    if kind.id == "struct":
+        members = [
+            (name, child) for name, child in kind.children if isinstance(child, DuckDBPyType)
+        ]
+        return {name: _shape(child) for name, child in members}
+    if kind.id in INTEGERS or kind.id in LARGE_INTEGERS:
+        return "BIGINT" if kind.id in INTEGERS else "HUGEINT"
+    if kind.id in FRACTIONS:
+        return "DOUBLE"
+    if kind.id == "boolean":
+        return "BOOLEAN"
+    if kind.id.startswith(_TEXTS) and str(kind) != "JSON":
+        return "VARCHAR"
+    raise NoContent
+
+
+def _merge(one: Shape, other: Shape) -> Shape:
+    if one is None or other is None or one == other:
+        return other if one is None else one
+    if isinstance(one, list) and isinstance(other, list):
+        return [_merge(one[0], other[0])]
+    if isinstance(one, dict) and isinstance(other, dict):
+        return other | {name: _merge(child, other.get(name)) for name, child in one.items()}
+    if isinstance(one, str) and isinstance(other, str) and {one, other} <= set(_NUMBERS):
+        return max(one, other, key=_NUMBERS.index)
+    raise NoContent
+
+
+def _json(expression: str, shape: Shape, depth: int = 0) -> str:
+    """SQL for canonical JSON of a value that is not null."""
+    if isinstance(shape, list):
         name = f"x{depth}"
-        inner = _json(name, element(kind), depth + 1)
+        inner = _json(name, shape[0], depth + 1)
         items = f"list_transform({expression}, lambda {name}: coalesce({inner}, 'null'))"
         return f"('[' || array_to_string({items}, ',') || ']')"
-    if kind.id == "struct":
+    if isinstance(shape, dict):
         members = [
             f"CASE WHEN {field} IS NOT NULL THEN {key} || {_json(field, child, depth)} END"
             for field, key, child in (
@@ -75,16 +172,22 @@ def _json(expression: str, kind: DuckDBPyType, depth: int = 0) -> str:
                     f"to_json({_literal(name)})::VARCHAR || ':'",
                     child,
                 )
-                for name, child in sorted(kind.children)
-                if isinstance(child, DuckDBPyType)
+                for name, child in sorted(shape.items())
+                if child is not None
             )
         ]
-        body = f"'{{' || concat_ws(',', {', '.join(members)}) || '}}'"
+        body = f"'{{' || concat_ws(',', {', '.join(members)}) || '}}'" if members else "'{}'"
         return f"CASE WHEN {expression} IS NOT NULL THEN {body} END"
-    if kind.id in ("map", "union", "blob", "variant"):
-        raise InvalidLabels(f"a chat message holds a {kind}, which has no canonical form")
+    if shape == "DOUBLE":
+        whole = f"{expression} = trunc({expression}) AND abs({expression}) < 9007199254740992"
+        number = f"CASE WHEN {whole} THEN to_json({expression}::BIGINT) "
+        return f"({number} ELSE to_json({expression}) END)::VARCHAR"
     return f"to_json({expression})::VARCHAR"
 
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

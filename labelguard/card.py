@@ -26,6 +26,19 @@ def not_protected(tie_status_public: bool) -> list[str]:
     return [*NOT_PROTECTED, *([TIE_STATUS_PUBLIC] if tie_status_public else [])]
 
 
+def budget_of(values: Mapping[str, Any]) -> str:
+    """`epsilon` and `delta` as people write them: ε = 3, δ = 1e-5."""
+    delta = f"{values['delta']:g}".replace("e-0", "e-")
+    return f"ε = {values['epsilon']:g}, δ = {delta}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 release, 2 releases, 3 journal entries."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
+
+
 def to_json(card: Mapping[str, Any]) -> str:
     """The card as it is stored."""
     return json.dumps(card, indent=2, ensure_ascii=False) + "\n"
@@ -35,7 +48,7 @@ def to_markdown(card: Mapping[str, Any]) -> str:
     """The card for people, with the front matter of a Hugging Face dataset card."""
     privacy, counts = card["privacy"], card["counts"]
     flips, budget = card["flip_probability"], card["budget"]
-    pairs = "\n".join(f"- {line}" for line in card["not_protected"])
+    limits = "\n".join(f"- {line}" for line in card["not_protected"])
     accounting = privacy["accounting"]
     ties = "public" if privacy["tie_status_public"] else "protected"
     return f"""\
@@ -55,9 +68,11 @@ tags:
 Preference pairs whose labels were privatized by labelguard {card["labelguard"]}.
 
 **Guarantee.** Mechanism `{card["mechanism"]}`: every {privacy["unit"]} is protected with
-(ε, δ) = ({privacy["epsilon"]:g}, {privacy["delta"]:g}) under adjacency `{privacy["adjacency"]}`:
-all labels of one {privacy["unit"]} may change. The bound holds for everything the project releases
-under this policy, over its lifetime. Accounted by {accounting}. Tie status is {ties}.
+{budget_of(privacy)} under adjacency `{privacy["adjacency"]}`: all labels of one
+{privacy["unit"]} may change. The bound holds for everything the project releases under this
+policy, over its lifetime, against anyone without the project's keys.
+
+Accounted by {accounting}. Tie status is {ties}; skip status is {privacy["skip_status"]}.
 
 | | |
 |---|---|
@@ -68,16 +83,19 @@ under this policy, over its lifetime. Accounted by {accounting}. Tie status is {
 | dropped by the bound per labeler | {counts["dropped_by_bound"]:,} |
 | dropped duplicates | {counts["duplicates"]:,} |
 | dropped pairs with identical sides | {counts["identical_sides"]:,} |
+| bad rows set aside | {counts["set_aside"]:,} |
+| released as ties and left out | {counts["released_ties_dropped"]:,} |
 | flip probability (min / median / max) | {_triple(flips, ".4f")} |
 | places used per {privacy["unit"]} (min / median / max) | {_triple(budget["used"], ",.0f")} |
 | places left per {privacy["unit"]} (min / median / max) | {_triple(budget["left"], ",.0f")} |
 
-**Training.** `train_with: {card["train_with"]}`. Each row's `flip_probability` is the probability
-that its label was flipped; a loss that ignores it learns from noise as if it were truth.
+**Training.** `train_with: {card["train_with"]}`. Each row's `flip_probability` γ is the
+probability that its label was flipped; a loss that ignores it learns from noise as if it were
+truth. `forward` is −log[(1 − γ) σ(z) + γ σ(−z)], z being the margin of `chosen` over `rejected`.
 
 **Not protected:**
 
-{pairs}
+{limits}
 """
 
 

@@ -21,6 +21,8 @@ class Main(click.Group):
         except LabelguardError as error:
             click.echo(f"labelguard: {error}", err=True)
             ctx.exit(error.exit_code)
+        except BrokenPipeError:
+            raise  # `labelguard … | head` is no error; click ends quietly
         except OSError as error:
             click.echo(
                 f"labelguard: {error.strerror}: {error.filename or ''}".rstrip(": "), err=True
@@ -53,9 +55,10 @@ def _extra_command(name: str) -> click.Command | None:
 project_option = click.option(
     "--project",
     type=click.Path(path_type=Path),
+    metavar="DIR",
     help="Project directory; else LABELGUARD_PROJECT, else the nearest one upwards.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 @click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
@@ -64,10 +67,10 @@ def main() -> None:
     """Release preference labels with labeler-level label differential privacy."""
 
 
-@main.command()
+@main.command(short_help="Make a project: configuration, keys, an empty ledger.")
 @click.argument("directory", type=click.Path(path_type=Path), default=".")
 def init(directory: Path) -> None:
-    """Make a project in DIRECTORY: configuration, keys, an empty ledger.
+    """Make a project in DIRECTORY (by default here): configuration, keys, an empty ledger.
 
     \b
     Example:
@@ -80,7 +83,7 @@ def init(directory: Path) -> None:
     click.echo(f"Keys are in {project.keys}: back them up apart from the data; never share them.")
 
 
-@main.command()
+@main.command(short_help="Release preference labels privately.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option("--mechanism", default="rr", show_default=True, help="How labels are privatized.")
 @click.option("--epsilon", type=float, required=True, help="ε of each labeler, over the project.")
@@ -121,14 +124,25 @@ def init(directory: Path) -> None:
     show_default=True,
     help="Refuse when labelers lack places, or leave those labels out.",
 )
-@click.option("--columns", default="", metavar="ROLE=NAME,...", help="Names of your columns.")
+@click.option(
+    "--columns",
+    default="",
+    metavar="ROLE=NAME,...",
+    help="Names of your columns, for example labeler_id=worker,prompt=question.",
+)
 @click.option(
     "--unit",
     type=click.Choice(["labeler", "item"]),
     help="What is protected as a whole: all labels of a labeler (default), or single labels.",
 )
 @click.option("--again", is_flag=True, help="Draw released labels anew: a new event, a new charge.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Copy the release to DIR.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Copy the release to DIR.",
+)
 @click.option("--workers", type=int, help="Threads; default: all cores. The output is the same.")
 @project_option
 @json_option
@@ -136,6 +150,13 @@ def privatize(
     inputs: tuple[str, ...], columns: str, project: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Release the labels in INPUT (Parquet, CSV, JSONL, directories, globs) privately.
+
+    INPUT has a column labeler_id and the columns of one of these layouts:
+
+    \b
+      prompt, chosen, rejected[, tie]
+      prompt, response_a, response_b, label[, tie]
+      prompt, responses, ranks
 
     The first run fixes the project's policy. Running the same command again returns the same
     release; labels that were released before cost nothing in any later one.
@@ -150,15 +171,17 @@ def privatize(
     mapping = labels.parse_columns(columns)
     with render.progress() as progress:
         release = run(list(inputs), columns=mapping, project=project, progress=progress, **options)
-    render.release(release, as_json=as_json)
+    where = f" --project {project}" if project else ""
+    steps = (f"labelguard release show {release.id}{where}",)
+    render.release(release, as_json=as_json, next_steps=steps)
 
 
-@main.group()
+@main.group(short_help="What a mechanism costs, before anything is spent.")
 def account() -> None:
     """What a mechanism costs, before anything is spent."""
 
 
-@account.command("rr")
+@account.command("rr", short_help="Noise per label, by composition theorem.")
 @click.option("--epsilon", type=float, required=True, help="ε of a labeler.")
 @click.option("--delta", type=float, required=True, help="δ of a labeler.")
 @click.option("--labels", type=int, required=True, help="Labels of one labeler (k).")
@@ -178,7 +201,7 @@ def account_rr(epsilon: float, delta: float, labels: int, as_json: bool) -> None
 
 @main.group()
 def budget() -> None:
-    """What labelers have spent, and whether the ledger holds."""
+    """What labelers have spent, and what is left."""
 
 
 @budget.command("show")
@@ -196,23 +219,23 @@ def budget_show(project: Path | None, as_json: bool) -> None:
     render.budget(overview.budget(project), as_json=as_json)
 
 
-@budget.command("labeler")
+@budget.command("labeler", short_help="What one labeler has spent, and what is left.")
 @click.argument("labeler_id")
 @project_option
 @json_option
 def budget_labeler(labeler_id: str, project: Path | None, as_json: bool) -> None:
-    """What one labeler has spent; LABELER_ID as in your files, or a pseudonym.
+    """What one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
 
     \b
     Example:
-      labelguard budget labeler physician-0042
+      labelguard budget labeler physician-0000
     """
     from labelguard import overview, render
 
     render.labeler(overview.labeler(labeler_id, project), as_json=as_json)
 
 
-@budget.command("journal")
+@budget.command("journal", short_help="Everything that was charged and committed.")
 @project_option
 @json_option
 def budget_journal(project: Path | None, as_json: bool) -> None:
@@ -227,7 +250,7 @@ def budget_journal(project: Path | None, as_json: bool) -> None:
     render.journal(overview.journal(project), as_json=as_json)
 
 
-@budget.command("verify")
+@budget.command("verify", short_help="Whether journal, charges and releases hold.")
 @project_option
 @json_option
 def budget_verify(project: Path | None, as_json: bool) -> None:
@@ -280,7 +303,7 @@ def release_show(release_id: str | None, project: Path | None, as_json: bool) ->
     render.card(overview.card(release_id, project), as_json=as_json)
 
 
-@release.command("verify")
+@release.command("verify", short_help="Whether files are what was committed.")
 @click.argument("release_id", required=False)
 @project_option
 @json_option
@@ -296,9 +319,14 @@ def release_verify(release_id: str | None, project: Path | None, as_json: bool) 
     render.verdict(overview.verify_releases(release_id, project), as_json=as_json)
 
 
-@main.command()
+@main.command(short_help="Write simulated preference labels.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="Parquet file."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="Parquet file to write.",
 )
 @click.option("--labelers", type=int, default=200, show_default=True, help="Number of labelers.")
 @click.option("--labels", type=int, default=20_000, show_default=True, help="Number of labels.")
@@ -327,11 +355,11 @@ def simulate(output: Path, as_json: bool, **options: Any) -> None:
     render.simulation(overview.simulate_to(output, **options), as_json=as_json)
 
 
-@main.command()
+@main.command(short_help="A release of simulated labels, from start to end.")
 @click.argument("directory", type=click.Path(path_type=Path), default="labelguard-demo")
 @json_option
 def demo(directory: Path, as_json: bool) -> None:
-    """Simulate labelers, release their labels at ε = 3, and show what comes out.
+    """Simulate labelers in DIRECTORY, release their labels at ε = 3, show what comes out.
 
     \b
     Example:

@@ -31,7 +31,7 @@ def demo(directory: Path, progress: Progress) -> Demo:
     labels = directory / "labels.parquet"
     pq.write_table(simulate(SimulationConfig()), labels, compression="zstd")
     project = init(directory)
-    release = privatize(labels, epsilon=3, delta=1e-5, project=project, progress=progress)
+    release = privatize(labels, epsilon=3.0, delta=1e-5, project=project, progress=progress)
     return Demo(
         release,
         (

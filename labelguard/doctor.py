@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from labelguard.card import counted
 from labelguard.errors import LabelguardError, ProjectError
 
 _CORE = ("duckdb", "polars", "pyarrow", "numpy", "dp-accounting", "sqlalchemy", "cryptography")
@@ -87,14 +88,16 @@ def _project_checks(project: Path | None) -> list[Check]:
         return str(home.state)
 
     def keys() -> str:
-        open_ledger(home.state)
+        _, ring, ledger = open_ledger(home.state)
+        ring.require_salts(ledger.labelers().labelers)
         return f"{home.keys}: present, private, and those of the ledger"
 
     def ledger() -> str:
         verdict = verify(home.state)
         if not verdict["ok"]:
             raise LabelguardError(verdict["fault"])
-        return f"{verdict['journal_entries']} journal entries, {verdict['releases']} releases"
+        entries = counted(verdict["journal_entries"], "journal entry")
+        return f"{entries}, {counted(verdict['releases'], 'release')}"
 
     return [_check("project", writable), _check("keys", keys), _check("ledger", ledger)]
 

@@ -42,6 +42,7 @@ class KeyRing:
         self._unit_prf = Prf(derive_key(self._secret, "unit"), 3)
         self._wrap = Prf(derive_key(self._secret, "salt-wrap"), 1)
         self._labelers, self._wrapped = self._read_salts()
+        self._stored = len(self._labelers)
         self._unsaved = False
 
     def __repr__(self) -> str:
@@ -85,17 +86,22 @@ class KeyRing:
 
     def salts(self, labelers: Blocks) -> Blocks:
         """The salt of each labeler; all must exist (see `add_salts`)."""
+        self.require_salts(labelers)
         where = block128.positions(self._labelers, labelers)
-        if (where < 0).any():
-            raise KeyProblem(
-                f"{int((where < 0).sum())} labelers have no salt in {self._directory / 'salts'}; "
-                "restore the keys from a backup: they are never regenerated"
-            )
         return self._wrap.invert(self._wrapped[where])
 
     def has_salt(self, labelers: Blocks) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Whether each labeler has a salt."""
         return block128.positions(self._labelers, labelers) >= 0
+
+    def require_salts(self, labelers: Blocks) -> None:
+        """Refuse to go on if labelers who were charged have lost their salts."""
+        lost = int((~self.has_salt(labelers)).sum())
+        if lost:
+            raise KeyProblem(
+                f"{lost} labelers have no salt in {self._directory / 'salts'}; restore the keys "
+                "from a backup: they are never regenerated"
+            )
 
     def add_salts(self, labelers: Blocks) -> None:
         """Draw salts for labelers (distinct) that have none. Kept in memory until `save`."""
@@ -113,9 +119,15 @@ class KeyRing:
         """Flush new salts to disk; to be called before any coin is drawn with them."""
         if not self._unsaved:
             return
+        if len(self._read_salts()[0]) != self._stored:
+            raise KeyProblem(
+                f"{self._directory / 'salts'} was changed by somebody else; "
+                "every project needs a keys directory of its own"
+            )
         payload = block128.to_bytes(self._labelers) + block128.to_bytes(self._wrapped)
         tag = self.mac("salts", payload)
         write_atomically(self._directory / "salts", _SALTS_HEADER + tag + payload, mode=0o600)
+        self._stored = len(self._labelers)
         self._unsaved = False
 
     def _read_salts(self) -> tuple[Blocks, Blocks]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,74 +17,11 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from labelguard import block128, clock, journal
+from labelguard import block128, clock, journal, tables, verification
 from labelguard.block128 import Blocks
 from labelguard.errors import KeyProblem, LedgerError
 from labelguard.policy import Policy
-
-SCHEMA_VERSION = 1
-
-_metadata = sa.MetaData()
-_meta = sa.Table(
-    "meta",
-    _metadata,
-    sa.Column("name", sa.String(40), primary_key=True),
-    sa.Column("value", sa.String(200), nullable=False),
-)
-_policies = sa.Table(
-    "policies",
-    _metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("created_at", sa.String(20), nullable=False),
-    sa.Column("settings", sa.Text, nullable=False),
-)
-_prices = sa.Table(
-    "prices",
-    _metadata,
-    sa.Column("policy_id", sa.ForeignKey("policies.id"), primary_key=True),
-    sa.Column("k", sa.BigInteger, primary_key=True),
-    # Thresholds reach 2^63, beyond a signed integer.
-    sa.Column("threshold", sa.String(20), nullable=False),
-)
-_labelers = sa.Table(
-    "labelers",
-    _metadata,
-    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
-    sa.Column("capacity", sa.BigInteger, nullable=False),
-    sa.Column("used", sa.BigInteger, nullable=False),
-    sa.CheckConstraint("used >= 0 AND used <= capacity", name="allowance"),
-)
-_releases = sa.Table(
-    "releases",
-    _metadata,
-    sa.Column("id", sa.String(40), primary_key=True),
-    sa.Column("number", sa.Integer, nullable=False, unique=True),
-    sa.Column("idempotency_key", sa.String(64), nullable=False, index=True),
-    sa.Column("policy_id", sa.ForeignKey("policies.id"), nullable=False),
-    sa.Column("state", sa.String(12), nullable=False),
-    sa.Column("created_at", sa.String(20), nullable=False),
-    sa.Column("settings", sa.Text, nullable=False),
-    sa.Column("charged", sa.BigInteger, nullable=False),
-    sa.Column("rows", sa.BigInteger),
-    sa.Column("files", sa.Text),
-)
-_charges = sa.Table(
-    "charges",
-    _metadata,
-    sa.Column("release_id", sa.ForeignKey("releases.id"), primary_key=True),
-    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
-    sa.Column("labels", sa.BigInteger, nullable=False),
-)
-_journal = sa.Table(
-    "journal",
-    _metadata,
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("at", sa.String(20), nullable=False),
-    sa.Column("kind", sa.String(20), nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("previous", sa.String(64), nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False),
-)
+from labelguard.tables import SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
@@ -141,11 +78,13 @@ class Ledger:
 
     def __init__(self, url: str, key_check: str) -> None:
         """Open an existing ledger; the project key must be the one it was made with."""
-        self._engine = _engine(url)
+        self._engine = self._snapshots = _engine(url)
+        if self._engine.dialect.name == "postgresql":
+            self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         with self._reading() as connection:
             if not sa.inspect(connection).has_table("meta"):
                 raise LedgerError(f"no ledger at {self.place}; a project without one has lost it")
-            meta = {row.name: row.value for row in connection.execute(sa.select(_meta))}
+            meta = {row.name: row.value for row in connection.execute(sa.select(tables.meta))}
         if int(meta.get("schema", 0)) != SCHEMA_VERSION:
             raise LedgerError(
                 f"the ledger at {self.place} has schema {meta.get('schema')}; this labelguard "
@@ -160,12 +99,12 @@ class Ledger:
     def create(cls, url: str, key_check: str) -> Ledger:
         """Make the tables, unless they exist."""
         engine = _engine(url)
-        with _translated(engine), engine.begin() as connection:
+        with _writing(engine) as connection:
             if not sa.inspect(connection).has_table("meta"):
-                _metadata.create_all(connection)
+                tables.metadata.create_all(connection)
                 rows = {"schema": str(SCHEMA_VERSION), "key_check": key_check, "epoch": "0"}
                 connection.execute(
-                    sa.insert(_meta), [{"name": k, "value": v} for k, v in rows.items()]
+                    sa.insert(tables.meta), [{"name": k, "value": v} for k, v in rows.items()]
                 )
                 _append(connection, "created", {"schema": SCHEMA_VERSION})
         return cls(url, key_check)
@@ -173,7 +112,7 @@ class Ledger:
     @property
     def place(self) -> str:
         """Where the ledger lives, without a password."""
-        return self._engine.url.render_as_string(hide_password=True)
+        return _place(self._engine.url)
 
     def begin_job(self) -> int:
         """A new epoch: a job of an older one can no longer charge or commit."""
@@ -184,26 +123,27 @@ class Ledger:
         """The policy in force and its number, or None before the first release."""
         with self._reading() as connection:
             row = connection.execute(
-                sa.select(_policies).order_by(_policies.c.id.desc()).limit(1)
+                sa.select(tables.policies).order_by(tables.policies.c.id.desc()).limit(1)
             ).one_or_none()
         return (row.id, Policy.from_json(row.settings)) if row else None
 
     def prices(self) -> dict[int, int]:
         """Stored threshold of every k."""
         with self._reading() as connection:
-            rows = connection.execute(sa.select(_prices.c.k, _prices.c.threshold)).all()
+            rows = connection.execute(sa.select(tables.prices.c.k, tables.prices.c.threshold)).all()
         return {row.k: int(row.threshold) for row in rows}
 
     def find(self, idempotency_key: str) -> ReleaseRecord | None:
         """The release (not refunded) that this very request made before."""
         condition = sa.and_(
-            _releases.c.idempotency_key == idempotency_key, _releases.c.state != "refunded"
+            tables.releases.c.idempotency_key == idempotency_key,
+            tables.releases.c.state != "refunded",
         )
         return next(iter(self._records(condition)), None)
 
     def release(self, release_id: str) -> ReleaseRecord | None:
         """One release by its id."""
-        return next(iter(self._records(_releases.c.id == release_id)), None)
+        return next(iter(self._records(tables.releases.c.id == release_id)), None)
 
     def releases(self) -> list[ReleaseRecord]:
         """All releases, oldest first."""
@@ -212,11 +152,13 @@ class Ledger:
     def labelers(self, excluding: ReleaseRecord | None = None) -> LabelerTable:
         """Allowances of all labelers; `excluding` takes one release's charges back out."""
         with self._reading() as connection:
-            rows = connection.execute(sa.select(_labelers)).all()
+            rows = connection.execute(sa.select(tables.labelers)).all()
             own = {}
             if excluding:
-                charges = sa.select(_charges.c.labeler, _charges.c.labels)
-                charged = connection.execute(charges.where(_charges.c.release_id == excluding.id))
+                charges = sa.select(tables.charges.c.labeler, tables.charges.c.labels)
+                charged = connection.execute(
+                    charges.where(tables.charges.c.release_id == excluding.id)
+                )
                 own = {row.labeler: row.labels for row in charged}
         return LabelerTable.of(
             [(r.labeler, r.capacity, r.used - own.get(r.labeler, 0)) for r in rows]
@@ -234,9 +176,9 @@ class Ledger:
             return Grant(resumed, self.prices(), _SEAL)
         with self._writing(epoch) as connection:
             policy_id = _policy_id(connection, policy)
-            _store_prices(connection, policy_id, event.thresholds)
-            _charge_labelers(connection, event)
-            number = 1 + (connection.scalar(sa.select(sa.func.max(_releases.c.number))) or 0)
+            prices = _store_prices(connection, policy_id, event.thresholds)
+            charges = _charge_labelers(connection, event)
+            number = 1 + (connection.scalar(sa.select(sa.func.max(tables.releases.c.number))) or 0)
             record = {
                 "id": f"r{number:04d}-{event.idempotency_key[:8]}",
                 "number": number,
@@ -247,10 +189,11 @@ class Ledger:
                 "settings": json.dumps(dict(event.settings), sort_keys=True),
                 "charged": int(event.charged.sum()),
             }
-            connection.execute(sa.insert(_releases).values(record))
-            _charge_release(connection, str(record["id"]), event)
+            connection.execute(sa.insert(tables.releases).values(record))
+            _charge_release(connection, str(record["id"]), charges)
             body = {"release": record["id"], "mechanism": event.mechanism}
-            body |= {"labels": record["charged"], "labelers": int((event.charged > 0).sum())}
+            body |= {"labels": record["charged"], "labelers": len(charges)}
+            body |= {"charges": verification.charges_digest(charges), "prices": prices}
             _append(connection, "charged", body)
         granted = self.release(str(record["id"]))
         assert granted is not None
@@ -278,21 +221,27 @@ class Ledger:
         `keep` is the release that is about to be resumed, if any.
         """
         reserved = [
-            record for record in self._records(_releases.c.state == "reserved") if record.id != keep
+            record
+            for record in self._records(tables.releases.c.state == "reserved")
+            if record.id != keep
         ]
         for record in reserved:
             with self._writing(epoch) as connection:
-                owed = sa.select(_charges.c.labeler, _charges.c.labels)
-                rows = connection.execute(owed.where(_charges.c.release_id == record.id)).all()
+                owed = sa.select(tables.charges.c.labeler, tables.charges.c.labels)
+                rows = connection.execute(
+                    owed.where(tables.charges.c.release_id == record.id)
+                ).all()
                 give_back = (
-                    sa.update(_labelers)
-                    .where(_labelers.c.labeler == sa.bindparam("who"))
-                    .values(used=_labelers.c.used - sa.bindparam("count"))
+                    sa.update(tables.labelers)
+                    .where(tables.labelers.c.labeler == sa.bindparam("who"))
+                    .values(used=tables.labelers.c.used - sa.bindparam("count"))
                 )
                 if rows:
                     charged = [{"who": row.labeler, "count": row.labels} for row in rows]
                     connection.execute(give_back, charged)
-                connection.execute(sa.delete(_charges).where(_charges.c.release_id == record.id))
+                connection.execute(
+                    sa.delete(tables.charges).where(tables.charges.c.release_id == record.id)
+                )
                 values = {"state": "refunded", "charged": 0}
                 _set_state(connection, record.id, "reserved", values)
                 _append(connection, "refunded", {"release": record.id, "labels": record.charged})
@@ -301,46 +250,12 @@ class Ledger:
     def journal(self) -> list[journal.Entry]:
         """All journal entries, oldest first."""
         with self._reading() as connection:
-            rows = connection.execute(sa.select(_journal).order_by(_journal.c.number)).all()
-        return [journal.Entry(*row) for row in rows]
+            return _entries(connection)
 
     def fault(self) -> str | None:
         """The first thing in the ledger that does not hold, or None."""
-        broken = journal.first_fault(self.journal())
-        if broken:
-            return broken
         with self._reading() as connection:
-            sums = (
-                sa.select(_charges.c.labeler, sa.func.sum(_charges.c.labels).label("total"))
-                .group_by(_charges.c.labeler)
-                .subquery()
-            )
-            total = sa.func.coalesce(sums.c.total, 0)
-            differing = connection.execute(
-                sa.select(_labelers.c.labeler)
-                .join(sums, sums.c.labeler == _labelers.c.labeler, isouter=True)
-                .where(_labelers.c.used != total)
-                .order_by(_labelers.c.labeler)
-                .limit(1)
-            ).scalar()
-            if differing is not None:
-                return (
-                    f"labeler {bytes(differing).hex()}: the charges do not add up to what is used"
-                )
-            by_release = (
-                sa.select(_charges.c.release_id, sa.func.sum(_charges.c.labels).label("total"))
-                .group_by(_charges.c.release_id)
-                .subquery()
-            )
-            total = sa.func.coalesce(by_release.c.total, 0)
-            wrong = connection.execute(
-                sa.select(_releases.c.id)
-                .join(by_release, by_release.c.release_id == _releases.c.id, isouter=True)
-                .where(_releases.c.charged != total)
-                .order_by(_releases.c.number)
-                .limit(1)
-            ).scalar()
-        return f"release {wrong}: its charges do not add up" if wrong else None
+            return verification.first_fault(connection, _entries(connection))
 
     def _check_same_charge(self, event: Event, record: ReleaseRecord) -> None:
         asked = {
@@ -349,8 +264,8 @@ class Ledger:
             if count
         }
         with self._reading() as connection:
-            charges = sa.select(_charges.c.labeler, _charges.c.labels)
-            rows = connection.execute(charges.where(_charges.c.release_id == record.id)).all()
+            charges = sa.select(tables.charges.c.labeler, tables.charges.c.labels)
+            rows = connection.execute(charges.where(tables.charges.c.release_id == record.id)).all()
         granted = {bytes(row.labeler): row.labels for row in rows}
         if any(count > granted.get(labeler, 0) for labeler, count in asked.items()):
             raise LedgerError(
@@ -359,7 +274,7 @@ class Ledger:
 
     def _records(self, condition: sa.ColumnElement[bool]) -> list[ReleaseRecord]:
         with self._reading() as connection:
-            query = sa.select(_releases).where(condition).order_by(_releases.c.number)
+            query = sa.select(tables.releases).where(condition).order_by(tables.releases.c.number)
             rows = connection.execute(query).all()
         return [
             ReleaseRecord(
@@ -371,13 +286,14 @@ class Ledger:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        with _translated(self._engine), self._engine.connect() as connection:
+        """One transaction that sees one state of the ledger."""
+        with _translated(self._engine), self._snapshots.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def _writing(self, epoch: int | None = None) -> Iterator[sa.Connection]:
         """One transaction; with `epoch`, refused if another job has begun since."""
-        with _translated(self._engine), self._engine.begin() as connection:
+        with _writing(self._engine) as connection:
             if epoch is not None and _epoch(connection) != epoch:
                 raise LedgerError("another job has begun in this project; this one cannot go on")
             yield connection
@@ -405,16 +321,38 @@ class LabelerTable:
 def _engine(url: str) -> sa.Engine:
     try:
         engine = sa.create_engine(url)
-    except (sa.exc.ArgumentError, ModuleNotFoundError) as error:
-        raise LedgerError(f"LABELGUARD_LEDGER_URL cannot be used: {error}") from None
+    except (sa.exc.ArgumentError, ValueError, ModuleNotFoundError) as error:
+        # Some of these messages repeat the URL, password and all.
+        why = f" ({error})" if isinstance(error, ModuleNotFoundError) else ""
+        raise LedgerError(
+            f"LABELGUARD_LEDGER_URL is no database URL that can be used here{why}; expected "
+            "sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
+        ) from None
+    if "@" in (engine.url.host or ""):
+        raise LedgerError(
+            "LABELGUARD_LEDGER_URL has more than one @; write those in a password as %40"
+        )
     if engine.dialect.name == "sqlite":
 
         @sa.event.listens_for(engine, "connect")
         def _durable(connection: Any, _: Any) -> None:
-            connection.execute("PRAGMA synchronous = FULL")
+            connection.isolation_level = None  # the driver would begin only at the first change
+            connection.execute("PRAGMA busy_timeout = 60000")
+            connection.execute("PRAGMA synchronous = EXTRA")
             connection.execute("PRAGMA foreign_keys = ON")
 
+        @sa.event.listens_for(engine, "begin")
+        def _begin(connection: sa.Connection) -> None:
+            # A writer locks before it looks: what it checks stays so until it commits.
+            writing = connection.get_execution_options().get("writing", False)
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
     return engine
+
+
+def _place(url: sa.URL) -> str:
+    """A ledger's URL without what may be secret: its password and its options."""
+    return url.set(password=None, query={}).render_as_string()
 
 
 @contextlib.contextmanager
@@ -426,36 +364,50 @@ def _translated(engine: sa.Engine) -> Iterator[None]:
             "a charge would exceed a labeler's allowance; nothing was written"
         ) from None
     except sa.exc.SQLAlchemyError as error:
-        place = engine.url.render_as_string(hide_password=True)
         cause = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise LedgerError(f"the ledger at {place} cannot be used: {cause}") from None
+        for secret in (engine.url.password, *engine.url.query.values()):
+            cause = cause.replace(str(secret), "***") if secret else cause
+        raise LedgerError(f"the ledger at {_place(engine.url)} cannot be used: {cause}") from None
+
+
+@contextlib.contextmanager
+def _writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    with _translated(engine), engine.execution_options(writing=True).begin() as connection:
+        yield connection
+
+
+def _entries(connection: sa.Connection) -> list[journal.Entry]:
+    rows = connection.execute(sa.select(tables.journal).order_by(tables.journal.c.number))
+    return [journal.Entry(*row) for row in rows]
 
 
 def _epoch(connection: sa.Connection) -> int:
-    query = sa.select(_meta.c.value).where(_meta.c.name == "epoch").with_for_update()
+    query = sa.select(tables.meta.c.value).where(tables.meta.c.name == "epoch").with_for_update()
     return int(connection.execute(query).scalar_one())
 
 
 def _next_epoch(connection: sa.Connection) -> int:
     epoch = _epoch(connection) + 1
-    connection.execute(sa.update(_meta).where(_meta.c.name == "epoch").values(value=str(epoch)))
+    connection.execute(
+        sa.update(tables.meta).where(tables.meta.c.name == "epoch").values(value=str(epoch))
+    )
     return epoch
 
 
 def _append(connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
-    query = sa.select(_journal.c.number, _journal.c.digest)
-    last = connection.execute(query.order_by(_journal.c.number.desc()).limit(1)).one_or_none()
+    query = sa.select(tables.journal.c.number, tables.journal.c.digest)
+    last = connection.execute(query.order_by(tables.journal.c.number.desc()).limit(1)).one_or_none()
     number, previous = (last.number + 1, last.digest) if last else (1, journal.GENESIS)
     entry = journal.entry(number, clock.now(), kind, body, previous)
-    connection.execute(sa.insert(_journal).values(vars(entry)))
+    connection.execute(sa.insert(tables.journal).values(vars(entry)))
 
 
 def _policy_id(connection: sa.Connection, policy: Policy) -> int:
     """The stored policy's number; the first charge stores it."""
-    row = connection.execute(sa.select(_policies)).one_or_none()
+    row = connection.execute(sa.select(tables.policies)).one_or_none()
     if row is None:
         values = {"id": 1, "created_at": clock.now(), "settings": policy.to_json()}
-        connection.execute(sa.insert(_policies).values(values))
+        connection.execute(sa.insert(tables.policies).values(values))
         _append(connection, "policy", {"policy": 1, "settings": json.loads(policy.to_json())})
         return 1
     if Policy.from_json(row.settings) != policy:
@@ -463,19 +415,21 @@ def _policy_id(connection: sa.Connection, policy: Policy) -> int:
     return int(row.id)
 
 
-def _store_prices(connection: sa.Connection, policy_id: int, prices: Mapping[int, int]) -> None:
-    stored = set(connection.scalars(sa.select(_prices.c.k).where(_prices.c.policy_id == policy_id)))
-    new = [
-        {"policy_id": policy_id, "k": k, "threshold": str(threshold)}
-        for k, threshold in sorted(prices.items())
-        if k not in stored
-    ]
+def _store_prices(
+    connection: sa.Connection, policy_id: int, prices: Mapping[int, int]
+) -> dict[str, str]:
+    """Store the thresholds of every k that has none; returns what was stored, as text."""
+    stored = set(connection.scalars(sa.select(tables.prices.c.k)))
+    new = {str(k): str(threshold) for k, threshold in prices.items() if k not in stored}
     if new:
-        connection.execute(sa.insert(_prices), new)
+        rows = [{"policy_id": policy_id, "k": int(k), "threshold": t} for k, t in new.items()]
+        connection.execute(sa.insert(tables.prices), rows)
+    return new
 
 
-def _charge_labelers(connection: sa.Connection, event: Event) -> None:
-    known = {bytes(key) for key in connection.scalars(sa.select(_labelers.c.labeler))}
+def _charge_labelers(connection: sa.Connection, event: Event) -> list[tuple[bytes, int, int]]:
+    """Take the places of the event; returns (labeler, capacity, new labels) of who is charged."""
+    known = {bytes(key) for key in connection.scalars(sa.select(tables.labelers.c.labeler))}
     rows = list(
         zip(_keys(event.labelers), event.capacity.tolist(), event.charged.tolist(), strict=True)
     )
@@ -486,31 +440,33 @@ def _charge_labelers(connection: sa.Connection, event: Event) -> None:
     ]
     old = [{"who": key, "count": count} for key, _, count in rows if key in known and count]
     if new:
-        connection.execute(sa.insert(_labelers), new)
+        connection.execute(sa.insert(tables.labelers), new)
     if old:
         connection.execute(
-            sa.update(_labelers)
-            .where(_labelers.c.labeler == sa.bindparam("who"))
-            .values(used=_labelers.c.used + sa.bindparam("count")),
+            sa.update(tables.labelers)
+            .where(tables.labelers.c.labeler == sa.bindparam("who"))
+            .values(used=tables.labelers.c.used + sa.bindparam("count")),
             old,
         )
+    return [row for row in rows if row[2]]
 
 
-def _charge_release(connection: sa.Connection, release_id: str, event: Event) -> None:
-    charges = [
-        {"release_id": release_id, "labeler": key, "labels": count}
-        for key, count in zip(_keys(event.labelers), event.charged.tolist(), strict=True)
-        if count
+def _charge_release(
+    connection: sa.Connection, release_id: str, charges: Sequence[tuple[bytes, int, int]]
+) -> None:
+    rows = [
+        {"release_id": release_id, "labeler": labeler, "labels": labels}
+        for labeler, _, labels in charges
     ]
-    if charges:
-        connection.execute(sa.insert(_charges), charges)
+    if rows:
+        connection.execute(sa.insert(tables.charges), rows)
 
 
 def _set_state(
     connection: sa.Connection, release_id: str, expected: str, values: Mapping[str, Any]
 ) -> None:
-    condition = sa.and_(_releases.c.id == release_id, _releases.c.state == expected)
-    changed = connection.execute(sa.update(_releases).where(condition).values(**values))
+    condition = sa.and_(tables.releases.c.id == release_id, tables.releases.c.state == expected)
+    changed = connection.execute(sa.update(tables.releases).where(condition).values(**values))
     if changed.rowcount != 1:
         raise LedgerError(f"release {release_id} is not {expected}; the ledger has moved on")
 

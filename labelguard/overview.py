@@ -134,6 +134,8 @@ def simulate_to(path: Path, **options: Any) -> dict[str, Any]:
 
     if path.exists():
         raise LabelguardError(f"{path} exists; choose another -o")
+    if not path.absolute().parent.is_dir():
+        raise LabelguardError(f"{path.parent} is no directory; make it or choose another -o")
     try:
         table = simulate(SimulationConfig(**options))
     except ValueError as error:

@@ -145,11 +145,11 @@ class _Job:
         stored = self.ledger.policy()
         self.policy = request.under(stored[1]) if stored else request.first_policy()
         self.notes: list[str] = []
+        self.again = 0
 
     def run(self, source: Input) -> Release:
         staged = self._stage(source)
-        key = self._idempotency_key(staged)
-        record = self.ledger.find(key)
+        key, record = self._request(staged)
         if record and record.state == "committed":
             return self._answer(record, reused=True)
         self._judge(staged)
@@ -184,20 +184,28 @@ class _Job:
         )
 
     def _settings(self) -> dict[str, object]:
-        committed = [r for r in self.ledger.releases() if r.state == "committed"]
         return {
             "mechanism": randomized_response.NAME,
             "mechanism_version": randomized_response.VERSION,
             "format": 1,
             "request": asdict(self.request),
             "exhausted": self.options.exhausted,
-            # Each --again is an event of its own; one that crashed is taken up again.
-            "again": len(committed) if self.options.again else 0,
+            "again": self.again,
         }
 
-    def _idempotency_key(self, staged: Staged) -> str:
-        settings = json.dumps(self._settings(), sort_keys=True).encode()
-        return self.keys.mac("idempotency", staged.public_digest + settings).hex()
+    def _request(self, staged: Staged) -> tuple[str, ReleaseRecord | None]:
+        """The idempotency key of this request, and the release that it made before, if any.
+
+        Each --again is an event of its own, counted per request; one that crashed is taken up.
+        """
+        self.again = 1 if self.options.again else 0
+        while True:
+            settings = json.dumps(self._settings(), sort_keys=True).encode()
+            key = self.keys.mac("idempotency", staged.public_digest + settings).hex()
+            record = self.ledger.find(key)
+            if not self.again or record is None or record.state != "committed":
+                return key, record
+            self.again += 1
 
     def _settle(self, record: ReleaseRecord | None, epoch: int) -> None:
         """Give back what crashed jobs reserved and never used; name those that computed."""
@@ -229,11 +237,13 @@ class _Job:
 
     def _plan(self, staged: Staged, record: ReleaseRecord | None) -> Plan:
         complete = record is not None and (self.project.released / record.id).exists()
+        labelers = self.ledger.labelers(excluding=None if complete else record)
+        self.keys.require_salts(labelers.labelers)
         plan = planning.plan(
             staged,
             self.project,
             self.keys,
-            self.ledger.labelers(excluding=None if complete else record),
+            labelers,
             again=self.options.again,
             finished=record.id if record and complete else None,
             max_labels=self.policy.max_labels_per_labeler,
@@ -248,7 +258,7 @@ class _Job:
                 f"{self.policy.unit} (a ranking is kept or dropped whole)"
             )
         short = int(plan.short.sum())
-        if short and not complete and self.options.exhausted == "refuse":
+        if short and record is None and self.options.exhausted == "refuse":
             raise BudgetExceeded(
                 planning.shortage(plan, self.policy.unit), asked=short + plan.new, left=plan.new
             )
@@ -314,7 +324,7 @@ class _Job:
 
     def _answer(self, record: ReleaseRecord, *, reused: bool = False) -> Release:
         path = self.project.releases / record.id
-        broken = fault(path, record.files)
+        broken = fault(path, record.files) if reused else None
         if broken:
             raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
         if self.options.output:

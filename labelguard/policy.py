@@ -74,6 +74,13 @@ class Request:
     unit: Unit | None = None
     max_labels_per_labeler: int | None = None
 
+    def __post_init__(self) -> None:
+        # ε = 3 and ε = 3.0 are one request: it is recognised by how it is written down.
+        for name in ("epsilon", "delta"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        if self.max_labels_per_labeler is not None:
+            object.__setattr__(self, "max_labels_per_labeler", int(self.max_labels_per_labeler))
+
     def first_policy(self) -> Policy:
         """The policy that the first release of a project writes."""
         given = {name: value for name, value in asdict(self).items() if value is not None}

@@ -94,10 +94,12 @@ class Project:
                 raise ProjectBusy(
                     f"another labelguard job works in {self.state}; run this again when it is done"
                 ) from None
-            shutil.rmtree(self.work, ignore_errors=True)
-            yield
+            try:  # only who holds the project may clear its scratch space
+                shutil.rmtree(self.work, ignore_errors=True)
+                yield
+            finally:
+                shutil.rmtree(self.work, ignore_errors=True)
         finally:
-            shutil.rmtree(self.work, ignore_errors=True)
             os.close(descriptor)
 
 

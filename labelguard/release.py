@@ -23,6 +23,7 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger import Grant
 
 FILES = ("CARD.md", "card.json", "data.parquet")
+_SUMS = "SHA256SUMS"
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,13 @@ class ReleaseWriter:
             self._writer.close()
         if error is None:
             self.hashes = {name: _sha256(self._temporary / name) for name in FILES}
-            sums = "".join(f"{digest}  {name}\n" for name, digest in self.hashes.items())
-            (self._temporary / "SHA256SUMS").write_text(sums, encoding="ascii")
+            (self._temporary / _SUMS).write_text(_sums(self.hashes), encoding="ascii")
             publish_directory(self._temporary, self.final)
+
+
+def _sums(hashes: Mapping[str, str]) -> str:
+    """The text that `sha256sum --check` reads."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
 
 
 def _sha256(path: Path) -> str:
@@ -130,7 +135,8 @@ def read_card(directory: Path) -> dict[str, Any]:
 
 def fault(directory: Path, expected: Mapping[str, str]) -> str | None:
     """The first file of a release that is missing or altered, or None."""
-    for name, digest in expected.items():
+    sums = hashlib.sha256(_sums(expected).encode("ascii")).hexdigest()
+    for name, digest in {**expected, _SUMS: sums}.items():
         path = directory / name
         if not path.is_file():
             return f"{path} is missing"

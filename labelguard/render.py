@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import math
+import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.table import Table
+
+from labelguard.card import budget_of, counted
 
 if TYPE_CHECKING:
     from labelguard.doctor import Check
@@ -20,14 +25,62 @@ if TYPE_CHECKING:
     from labelguard.release import Release
 
 
-def _console() -> Console:
+def _width() -> int:
     # Where nobody watches, lines must not depend on the width of a window that is not there.
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", 100))
-    return Console(width=width, highlight=False, soft_wrap=False)
+    return shutil.get_terminal_size(fallback=(100, 24)).columns
 
 
 def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for what JSON has no number for (a loss multiplier at γ = ½)."""
+    if isinstance(value, Mapping):
+        return {name: _finite(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Names and values side by side; long values are wrapped between words, so paths stay whole."""
+    rows = list(facts)
+    indent = max(len(name) for name, _ in rows) + 2
+    for name, value in rows:
+        wrapped = textwrap.wrap(
+            value,
+            max(_width() - indent, 20),
+            subsequent_indent="  " if value.startswith("· ") else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line, text in enumerate(wrapped or [""]):
+            shown = "" if line else name
+            click.echo(click.style(shown, bold=True) + " " * (indent - len(shown)) + text)
+
+
+def _table(*names: str, right: Sequence[str] = ()) -> Table:
+    """A table with a line of column names; those in `right` hold numbers."""
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in names:
+        table.add_column(name, justify="right" if name in right else "left")
+    return table
+
+
+def _print_table(table: Table) -> None:
+    """A table without the spaces that would fill its lines up."""
+    console = Console(width=_width(), highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _path(path: Path) -> str:
+    """A path as it may be typed here."""
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
 
 
 @contextlib.contextmanager
@@ -54,7 +107,7 @@ def progress() -> Iterator[Progress]:
         )
 
 
-def release(result: Release, *, as_json: bool, next_steps: Sequence[str] = ()) -> None:
+def release(result: Release, *, as_json: bool, next_steps: Sequence[str]) -> None:
     """The summary of a release: whom it protects, what it cost, where it is."""
     for note in result.notes:
         click.echo(f"labelguard: note: {note}", err=True)
@@ -62,19 +115,13 @@ def release(result: Release, *, as_json: bool, next_steps: Sequence[str] = ()) -
         summary = {"id": result.id, "path": str(result.path), "reused": result.reused}
         _print_json(summary | {"card": dict(result.card), "next": list(next_steps)})
         return
-    table = _facts()
-    table.add_row("release", result.id)
-    for name, value in _card_rows(result.card):
-        table.add_row(name, value)
-    table.add_row("where", str(result.path))
-    _console().print(table)
+    _print_facts([*_card_facts(result.card), ("where", _path(result.path))])
     if result.reused:
         click.echo(
-            "This very release was made before: no label was read and nothing was charged. "
-            "To draw the labels anew (a new charge): --again"
+            "This very release was made before: no label was looked at, nothing was charged.\n"
+            "To draw the labels anew, at a new charge: --again"
         )
-    steps = next_steps or (f"labelguard release show {result.id}",)
-    click.echo("Next: " + "\n      ".join(steps))
+    click.echo("Next: " + "\n      ".join(next_steps))
 
 
 def card(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -82,23 +129,27 @@ def card(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         _print_json(value)
         return
-    table = _facts()
-    table.add_row("release", value["release"])
-    for name, text in _card_rows(value):
-        table.add_row(name, text)
-    table.add_row("train with", value["train_with"])
-    table.add_row("not protected", "\n".join(f"· {line}" for line in value["not_protected"]))
-    _console().print(table)
+    _print_facts(
+        [
+            *_card_facts(value),
+            ("train with", value["train_with"]),
+            *(
+                ("" if number else "not protected", f"· {line}")
+                for number, line in enumerate(value["not_protected"])
+            ),
+        ]
+    )
 
 
-def _card_rows(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     privacy, counts = value["privacy"], value["counts"]
     unit = privacy["unit"]
+    yield "release", value["release"]
     yield (
         "guarantee",
-        f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g} for each {unit}, over the project "
-        f"({value['mechanism']}, {privacy['adjacency']})",
+        f"{budget_of(privacy)} for each {unit}, over the project's lifetime",
     )
+    yield "mechanism", f"{value['mechanism']}, adjacency {privacy['adjacency']}"
     yield f"{unit}s", f"{counts['labelers']:,}"
     yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
     yield "  newly charged", f"{counts['charged']:,}"
@@ -106,12 +157,20 @@ def _card_rows(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "  dropped by the bound", f"{counts['dropped_by_bound']:,}"
     yield "  duplicates", f"{counts['duplicates']:,}"
     yield "  identical sides", f"{counts['identical_sides']:,}"
+    if counts["set_aside"]:
+        yield "  bad rows set aside", f"{counts['set_aside']:,}"
+    if counts["released_ties_dropped"]:
+        yield "  released as ties", f"{counts['released_ties_dropped']:,} (left out)"
     flips = value["flip_probability"]
     yield "flip probability", _triple(flips, ".4f")
     multipliers = {k: 1 / (1 - 2 * v) if v < 0.5 else float("inf") for k, v in flips.items()}
     yield "loss multiplier 1/(1−2γ)", _triple(multipliers, ".1f")
     yield "places used", _triple(value["budget"]["used"], ",.0f")
     yield "places left", _triple(value["budget"]["left"], ",.0f")
+
+
+def _number(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _triple(values: Mapping[str, float], style: str) -> str:
@@ -126,10 +185,9 @@ def comparison(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         _print_json(value)
         return
-    title = f"ε = {value['epsilon']:g}, δ = {value['delta']:g}, {value['labels']:,} labels"
-    table = Table(title=title, title_justify="left")
-    for name in ("composition", "ε0 per label", "flip probability", "loss multiplier"):
-        table.add_column(name, justify="left" if name == "composition" else "right")
+    click.echo(f"{budget_of(value)}, {counted(value['labels'], 'label')} of one labeler")
+    numbers = ("ε0 per label", "flip probability", "loss multiplier")
+    table = _table("composition", *numbers, right=numbers)
     for name, row in value["compositions"].items():
         table.add_row(
             name,
@@ -137,7 +195,7 @@ def comparison(value: Mapping[str, Any], *, as_json: bool) -> None:
             f"{row['flip_probability']:.6f}",
             f"{row['loss_multiplier']:.1f}",
         )
-    _console().print(table)
+    _print_table(table)
 
 
 def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -149,21 +207,28 @@ def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
     if policy is None:
         click.echo("Nothing was released yet: the first privatize fixes the policy.")
         return
-    table = _facts()
-    unit = policy["unit"]
-    table.add_row("policy", f"ε = {policy['epsilon']:g}, δ = {policy['delta']:g} for each {unit}")
-    bound = policy["max_labels_per_labeler"]
-    places = f"{bound:,}" if bound else "own number of labels, rounded up to 8, 16, 32, …"
-    table.add_row(f"places of a {unit}", places)
-    table.add_row("composition, ties", f"{policy['composition']}, {policy['ties']}")
-    table.add_row(f"{unit}s", f"{value['labelers']:,}")
-    table.add_row("exhausted", f"{value['exhausted_labelers']:,}")
-    table.add_row("places used", f"{value['used']:,} of {value['places']:,}")
-    for name in ("used", "left"):
-        spread = value[f"{name}_per_labeler"]
-        shown = " / ".join(f"{number:,.0f}" for number in spread.values())
-        table.add_row(f"{name} per {unit}", f"{shown}  (min / quartiles / max)" if shown else "–")
-    _console().print(table)
+    unit, bound = policy["unit"], policy["max_labels_per_labeler"]
+    rounded = "1, 2, 4, …" if unit == "item" else "8, 16, 32, …"
+    _print_facts(
+        [
+            ("policy", f"{budget_of(policy)} for each {unit}"),
+            (
+                f"places per {unit}",
+                f"{bound:,}" if bound else f"own number of labels, rounded up to {rounded}",
+            ),
+            ("composition, ties", f"{policy['composition']}, {policy['ties']}"),
+            (f"{unit}s", f"{value['labelers']:,}"),
+            ("  exhausted", f"{value['exhausted_labelers']:,}"),
+            ("places used", f"{value['used']:,} of {value['places']:,}"),
+            (f"  used per {unit}", _quartiles(value["used_per_labeler"])),
+            (f"  left per {unit}", _quartiles(value["left_per_labeler"])),
+        ]
+    )
+
+
+def _quartiles(spread: Mapping[str, float]) -> str:
+    shown = " / ".join(f"{number:,.0f}" for number in spread.values())
+    return f"{shown}  (min / quartiles / max)" if shown else "–"
 
 
 def labeler(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -171,11 +236,17 @@ def labeler(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         _print_json(value)
         return
-    table = _facts()
-    table.add_row("pseudonym", value["pseudonym"])
-    table.add_row("places used", f"{value['used']:,} of {value['places']:,}")
-    table.add_row("places left", f"{value['left']:,}")
-    _console().print(table)
+    _print_facts(
+        [
+            ("pseudonym", value["pseudonym"]),
+            ("places used", f"{value['used']:,} of {value['places']:,}"),
+            ("places left", f"{value['left']:,}"),
+        ]
+    )
+
+
+_UNSEEN = ("files", "settings", "charges", "prices")
+"""What a journal entry holds for `budget verify`, too long for a table."""
 
 
 def journal(entries: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -183,14 +254,14 @@ def journal(entries: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     if as_json:
         _print_json(entries)
         return
-    table = Table("no.", "at", "what", "details", "digest", box=None, header_style="bold")
+    table = _table("no.", "at", "what", "release", "details", "digest", right=["no."])
     for entry in entries:
-        body = {k: v for k, v in entry["body"].items() if k not in ("files", "settings")}
-        details = ", ".join(f"{key} {value}" for key, value in body.items())
-        table.add_row(
-            str(entry["number"]), entry["at"], entry["kind"], details, entry["digest"][:12]
-        )
-    _console().print(table)
+        body = {k: v for k, v in entry["body"].items() if k not in _UNSEEN}
+        release_id = body.pop("release", "")
+        details = ", ".join(f"{name} {_number(value)}" for name, value in body.items())
+        number, digest = str(entry["number"]), entry["digest"][:12]
+        table.add_row(number, entry["at"], entry["kind"], release_id, details, digest)
+    _print_table(table)
 
 
 def releases(values: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -201,13 +272,14 @@ def releases(values: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     if not values:
         click.echo("No release yet.")
         return
-    table = Table("id", "state", "created", "mechanism", "charged", "rows", box=None)
+    numbers = ("charged", "rows")
+    table = _table("id", "state", "created", "mechanism", *numbers, right=numbers)
     for value in values:
         rows = "–" if value["rows"] is None else f"{value['rows']:,}"
         charged = f"{value['charged']:,}"
         shown = (value["id"], value["state"], value["created_at"], value["mechanism"])
         table.add_row(*shown, charged, rows)
-    _console().print(table)
+    _print_table(table)
 
 
 def verdict(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -215,10 +287,9 @@ def verdict(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         _print_json(value)
     elif value["ok"]:
-        counted = [
-            f"{v:,} {k.replace('_', ' ')}" for k, v in value.items() if k not in ("ok", "fault")
-        ]
-        click.echo(f"Everything holds: {', '.join(counted)}.")
+        nouns = (("journal_entries", "journal entry"), ("releases", "release"))
+        found = [counted(value[name], noun) for name, noun in nouns if name in value]
+        click.echo(f"Everything holds: {', '.join(found)}.")
     else:
         click.echo(f"labelguard: {value['fault']}", err=True)
     if not value["ok"]:
@@ -238,14 +309,7 @@ def checks(values: Sequence[Check], *, as_json: bool) -> None:
     if as_json:
         _print_json([asdict(value) for value in values])
         return
-    table = Table(box=None, show_header=False)
+    indent = max(len(value.name) for value in values)
     for value in values:
-        table.add_row("ok" if value.ok else "FAULT", value.name, value.detail)
-    _console().print(table)
-
-
-def _facts() -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
+        mark = "ok   " if value.ok else "FAULT"
+        click.echo(f"{mark}  {value.name:<{indent}}  {value.detail}")

@@ -9,19 +9,26 @@ from __future__ import annotations
 import csv
 import glob
 import io
+import json
+import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from labelguard import canonical
 from labelguard.errors import InvalidLabels
+from labelguard.unreadable import LONG_LINE, NOT_UTF8, OURS
 
 Input: TypeAlias = Any
-"""A path or glob (str, Path), a table (pyarrow, polars, pandas), or a sequence of paths."""
+"""A path or glob (str, Path), a table (pyarrow, polars, pandas), or a sequence of these."""
+
+Opener: TypeAlias = Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelation]
 
 _FORMATS = {
     ".parquet": "parquet",
@@ -32,43 +39,111 @@ _FORMATS = {
     ".ndjson": "jsonl",
     ".arrow": "arrow",
 }
-_COMPRESSIONS = {".gz", ".zst"}
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _SUPPORTED = "Parquet, CSV, JSONL (.gz, .zst), or a Hugging Face dataset directory"
+_MAX_LINE = 32 << 20
 
 
 @dataclass(frozen=True)
 class Part:
-    """One file or table: its name in messages and how to open it as a relation, from its start."""
+    """One file or table: its name in messages and how to open it as a relation, from its start.
+
+    `partitions` are the columns that its directories spell out (`labeler_id=7/…`).
+    """
 
     name: str
-    open: Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelation]
+    open: Opener
+    partitions: frozenset[str] = frozenset()
 
 
 def parts(source: Input) -> list[Part]:
     """The parts of an input, in a fixed order; raises `InvalidLabels` if there are none."""
-    if isinstance(source, str | Path):
-        return _path_parts(str(source))
+    items = list(_flat(source))
+    found: list[Part] = []
+    for number, item in enumerate(items, 1):
+        if isinstance(item, str | Path):
+            found += _path_parts(str(item))
+        else:
+            name = "table" if len(items) == 1 else f"table {number}"
+            found.append(Part(name, _opener(_as_arrow(item, name))))
+    if not found:
+        raise InvalidLabels("no input: the list of files or tables is empty")
+    return found
+
+
+def _flat(source: Input) -> Iterator[Any]:
     if isinstance(source, list | tuple):
-        return [part for item in source for part in parts(item)]
-    return [Part("table", _opener(_as_arrow(source)))]
+        for item in source:
+            yield from _flat(item)
+    else:
+        yield source
 
 
-def _as_arrow(table: Any) -> pa.Table:
-    if isinstance(table, pa.Table):
-        return table
-    if isinstance(table, pa.RecordBatch):
-        return pa.Table.from_batches([table])
-    if hasattr(table, "__arrow_c_stream__"):
-        return pa.table(table)
-    raise InvalidLabels(
-        f"expected a path or a table (pyarrow, polars, pandas), found {type(table).__name__}"
-    )
+def _as_arrow(table: Any, name: str) -> pa.Table:
+    # A stream could be read only once, but rows that are set aside are read a second time.
+    if isinstance(table, pa.RecordBatchReader) or not (
+        isinstance(table, pa.Table | pa.RecordBatch) or hasattr(table, "__arrow_c_stream__")
+    ):
+        raise InvalidLabels(
+            f"expected a path or a table (pyarrow, polars, pandas), found {type(table).__name__}"
+        )
+    try:
+        converted = pa.table(table)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        column = re.search(r"failed for column (.+) with type", str(error))
+        where = f"{name} column {column[1]}" if column else name
+        raise InvalidLabels(
+            f"{where}: values of several types, or text that is not UTF-8; give each column one"
+        ) from None
+    _distinct(converted.column_names, name)
+    start = 0
+    for batch in converted.to_batches():
+        problem = _damage(batch, start)
+        if problem:
+            raise InvalidLabels(f"{name} {problem}")
+        start += batch.num_rows
+    return converted
 
 
-def _opener(
-    table: pa.Table | Callable[[], pa.RecordBatchReader],
-) -> Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelation]:
-    return lambda connection: connection.from_arrow(table() if callable(table) else table)
+def _damage(batch: pa.RecordBatch, start: int) -> str | None:
+    """Where a batch that begins at row `start` breaks the Arrow format (DuckDB does not look)."""
+    for column, values in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            row = re.match(r"Invalid UTF8 sequence at string index (\d+)", str(error))
+            where = f"row {start + int(row[1]) + 1}: column {column}" if row else f"column {column}"
+            text = "UTF8" in str(error)
+            return f"{where}: {NOT_UTF8 if text else 'damaged data'}"
+    return None
+
+
+def _opener(table: pa.Table | Callable[[], pa.RecordBatchReader]) -> Opener:
+    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        source = table() if callable(table) else table
+        try:
+            return connection.from_arrow(source)
+        except duckdb.NotImplementedException:
+            return connection.from_arrow(_readable_columns(source, connection))
+
+    return opened
+
+
+def _readable_columns(
+    source: pa.Table | pa.RecordBatchReader, connection: duckdb.DuckDBPyConnection
+) -> pa.Table | pa.RecordBatchReader:
+    """The source without columns of types that DuckDB lacks (they hold no label or text)."""
+    names = []
+    for name in source.schema.names:
+        try:
+            connection.from_arrow(pa.schema([source.schema.field(name)]).empty_table())
+            names.append(name)
+        except duckdb.NotImplementedException:
+            continue
+    if isinstance(source, pa.Table):
+        return source.select(names)
+    schema = pa.schema([source.schema.field(name) for name in names])
+    return pa.RecordBatchReader.from_batches(schema, (batch.select(names) for batch in source))
 
 
 def _path_parts(pattern: str) -> list[Part]:
@@ -76,17 +151,14 @@ def _path_parts(pattern: str) -> list[Part]:
     if path.is_dir():
         return _directory_parts(path)
     if path.is_file():
-        return [_file_part(path, partitioned=False)]
+        return [_file_part(path)]
     # Path.glob takes no absolute patterns.
     matches = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
     if not matches:
-        raise InvalidLabels(f"{pattern}: no such file or directory")
+        raise InvalidLabels(f"{_name(path)}: no such file or directory")
     found = []
     for match in matches:
-        if match.is_dir():
-            found += _directory_parts(match)
-        else:
-            found.append(_file_part(match, partitioned=True))
+        found += _directory_parts(match) if match.is_dir() else [_file_part(match)]
     return found
 
 
@@ -94,98 +166,190 @@ def _directory_parts(directory: Path) -> list[Part]:
     files = sorted(
         path
         for path in directory.rglob("*")
-        if path.is_file() and _format(path) and not path.name.startswith((".", "_"))
+        if path.is_file()
+        and _format(path)
+        and not path.name.startswith((".", "_"))
+        and not (path.suffix == ".arrow" and _is_cache(path))
     )
     if not files:
-        raise InvalidLabels(f"{directory}: no readable file in it; expected {_SUPPORTED}")
-    return [_file_part(path, partitioned=True) for path in files]
+        raise InvalidLabels(f"{_name(directory)}: no readable file in it; expected {_SUPPORTED}")
+    return [_file_part(path) for path in files]
+
+
+def _is_cache(path: Path) -> bool:
+    """Whether an Arrow file is a leftover of `datasets`, not data of its directory."""
+    state = path.with_name("state.json")
+    try:
+        listed = json.loads(state.read_bytes())["_data_files"]
+        return path.name not in [file["filename"] for file in listed]
+    except (OSError, ValueError, KeyError, TypeError):
+        return path.name.startswith("cache-")
 
 
 def _format(path: Path) -> str | None:
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSIONS:
-        suffixes.pop()
-    return _FORMATS.get(suffixes[-1]) if suffixes else None
+    compressed = bool(suffixes) and suffixes[-1] in _COMPRESSIONS
+    kind = _FORMATS.get(suffixes[-2 if compressed else -1]) if len(suffixes) > compressed else None
+    return None if compressed and kind not in ("csv", "jsonl") else kind
 
 
-def _file_part(path: Path, *, partitioned: bool) -> Part:
+def _file_part(path: Path) -> Part:
     kind = _format(path)
     if kind is None:
-        raise InvalidLabels(f"{path}: unknown file type; expected {_SUPPORTED}")
+        raise InvalidLabels(f"{_name(path)}: unknown file type; expected {_SUPPORTED}")
     if path.stat().st_size == 0:
-        raise InvalidLabels(f"{path}: the file is empty")
+        raise InvalidLabels(f"{_name(path)}: the file is empty")
+    opener = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl, "arrow": _arrow}[kind](path)
     if kind == "arrow":
-        return Part(str(path), _opener(lambda: _arrow_reader(path)))
-    query = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl}[kind]
-    return Part(str(path), lambda connection: query(connection, path, partitioned))
+        return Part(_name(path), opener)
+    keys = frozenset(folder.partition("=")[0] for folder in path.parts[:-1] if "=" in folder)
+    return Part(_name(path), opener, keys)
 
 
-def _arrow_reader(path: Path) -> pa.RecordBatchReader:
-    # `datasets` writes the stream format; the file format serves others.
-    source = pa.memory_map(str(path))
-    try:
-        return pa.ipc.open_stream(source)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        file = pa.ipc.open_file(source)
-        batches = (file.get_batch(index) for index in range(file.num_record_batches))
-        return pa.RecordBatchReader.from_batches(file.schema, batches)
+def _name(path: Path) -> str:
+    """A path as messages show it (a file name may hold any bytes, even line breaks)."""
+    text = os.fsencode(path).decode("utf-8", "replace")
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
-def _parquet(
-    connection: duckdb.DuckDBPyConnection, path: Path, partitioned: bool
-) -> duckdb.DuckDBPyRelation:
-    return connection.sql(
-        f"FROM read_parquet({literal(_escape(path))}, hive_partitioning={partitioned}, "
+def _arrow(path: Path) -> Opener:
+    def checked(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
+        def run() -> Iterator[pa.RecordBatch]:
+            start = 0
+            for batch in batches:
+                problem = _damage(batch, start)
+                if problem:
+                    raise pa.ArrowInvalid(f"{OURS}{problem}{OURS}")
+                start += batch.num_rows
+                yield batch
+
+        return pa.RecordBatchReader.from_batches(schema, run())
+
+    def reader() -> pa.RecordBatchReader:
+        # `datasets` writes the stream format; the file format serves others.
+        source = pa.memory_map(str(path))
+        try:
+            stream = pa.ipc.open_stream(source)
+        except pa.ArrowInvalid:
+            source.seek(0)
+            file = pa.ipc.open_file(source)
+            batches = (file.get_batch(index) for index in range(file.num_record_batches))
+            return checked(file.schema, batches)
+        return checked(stream.schema, stream)
+
+    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        _distinct(reader().schema.names, _name(path))
+        return _opener(reader)(connection)
+
+    return opened
+
+
+def _parquet(path: Path) -> Opener:
+    query = (
+        f"FROM read_parquet({literal(_escape(path))}, hive_partitioning=true, "
         "hive_types_autocast=false)"
     )
 
+    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        _distinct(pq.read_schema(path).names, _name(path))
+        return connection.sql(query)
 
-def _csv(
-    connection: duckdb.DuckDBPyConnection, path: Path, partitioned: bool
-) -> duckdb.DuckDBPyRelation:
+    return opened
+
+
+def _csv(path: Path) -> Opener:
     # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
-    names, delimiter = _csv_header(path)
-    columns = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in names)
-    return connection.sql(
-        f"FROM read_csv({literal(_escape(path))}, auto_detect=false, header=true, "
-        f"delim={literal(delimiter)}, quote='\"', escape='\"', strict_mode=true, "
-        f"max_line_size=67108864, columns={{{columns}}}, hive_partitioning={partitioned})"
-    )
+    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        names, delimiter = _csv_header(path)
+        if _ends_in_long_line(path):  # DuckDB leaves such a line out without a word.
+            raise InvalidLabels(f"{_name(path)}: its last {LONG_LINE}")
+        columns = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in names)
+        return connection.sql(
+            f"FROM read_csv({literal(_escape(path))}, auto_detect=false, header=true, "
+            f"delim={literal(delimiter)}, quote='\"', escape='\"', strict_mode=true, "
+            f"max_line_size={_MAX_LINE}, buffer_size={_MAX_LINE}, columns={{{columns}}}, "
+            "hive_partitioning=true, hive_types_autocast=false)"
+        )
+
+    return opened
 
 
 def _csv_header(path: Path) -> tuple[list[str], str]:
-    compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
+    compression = _COMPRESSIONS.get(path.suffix.lower())
+    with pa.input_stream(str(path), compression=compression) as stream:
+        text = stream.read(1 << 20)
     try:
-        with pa.input_stream(str(path), compression=compression) as stream:
-            line = stream.read(1 << 20).split(b"\n", 1)[0].decode("utf-8-sig")
+        line = re.split(rb"\r|\n", text, maxsplit=1)[0].decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InvalidLabels(f"{path}: the header is not UTF-8 text") from None
+        raise InvalidLabels(f"{_name(path)}: the header is not UTF-8 text") from None
     delimiter = max(",\t;", key=line.count)
     names = next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
-    if not names or len(set(names)) != len(names) or not all(names):
-        raise InvalidLabels(f"{path}: the header must name every column once")
+    if not names or not all(names):
+        raise InvalidLabels(f"{_name(path)}: the first line must name every column")
+    _distinct(names, _name(path))
     return names, delimiter
 
 
-def _jsonl(
-    connection: duckdb.DuckDBPyConnection, path: Path, partitioned: bool
-) -> duckdb.DuckDBPyRelation:
+def _ends_in_long_line(path: Path) -> bool:
+    if path.stat().st_size <= _MAX_LINE:
+        return False
+    with path.open("rb") as file:
+        file.seek(-_MAX_LINE, os.SEEK_END)
+        return len(file.read().rstrip().splitlines()) < 2
+
+
+def _distinct(names: Sequence[str], where: str) -> None:
+    if not names:
+        raise InvalidLabels(f"{where}: no columns in the input")
+    folded = [name.lower() for name in names]
+    for index, name in enumerate(folded):
+        if name in folded[:index]:
+            raise InvalidLabels(
+                f"{where}: two columns are named {names[index]} (upper and lower case are one); "
+                "rename one"
+            )
+
+
+def _jsonl(path: Path) -> Opener:
     # Two readings: the first finds which columns are nested; the second reads all others as text,
     # because guessed types rewrite ids ("007", "2024-1-1", upper-case UUIDs).
-    name = literal(_escape(path))
     options = (
-        f"format='newline_delimited', maximum_object_size=67108864, hive_partitioning={partitioned}"
+        f"{literal(_escape(path))}, format='newline_delimited', "
+        f"maximum_object_size={_MAX_LINE}, hive_partitioning=true, hive_types_autocast=false"
     )
-    guessed = connection.sql(f"FROM read_json({name}, {options}, sample_size=-1)")
-    columns = ", ".join(
-        f"{literal(column)}: {literal(str(kind) if kind.id in _NESTED else 'VARCHAR')}"
-        for column, kind in zip(guessed.columns, guessed.types, strict=True)
-    )
-    return connection.sql(f"FROM read_json({name}, {options}, columns={{{columns}}})")
+    found: dict[str, str] = {}
+
+    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        if not found:
+            found.update(_json_columns(connection, options, _name(path)))
+        columns = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in found.items())
+        return connection.sql(f"FROM read_json({options}, columns={{{columns}}})")
+
+    return opened
 
 
-_NESTED = ("list", "struct", "map")
+def _json_columns(
+    connection: duckdb.DuckDBPyConnection, options: str, where: str
+) -> dict[str, str]:
+    """The columns of a JSONL file and the types to read them as."""
+    guessed = connection.sql(
+        f"FROM read_json({options}, sample_size=-1, map_inference_threshold=-1, "
+        "field_appearance_threshold=0)"
+    )
+    if guessed.columns[0] == "json":  # DuckDB's name for what is not an object.
+        if guessed.limit(1).fetchall():
+            raise InvalidLabels(f"{where}: not JSONL; every line must hold one object")
+        raise InvalidLabels(f"{where}: no rows in the input")
+    kinds = {
+        name: canonical.json_type(kind)
+        for name, kind in zip(guessed.columns, guessed.types, strict=True)
+    }
+    mixed = [name for name, kind in kinds.items() if kind == "MIXED"]
+    if mixed:  # Numbers and texts go together as text, but lists or objects do not.
+        checks = [f"bool_or(json_type({identifier(n)}) IN ('ARRAY', 'OBJECT'))" for n in mixed]
+        nested = guessed.aggregate(", ".join(checks)).fetchall()[0]
+        kinds |= {n: "JSON" if is_so else "VARCHAR" for n, is_so in zip(mixed, nested, strict=True)}
+    return kinds
 
 
 def literal(text: str) -> str:
@@ -201,29 +365,3 @@ def identifier(name: str) -> str:
 def _escape(path: Path) -> str:
     # DuckDB reads *, ? and [ in file names as globs.
     return re.sub(r"([*?\[])", r"[\1]", str(path))
-
-
-def readable(error: duckdb.Error | pa.ArrowException | OSError, name: str) -> InvalidLabels:
-    """A reader's error as ours: the file, the line if known, the kind of fault, no content."""
-    text = str(error)
-    line = re.search(r"(?:on Line: |in line )(\d+)", text)
-    where = f"{name} line {line[1]}" if line else name
-    for sign, meaning in _FAULTS:
-        if sign in text.lower():
-            return InvalidLabels(f"{where}: {meaning}")
-    return InvalidLabels(f"{where}: cannot be read; the file is damaged or not what its name says")
-
-
-_FAULTS: Iterable[tuple[str, str]] = (
-    ("unterminated quote", "a quote is opened and never closed"),
-    ("expected number of columns", "a row has more or fewer fields than the header"),
-    ("invalid unicode", "not UTF-8 text; convert the file to UTF-8"),
-    ("invalid utf-8", "not UTF-8 text; convert the file to UTF-8"),
-    ("not utf-8", "not UTF-8 text; convert the file to UTF-8"),
-    ("malformed json", "not valid JSON; every line must hold one object"),
-    ("magic bytes", "not a complete Parquet file (truncated?)"),
-    ("parquet", "not a complete Parquet file (truncated?)"),
-    ("maximum line size", "a line is longer than 64 MiB"),
-    ("maximum_object_size", "a line is longer than 64 MiB"),
-    ("permission denied", "permission denied"),
-)

@@ -10,27 +10,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelguard import block128, labels, segments, sources
+from labelguard import block128, labels, scan, segments, sources
 from labelguard.block128 import Blocks
 from labelguard.errors import InvalidLabels
 from labelguard.keys import KeyRing
 from labelguard.labels import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
 from labelguard.parallel import read_ahead
 from labelguard.segments import BucketWriter
-from labelguard.sources import Input, Part
+from labelguard.sources import Input
 
-_BATCH_BYTES = 48 << 20
-_MAX_BATCH_ROWS = 262_144
 _LABEL_FAULT = 100
 
 
@@ -63,6 +60,7 @@ class Staged:
     public_digest: bytes = b""
     content_type: pa.DataType = field(default_factory=pa.string)
     layouts: set[str] = field(default_factory=set)
+    pairs_of_rankings: bool = False
     rankings: bool = False
     given_ids: bool = False
     timed: bool = False
@@ -101,27 +99,6 @@ class StagingOptions:
     """Empty, or `drop` / `half`, where tie status was declared public."""
 
 
-def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
-    """A DuckDB engine in memory that fetches nothing and spills into `scratch`."""
-    return duckdb.connect(
-        config={
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "memory_limit": "1GB",
-            "temp_directory": str(scratch),
-            "preserve_insertion_order": True,
-        }
-    )
-
-
-def _cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """A connection of its own to the same engine: counts in UTC, reads ahead by 128 MB."""
-    cursor = connection.cursor()
-    cursor.execute("SET TimeZone = 'UTC'").fetchall()
-    cursor.execute("SET streaming_buffer_size = '128MB'").fetchall()
-    return cursor
-
-
 def stage(
     source: Input,
     directory: Path,
@@ -140,48 +117,21 @@ def stage(
     with (
         BucketWriter(staged.rows_directory) as rows,
         BucketWriter(staged.texts_directory) as texts,
-        connect(directory / "spill") as connection,
+        scan.connect(directory / "spill") as connection,
     ):
-        for part in parts:
-            for batch in read_ahead(_batches(part, connection, stager)):
+        # Every part is looked at before any is read: a wrong column in the last file shows at
+        # once, and chats whose members differ from file to file get one type.
+        layouts = [scan.look(part, connection, options.reading) for part in parts]
+        content = scan.common_content(parts, layouts)
+        for part, layout in zip(parts, layouts, strict=True):
+            stager.begin(part.name, layout)
+            for batch in read_ahead(scan.batches(part, connection, labels.query(layout, content))):
                 stager.take(part.name, batch, rows, texts)
                 progress(part.name, staged.rows_read)
     if not staged.rows_read:
         raise InvalidLabels(f"{parts[0].name}: no rows in the input")
     staged.public_digest = stager.public_digest()
     return staged
-
-
-def _batches(
-    part: Part, connection: duckdb.DuckDBPyConnection, stager: _Stager
-) -> Iterator[pa.RecordBatch]:
-    """The canonical batches of one part; reader errors become ours."""
-    try:
-        relation = part.open(_cursor(connection))
-        layout = labels.layout(relation, part.name, stager.options.reading)
-        stager.begin(part.name, layout)
-        size = _batch_rows(relation, layout)
-        yield from _query(part.open(_cursor(connection)), layout.query).to_arrow_reader(size)
-    except (duckdb.Error, pa.ArrowException, UnicodeError) as error:
-        raise sources.readable(error, part.name) from None
-
-
-def _batch_rows(relation: duckdb.DuckDBPyRelation, layout: Layout) -> int:
-    """Rows that make a batch of about 48 MiB, judged by the first thousand."""
-    content = [name for role, name in layout.columns.items() if role not in labels.PRIVATE_ROLES]
-    length = " + ".join(f"coalesce(strlen({sources.identifier(c)}::VARCHAR), 0)" for c in content)
-    if layout.kind == "ranking":
-        length = f"({length}) * len({sources.identifier(layout.columns['responses'])})"
-    query = f"SELECT avg({length}) FROM (FROM part LIMIT 1000)"
-    width = float(_query(relation, query).fetchall()[0][0] or 1)
-    return int(np.clip(_BATCH_BYTES / width, 2048, _MAX_BATCH_ROWS))
-
-
-def _query(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
-    """The result of a SELECT in which the relation is named `part`."""
-    result = relation.query("part", query)
-    assert result is not None  # None is for statements without a result
-    return result
 
 
 class _Stager:
@@ -194,7 +144,6 @@ class _Stager:
         self._keys = keys
         self._labelers: dict[str, int] = {}
         self._labeler_keys = np.zeros((0, 2), np.uint64)
-        self._schema: pa.Schema | None = None
         self._part_rows = 0
 
     def begin(self, name: str, layout: Layout) -> None:
@@ -202,6 +151,7 @@ class _Stager:
         staged, columns = self.staged, layout.columns
         shape = {
             "chat": layout.chat,
+            "pairs_of_rankings": layout.kind == "ranking",
             "rankings": layout.kind == "ranking" or "ranking_id" in columns,
             "given_ids": "item_id" in columns,
             "timed": "submitted_at" in columns,
@@ -261,7 +211,8 @@ class _Stager:
         names = ["prompt", "first", "second", *(["item_id"] if self.staged.given_ids else [])]
         for key in names:
             table = table.append_column(key, batch[key])
-        texts.append(self._fixed(name, table), segments.bucket_of(items))
+        self.staged.content_type = table.schema.field("prompt").type
+        texts.append(table, segments.bucket_of(items))
 
     def _record(self, public: dict[str, NDArray[np.generic]]) -> None:
         """Digest each column on its own, so that batch boundaries do not matter."""
@@ -277,12 +228,14 @@ class _Stager:
         """Drop identical sides and (if asked) public ties; judge faults; keep the rest."""
         staged, public_ties = self.staged, self.options.public_ties
         start = self._part_rows
-        ranking = "source_row" in batch.schema.names
-        numbers = (
-            batch["source_row"].to_numpy() if ranking else np.arange(start, start + batch.num_rows)
-        )
+        if staged.pairs_of_rankings:  # Rows are counted as the file has them, not as pairs.
+            numbers = batch["source_row"].to_numpy()
+            counted = batch["pair"].to_numpy() == 0
+        else:
+            numbers = np.arange(start, start + batch.num_rows)
+            counted = np.ones(batch.num_rows, dtype=bool)
         self._part_rows += batch.num_rows
-        staged.rows_read += batch.num_rows
+        staged.rows_read += int(counted.sum())
         fault = batch["fault"].to_numpy()
         label = batch["label"].to_numpy()
         sound = fault == 0
@@ -298,7 +251,7 @@ class _Stager:
             staged.label_faults.append(
                 self._fault(name, int(numbers[index]), LABEL_FAULTS[int(label[index])])
             )
-        staged.label_fault_count += int(invalid.sum())
+        staged.label_fault_count += int((invalid & counted).sum())
         keep = sound
         if self.options.quarantine:
             bad = np.unique(numbers[~sound | invalid])
@@ -314,7 +267,7 @@ class _Stager:
 
     def _fault(self, part: str, row: int, fault: tuple[str, str]) -> Fault:
         role, reason = fault
-        column = self._layout.columns.get(role, role)
+        column = " or ".join(self._layout.columns.get(r, r) for r in role.split(" or "))
         return Fault(part, row + 1, column, reason)
 
     def _labeler_blocks(self, batch: pa.RecordBatch) -> Blocks:
@@ -332,20 +285,6 @@ class _Stager:
         codes = np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
         keys: Blocks = self._labeler_keys[codes[encoded.indices.to_numpy()]]
         return keys
-
-    def _fixed(self, name: str, table: pa.Table) -> pa.Table:
-        """One schema for all parts (a JSON chat may lack a member that another one has)."""
-        if self._schema is None:
-            self._schema = table.schema
-            self.staged.content_type = table.schema.field("prompt").type
-        if table.schema == self._schema:
-            return table
-        try:
-            return table.cast(self._schema)
-        except (pa.ArrowException, ValueError):
-            raise InvalidLabels(
-                f"{name}: its texts have another type than those of the files before it"
-            ) from None
 
 
 def _halves(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:

@@ -1,0 +1,135 @@
+"""Writes docs/cli.md, the reference of the command line, from the commands' own help.
+
+    python docs/generate_cli.py
+
+A test compares the file with what this writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from labelguard.cli import main
+
+PAGE = Path(__file__).with_name("cli.md")
+_WIDTH = 80
+
+EXIT_CODES = {
+    0: "done",
+    1: "an error, or something that does not hold (`verify`, `doctor`)",
+    2: "wrong usage, or an extra that is not installed",
+    3: "labelers are exhausted; nothing was charged or released",
+    4: "another job works in the project",
+}
+
+# Top-level keys of `--json`, in this order; a test checks them against the commands.
+JSON_KEYS = {
+    "account rr": ["epsilon", "delta", "labels", "compositions"],
+    "budget show": [
+        "policy",
+        "labelers",
+        "places",
+        "used",
+        "left",
+        "exhausted_labelers",
+        "left_per_labeler",
+        "used_per_labeler",
+    ],
+    "budget labeler": ["pseudonym", "places", "used", "left"],
+    "budget verify": ["ok", "fault", "journal_entries", "releases"],
+    "demo": ["id", "path", "reused", "card", "next"],
+    "privatize": ["id", "path", "reused", "card", "next"],
+    "release show": [
+        "release",
+        "labelguard",
+        "format",
+        "created_at",
+        "kind",
+        "mechanism",
+        "mechanism_version",
+        "privacy",
+        "counts",
+        "flip_probability",
+        "budget",
+        "train_with",
+        "not_protected",
+    ],
+    "release verify": ["ok", "fault", "releases"],
+    "simulate": ["path", "rows", "columns"],
+}
+# The same for each entry of the list that these commands print.
+JSON_ENTRY_KEYS = {
+    "budget journal": ["number", "at", "kind", "body", "previous", "digest"],
+    "doctor": ["name", "ok", "detail"],
+    "release list": ["id", "state", "created_at", "mechanism", "charged", "rows", "path"],
+}
+
+_HEAD = """\
+# Command line
+
+Generated from `labelguard --help` by `python docs/generate_cli.py`; do not edit by hand.
+
+Results go to standard output; notes, errors and progress go to standard error. An error is one
+line that says what is wrong, where, and what to do; it never holds a label.
+
+| exit code | meaning |
+|---|---|
+"""
+
+_JSON_HEAD = """\
+## JSON output
+
+Every command with `--json` prints one JSON document: an object, or a list of objects.
+
+| command | prints | keys |
+|---|---|---|
+"""
+
+
+def commands(
+    command: click.Command = main, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command of this project with its path (`("account", "rr")`), groups before members."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            # Other packages may add commands of their own; they are not ours to document.
+            if child and child.callback and child.callback.__module__.startswith("labelguard"):
+                yield from commands(child, (*path, name))
+
+
+def help_text(path: tuple[str, ...], command: click.Command) -> str:
+    """What `--help` prints on a terminal of 80 columns."""
+    context = click.Context(
+        command,
+        info_name=" ".join(["labelguard", *path]),
+        terminal_width=_WIDTH,
+        max_content_width=_WIDTH,
+        help_option_names=["-h", "--help"],
+    )
+    return command.get_help(context)
+
+
+def page() -> str:
+    """The text of docs/cli.md."""
+    codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in EXIT_CODES.items())
+    sections = "".join(
+        f"\n## {' '.join(['labelguard', *path])}\n\n```text\n{help_text(path, command)}\n```\n"
+        for path, command in commands()
+    )
+    rows = [(name, "object", keys) for name, keys in JSON_KEYS.items()]
+    rows += [(name, "list", keys) for name, keys in JSON_ENTRY_KEYS.items()]
+    table = "".join(
+        f"| `{name}` | {kind} | {', '.join(f'`{key}`' for key in keys)} |\n"
+        for name, kind, keys in sorted(rows)
+    )
+    return f"{_HEAD}{codes}{sections}\n{_JSON_HEAD}{table}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,273 @@
+"""What people and programs read: the text of every command, its JSON, and its exit code.
+
+The texts are in tests/golden; `UPDATE_GOLDEN=1 pytest tests/test_cli_golden.py` writes them anew.
+Only the clock and the source of random bytes are replaced, so ids and counts are those of real
+runs with one fixed key.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from labelguard import clock, keys
+from labelguard.cli import main
+
+GOLDEN = Path(__file__).parent / "golden"
+REFERENCE = Path(__file__).parents[1] / "docs" / "generate_cli.py"
+
+Run = Callable[..., Result]
+PRIVATIZE = ("privatize", "labels.parquet", "--epsilon", "3", "--delta", "1e-5")
+SIMULATE = (
+    "simulate",
+    "-o",
+    "labels.parquet",
+    "--labelers",
+    "5",
+    "--labels",
+    "60",
+    "--items",
+    "20",
+)
+
+
+def reference() -> ModuleType:
+    """docs/generate_cli.py, which documents the JSON of every command."""
+    spec = importlib.util.spec_from_file_location("generate_cli", REFERENCE)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command in an empty directory, at a fixed time, with reproducible keys."""
+    count = 0
+
+    def counted(size: int) -> bytes:
+        nonlocal count
+        count += 1
+        return hashlib.shake_256(f"random bytes {count}".encode()).digest(size)
+
+    monkeypatch.setattr(keys, "random_bytes", counted)
+    monkeypatch.setattr(clock, "now", lambda: "2030-01-02T03:04:05Z")
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("LABELGUARD_PROJECT", "LABELGUARD_KEYS", "LABELGUARD_LEDGER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> Result:
+        return CliRunner().invoke(main, list(arguments))
+
+    return command
+
+
+@pytest.fixture
+def project(run: Run) -> Run:
+    """The same, in a project with one release of 60 simulated labels."""
+    for command in (SIMULATE, ("init",), PRIVATIZE):
+        assert run(*command).exit_code == 0
+    return run
+
+
+def compare(name: str, result: Result, shown: Callable[[str], str] = str) -> None:
+    """Compare what a command that succeeded printed with tests/golden/NAME.txt.
+
+    The directory and trailing spaces are left out, and whatever `shown` masks.
+    """
+    assert result.exit_code == 0, result.output
+    text = shown(result.output)
+    directories = sorted({str(Path.cwd()), os.path.realpath(Path.cwd())}, key=len, reverse=True)
+    for directory in directories:
+        text = text.replace(directory, "DIR")
+    text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), f"if meant: UPDATE_GOLDEN=1 pytest {__file__}"
+
+
+def without_versions(text: str) -> str:
+    """The doctor's findings without what depends on the machine."""
+    text = re.sub(r"(?m)^( *ok +[\w-]+ +)\d+\.\d+\S*$", r"\1VERSION", text)
+    text = re.sub(r"(?m)^( *ok +system +)\S+$", r"\1SYSTEM", text)
+    return re.sub(r"(?m)^( *ok +extras +).*$", r"\1EXTRAS", text)
+
+
+def without_digests(text: str) -> str:
+    """The journal without its chain, which covers the bytes that a Parquet library writes."""
+    return re.sub(r"(?m) [0-9a-f]{12}$", " DIGEST", text)
+
+
+# ---------------------------------------------------------------- texts
+
+
+def test_account_reads_well(run: Run) -> None:
+    command = "account rr --epsilon 3 --delta 1e-5 --labels 50"
+    compare("account-rr", run(*command.split()))
+
+
+def test_simulate_and_init_read_well(run: Run) -> None:
+    compare("simulate", run(*SIMULATE))
+    compare("init", run("init"))
+    compare("budget-show-before-any-release", run("budget", "show"))
+    compare("release-list-before-any-release", run("release", "list"))
+
+
+def test_privatize_reads_well(run: Run) -> None:
+    run(*SIMULATE)
+    run("init")
+    compare("privatize", run(*PRIVATIZE))
+    compare("privatize-again", run(*PRIVATIZE))
+    compare("privatize-drawn-anew", run(*PRIVATIZE, "--again", "--exhausted", "drop"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "budget show",
+        "budget labeler physician-0000",
+        "budget journal",
+        "budget verify",
+        "release list",
+        "release show",
+        "release verify",
+    ],
+)
+def test_what_looks_at_a_project_reads_well(project: Run, command: str) -> None:
+    compare("-".join(command.split()[:2]), project(*command.split()), without_digests)
+
+
+def test_the_doctor_reads_well(project: Run) -> None:
+    compare("doctor", project("doctor"), without_versions)
+
+
+def test_the_demo_reads_well(run: Run) -> None:
+    compare("demo", run("demo"))
+
+
+def test_the_command_that_the_demo_names_answers_from_the_same_release(run: Run) -> None:
+    made = json.loads(run("demo", "--json").output)
+    for step in made["next"]:
+        assert run(*step.split()[1:]).exit_code == 0
+    again = json.loads(run(*made["next"][-1].split()[1:], "--json").output)
+    assert (again["id"], again["reused"]) == (made["id"], True)
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def test_json_has_the_documented_keys(project: Run) -> None:
+    commands = {
+        "account rr": "account rr --epsilon 3 --delta 1e-5 --labels 50",
+        "budget labeler": "budget labeler physician-0000",
+        "privatize": " ".join(PRIVATIZE),
+        "simulate": "simulate -o other.parquet --labelers 5 --labels 60 --items 20",
+    }
+    documented = reference()
+    for name, keys_of in (documented.JSON_KEYS | documented.JSON_ENTRY_KEYS).items():
+        result = project(*commands.get(name, name).split(), "--json")
+        assert result.exit_code == 0, (name, result.output)
+        printed = json.loads(result.stdout)
+        assert isinstance(printed, list) == (name in documented.JSON_ENTRY_KEYS), name
+        for entry in printed if isinstance(printed, list) else [printed]:
+            assert list(entry) == keys_of, name
+
+
+def test_json_has_null_for_what_is_no_number(run: Run) -> None:
+    command = "account rr --epsilon 1e-300 --delta 0 --labels 5 --json"
+    result = run(*command.split())
+    rows = json.loads(result.output, parse_constant=pytest.fail)["compositions"]
+    assert {row["loss_multiplier"] for row in rows.values()} == {None}
+
+
+def test_json_output_is_documented_for_every_command_that_has_it() -> None:
+    documented = reference()
+    printing = {
+        " ".join(path)
+        for path, command in documented.commands()
+        if any(option.name == "as_json" for option in command.params)
+    }
+    assert printing == set(documented.JSON_KEYS) | set(documented.JSON_ENTRY_KEYS)
+
+
+# ---------------------------------------------------------------- exit codes
+
+
+def labels(count: int, first: int = 0) -> pa.Table:
+    """`count` labels of one labeler, on pairs that nobody labelled before `first`."""
+    names = [f"question {number}" for number in range(first, first + count)]
+    return pa.table(
+        {
+            "labeler_id": ["ada"] * count,
+            "prompt": names,
+            "response_a": ["yes"] * count,
+            "response_b": ["no"] * count,
+            "label": [1.0] * count,
+        }
+    )
+
+
+def test_an_error_is_one_line_and_ends_with_1(run: Run) -> None:
+    result = run(*PRIVATIZE)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert re.fullmatch(r"labelguard: no labelguard project in .*\n", result.stderr)
+
+
+def test_a_file_that_was_altered_ends_verification_with_1(project: Run) -> None:
+    data = next(Path(".labelguard/releases").glob("*/data.parquet"))
+    data.write_bytes(data.read_bytes() + b"x")
+    for command in ("budget verify", "release verify"):
+        result = project(*command.split())
+        assert result.exit_code == 1
+        assert result.stderr.endswith("data.parquet was altered since the release was committed\n")
+    assert project("doctor").exit_code == 1
+
+
+def test_wrong_usage_ends_with_2(run: Run) -> None:
+    assert run("privatize").exit_code == 2
+    assert run("nonsense").exit_code == 2
+
+
+def test_labelers_without_places_end_with_3_and_nothing_is_charged(run: Run) -> None:
+    run("init")
+    pq.write_table(labels(6), "labels.parquet")
+    assert run(*PRIVATIZE, "--max-labels-per-labeler", "8").exit_code == 0
+    before = run("budget", "show", "--json").output
+    pq.write_table(labels(4, first=6), "labels.parquet")
+    result = run(*PRIVATIZE, "--max-labels-per-labeler", "8")
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    assert re.match(
+        r"labelguard: 2 labels of 1 labelers exceed their allowance: [0-9a-f]{32};", result.stderr
+    )
+    assert run("budget", "show", "--json").output == before
+    assert run(*PRIVATIZE, "--exhausted", "drop").exit_code == 0
+
+
+def test_a_second_job_ends_with_4(project: Run) -> None:
+    with Path(".labelguard/lock").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        result = project(*PRIVATIZE)
+    assert result.exit_code == 4
+    assert result.stderr.startswith("labelguard: another labelguard job works in ")
+    assert project(*PRIVATIZE).exit_code == 0
+
+
+def test_every_exit_code_is_documented() -> None:
+    assert list(reference().EXIT_CODES) == [0, 1, 2, 3, 4]

@@ -1,0 +1,356 @@
+"""The ledger: places are never exceeded, nothing is altered unnoticed, no password is shown."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner
+from preferences import dump, files, fixed_bytes, opinions, pairs, public, write
+
+import labelguard as lg
+from labelguard import journal, overview, tables
+from labelguard.cli import main
+from labelguard.errors import BudgetExceeded, KeyProblem, LabelguardError, LedgerError, PolicyError
+from labelguard.ledger import Event, Ledger
+from labelguard.policy import Policy
+from labelguard.project import Project
+
+PRICE = {"epsilon": 3, "delta": 1e-5}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project with two committed releases."""
+    home = lg.init(tmp_path / "project")
+    asked = public()
+    table = pairs(asked, opinions(len(asked), 1))
+    lg.privatize(table.slice(0, 50), **PRICE, max_labels_per_labeler=20, project=home)
+    lg.privatize(table, **PRICE, project=home)
+    return home
+
+
+def change(project: Project, *statements: str) -> None:
+    """Edit the ledger behind labelguard's back."""
+    with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def fault(project: Project) -> str:
+    verdict = overview.verify(project.state)
+    assert not verdict["ok"]
+    return str(verdict["fault"])
+
+
+def test_an_untouched_ledger_holds(project: Project) -> None:
+    verdict = overview.verify(project.state)
+    assert verdict == {"ok": True, "fault": None, "journal_entries": 8, "releases": 2}
+    assert [entry["kind"] for entry in overview.journal(project.state)] == [
+        "created",
+        "policy",
+        *["charged", "computing", "committed"] * 2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statements", "found"),
+    [
+        (["UPDATE journal SET body = replace(body, '50', '49') WHERE number = 3"], "3 was altered"),
+        (["UPDATE journal SET at = '2020-01-01T00:00:00Z' WHERE number = 4"], "4 was altered"),
+        (["DELETE FROM journal WHERE number = 4"], "4 is missing"),
+        (
+            [
+                "DELETE FROM journal WHERE number = 4",
+                "UPDATE journal SET number = number - 1 WHERE number > 4",
+            ],
+            "4 does not follow",
+        ),
+        (["DELETE FROM journal WHERE number = 8"], "is not what the journal says"),
+        (["DELETE FROM journal WHERE number > 5"], "is not in the journal"),
+        (["DELETE FROM journal WHERE number > 1"], "policy is not"),
+        (["UPDATE labelers SET used = used - 1"], "do not add up"),
+        (["UPDATE charges SET labels = labels + 1"], "do not add up"),
+        (["DELETE FROM charges"], "do not add up"),
+        (
+            ["UPDATE charges SET labels = labels - 1", "UPDATE labelers SET used = used - 2"],
+            "charges are not those in the journal",
+        ),
+        (["UPDATE labelers SET capacity = 1000"], "charges are not those in the journal"),
+        (["UPDATE releases SET charged = 1 WHERE number = 1"], "is not what the journal says"),
+        (["UPDATE releases SET state = 'refunded' WHERE number = 2"], "is not what the journal"),
+        (["UPDATE releases SET files = '{}' WHERE number = 2"], "is not what the journal says"),
+        (["DELETE FROM releases WHERE number = 2"], "not among the releases"),
+        (["UPDATE prices SET threshold = '1'"], "prices are not those in the journal"),
+        (["UPDATE policies SET settings = replace(settings, '3.0', '2.0')"], "policy is not"),
+    ],
+)
+def test_an_altered_ledger_is_found(statements: list[str], found: str, project: Project) -> None:
+    change(project, *statements)
+    assert found in fault(project)
+    result = CliRunner().invoke(main, ["budget", "verify", "--project", str(project.state)])
+    assert result.exit_code == 1 and found in result.stderr and not result.stdout
+
+
+@pytest.mark.parametrize("name", ["data.parquet", "card.json", "CARD.md", "SHA256SUMS"])
+@pytest.mark.parametrize(
+    ("act", "found"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes() + b" "), "was altered"),
+        (lambda path: path.unlink(), "is missing"),
+    ],
+    ids=["altered", "missing"],
+)
+def test_an_altered_release_file_is_found(
+    act: Callable[[Path], object], found: str, name: str, project: Project
+) -> None:
+    release = overview.releases(project.state)[0]
+    path = Path(release["path"]) / name
+    act(path)
+    assert fault(project) == f"release {release['id']}: {path} {found}" + (
+        " since the release was committed" if "altered" in found else ""
+    )
+    assert not overview.verify_releases(None, project.state)["ok"]
+
+
+@pytest.mark.parametrize("used", [9, -1])
+def test_the_database_itself_refuses_more_than_the_places(used: int, project: Project) -> None:
+    change(project, "UPDATE labelers SET capacity = 20")
+    with pytest.raises(sqlite3.IntegrityError, match="allowance"):
+        change(project, f"UPDATE labelers SET used = {used} + {20 if used > 0 else 0}")
+
+
+def event(labels: list[int], capacity: int = 8, key: str = "aa" * 32) -> Event:
+    return Event(
+        mechanism="rr",
+        idempotency_key=key,
+        settings={"mechanism": "rr"},
+        labelers=np.array([[0, n] for n in range(len(labels))], np.uint64),
+        capacity=np.full(len(labels), capacity),
+        charged=np.array(labels),
+        thresholds={capacity: 1 << 62},
+    )
+
+
+def opened(project: Project) -> Ledger:
+    return overview.open_ledger(project.state)[2]
+
+
+def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(tmp_path: Path) -> None:
+    project = lg.init(tmp_path / "p")
+    ledger, policy = opened(project), Policy(3.0, 1e-5)
+    epoch = ledger.begin_job()
+    ledger.charge(event([5, 8]), policy, epoch)
+    before = dump(project.state)
+    for labels in ([3, 1], [0, 1], [4, 0]):
+        with pytest.raises(LedgerError, match="exceed a labeler's allowance"):
+            ledger.charge(event(labels, key="bb" * 32), policy, epoch)
+    assert dump(project.state) == before
+    assert ledger.fault() is None
+    ledger.charge(event([3, 0], key="cc" * 32), policy, epoch)
+    assert ledger.labelers().used.tolist() == [8, 8]
+
+
+def test_a_refund_exists_for_reserved_releases_only(tmp_path: Path) -> None:
+    project = lg.init(tmp_path / "p")
+    ledger, policy = opened(project), Policy(3.0, 1e-5)
+    epoch = ledger.begin_job()
+    computing = ledger.charge(event([2]), policy, epoch)
+    ledger.start(computing, epoch)
+    reserved = ledger.charge(event([3], key="bb" * 32), policy, epoch)
+    kept = ledger.charge(event([1], key="cc" * 32), policy, epoch)
+    assert ledger.refund_reserved(epoch, keep=kept.release.id) == [reserved.release.id]
+    assert ledger.labelers().used.tolist() == [3]
+    assert ledger.fault() is None
+    with pytest.raises(LedgerError, match="is not reserved"):
+        ledger.start(reserved, epoch)
+    with pytest.raises(LedgerError, match="is not computing"):
+        ledger.commit(kept, epoch, 1, {})
+
+
+def test_the_first_release_fixes_the_policy(project: Project) -> None:
+    asked = public(seed=3)
+    new = pairs(asked, opinions(len(asked), 3))
+    before = dump(project.state)
+    for options in (
+        {"epsilon": 1.0, "delta": 1e-5},
+        {"epsilon": 3.0, "delta": 1e-6},
+        PRICE | {"max_labels_per_labeler": 21},
+        PRICE | {"ties": "ternary"},
+        PRICE | {"composition": "basic"},
+        PRICE | {"unit": "item"},
+    ):
+        with pytest.raises(PolicyError):
+            lg.privatize(new, project=project, exhausted="drop", **options)
+    after = dump(project.state)
+    assert {**after, "meta": []} == {**before, "meta": []}  # but for the epoch
+
+
+def test_a_shortage_names_labelers_by_pseudonym_and_charges_nothing(project: Project) -> None:
+    asked = public(per_labeler=25, seed=4)
+    before = dump(project.state)
+    with pytest.raises(BudgetExceeded, match="exceed their allowance") as caught:
+        lg.privatize(pairs(asked, opinions(len(asked), 4)), project=project, **PRICE)
+    assert caught.value.asked > caught.value.left and caught.value.exit_code == 3
+    assert "worker" not in str(caught.value)
+    after = dump(project.state)
+    assert {**after, "meta": []} == {**before, "meta": []}
+
+
+def test_the_ledger_holds_no_label_and_no_text(project: Project) -> None:
+    content = (project.state / "ledger.sqlite3").read_bytes()
+    for text in (b"question", b"answer", b"worker"):
+        assert text not in content
+
+
+def test_a_journal_continues_from_the_entry_before() -> None:
+    first = journal.entry(1, "t", "a", {"x": 1}, journal.GENESIS)
+    second = journal.entry(2, "t", "b", {}, first.digest)
+    assert journal.first_fault([]) is None
+    assert journal.first_fault([first, second]) is None
+    assert journal.first_fault([second]) == "journal entry 1 is missing"
+    foreign = journal.entry(2, "t", "b", {}, "1" * 64)
+    assert journal.first_fault([first, foreign]) == (
+        "journal entry 2 does not follow the entry before it"
+    )
+
+
+def test_a_newer_schema_is_refused(project: Project) -> None:
+    change(project, "UPDATE meta SET value = '2' WHERE name = 'schema'")
+    with pytest.raises(LedgerError, match="has schema 2; this labelguard knows 1"):
+        opened(project)
+
+
+def test_a_lost_ledger_is_not_replaced_by_an_empty_one(project: Project) -> None:
+    (project.state / "ledger.sqlite3").unlink()
+    asked = public()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="has lost it"):
+            lg.privatize(pairs(asked, opinions(len(asked), 1)), **PRICE, project=project)
+
+
+def test_something_that_is_no_database_is_refused(project: Project) -> None:
+    (project.state / "ledger.sqlite3").write_bytes(b"no database at all" * 100)
+    with pytest.raises(LedgerError, match="not a database"):
+        opened(project)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://root:Hunter2@127.0.0.1:1/nothing",
+        "postgresql+psycopg://root:Hunter2@127.0.0.1:port/nothing",
+        "postgresql+psycopg://127.0.0.1:1/nothing?user=root&password=Hunter2",
+        "postgresql+psycopg://root:a@Hunter2@no-such-host.invalid/nothing",
+        "nosuchdatabase://root:Hunter2@127.0.0.1/nothing",
+        "Hunter2",
+        "sqlite:////no/such/directory/ledger",
+    ],
+)
+def test_no_message_shows_the_password_of_the_ledger(
+    url: str, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
+    asked = public()
+    labels = write(pairs(asked, opinions(len(asked), 1)), tmp_path / "labels.parquet")
+    for arguments in (
+        ["privatize", str(labels), "--epsilon", "3", "--delta", "1e-5"],
+        ["budget", "show"],
+        ["doctor"],
+    ):
+        result = CliRunner().invoke(main, [*arguments, "--project", str(project.state)])
+        assert result.exit_code == 1
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        assert "Hunter2" not in result.stdout + result.stderr
+        assert arguments == ["doctor"] or len(result.stderr.splitlines()) == 1
+    other = CliRunner().invoke(main, ["init", str(tmp_path / "other")])
+    assert other.exit_code == 1 and "Hunter2" not in other.stdout + other.stderr
+
+
+POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/"
+
+
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    """The URL of a fresh PostgreSQL database."""
+    server = sa.create_engine(
+        POSTGRES + "postgres",
+        isolation_level="AUTOCOMMIT",
+        connect_args={"connect_timeout": 3},
+    )
+    name = f"labelguard_test_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+    try:
+        with server.connect() as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    except (sa.exc.SQLAlchemyError, ModuleNotFoundError) as error:
+        pytest.skip(f"no PostgreSQL at 127.0.0.1:5432: {type(error).__name__}")
+    yield POSTGRES + name
+    with server.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_postgresql_keeps_the_same_ledger_as_sqlite(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = public()
+    table = pairs(asked, opinions(len(asked), 1))
+    monkeypatch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+    outcomes = []
+    for name, url in (("sqlite", ""), ("postgres", postgres)):
+        monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
+        monkeypatch.setattr("labelguard.keys.random_bytes", fixed_bytes)
+        project = lg.init(tmp_path / name)
+        first = lg.privatize(
+            table.slice(0, 50), **PRICE, max_labels_per_labeler=20, project=project
+        )
+        second = lg.privatize(table, **PRICE, project=project)
+        assert lg.privatize(table, **PRICE, project=project).reused
+        with pytest.raises(BudgetExceeded):
+            lg.privatize(table, **PRICE, again=True, project=project)
+        assert overview.verify(project.state)["ok"]
+        outcomes.append(
+            (
+                overview.budget(project.state),
+                overview.journal(project.state),
+                files(first.path),
+                files(second.path),
+            )
+        )
+    assert outcomes[0] == outcomes[1]
+    assert not (tmp_path / "postgres" / ".labelguard" / "ledger.sqlite3").exists()
+
+    slow, fast = opened(project), opened(project)
+    old = slow.begin_job()
+    fast.begin_job()
+    with pytest.raises(LedgerError, match="another job has begun"):
+        slow.charge(event([1]), Policy(3.0, 1e-5, max_labels_per_labeler=20), old)
+    with sa.create_engine(postgres).begin() as connection:
+        connection.execute(sa.update(tables.charges).values(labels=1))
+    assert "do not add up" in fault(project)
+    with (
+        pytest.raises(sa.exc.IntegrityError),
+        sa.create_engine(postgres).begin() as connection,
+    ):
+        connection.execute(sa.update(tables.labelers).values(used=21))
+
+
+def test_a_ledger_of_another_project_is_refused(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
+    lg.init(tmp_path / "one")
+    with pytest.raises(KeyProblem, match="is not the one the ledger"):
+        lg.init(tmp_path / "two")
+
+
+def test_errors_are_one_line_with_an_exit_code(project: Project) -> None:
+    assert issubclass(LedgerError, LabelguardError)
+    result = CliRunner().invoke(main, ["release", "show", "nope", "--project", str(project.state)])
+    assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
