@@ -113,7 +113,7 @@ def encoded(expression: str, shape: Shape) -> str:
 
 
 def item_digest(encoded_prompt: str, sorted_responses: str) -> str:
-    """SQL for an item's 32-byte digest; both arguments are SQL of canonical encodings."""
+    """SQL for an item's 32-byte digest, from SQL of its encodings (responses between commas)."""
     return f"unhex(sha256(concat('{ITEM_TAG}', {encoded_prompt}, {sorted_responses})))"
 
 

@@ -38,7 +38,6 @@ class KeyRing:
         self._secret = _read_private(directory / "project.key", _KEY_HEADER)
         if len(self._secret) != 32:
             raise KeyProblem(f"{directory / 'project.key'} is damaged; restore it from a backup")
-        self._labeler_prf = Prf(derive_key(self._secret, "labeler"), 2)
         self._unit_prf = Prf(derive_key(self._secret, "unit"), 3)
         self._wrap = Prf(derive_key(self._secret, "salt-wrap"), 1)
         self._labelers, self._wrapped = self._read_salts()
@@ -99,8 +98,8 @@ class KeyRing:
         lost = int((~self.has_salt(labelers)).sum())
         if lost:
             raise KeyProblem(
-                f"{lost} labelers have no salt in {self._directory / 'salts'}; restore the keys "
-                "from a backup: they are never regenerated"
+                f"{lost} of the labelers charged have no salt in {self._directory / 'salts'}; "
+                "restore the keys from a backup: they are never regenerated"
             )
 
     def add_salts(self, labelers: Blocks) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +24,8 @@ from typing import Literal
 
 import numpy as np
 
-from labelguard import labels, planning, pricing, publishing, quarantine
+from labelguard import delivery, labels, planning, pricing, publishing, quarantine
+from labelguard.card import counted
 from labelguard.errors import (
     BudgetExceeded,
     InvalidLabels,
@@ -120,7 +120,7 @@ def privatize(
         Path(output) if output else None,
         workers,
     )
-    _check_output(options.output)
+    delivery.check(options.output)
     with home.job():
         try:
             return _Job(home, request, options, progress).run(source)
@@ -152,6 +152,7 @@ class _Job:
         key, record = self._request(staged)
         if record and record.state == "committed":
             return self._answer(record, reused=True)
+        delivery.check_new(self.options.output)
         self._judge(staged)
         epoch = self.ledger.begin_job()
         self._settle(record, epoch)
@@ -227,8 +228,9 @@ class _Job:
             if conflicts:
                 name = next(iter(sorted(conflicts)))
                 raise InvalidLabels(
-                    f"item_id {name!r} names more than one content "
-                    f"({len(conflicts)} such ids); one id must mean one prompt and its responses"
+                    f"column {self.options.columns.get('item_id', 'item_id')}: id {name!r} stands "
+                    f"for several contents ({counted(len(conflicts), 'such id')}); give every "
+                    "content an id of its own, or rename the column to have ids made of contents"
                 )
         if not staged.rows:
             raise InvalidLabels(
@@ -252,6 +254,11 @@ class _Job:
             workers=self.workers,
             progress=lambda share: self.progress("planning", share),
         )
+        if plan.changed_items:
+            raise InvalidLabels(
+                f"{counted(plan.changed_items, 'label')} given to an item_id that stood for "
+                "another content in an earlier release; a changed content needs an id of its own"
+            )
         if not plan.rows and not plan.short.any():
             raise PolicyError(
                 f"no label fits: all {plan.over_bound:,} are beyond the bound of their "
@@ -263,7 +270,7 @@ class _Job:
                 planning.shortage(plan, self.policy.unit), asked=short + plan.new, left=plan.new
             )
         if short:
-            self.notes.append(f"{short:,} labels of exhausted labelers were left out")
+            self.notes.append(f"{counted(short, 'label')} of exhausted labelers left out")
         if self.policy.delta > 1 / max(len(plan.units), 1):
             self.notes.append(
                 f"delta {self.policy.delta:g} is above 1/{len(plan.units)} "
@@ -293,10 +300,8 @@ class _Job:
         if staged.bad_rows:
             directory = self.project.quarantine / grant.release.id
             quarantine.write(directory, parts(source), staged.bad_rows)
-            self.notes.append(
-                f"{staged.fault_count + staged.label_fault_count:,} bad rows were set aside "
-                f"in {directory}"
-            )
+            rows = counted(staged.fault_count + staged.label_fault_count, "bad row")
+            self.notes.append(f"{rows} set aside in {directory}")
 
     def _randomize(self, staged: Staged, plan: Plan, grant: Grant) -> None:
         randomize_labels(
@@ -328,16 +333,6 @@ class _Job:
         if broken:
             raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
         if self.options.output:
-            shutil.copytree(path, self.options.output, dirs_exist_ok=True)
+            delivery.deliver(path, self.options.output)
             path = self.options.output
         return Release(record.id, path, read_card(path), reused, tuple(self.notes))
-
-
-def _check_output(output: Path | None) -> None:
-    if output is None:
-        return
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ProjectError(f"{output} exists and is not an empty directory; choose another -o")
-    parent = output if output.exists() else next(p for p in output.absolute().parents if p.exists())
-    if not os.access(parent, os.W_OK):
-        raise ProjectError(f"{parent} is not writable; choose another -o")

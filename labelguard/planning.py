@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from labelguard import block128, segments
 from labelguard._files import fresh_directory
 from labelguard.block128 import Blocks
+from labelguard.card import counted
 from labelguard.keys import KeyRing
 from labelguard.ledger import LabelerTable
 from labelguard.parallel import ordered_map
@@ -22,7 +23,7 @@ from labelguard.staging import Staged
 
 # The label column of a staged bucket is not among what planning may read.
 _PUBLIC = ["row", "unit_hi", "unit_lo", "item_hi", "item_lo", "pair"]
-_PUBLIC += ["group_hi", "group_lo", "submitted", "record", "tie"]
+_PUBLIC += ["group_hi", "group_lo", "content", "submitted", "record", "tie"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Plan:
     duplicates: int
     over_bound: int
     public_ties: int
+    changed_items: int
 
     @property
     def new(self) -> int:
@@ -135,6 +137,7 @@ def plan(
         duplicates=sum(s.duplicates for s in found),
         over_bound=sum(s.over_bound for s in found),
         public_ties=sum(s.public_ties for s in found),
+        changed_items=sum(s.changed_items for s in found),
     )
 
 
@@ -154,7 +157,7 @@ def shortage(plan: Plan, unit: str) -> str:
     names = ", ".join(block128.to_hex(plan.units[index]) for index in who[:5])
     more = f", … ({len(who)} in all)" if len(who) > 5 else ""
     return (
-        f"{int(plan.short.sum()):,} labels of {len(who):,} {unit}s exceed their allowance: "
+        f"{counted(int(plan.short.sum()), 'label')} of {counted(len(who), unit)} beyond allowance: "
         f"{names}{more}; nothing was charged or released; leave such labels out with "
         "--exhausted drop"
     )

@@ -97,6 +97,8 @@ class Request:
             fixed = getattr(policy, name)
             if name not in ("epsilon", "delta") and value is not None and value != fixed:
                 option = name.replace("_", "-")
+                if name == "max_labels_per_labeler" and fixed is None:
+                    fixed = "own number of labels, rounded up"
                 raise PolicyError(
                     f"this project's policy has {option} = {fixed}, fixed by its first release; "
                     f"asked: {value}; leave the option out or use another project"

@@ -134,7 +134,8 @@ def _card(
             "unit": policy.unit,
             "adjacency": "replace_labels",
             "composition": policy.composition,
-            "accounting": f"{policy.composition} composition of randomized response",
+            "accounting": f"{policy.composition} composition of "
+            f"{'ternary ' if policy.ties == 'ternary' else ''}randomized response",
             "ties": policy.ties,
             "tie_status_public": policy.tie_status_public,
             "skip_status": "public",

@@ -76,7 +76,13 @@ def randomize_labels(
                     threshold[new],
                 )
                 ReleasedMap.write(
-                    temporary, bucket, drawn.key, drawn.version, value[new], threshold[new]
+                    temporary,
+                    bucket,
+                    drawn.key,
+                    drawn.version,
+                    value[new],
+                    threshold[new],
+                    drawn.content,
                 )
             released = pa.table(
                 {

@@ -112,6 +112,7 @@ class ReleasedLabels:
     version: NDArray[np.uint32]
     value: NDArray[np.uint8]
     threshold: NDArray[np.uint64]
+    content: NDArray[np.uint64]
 
 
 class ReleasedMap:
@@ -119,7 +120,8 @@ class ReleasedMap:
 
     One directory per release and one Parquet file per bucket of labelers, written only after the
     charge. Columns: `row_key` (16 bytes, keyed), `version` of the submission, `value` (0, 1, or 2
-    for a released tie), `threshold` (the coin was compared with it: γ = threshold / 2^64).
+    for a released tie), `threshold` (the coin was compared with it: γ = threshold / 2^64),
+    `content` (of items with given ids: the first 64 bits of their content's digest; else 0).
     """
 
     SCHEMA = pa.schema(
@@ -128,6 +130,7 @@ class ReleasedMap:
             ("version", pa.uint32()),
             ("value", pa.uint8()),
             ("threshold", pa.uint64()),
+            ("content", pa.uint64()),
         ]
     )
 
@@ -152,12 +155,15 @@ class ReleasedMap:
         latest = np.zeros(len(distinct), np.intp)
         ascending = np.argsort(version, kind="stable")
         latest[place[ascending]] = ascending  # the last assignment stays
-        value, threshold = column(table, "value"), column(table, "threshold")
+        value, threshold, content = (
+            column(table, name) for name in ("value", "threshold", "content")
+        )
         return ReleasedLabels(
             distinct,
             version[latest],
             value[latest].astype(np.uint8),
             threshold[latest].astype(np.uint64),
+            content[latest].astype(np.uint64),
         )
 
     @staticmethod
@@ -168,6 +174,7 @@ class ReleasedMap:
         version: NDArray[np.uint32],
         value: NDArray[np.uint8],
         threshold: NDArray[np.uint64],
+        content: NDArray[np.uint64],
     ) -> None:
         """Write one bucket of a release's map into `directory`, sorted by row key."""
         order = block128.order(keys)
@@ -180,11 +187,14 @@ class ReleasedMap:
                 pa.array(version[order]),
                 pa.array(value[order]),
                 pa.array(threshold[order]),
+                pa.array(content[order]),
             ],
             schema=ReleasedMap.SCHEMA,
         )
         path = directory / f"bucket={bucket:02d}.parquet"
-        pq.write_table(table, path, compression="zstd", use_dictionary=["version", "threshold"])
+        pq.write_table(
+            table, path, compression="zstd", use_dictionary=["version", "threshold", "content"]
+        )
 
 
 def _fixed_bytes(array: pa.ChunkedArray) -> Iterator[memoryview]:

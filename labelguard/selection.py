@@ -49,7 +49,7 @@ class SelectedRows:
 
     `index` is the place in the staged bucket, `unit` that of the labeler in `Selection.units`;
     `new` labels have to be drawn as `version` at the price of their labeler; the others keep their
-    `value` and the `threshold` it was drawn with.
+    `value` and the `threshold` it was drawn with. `content` tells contents of a given id apart.
     """
 
     index: NDArray[np.intp]
@@ -59,6 +59,7 @@ class SelectedRows:
     version: NDArray[np.uint32]
     value: NDArray[np.uint8]
     threshold: NDArray[np.uint64]
+    content: NDArray[np.uint64]
 
     def __getitem__(self, rows: NDArray[np.generic]) -> SelectedRows:
         """Some of the rows, by mask or index."""
@@ -96,6 +97,7 @@ class Selection:
     duplicates: int
     over_bound: int
     public_ties: int
+    changed_items: int
 
 
 def unit_keys(table: pa.Table, keys: KeyRing, *, anonymous: bool) -> Blocks:
@@ -169,6 +171,8 @@ def select(
             return np.full(len(place), default)
         return np.where(issued, values[place], default)
 
+    content = _optional(table, "content", table.num_rows)[index].astype(np.uint64)
+    changed = issued & (known_or(0, released.content).astype(np.uint64) != content)
     rows = SelectedRows(
         index=index,
         unit=unit,
@@ -179,6 +183,7 @@ def select(
         else known_or(0, released.version).astype(np.uint32),
         value=known_or(LABEL_TIE, released.value).astype(np.uint8),
         threshold=known_or(0, released.threshold).astype(np.uint64),
+        content=content,
     )[keep]
     charged = np.bincount(rows.unit[rows.new], minlength=len(units)).astype(np.int64)
     return Selection(
@@ -191,6 +196,7 @@ def select(
         duplicates=duplicates,
         over_bound=int((~keep).sum()),
         public_ties=int(public_tie.sum()),
+        changed_items=int(changed.sum()),
     )
 
 

@@ -192,6 +192,8 @@ class _Stager:
         if self.staged.rankings:
             grouping = "ranking" if "ranking" in batch.schema.names else None
             columns |= _halves("group", _digests(batch, grouping) if grouping else items)
+        if self.staged.given_ids:
+            columns["content"] = np.ascontiguousarray(content[:, 0])
         if self.staged.timed:
             time = pc.fill_null(batch["submitted"], pa.scalar(np.iinfo(np.int64).max, pa.int64()))
             columns["submitted"] = time.to_numpy()

@@ -25,6 +25,7 @@ import labelguard
 from labelguard import overview
 from labelguard.cli import main
 from labelguard.errors import (
+    InvalidLabels,
     KeyProblem,
     LabelguardError,
     ProjectError,
@@ -364,7 +365,7 @@ COLUMNS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "one id, two contents": (
         pa.Table.from_pylist([good(1, item_id="i"), good(2, item_id="i")]),
         {},
-        "item_id 'i' names more than one content",
+        "column item_id: id 'i' stands for several contents (1 such id)",
     ),
     "mixed python values": (
         pd.DataFrame({"label": [1, "a"]}, dtype=object),
@@ -639,11 +640,25 @@ def test_the_output_directory_must_be_empty(project: Project, tmp_path: Path) ->
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious").write_text("x")
     (tmp_path / "file").write_text("x")
-    for path in (tmp_path / "out", tmp_path / "file"):
+    for path in (tmp_path / "out", tmp_path / "file", tmp_path / "file" / "below"):
         refusal(project, table(), output=path)
     assert (tmp_path / "out" / "precious").read_text() == "x"
     made = privatize(project, table(), output=tmp_path / "new" / "deep")
     assert made.path == tmp_path / "new" / "deep"
+    again = privatize(project, table(), output=made.path)
+    assert (again.reused, again.path) == (True, made.path)
+    with pytest.raises(ProjectError, match="holds another release"):
+        privatize(project, table(), epsilon=4, output=made.path)
+    assert len(overview.releases(project.state)) == 1
+
+
+def test_an_item_id_keeps_its_content_over_releases(project: Project) -> None:
+    rows = [{"item_id": "i", **row} for row in table().to_pylist()[:1]]
+    privatize(project, pa.Table.from_pylist(rows))
+    changed = pa.Table.from_pylist([{**rows[0], "prompt": "another"}])
+    with pytest.raises(InvalidLabels, match="another content in an earlier release"):
+        privatize(project, changed)
+    assert len(overview.releases(project.state)) == 1
 
 
 def test_a_project_that_cannot_be_written_is_refused(project: Project) -> None:
@@ -689,7 +704,7 @@ def test_bad_rows_are_set_aside_for_the_owner_only(project: Project, tmp_path: P
     assert counts["set_aside"] == 3
     assert counts["rows_read"] == 8
     assert counts["rows"] == 4  # the same row lies in both parts
-    assert any("3 bad rows were set aside" in note for note in made.notes)
+    assert any("3 bad rows set aside" in note for note in made.notes)
     files = sorted(file for file in project.quarantine.rglob("*") if file.is_file())
     assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600, 0o600]
     for file in project.quarantine.rglob("*"):

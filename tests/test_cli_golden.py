@@ -254,7 +254,7 @@ def test_labelers_without_places_end_with_3_and_nothing_is_charged(run: Run) -> 
     assert result.exit_code == 3
     assert result.stdout == ""
     assert re.match(
-        r"labelguard: 2 labels of 1 labelers exceed their allowance: [0-9a-f]{32};", result.stderr
+        r"labelguard: 2 labels of 1 labeler beyond allowance: [0-9a-f]{32};", result.stderr
     )
     assert run("budget", "show", "--json").output == before
     assert run(*PRIVATIZE, "--exhausted", "drop").exit_code == 0

@@ -192,7 +192,8 @@ def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_comman
     [(first, state)] = charged(project).items()
     assert state == ("reserved", 30) and used(project) == 30
     release = lg.privatize(large, project=project, **PRICE)
-    assert release.notes == (f"release {first} never read a label; its charge was given back",)
+    [note] = release.notes
+    assert first in note and "given back" in note
     assert charged(project) == {first: ("refunded", 0), release.id: ("committed", 45)}
     assert used(project) == 45
     assert_sound(project)
@@ -218,8 +219,8 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     assert used(project) == before + 30
 
     other = lg.privatize(large, project=project, **PRICE | roomy)
-    assert len(other.notes) == 1
-    assert f"{first} is unfinished and stays charged" in other.notes[0]
+    [note] = other.notes
+    assert first in note and "stays charged" in note
     finished = lg.privatize(small, project=project, **options | roomy)
     assert finished.id == first and not finished.reused
     assert charged(project)[first] == ("committed", 30)
