@@ -10,9 +10,9 @@ of their own, one after the other, on the same disk.
 from __future__ import annotations
 
 import argparse
-import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import duckdb
 from _measure import measure, report
@@ -20,6 +20,7 @@ from _measure import measure, report
 import labelguard as lg
 
 LABELERS = 20_000
+CASES = {"texts": 10_000_000, "no texts": 50_000_000}
 
 
 def generate(path: str, start: int, rows: int, texts: bool) -> None:
@@ -41,11 +42,12 @@ def generate(path: str, start: int, rows: int, texts: bool) -> None:
     )
 
 
-def sorted_copy(source: str, target: str) -> None:
+def sorted_copy(source: list[str], target: str) -> None:
     """The floor."""
     duckdb.execute("SET enable_progress_bar = false").fetchall()
     duckdb.sql(
-        f"COPY (FROM '{source}' ORDER BY prompt) TO '{target}' (FORMAT parquet, COMPRESSION zstd)"
+        f"COPY (FROM read_parquet({source}) ORDER BY prompt) "
+        f"TO '{target}' (FORMAT parquet, COMPRESSION zstd)"
     )
 
 
@@ -57,42 +59,36 @@ def privatize(source: list[str], project: str, bound: int) -> dict[str, int]:
     return dict(release.card["counts"])
 
 
+def case(name: str, total: int, directory: Path) -> list[list[Any]]:
+    """The first release of `total` labels and a second one with a tenth more, each by its floor."""
+    first, more = str(directory / "first.parquet"), str(directory / "more.parquet")
+    generate(first, 0, total, texts=name == "texts")
+    generate(more, total, total // 10, texts=name == "texts")
+    project, bound = str(directory / name), max(64, 4 * total // LABELERS)
+    lg.init(Path(project))
+    rows = []
+    for step, source in {"first release": [first], "10% new labels": [first, more]}.items():
+        floor = measure(sorted_copy, source, str(directory / "copy.parquet"))
+        run = measure(privatize, source, project, bound)
+        charged = f"{run['result']['charged']:,}"
+        ratio = round(run["seconds"] / floor["seconds"], 2)
+        memory = [run["peak_gb"], floor["peak_gb"]]
+        rows.append([name, step, charged, run["seconds"], floor["seconds"], ratio, *memory])
+    return rows
+
+
 def main() -> None:
     """Generate, measure, report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows")
+    parser.add_argument("--only", choices=list(CASES), help="one of the two inputs")
     parser.add_argument("--directory", type=Path, help="where to work; default: a temporary one")
     arguments = parser.parse_args()
-    scale = 10 if arguments.quick else 1
-    directory = Path(tempfile.mkdtemp(dir=arguments.directory))
     rows = []
-    try:
-        for name, count, texts in (
-            ("64-byte texts", 10_000_000, True),
-            ("no texts", 50_000_000, False),
-        ):
-            total = count // scale
-            bound = max(64, 4 * total // LABELERS)
-            first, more = str(directory / "first.parquet"), str(directory / "more.parquet")
-            generate(first, 0, total, texts)
-            generate(more, total, total // 10, texts)
-            floor = measure(sorted_copy, first, str(directory / "copy.parquet"))
-            rows.append(
-                [name, f"{total:,}", "sorted copy", floor["seconds"], 1.0, floor["peak_gb"], ""]
-            )
-            lg.init(directory / name)
-            steps = {"privatize": [first], "10% new labels": [first, more]}
-            for step, source in steps.items():
-                run = measure(privatize, source, str(directory / name), bound)
-                ratio = round(run["seconds"] / floor["seconds"], 2)
-                charged = f"{run['result']['charged']:,}"
-                rows.append(
-                    [name, f"{total:,}", step, run["seconds"], ratio, run["peak_gb"], charged]
-                )
-            shutil.rmtree(directory / name)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    columns = ["input", "labels", "step", "seconds", "ratio", "peak_gb", "charged"]
+    for name in [arguments.only] if arguments.only else CASES:
+        with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+            rows += case(name, CASES[name] // (10 if arguments.quick else 1), Path(directory))
+    columns = ["input", "step", "charged", "seconds", "sorted copy", "ratio", "peak_gb", "copy_gb"]
     report("privatize_rr", columns, rows)
 
 

@@ -95,12 +95,19 @@ class Project:
                     f"another labelguard job works in {self.state}; run this again when it is done"
                 ) from None
             try:  # only who holds the project may clear its scratch space
-                shutil.rmtree(self.work, ignore_errors=True)
+                self._sweep()
                 yield
             finally:
                 shutil.rmtree(self.work, ignore_errors=True)
         finally:
             os.close(descriptor)
+
+    def _sweep(self) -> None:
+        """Remove what crashed jobs left half-written; nothing of it was ever released."""
+        shutil.rmtree(self.work, ignore_errors=True)
+        for directory in (self.releases, self.released):
+            for partial in directory.glob("*.partial"):
+                shutil.rmtree(partial, ignore_errors=True)
 
 
 def init(directory: Path) -> Project:

@@ -19,7 +19,7 @@ from labelguard.unreadable import readable
 
 _BATCH_BYTES = 48 << 20
 _MAX_BATCH_ROWS = 262_144
-_LEAST_READ, _MOST_READ = 2048, 16_384
+_LEAST_READ, _MOST_READ = 2048, 32_768
 _READER_ERRORS = (duckdb.Error, pa.ArrowException, OSError, UnicodeError)
 
 

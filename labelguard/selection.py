@@ -28,8 +28,9 @@ SMALLEST_BOUND = 8
 
 def rounded_bound(counts: NDArray[np.int64], smallest: int) -> NDArray[np.int64]:
     """Counts rounded up to 8, 16, 32, …, so that prices do not single a labeler out."""
-    exponents = np.ceil(np.log2(np.maximum(counts, smallest)))
-    return (1 << exponents.astype(np.int64)).astype(np.int64)
+    # 2^e for the smallest e with count <= 2^e; exact, unlike a logarithm.
+    exponents = np.frexp((np.maximum(counts, smallest) - 1).astype(np.float64))[1]
+    return np.left_shift(1, exponents.astype(np.int64))
 
 
 @dataclass(frozen=True)

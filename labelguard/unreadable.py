@@ -19,7 +19,7 @@ _FAULTS = (
     ("reached an invalid state", "a quote is misplaced, or lines end in different ways"),
     ("maximum line size", f"a {LONG_LINE}"),
     ("maximum_object_size", f"a {LONG_LINE}"),
-    ("regular string buffers", "more than 2 GB of text in 2,048 rows"),
+    ("regular string buffers", "more than 2 GB of text in neighbouring rows"),
     ("invalid unicode", NOT_UTF8),
     ("invalid utf-8", NOT_UTF8),
     ("not valid utf8", NOT_UTF8),
