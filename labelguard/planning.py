@@ -89,9 +89,11 @@ def plan(
             return np.zeros((0, 2), np.uint64)
         return block128.unique(unit_keys(table, keys, anonymous=not staged.labelers))[0]
 
-    # Before the workers start, and in a fixed order: which worker is faster decides nothing.
-    everyone = list(ordered_map(units, range(segments.BUCKETS), workers))
-    keys.add_salts(np.concatenate(everyone))
+    # Before the workers start, and in byte order: which worker is faster decides nothing.
+    everyone = staged.labeler_keys
+    if everyone is None:
+        everyone = np.concatenate(list(ordered_map(units, range(segments.BUCKETS), workers)))
+    keys.add_salts(block128.unique(everyone)[0])
 
     def work(bucket: int) -> Selection | None:
         table = segments.read_bucket(staged.rows_directory, bucket)

@@ -64,16 +64,18 @@ def _rows(texts: pa.Table, outcomes: pa.Table, policy: Policy) -> pa.Table:
     if policy.ties != "half":
         strict = segments.column(outcomes, "value") != np.uint8(LABEL_TIE)
         outcomes = outcomes if strict.all() else outcomes.filter(pa.array(strict))
-    order = _order(segments.blocks(outcomes, "item"), segments.blocks(outcomes, "key"))
+    # Rows of texts are numbered in ascending order.
+    row = np.searchsorted(segments.column(texts, "row"), segments.column(outcomes, "row"))
+    items = segments.blocks(texts, "item")[row]
+    order = _order(items, segments.blocks(outcomes, "key"))
+    row, items = row[order], items[order]
     value = segments.column(outcomes, "value")[order]
     tie = value == np.uint8(LABEL_TIE)
-    thresholds, place = np.unique(
-        segments.column(outcomes, "threshold")[order], return_inverse=True
-    )
-    flip = np.array([pricing.flip_probability(policy, int(t)) for t in thresholds])[place]
+    threshold = segments.column(outcomes, "threshold")[order]
+    thresholds = np.unique(threshold)
+    flips = np.array([pricing.flip_probability(policy, int(t)) for t in thresholds])
+    flip = flips[np.searchsorted(thresholds, threshold)]
 
-    # Rows of texts are numbered in ascending order.
-    row = np.searchsorted(segments.column(texts, "row"), segments.column(outcomes, "row")[order])
     sides = pa.concat_arrays([*texts["first"].chunks, *texts["second"].chunks])
     second = np.where(value == 0, texts.num_rows, 0)
     given = "item_id" in texts.column_names
@@ -81,9 +83,7 @@ def _rows(texts: pa.Table, outcomes: pa.Table, policy: Policy) -> pa.Table:
         texts["prompt"].combine_chunks().take(pa.array(row)),
         sides.take(pa.array(row + second)),
         sides.take(pa.array(row + texts.num_rows - second)),
-        texts["item_id"].take(pa.array(row))
-        if given
-        else _hex(segments.blocks(outcomes, "item")[order]),
+        texts["item_id"].take(pa.array(row)) if given else _hex(items),
         pa.array(np.where(tie, 0.5, np.nan), mask=~tie),
         pa.array(flip, mask=tie),
         pa.nulls(len(row), pa.float64()),
@@ -93,6 +93,9 @@ def _rows(texts: pa.Table, outcomes: pa.Table, policy: Policy) -> pa.Table:
 
 def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
     """The permutation that sorts rows by item, then by row key (which is unique)."""
+    order = np.argsort(np.ascontiguousarray(items[:, 0]))
+    if not (np.diff(items[order, 0]) == 0).any():  # every item once: nothing else to compare
+        return order
     _, item = block128.unique(items)
     order = np.lexsort((keys[:, 0], item))
     same = (np.diff(item[order]) == 0) & (np.diff(keys[order, 0]) == 0)

@@ -87,8 +87,6 @@ def randomize_labels(
             released = pa.table(
                 {
                     "row": segments.column(table, "row")[rows.index],
-                    "item_hi": items[:, 0],
-                    "item_lo": items[:, 1],
                     "key_hi": rows.key[:, 0],
                     "key_lo": rows.key[:, 1],
                     "value": value,

@@ -58,6 +58,8 @@ class Staged:
     label_faults: list[Fault] = field(default_factory=list)
     label_fault_count: int = 0
     public_digest: bytes = b""
+    labeler_keys: Blocks | None = None
+    """The pseudonyms of all labelers, (n, 2); None where single labels are the unit."""
     content_type: pa.DataType = field(default_factory=pa.string)
     layouts: set[str] = field(default_factory=set)
     pairs_of_rankings: bool = False
@@ -131,6 +133,8 @@ def stage(
     if not staged.rows_read:
         raise InvalidLabels(f"{parts[0].name}: no rows in the input")
     staged.public_digest = stager.public_digest()
+    if options.reading.unit == "labeler":
+        staged.labeler_keys = stager.labeler_keys
     return staged
 
 
@@ -143,7 +147,7 @@ class _Stager:
         self._digests: dict[str, hashlib._Hash] = {}
         self._keys = keys
         self._labelers: dict[str, int] = {}
-        self._labeler_keys = np.zeros((0, 2), np.uint64)
+        self.labeler_keys = np.zeros((0, 2), np.uint64)
         self._part_rows = 0
 
     def begin(self, name: str, layout: Layout) -> None:
@@ -204,13 +208,16 @@ class _Stager:
         label = batch["label"].to_numpy()
         if self.options.public_ties:
             columns["tie"] = (label == labels.LABEL_TIE).astype(np.uint8)
-        self._record(columns | _halves("content", content))
+        self._record(columns | (_halves("content", content) if self.staged.given_ids else {}))
         columns["label"] = label
         rows.append(pa.table(columns), segments.bucket_of(labelers))
 
-        public = {"row": numbers} | _halves("item", items) | _halves("content", content)
+        public = {"row": numbers} | _halves("item", items)
+        names = ["prompt", "first", "second"]
+        if self.staged.given_ids:
+            public |= _halves("content", content)
+            names.append("item_id")
         table = pa.table({key: pa.array(value) for key, value in public.items()})
-        names = ["prompt", "first", "second", *(["item_id"] if self.staged.given_ids else [])]
         for key in names:
             table = table.append_column(key, batch[key])
         self.staged.content_type = table.schema.field("prompt").type
@@ -219,7 +226,9 @@ class _Stager:
     def _record(self, public: dict[str, NDArray[np.generic]]) -> None:
         """Digest each column on its own, so that batch boundaries do not matter."""
         for key, value in public.items():
-            self._digests.setdefault(key, hashlib.sha256()).update(value.tobytes())
+            if key != "row":  # a running number
+                digest = self._digests.setdefault(key, hashlib.sha256())
+                digest.update(np.ascontiguousarray(value).data)
 
     def public_digest(self) -> bytes:
         """SHA-256 over the names and digests of all public columns."""
@@ -283,9 +292,9 @@ class _Stager:
             for labeler in new:
                 self._labelers[labeler] = len(self._labelers)
             fresh = self._keys.labeler_keys(self.options.namespace, new)
-            self._labeler_keys = np.concatenate([self._labeler_keys, fresh])
+            self.labeler_keys = np.concatenate([self.labeler_keys, fresh])
         codes = np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
-        keys: Blocks = self._labeler_keys[codes[encoded.indices.to_numpy()]]
+        keys: Blocks = self.labeler_keys[codes[encoded.indices.to_numpy()]]
         return keys
 
 
