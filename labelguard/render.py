@@ -121,7 +121,15 @@ def release(result: Release, *, as_json: bool, next_steps: Sequence[str]) -> Non
             "This very release was made before: no label was looked at, nothing was charged.\n"
             "To draw the labels anew, at a new charge: --again"
         )
-    click.echo("Next: " + "\n      ".join(next_steps))
+    click.echo("Next: " + "\n      ".join(_runnable(step) for step in next_steps))
+
+
+def _runnable(command: str) -> str:
+    """A command as it can be typed here, where no environment may be activated."""
+    program = Path(sys.argv[0])
+    if program.name == "labelguard" and shutil.which("labelguard") is None:
+        return command.replace("labelguard", str(program), 1)
+    return command
 
 
 def card(value: Mapping[str, Any], *, as_json: bool) -> None:

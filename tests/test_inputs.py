@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import gzip
 import json
 import subprocess
 import sys
@@ -75,23 +74,19 @@ def base_rows() -> Rows:
 
 
 def write_jsonl(path: Path, rows: Rows) -> Path:
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(text))
-    elif path.suffix == ".zst":
-        with pa.output_stream(str(path), compression="zstd") as stream:
-            stream.write(text)
-    else:
-        path.write_bytes(text)
+    return write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def write_text(path: Path, text: str) -> Path:
+    compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+    with pa.output_stream(str(path), compression=compression) as stream:
+        stream.write(text.encode())
     return path
 
 
 def write_csv(path: Path, rows: Rows) -> Path:
     delimiter = "\t" if ".tsv" in path.name else ","
-    compression = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
-    frame = pd.DataFrame(rows)
-    frame.to_csv(path, index=False, sep=delimiter, compression=compression)
-    return path
+    return write_text(path, pd.DataFrame(rows).to_csv(index=False, sep=delimiter))
 
 
 def write_parquet(path: Path, rows: Rows) -> Path:
