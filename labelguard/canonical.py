@@ -3,7 +3,7 @@
 `docs/format.md` is the specification with test vectors. In short:
 
 - text is encoded `t<bytes>:<UTF-8>` and a chat `c<bytes>:<JSON>`, where the JSON has sorted keys,
-  no spaces, no null members, and whole numbers without a fraction: prefix-free, so that
+  no spaces, no null or empty members, and whole numbers without a fraction: prefix-free, so that
   concatenations cannot be confused;
 - the responses of an item are sorted by these encodings, whatever order they came in, and the
   label is mapped along: nothing later can depend on which side was preferred;
@@ -33,6 +33,16 @@ INTEGERS = ("tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint",
 LARGE_INTEGERS = ("ubigint", "hugeint", "uhugeint")
 FRACTIONS = ("float", "double", "decimal")
 _NUMBERS = ("BIGINT", "HUGEINT", "DOUBLE")
+_JSON_SHAPES: dict[object, Shape] = {
+    "NULL": None,
+    "BOOLEAN": "BOOLEAN",
+    "BIGINT": "BIGINT",
+    "UBIGINT": "HUGEINT",
+    "HUGEINT": "HUGEINT",
+    "UHUGEINT": "HUGEINT",
+    "DOUBLE": "DOUBLE",
+    "VARCHAR": "VARCHAR",
+}
 _TEXTS = ("varchar", "enum", "uuid", "date", "time", "timestamp", "interval")
 
 
@@ -97,6 +107,18 @@ def json_type(kind: DuckDBPyType) -> str:
     except NoContent:
         return "JSON"
     return "JSON" if shape == [None] else sql_type(shape, "JSON")
+
+
+def json_shape(structure: object) -> Shape:
+    """The shape of what DuckDB's `json_group_structure` found; empty objects tell nothing."""
+    if isinstance(structure, list):
+        return [json_shape(structure[0]) if structure else None]
+    if isinstance(structure, dict):
+        members = {name: json_shape(child) for name, child in structure.items()}
+        return members if any(child is not None for child in members.values()) else None
+    if structure not in _JSON_SHAPES:
+        raise NoContent
+    return _JSON_SHAPES[structure]
 
 
 def encoded(expression: str, shape: Shape) -> str:
@@ -176,7 +198,11 @@ def _json(expression: str, shape: Shape, depth: int = 0) -> str:
                 if child is not None
             )
         ]
-        body = f"'{{' || concat_ws(',', {', '.join(members)}) || '}}'" if members else "'{}'"
+        if not members:
+            return "NULL::VARCHAR"
+        # An object without members is as good as none: a column where it is always empty has no
+        # type for it, and whether it always is may follow from the labels.
+        body = f"nullif('{{' || concat_ws(',', {', '.join(members)}) || '}}', '{{}}')"
         return f"CASE WHEN {expression} IS NOT NULL THEN {body} END"
     if shape == "DOUBLE":
         whole = f"{expression} = trunc({expression}) AND abs({expression}) < 9007199254740992"

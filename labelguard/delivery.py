@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
+from labelguard._files import publish_directory
 from labelguard.errors import ProjectError
-from labelguard.release import read_card
+from labelguard.release import fault, read_card
 
 
 def check(output: Path | None) -> None:
@@ -27,13 +29,24 @@ def check_new(output: Path | None) -> None:
         raise ProjectError(f"{output} holds another release; choose another -o")
 
 
-def deliver(release: Path, output: Path) -> None:
-    """Copy a release to `output`, unless it is there already."""
+def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
+    """Copy a release to `output`, whole or not at all, unless it is there already."""
     if output.exists() and not _is_empty(output):
         if read_card(output)["release"] != read_card(release)["release"]:
             check_new(output)
+        broken = fault(output, files)
+        if broken:
+            raise ProjectError(f"{broken}; remove {output} and run this again")
         return
-    shutil.copytree(release, output, dirs_exist_ok=True)
+    temporary = output.with_name(output.name + ".partial")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(release, temporary)
+        publish_directory(temporary, output)
+    except OSError as error:
+        raise ProjectError(
+            f"the release is safe in {release}, but cannot be copied to {output}: {error.strerror}"
+        ) from None
 
 
 def _is_empty(directory: Path) -> bool:

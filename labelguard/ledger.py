@@ -172,8 +172,7 @@ class Ledger:
         Raises `LedgerError` if a labeler lacks allowance: the caller must select within it.
         """
         if resumed:
-            self._check_same_charge(event, resumed)
-            return Grant(resumed, self.prices(), _SEAL)
+            return self._grant_again(event, epoch, resumed)
         with self._writing(epoch) as connection:
             policy_id = _policy_id(connection, policy)
             prices = _store_prices(connection, policy_id, event.thresholds)
@@ -201,11 +200,10 @@ class Ledger:
 
     def start(self, grant: Grant, epoch: int) -> None:
         """Mark that labels are about to be read; from here on there is no refund."""
-        if grant.release.state == "computing":
-            return
         with self._writing(epoch) as connection:
-            _set_state(connection, grant.release.id, "reserved", {"state": "computing"})
-            _append(connection, "computing", {"release": grant.release.id})
+            if grant.release.state == "reserved":
+                _set_state(connection, grant.release.id, "reserved", {"state": "computing"})
+                _append(connection, "computing", {"release": grant.release.id})
 
     def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
         """The release is complete on disk; `files` maps public file names to SHA-256."""
@@ -242,6 +240,8 @@ class Ledger:
                 connection.execute(
                     sa.delete(tables.charges).where(tables.charges.c.release_id == record.id)
                 )
+                # Nobody's k is fixed by a release that did not happen.
+                connection.execute(sa.delete(tables.labelers).where(tables.labelers.c.used == 0))
                 values = {"state": "refunded", "charged": 0}
                 _set_state(connection, record.id, "reserved", values)
                 _append(connection, "refunded", {"release": record.id, "labels": record.charged})
@@ -256,6 +256,19 @@ class Ledger:
         """The first thing in the ledger that does not hold, or None."""
         with self._reading() as connection:
             return verification.first_fault(connection, _entries(connection))
+
+    def _grant_again(self, event: Event, epoch: int, crashed: ReleaseRecord) -> Grant:
+        """The grant of a release that was charged and not finished, if it needs no more."""
+        with self._writing(epoch):
+            record = self.release(crashed.id)
+        if (
+            record is None
+            or record.state not in ("reserved", "computing")
+            or record.idempotency_key != event.idempotency_key
+        ):
+            raise LedgerError(f"release {crashed.id} is not one that this command can resume")
+        self._check_same_charge(event, record)
+        return Grant(record, self.prices(), _SEAL)
 
     def _check_same_charge(self, event: Event, record: ReleaseRecord) -> None:
         asked = {
@@ -436,7 +449,7 @@ def _charge_labelers(connection: sa.Connection, event: Event) -> list[tuple[byte
     new = [
         {"labeler": key, "capacity": capacity, "used": count}
         for key, capacity, count in rows
-        if key not in known
+        if key not in known and count
     ]
     old = [{"who": key, "count": count} for key, _, count in rows if key in known and count]
     if new:

@@ -16,6 +16,7 @@ from labelguard.keys import KeyRing
 from labelguard.ledger import Ledger, ReleaseRecord
 from labelguard.project import Project, find
 from labelguard.release import fault, read_card
+from labelguard.segments import ReleasedMap
 
 
 def open_ledger(project: Path | None) -> tuple[Project, KeyRing, Ledger]:
@@ -159,6 +160,7 @@ def _committed(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
 def _release_fault(project: Project, records: list[ReleaseRecord]) -> str | None:
     for record in records:
         broken = fault(project.releases / record.id, record.files)
+        broken = broken or ReleasedMap(project.released).fault(record.id)
         if broken:
             return f"release {record.id}: {broken}"
     return None

@@ -41,6 +41,7 @@ from labelguard.policy import Composition, Request, Ties, Unit
 from labelguard.project import Project, find
 from labelguard.randomizing import randomize_labels
 from labelguard.release import Release, fault, read_card
+from labelguard.segments import ReleasedMap
 from labelguard.selection import SMALLEST_BOUND
 from labelguard.sources import Input, parts
 from labelguard.staging import Staged, StagingOptions, conflicting_items, stage
@@ -212,7 +213,7 @@ class _Job:
         """Give back what crashed jobs reserved and never used; name those that computed."""
         keep = record.id if record else None
         for release_id in self.ledger.refund_reserved(epoch, keep=keep):
-            self.notes.append(f"release {release_id} never read a label; its charge was given back")
+            self.notes.append(f"release {release_id} never drew a coin; its charge was given back")
         for other in self.ledger.releases():
             if other.state == "computing" and other.id != keep:
                 self.notes.append(
@@ -238,6 +239,11 @@ class _Job:
             )
 
     def _plan(self, staged: Staged, record: ReleaseRecord | None) -> Plan:
+        private_map = ReleasedMap(self.project.released)
+        for earlier in self.ledger.releases():
+            lost = private_map.fault(earlier.id) if earlier.state == "committed" else None
+            if lost:
+                raise ProjectError(f"release {earlier.id}: {lost}")
         complete = record is not None and (self.project.released / record.id).exists()
         labelers = self.ledger.labelers(excluding=None if complete else record)
         self.keys.require_salts(labelers.labelers)
@@ -333,6 +339,6 @@ class _Job:
         if broken:
             raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
         if self.options.output:
-            delivery.deliver(path, self.options.output)
+            delivery.deliver(path, self.options.output, record.files)
             path = self.options.output
         return Release(record.id, path, read_card(path), reused, tuple(self.notes))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard._files import write_atomically
-from labelguard.errors import ProjectBusy, ProjectError
+from labelguard.errors import KeyProblem, ProjectBusy, ProjectError
 from labelguard.keys import KeyRing, keys_directory
 
 STATE = ".labelguard"
@@ -30,6 +30,8 @@ format = 1
 
 [input]
 # Ids are pseudonymised within a namespace: worker 7 of one tool is not worker 7 of another.
+# Another namespace makes everyone a new labeler with a new budget: change it only for the
+# labels of other people.
 namespace = "files"
 
 [input.columns]
@@ -120,7 +122,13 @@ def init(directory: Path) -> Project:
         for name in ("releases", "released", "quarantine"):
             (state / name).mkdir(exist_ok=True, mode=0o700)
         project = Project(state)
-        if not (project.keys / "project.key").exists():
+        key = project.keys / "project.key"
+        if key.exists() and state not in key.parents:
+            raise KeyProblem(
+                f"{key} exists: it is another project's; two projects with one key would draw the "
+                "same coins; set LABELGUARD_KEYS to a directory of its own"
+            )
+        if not key.exists():
             KeyRing.create(project.keys)
         from labelguard.ledger import Ledger
 

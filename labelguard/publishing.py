@@ -121,8 +121,12 @@ def _card(
     rows: int,
 ) -> dict[str, Any]:
     where = block128.positions(ledger.labelers, plan.units)
+    where = where[where >= 0]  # who was never charged (public ties only) has no budget yet
     used, capacity = ledger.used[where], ledger.capacity[where]
-    flips = [pricing.flip_probability(policy, grant.thresholds[int(k)]) for k in capacity]
+    bounds, labelers = np.unique(capacity, return_inverse=True)
+    flips = np.array([pricing.flip_probability(policy, grant.thresholds[int(k)]) for k in bounds])[
+        labelers
+    ]
     return {
         "release": grant.release.id,
         "labelguard": labelguard.__version__,
@@ -156,7 +160,7 @@ def _card(
             "identical_sides": staged.identical_sides,
             "set_aside": staged.fault_count + staged.label_fault_count,
         },
-        "flip_probability": _spread(np.array(flips)),
+        "flip_probability": _spread(flips),
         "budget": {
             "places": _spread(capacity),
             "used": _spread(used),

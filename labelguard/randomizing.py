@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from labelguard import planning, segments
 from labelguard._files import fresh_directory, publish_directory
+from labelguard.errors import LedgerError
 from labelguard.keys import KeyRing
 from labelguard.ledger import Grant
 from labelguard.mechanisms.coins import Coins
@@ -39,6 +40,8 @@ def randomize_labels(
     the label column is not read. The released rows go to `outcomes` in the work directory, split
     by item, for the writer.
     """
+    if plan.new > grant.release.charged:
+        raise LedgerError(f"release {grant.release.id} was charged less than it would draw")
     final = project.released / grant.release.id
     complete = final.exists()
     temporary = project.released / f"{grant.release.id}.partial"
@@ -99,6 +102,7 @@ def randomize_labels(
         for bucket, _ in enumerate(ordered_map(work, range(segments.BUCKETS), workers)):
             progress((bucket + 1) / segments.BUCKETS)
     if not complete:
+        (temporary / ReleasedMap.COUNT).write_text(str(plan.new), encoding="ascii")
         publish_directory(temporary, final)
 
 

@@ -127,9 +127,9 @@ def read_card(directory: Path) -> dict[str, Any]:
     try:
         loaded: dict[str, Any] = json.loads((directory / "card.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise ProjectError(
-            f"{directory} holds no labelguard release (no readable card.json)"
-        ) from None
+        loaded = {}
+    if not isinstance(loaded, dict) or not isinstance(loaded.get("release"), str):
+        raise ProjectError(f"{directory} holds no labelguard release (no readable card.json)")
     return loaded
 
 

@@ -134,8 +134,24 @@ class ReleasedMap:
         ]
     )
 
+    COUNT = "rows"
+    """The file that says how many labels the map holds, so that a lost bucket is noticed."""
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+
+    def fault(self, release_id: str) -> str | None:
+        """What is missing from the map of a committed release, or None.
+
+        Without its map, labels would be drawn again with the coins of their first release.
+        """
+        directory = self._directory / release_id
+        if not (directory / self.COUNT).is_file():
+            return f"the private map {directory} is missing; restore it from a backup"
+        rows = sum(pq.read_metadata(path).num_rows for path in directory.glob("*.parquet"))
+        if rows != int((directory / self.COUNT).read_text(encoding="ascii")):
+            return f"the private map {directory} is incomplete; restore it from a backup"
+        return None
 
     def released(self, bucket: int, only: str | None = None) -> ReleasedLabels:
         """Every label released so far in one bucket: the latest version of each row.

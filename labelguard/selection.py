@@ -192,8 +192,8 @@ def select(
         units=units,
         capacity=capacity,
         charged=charged,
-        # A labeler meets their bound once; only who was charged before can be exhausted.
-        short=np.where(ledger.used > 0, wanted - charged, 0),
+        # A new labeler meets their bound; only who was charged before can be exhausted.
+        short=np.where(ledger.capacity > 0, wanted - charged, 0),
         duplicates=duplicates,
         over_bound=int((~keep).sum()),
         public_ties=int(public_tie.sum()),

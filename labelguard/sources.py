@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from labelguard import canonical
+from labelguard.canonical import NoContent
 from labelguard.errors import InvalidLabels
 from labelguard.unreadable import LONG_LINE, NOT_UTF8, OURS
 
@@ -89,13 +90,15 @@ def _as_arrow(table: Any, name: str) -> pa.Table:
         )
     try:
         converted = pa.table(table)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        column = re.search(r"failed for column (.+) with type", str(error))
-        where = f"{name} column {column[1]}" if column else name
+    except (pa.ArrowException, TypeError, ValueError):
+        # Not which column: of chosen and rejected, that would name a side.
         raise InvalidLabels(
-            f"{where}: values of several types, or text that is not UTF-8; give each column one"
+            f"{name}: a column holds values of several types, or text that is not UTF-8; "
+            "give each column one type"
         ) from None
     _distinct(converted.column_names, name)
+    told = _told(converted.schema)
+    converted = converted if told == converted.schema else converted.cast(told)
     start = 0
     for batch in converted.to_batches():
         problem = _damage(batch, start)
@@ -106,16 +109,44 @@ def _as_arrow(table: Any, name: str) -> pa.Table:
 
 
 def _damage(batch: pa.RecordBatch, start: int) -> str | None:
-    """Where a batch that begins at row `start` breaks the Arrow format (DuckDB does not look)."""
-    for column, values in zip(batch.schema.names, batch.columns, strict=True):
+    """Where a batch that begins at row `start` breaks the Arrow format (DuckDB does not look).
+
+    The first row, but not the column: of chosen and rejected, that would name a side.
+    """
+    rows, problems = [], set()
+    for values in batch.columns:
         try:
             values.validate(full=True)
         except pa.ArrowInvalid as error:
             row = re.match(r"Invalid UTF8 sequence at string index (\d+)", str(error))
-            where = f"row {start + int(row[1]) + 1}: column {column}" if row else f"column {column}"
-            text = "UTF8" in str(error)
-            return f"{where}: {NOT_UTF8 if text else 'damaged data'}"
-    return None
+            rows += [start + int(row[1]) + 1] if row else []
+            problems.add(NOT_UTF8 if "UTF8" in str(error) else "damaged data")
+    if not problems:
+        return None
+    return f"row {min(rows)}: {min(problems)}" if rows else min(problems)
+
+
+def _told(schema: pa.Schema) -> pa.Schema:
+    """The schema without members of structs that were always null, or empty structs.
+
+    They tell nothing, DuckDB cannot convert them, and whether they are may follow from the labels.
+    """
+    return pa.schema([field.with_type(_told_type(field.type)) for field in schema])
+
+
+def _told_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        told = _told_type(kind.value_type)
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return kind if told == kind.value_type else make(kind.value_field.with_type(told))
+    if not pa.types.is_struct(kind):
+        return kind
+    fields = [field.with_type(_told_type(field.type)) for field in kind]
+    return pa.struct([field for field in fields if not _tells_nothing(field.type)])
+
+
+def _tells_nothing(kind: pa.DataType) -> bool:
+    return pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields)
 
 
 def _opener(table: pa.Table | Callable[[], pa.RecordBatchReader]) -> Opener:
@@ -221,9 +252,10 @@ def _arrow(path: Path) -> Opener:
                 if problem:
                     raise pa.ArrowInvalid(f"{OURS}{problem}{OURS}")
                 start += batch.num_rows
-                yield batch
+                yield batch if told == schema else batch.cast(told)
 
-        return pa.RecordBatchReader.from_batches(schema, run())
+        told = _told(schema)
+        return pa.RecordBatchReader.from_batches(told, run())
 
     def reader() -> pa.RecordBatchReader:
         # `datasets` writes the stream format; the file format serves others.
@@ -344,12 +376,36 @@ def _json_columns(
         name: canonical.json_type(kind)
         for name, kind in zip(guessed.columns, guessed.types, strict=True)
     }
+    chats = [
+        name
+        for name, kind in zip(guessed.columns, guessed.types, strict=True)
+        if kind.id == "list" and (canonical.element(kind).id == "struct" or str(kind) == "JSON[]")
+    ]
+    if len(chats) > 1:
+        kinds |= dict.fromkeys(chats, _common_type(connection, options, chats))
     mixed = [name for name, kind in kinds.items() if kind == "MIXED"]
     if mixed:  # Numbers and texts go together as text, but lists or objects do not.
         checks = [f"bool_or(json_type({identifier(n)}) IN ('ARRAY', 'OBJECT'))" for n in mixed]
         nested = guessed.aggregate(", ".join(checks)).fetchall()[0]
         kinds |= {n: "JSON" if is_so else "VARCHAR" for n, is_so in zip(mixed, nested, strict=True)}
     return kinds
+
+
+def _common_type(connection: duckdb.DuckDBPyConnection, options: str, chats: list[str]) -> str:
+    """One type for all chats of a JSONL file.
+
+    Guessed one by one, the types of chosen and rejected would follow from the labels.
+    """
+    columns = ", ".join(f"{literal(name)}: 'JSON'" for name in chats)
+    values = " UNION ALL ".join(f"SELECT {identifier(name)} AS v FROM raw" for name in chats)
+    structure = connection.sql(
+        f"WITH raw AS (FROM read_json({options}, columns={{{columns}}})) "
+        f"SELECT json_group_structure(v) FROM ({values})"
+    ).fetchall()[0][0]
+    try:
+        return canonical.sql_type(canonical.json_shape(json.loads(structure)), "JSON")
+    except NoContent:
+        return "JSON"
 
 
 def literal(text: str) -> str:

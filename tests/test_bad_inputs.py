@@ -370,7 +370,7 @@ COLUMNS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "mixed python values": (
         pd.DataFrame({"label": [1, "a"]}, dtype=object),
         {},
-        "table column label: values of several",
+        "table: a column holds values of several types",
     ),
     "surrogates": (
         pd.DataFrame({"prompt": ["\ud800"]}, dtype=object),
@@ -470,8 +470,8 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "no type": ("x", b"1", "unknown file type; expected Parquet, CSV"),
     "utf-8 in parquet": ("x.parquet", parquet(bad_text_table()), NOT_UTF8),
     "utf-8 in parquet chats": ("x.parquet", parquet(bad_chat_table()), NOT_UTF8),
-    "utf-8 in arrow": ("x.arrow", arrow(bad_text_table()), f"row 2: column prompt: {NOT_UTF8}"),
-    "utf-8 in arrow chats": ("x.arrow", arrow(bad_chat_table()), f"column prompt: {NOT_UTF8}"),
+    "utf-8 in arrow": ("x.arrow", arrow(bad_text_table()), f"row 2: {NOT_UTF8}"),
+    "utf-8 in arrow chats": ("x.arrow", arrow(bad_chat_table()), f"x.arrow {NOT_UTF8}"),
     "truncated arrow": ("x.arrow", arrow(table())[:-200], "x.arrow"),
     "noise as arrow": ("x.arrow", b"noise" * 99, "x.arrow"),
     "utf-8 in csv": (
@@ -562,9 +562,9 @@ def test_broken_files_are_refused(case: str, project: Project, tmp_path: Path) -
 
 
 def test_invalid_text_in_a_table_is_refused(project: Project) -> None:
-    assert f"table row 2: column prompt: {NOT_UTF8}" in refusal(project, bad_text_table())
+    assert f"table row 2: {NOT_UTF8}" in refusal(project, bad_text_table())
     batches = pa.Table.from_batches([*table().to_batches(), *bad_text_table().to_batches()])
-    assert f"table row 4: column prompt: {NOT_UTF8}" in refusal(project, batches)
+    assert f"table row 4: {NOT_UTF8}" in refusal(project, batches)
 
 
 def test_a_line_that_does_not_end_is_refused(project: Project, tmp_path: Path) -> None:
@@ -647,6 +647,9 @@ def test_the_output_directory_must_be_empty(project: Project, tmp_path: Path) ->
     assert made.path == tmp_path / "new" / "deep"
     again = privatize(project, table(), output=made.path)
     assert (again.reused, again.path) == (True, made.path)
+    (made.path / "data.parquet").unlink()
+    with pytest.raises(ProjectError, match=r"data.parquet is missing; remove"):
+        privatize(project, table(), output=made.path)
     with pytest.raises(ProjectError, match="holds another release"):
         privatize(project, table(), epsilon=4, output=made.path)
     assert len(overview.releases(project.state)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import signal
 import sqlite3
@@ -177,6 +178,24 @@ def test_a_grant_comes_from_the_ledger_only(project: Project) -> None:
     for seal in (None, object(), True):
         with pytest.raises(LedgerError, match="charge before release"):
             Grant(record, {}, seal)
+
+
+def test_only_an_unfinished_release_of_the_same_request_is_resumed(project: Project) -> None:
+    book = ledger(project)
+    epoch = book.begin_job()
+    granted = book.charge(event(), POLICY, epoch).release
+    invented = ReleaseRecord("r9", 9, "k", 1, "computing", "", {}, 0, None, {})
+    for record in (invented, dataclasses.replace(granted, id="r9")):
+        with pytest.raises(LedgerError, match="can resume"):
+            book.charge(event(), POLICY, epoch, resumed=record)
+    with pytest.raises(LedgerError, match="another job"):
+        book.charge(event(), POLICY, epoch - 1, resumed=granted)
+    assert book.charge(event(), POLICY, epoch, resumed=granted).release == granted
+    book.start(book.charge(event(), POLICY, epoch, resumed=granted), epoch)
+    last = book.charge(event(), POLICY, epoch, resumed=granted)
+    book.commit(last, epoch, 1, {})
+    with pytest.raises(LedgerError, match="can resume"):
+        book.charge(event(), POLICY, epoch, resumed=granted)
 
 
 def test_a_release_writer_is_opened_by_a_grant_only(project: Project) -> None:

@@ -58,8 +58,9 @@ def canonical_json(value: Any) -> str:
         return str(value)
     if isinstance(value, list):
         return "[" + ",".join(map(canonical_json, value)) + "]"
-    members = sorted((k, v) for k, v in value.items() if v is not None)
-    return "{" + ",".join(f"{json_string(k)}:{canonical_json(v)}" for k, v in members) + "}"
+    members = sorted((k, canonical_json(v)) for k, v in value.items())
+    kept = [f"{json_string(k)}:{text}" for k, text in members if text != "null"]
+    return "{" + ",".join(kept) + "}" if kept else "null"
 
 
 def json_string(text: str) -> str:
@@ -362,7 +363,7 @@ class Stored:
         """Compare a release of these labels, each of them new in it, with the reference."""
         ternary = release.card["privacy"]["ties"] == "ternary"
         maps: dict[bytes, tuple[str, int, int, int]] = {}
-        for path in (self.state / "released" / release.id).iterdir():
+        for path in (self.state / "released" / release.id).glob("*.parquet"):
             for row in pq.read_table(path, partitioning=None).to_pylist():
                 assert row["row_key"] not in maps
                 drawn = (row["version"], row["value"], row["threshold"])

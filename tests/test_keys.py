@@ -152,6 +152,15 @@ def test_keys_may_live_elsewhere(
         overview.budget(project.state)
 
 
+def test_a_project_does_not_adopt_the_key_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "vault"))
+    lg.init(tmp_path / "one")
+    with pytest.raises(KeyProblem, match="the same coins"):
+        lg.init(tmp_path / "two")
+
+
 def test_two_projects_that_share_keys_cannot_overwrite_each_others_salts(tmp_path: Path) -> None:
     KeyRing.create(tmp_path)
     one, two = KeyRing(tmp_path), KeyRing(tmp_path)

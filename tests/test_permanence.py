@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from preferences import LAYOUTS, chosen, dump, opinions, pairs, public, rankings
 
 import labelguard as lg
 from labelguard import overview, planning, segments
+from labelguard.errors import ProjectError
 from labelguard.project import Project
 from labelguard.release import Release
 
@@ -49,6 +51,17 @@ def private_map(project: Project) -> dict[bytes, list[tuple[int, int]]]:
         for row in table.to_pylist():
             rows.setdefault(row["row_key"], []).append((row["version"], row["value"]))
     return rows
+
+
+@pytest.mark.parametrize("lost", ["map", "bucket"])
+def test_a_lost_private_map_stops_the_project(lost: str, project: Project) -> None:
+    table = pairs(ASKED, RANKS)
+    first = privatized(project, table)
+    path = project.released / first.id
+    shutil.rmtree(path) if lost == "map" else next(path.glob("*.parquet")).unlink()
+    with pytest.raises(ProjectError, match="restore it from a backup"):
+        privatized(project, table.slice(1))
+    assert not overview.verify(project.state)["ok"]
 
 
 GARBAGE: dict[str, pa.Array] = {

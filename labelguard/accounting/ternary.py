@@ -116,7 +116,7 @@ def keep_probability(epsilon0: float) -> float:
 def threshold(epsilon0: float) -> int:
     """T = 2·⌈2^64/(e^epsilon0+2)⌉, even: a label changes if and only if its coin u is below T.
 
-    u < T/2 gives the one other value, T/2 <= u < T the other one, with equal probability. The
+    The parity of u then chooses between the two other values, with equal probability. The
     probability of a change is rounded up, by exact arithmetic, and stays below ⅔, so that every
     ratio of answer probabilities is at most e^epsilon0.
 
