@@ -17,7 +17,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from labelguard import block128, clock, journal, tables, verification
+from labelguard import block128, clock, database, journal, tables, verification
 from labelguard.block128 import Blocks
 from labelguard.errors import KeyProblem, LedgerError
 from labelguard.policy import Policy
@@ -78,7 +78,7 @@ class Ledger:
 
     def __init__(self, url: str, key_check: str) -> None:
         """Open an existing ledger; the project key must be the one it was made with."""
-        self._engine = self._snapshots = _engine(url)
+        self._engine = self._snapshots = database.connect(url)
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         with self._reading() as connection:
@@ -98,8 +98,8 @@ class Ledger:
     @classmethod
     def create(cls, url: str, key_check: str) -> Ledger:
         """Make the tables, unless they exist."""
-        engine = _engine(url)
-        with _writing(engine) as connection:
+        engine = database.connect(url)
+        with database.writing(engine) as connection:
             if not sa.inspect(connection).has_table("meta"):
                 tables.metadata.create_all(connection)
                 rows = {"schema": str(SCHEMA_VERSION), "key_check": key_check, "epoch": "0"}
@@ -112,7 +112,7 @@ class Ledger:
     @property
     def place(self) -> str:
         """Where the ledger lives, without a password."""
-        return _place(self._engine.url)
+        return database.place(self._engine.url)
 
     def begin_job(self) -> int:
         """A new epoch: a job of an older one can no longer charge or commit."""
@@ -300,13 +300,13 @@ class Ledger:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
         """One transaction that sees one state of the ledger."""
-        with _translated(self._engine), self._snapshots.connect() as connection:
+        with database.translated(self._engine), self._snapshots.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def _writing(self, epoch: int | None = None) -> Iterator[sa.Connection]:
         """One transaction; with `epoch`, refused if another job has begun since."""
-        with _writing(self._engine) as connection:
+        with database.writing(self._engine) as connection:
             if epoch is not None and _epoch(connection) != epoch:
                 raise LedgerError("another job has begun in this project; this one cannot go on")
             yield connection
@@ -329,64 +329,6 @@ class LabelerTable:
             np.array([row[1] for row in rows], dtype=np.int64),
             np.array([row[2] for row in rows], dtype=np.int64),
         )
-
-
-def _engine(url: str) -> sa.Engine:
-    try:
-        engine = sa.create_engine(url)
-    except (sa.exc.ArgumentError, ValueError, ModuleNotFoundError) as error:
-        # Some of these messages repeat the URL, password and all.
-        why = f" ({error})" if isinstance(error, ModuleNotFoundError) else ""
-        raise LedgerError(
-            f"LABELGUARD_LEDGER_URL is no database URL that can be used here{why}; expected "
-            "sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
-        ) from None
-    if "@" in (engine.url.host or ""):
-        raise LedgerError(
-            "LABELGUARD_LEDGER_URL has more than one @; write those in a password as %40"
-        )
-    if engine.dialect.name == "sqlite":
-
-        @sa.event.listens_for(engine, "connect")
-        def _durable(connection: Any, _: Any) -> None:
-            connection.isolation_level = None  # the driver would begin only at the first change
-            connection.execute("PRAGMA busy_timeout = 60000")
-            connection.execute("PRAGMA synchronous = EXTRA")
-            connection.execute("PRAGMA foreign_keys = ON")
-
-        @sa.event.listens_for(engine, "begin")
-        def _begin(connection: sa.Connection) -> None:
-            # A writer locks before it looks: what it checks stays so until it commits.
-            writing = connection.get_execution_options().get("writing", False)
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
-
-    return engine
-
-
-def _place(url: sa.URL) -> str:
-    """A ledger's URL without what may be secret: its password and its options."""
-    return url.set(password=None, query={}).render_as_string()
-
-
-@contextlib.contextmanager
-def _translated(engine: sa.Engine) -> Iterator[None]:
-    try:
-        yield
-    except sa.exc.IntegrityError:
-        raise LedgerError(
-            "a charge would exceed a labeler's allowance; nothing was written"
-        ) from None
-    except sa.exc.SQLAlchemyError as error:
-        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
-        for secret in (engine.url.password, *engine.url.query.values()):
-            cause = cause.replace(str(secret), "***") if secret else cause
-        raise LedgerError(f"the ledger at {_place(engine.url)} cannot be used: {cause}") from None
-
-
-@contextlib.contextmanager
-def _writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    with _translated(engine), engine.execution_options(writing=True).begin() as connection:
-        yield connection
 
 
 def _entries(connection: sa.Connection) -> list[journal.Entry]:

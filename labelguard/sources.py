@@ -21,10 +21,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from labelguard import canonical
+from labelguard import canonical, soundness
 from labelguard.canonical import NoContent
 from labelguard.errors import InvalidLabels
-from labelguard.unreadable import LONG_LINE, NOT_UTF8, OURS
+from labelguard.unreadable import LONG_LINE, OURS
 
 Input: TypeAlias = Any
 """A path or glob (str, Path), a table (pyarrow, polars, pandas), or a sequence of these."""
@@ -97,56 +97,15 @@ def _as_arrow(table: Any, name: str) -> pa.Table:
             "give each column one type"
         ) from None
     _distinct(converted.column_names, name)
-    told = _told(converted.schema)
+    told = soundness.told(converted.schema)
     converted = converted if told == converted.schema else converted.cast(told)
     start = 0
     for batch in converted.to_batches():
-        problem = _damage(batch, start)
+        problem = soundness.damage(batch, start)
         if problem:
             raise InvalidLabels(f"{name} {problem}")
         start += batch.num_rows
     return converted
-
-
-def _damage(batch: pa.RecordBatch, start: int) -> str | None:
-    """Where a batch that begins at row `start` breaks the Arrow format (DuckDB does not look).
-
-    The first row, but not the column: of chosen and rejected, that would name a side.
-    """
-    rows, problems = [], set()
-    for values in batch.columns:
-        try:
-            values.validate(full=True)
-        except pa.ArrowInvalid as error:
-            row = re.match(r"Invalid UTF8 sequence at string index (\d+)", str(error))
-            rows += [start + int(row[1]) + 1] if row else []
-            problems.add(NOT_UTF8 if "UTF8" in str(error) else "damaged data")
-    if not problems:
-        return None
-    return f"row {min(rows)}: {min(problems)}" if rows else min(problems)
-
-
-def _told(schema: pa.Schema) -> pa.Schema:
-    """The schema without members of structs that were always null, or empty structs.
-
-    They tell nothing, DuckDB cannot convert them, and whether they are may follow from the labels.
-    """
-    return pa.schema([field.with_type(_told_type(field.type)) for field in schema])
-
-
-def _told_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        told = _told_type(kind.value_type)
-        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return kind if told == kind.value_type else make(kind.value_field.with_type(told))
-    if not pa.types.is_struct(kind):
-        return kind
-    fields = [field.with_type(_told_type(field.type)) for field in kind]
-    return pa.struct([field for field in fields if not _tells_nothing(field.type)])
-
-
-def _tells_nothing(kind: pa.DataType) -> bool:
-    return pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields)
 
 
 def _opener(table: pa.Table | Callable[[], pa.RecordBatchReader]) -> Opener:
@@ -248,13 +207,13 @@ def _arrow(path: Path) -> Opener:
         def run() -> Iterator[pa.RecordBatch]:
             start = 0
             for batch in batches:
-                problem = _damage(batch, start)
+                problem = soundness.damage(batch, start)
                 if problem:
                     raise pa.ArrowInvalid(f"{OURS}{problem}{OURS}")
                 start += batch.num_rows
                 yield batch if told == schema else batch.cast(told)
 
-        told = _told(schema)
+        told = soundness.told(schema)
         return pa.RecordBatchReader.from_batches(told, run())
 
     def reader() -> pa.RecordBatchReader:

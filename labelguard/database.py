@@ -1,0 +1,72 @@
+"""The database under the ledger: connections, transactions, and its errors as ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+
+from labelguard.errors import LedgerError
+
+
+def connect(url: str) -> sa.Engine:
+    """The engine for a ledger's URL; on SQLite one that locks before it looks and syncs fully."""
+    try:
+        engine = sa.create_engine(url)
+    except (sa.exc.ArgumentError, ValueError, ModuleNotFoundError) as error:
+        # Some of these messages repeat the URL, password and all.
+        why = f" ({error})" if isinstance(error, ModuleNotFoundError) else ""
+        raise LedgerError(
+            f"LABELGUARD_LEDGER_URL is no database URL that can be used here{why}; expected "
+            "sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
+        ) from None
+    if "@" in (engine.url.host or ""):
+        raise LedgerError(
+            "LABELGUARD_LEDGER_URL has more than one @; write those in a password as %40"
+        )
+    if engine.dialect.name == "sqlite":
+
+        @sa.event.listens_for(engine, "connect")
+        def _durable(connection: Any, _: Any) -> None:
+            connection.isolation_level = None  # the driver would begin only at the first change
+            connection.execute("PRAGMA busy_timeout = 60000")
+            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.execute("PRAGMA foreign_keys = ON")
+
+        @sa.event.listens_for(engine, "begin")
+        def _begin(connection: sa.Connection) -> None:
+            # A writer locks before it looks: what it checks stays so until it commits.
+            writing = connection.get_execution_options().get("writing", False)
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return engine
+
+
+def place(url: sa.URL) -> str:
+    """A ledger's URL without what may be secret: its password and its options."""
+    return url.set(password=None, query={}).render_as_string()
+
+
+@contextlib.contextmanager
+def translated(engine: sa.Engine) -> Iterator[None]:
+    """The database's errors as ours, without passwords."""
+    try:
+        yield
+    except sa.exc.IntegrityError:
+        raise LedgerError(
+            "a charge would exceed a labeler's allowance; nothing was written"
+        ) from None
+    except sa.exc.SQLAlchemyError as error:
+        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+        for secret in (engine.url.password, *engine.url.query.values()):
+            cause = cause.replace(str(secret), "***") if secret else cause
+        raise LedgerError(f"the ledger at {place(engine.url)} cannot be used: {cause}") from None
+
+
+@contextlib.contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """One transaction that writes."""
+    with translated(engine), engine.execution_options(writing=True).begin() as connection:
+        yield connection
