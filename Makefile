@@ -41,9 +41,11 @@ $(INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
+# torch alone and first: resolved with everything else, a later CUDA build could win.
 $(DEV): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check "pip>=25.1"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . --group dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[text,encoders,plan]" --group dev
 	touch $@ $(INSTALLED)
 
 clean:

@@ -28,6 +28,14 @@ EXIT_CODES = {
 # Top-level keys of `--json`, in this order; a test checks them against the commands.
 JSON_KEYS = {
     "account rr": ["epsilon", "delta", "labels", "compositions"],
+    "account statistic": [
+        "epsilon",
+        "delta",
+        "releases",
+        "noise_multiplier",
+        "epsilon_of_one",
+        "epsilon_zcdp",
+    ],
     "budget show": [
         "policy",
         "labelers",
@@ -41,6 +49,19 @@ JSON_KEYS = {
     "budget labeler": ["pseudonym", "places", "used", "left"],
     "budget verify": ["ok", "fault", "journal_entries", "releases"],
     "demo": ["id", "path", "reused", "card", "next"],
+    "plan": [
+        "adjacency",
+        "delta",
+        "features",
+        "agreement",
+        "unit",
+        "counts",
+        "forecasts",
+        "recommended",
+        "epsilon",
+        "command",
+        "notes",
+    ],
     "privatize": ["id", "path", "reused", "card", "next"],
     "release show": [
         "release",
@@ -58,6 +79,7 @@ JSON_KEYS = {
         "not_protected",
     ],
     "release verify": ["ok", "fault", "releases"],
+    "score": ["path", "pairs"],
     "simulate": ["path", "rows", "columns"],
 }
 # The same for each entry of the list that these commands print.

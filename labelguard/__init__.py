@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from labelguard.pipeline import privatize
     from labelguard.project import Project, find, init
     from labelguard.release import Release, load
+    from labelguard.scoring import score
     from labelguard.simulate import SimulationConfig, simulate
 
 _HOMES = {
@@ -26,6 +27,7 @@ _HOMES = {
     "Project": "labelguard.project",
     "find": "labelguard.project",
     "init": "labelguard.project",
+    "score": "labelguard.scoring",
     "SimulationConfig": "labelguard.simulate",
     "simulate": "labelguard.simulate",
 }
@@ -38,6 +40,7 @@ __all__ = [
     "init",
     "load",
     "privatize",
+    "score",
     "simulate",
 ]
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 NOT_PROTECTED = (
     "who labelled what, when and how much",
@@ -12,11 +15,14 @@ NOT_PROTECTED = (
     "prompts and responses, above all if they came from a model trained on raw labels",
     "assignment of items to labelers that reacts to raw labels",
     "one person labelling under several ids",
-    "a labeler's identity outside the project; rows of one labeler may be linkable through "
-    "flip_probability (bounds are rounded up to 8, 16, 32, … to blur this)",
+    "a labeler's identity outside the project",
     "labelers whose labels are correlated with one another's",
     "anything against who holds the coin keys, and against the curator, who sees raw labels",
     "raw exports made before or beside labelguard",
+)
+LINKABLE = (
+    "which rows are one labeler's, where flip_probability differs between labelers "
+    "(bounds are rounded up to 8, 16, 32, … to blur this)"
 )
 TIE_STATUS_PUBLIC = "which labels are ties (declared public with --tie-status-public)"
 
@@ -24,6 +30,49 @@ TIE_STATUS_PUBLIC = "which labels are ties (declared public with --tie-status-pu
 def not_protected(tie_status_public: bool) -> list[str]:
     """The list every card carries."""
     return [*NOT_PROTECTED, *([TIE_STATUS_PUBLIC] if tie_status_public else [])]
+
+
+_ORDER = (
+    "release",
+    "labelguard",
+    "format",
+    "created_at",
+    "kind",
+    "mechanism",
+    "mechanism_version",
+    "privacy",
+    "counts",
+    "flip_probability",
+    "statistic",
+    "props",
+    "budget",
+    "train_with",
+    "not_protected",
+)
+
+
+def assembled(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The common card with a mechanism's own sections; those of one name are joined."""
+    card = dict(common)
+    for name, value in own.items():
+        if isinstance(value, Mapping):
+            card[name] = {**card.get(name, {}), **value}
+        elif isinstance(value, list):
+            card[name] = [*card.get(name, []), *value]
+        else:
+            card[name] = value
+    return {name: card[name] for name in _ORDER if name in card}
+
+
+def spread(values: NDArray[Any]) -> dict[str, float]:
+    """Minimum, median and maximum; empty without values."""
+    if not len(values):
+        return {}
+    return {
+        "min": float(values.min()),
+        "median": float(np.median(values)),
+        "max": float(values.max()),
+    }
 
 
 def budget_of(values: Mapping[str, Any]) -> str:
@@ -44,12 +93,25 @@ def to_json(card: Mapping[str, Any]) -> str:
     return json.dumps(card, indent=2, ensure_ascii=False) + "\n"
 
 
+TRAINING = {
+    "forward": "Each row's `flip_probability` γ is the probability that its label was flipped; a "
+    "loss that ignores it learns from noise as if it were truth. `forward` is "
+    "−log[(1 − γ) σ(z) + γ σ(−z)], z being the margin of `chosen` over `rejected`.",
+    "soft": "Each row's `label_probability` p is that of `chosen` being preferred: train with the "
+    "cross-entropy −p log σ(z) − (1 − p) log σ(−z), z being the margin of `chosen` over "
+    "`rejected`.",
+    "plain": "Labels are to be taken as they are. `residual_flip_estimate` estimates how often a "
+    "row's label is wrong; where a model decided it is no independent coin, so losses that "
+    "correct for flips do not apply.",
+}
+"""How to learn from a release, by the card's `train_with`."""
+
+
 def to_markdown(card: Mapping[str, Any]) -> str:
     """The card for people, with the front matter of a Hugging Face dataset card."""
-    privacy, counts = card["privacy"], card["counts"]
-    flips, budget = card["flip_probability"], card["budget"]
+    privacy = card["privacy"]
     limits = "\n".join(f"- {line}" for line in card["not_protected"])
-    accounting = privacy["accounting"]
+    facts = "\n".join(f"| {name} | {value} |" for name, value in _facts(card))
     ties = "public" if privacy["tie_status_public"] else "protected"
     return f"""\
 ---
@@ -72,26 +134,14 @@ Preference pairs whose labels were privatized by labelguard {card["labelguard"]}
 {privacy["unit"]} may change. The bound holds for everything the project releases under this
 policy, over its lifetime, against anyone without the project's keys.
 
-Accounted by {accounting}. Tie status is {ties}; skip status is {privacy["skip_status"]}.
+Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
+{privacy["skip_status"]}.
 
 | | |
 |---|---|
-| rows | {counts["rows"]:,} |
-| {privacy["unit"]}s | {counts["labelers"]:,} |
-| labels newly charged | {counts["charged"]:,} |
-| labels released before (kept as they were, free) | {counts["released_before"]:,} |
-| dropped by the bound per labeler | {counts["dropped_by_bound"]:,} |
-| dropped duplicates | {counts["duplicates"]:,} |
-| dropped pairs with identical sides | {counts["identical_sides"]:,} |
-| bad rows set aside | {counts["set_aside"]:,} |
-| released as ties and left out | {counts["released_ties_dropped"]:,} |
-| flip probability (min / median / max) | {_triple(flips, ".4f")} |
-| places used per {privacy["unit"]} (min / median / max) | {_triple(budget["used"], ",.0f")} |
-| places left per {privacy["unit"]} (min / median / max) | {_triple(budget["left"], ",.0f")} |
+{facts}
 
-**Training.** `train_with: {card["train_with"]}`. Each row's `flip_probability` γ is the
-probability that its label was flipped; a loss that ignores it learns from noise as if it were
-truth. `forward` is −log[(1 − γ) σ(z) + γ σ(−z)], z being the margin of `chosen` over `rejected`.
+**Training.** `train_with: {card["train_with"]}`. {TRAINING[card["train_with"]]}
 
 **Not protected:**
 
@@ -99,7 +149,54 @@ truth. `forward` is −log[(1 − γ) σ(z) + γ σ(−z)], z being the margin o
 """
 
 
-def _triple(values: Mapping[str, float] | None, style: str) -> str:
+def _facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The rows of the card's table."""
+    counts, budget, unit = card["counts"], card["budget"], card["privacy"]["unit"]
+    yield "rows", f"{counts['rows']:,}"
+    if counts["further_pairs"]:
+        yield "further pairs, labeled by the head", f"{counts['further_pairs']:,}"
+    yield f"{unit}s", f"{counts['labelers']:,}"
+    yield f"{place(card)}s newly charged", f"{counts['charged']:,}"
+    before = f"{counts['released_before']:,}"
+    yield "labels released before (kept as they were, free)", before
+    yield f"dropped by the bound per {unit}", f"{counts['dropped_by_bound']:,}"
+    yield "dropped duplicates", f"{counts['duplicates']:,}"
+    yield "dropped pairs with identical sides", f"{counts['identical_sides']:,}"
+    yield "bad rows set aside", f"{counts['set_aside']:,}"
+    yield "released as ties and left out", f"{counts['released_ties_dropped']:,}"
+    yield from own_facts(card)
+    yield f"places used per {unit} (min / median / max)", triple(budget["used"], ",.0f")
+    yield f"places left per {unit} (min / median / max)", triple(budget["left"], ",.0f")
+
+
+def place(card: Mapping[str, Any]) -> str:
+    """What takes a place of a labeler's budget."""
+    return "statistic release" if "statistic" in card else "label"
+
+
+def own_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What cards of single mechanisms say."""
+    if "flip_probability" in card:
+        yield (
+            "flip probability (min / median / max)",
+            triple(card["flip_probability"], ".4f"),
+        )
+    if "statistic" in card:
+        told = card["statistic"]
+        yield "features", f"{told['features']}, {counted(told['components'], 'component')}"
+        yield "noise multiplier", f"{told['noise_multiplier']:.4f}"
+        yield "sensitivity, clip norm", f"{told['sensitivity']:.4g}, {told['clip']:.4g}"
+        yield "windows the head learnt from", f"{told['windows']}"
+    if "props" in card:
+        told = card["props"]
+        for stage in told["stages"][1:]:
+            error = f"{stage['estimated_error']:.3f} ± {stage['standard_error']:.3f}"
+            doubt = ", uninformative" if stage["uninformative"] else ""
+            yield f"model's error, stage {stage['stage']}", error + doubt
+
+
+def triple(values: Mapping[str, float] | None, style: str) -> str:
+    """Minimum, median and maximum in one style."""
     if not values:
         return "–"
     return " / ".join(format(values[name], style) for name in ("min", "median", "max"))

@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 import labelguard
+from labelguard.cli_options import json_option, project_option
+from labelguard.cli_privatize import privatize, score
 from labelguard.errors import LabelguardError
 
 
@@ -52,15 +54,6 @@ def _extra_command(name: str) -> click.Command | None:
     return None
 
 
-project_option = click.option(
-    "--project",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Project directory; else LABELGUARD_PROJECT, else the nearest one upwards.",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-
-
 @click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(labelguard.__version__, prog_name="labelguard")
 def main() -> None:
@@ -83,97 +76,8 @@ def init(directory: Path) -> None:
     click.echo(f"Keys are in {project.keys}: back them up apart from the data; never share them.")
 
 
-@main.command(short_help="Release preference labels privately.")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@click.option("--mechanism", default="rr", show_default=True, help="How labels are privatized.")
-@click.option("--epsilon", type=float, required=True, help="ε of each labeler, over the project.")
-@click.option("--delta", type=float, required=True, help="δ of each labeler, over the project.")
-@click.option(
-    "--max-labels-per-labeler",
-    type=int,
-    metavar="K",
-    help="Places of each labeler; default: their labels, rounded up to 8, 16, 32, …",
-)
-@click.option(
-    "--composition",
-    type=click.Choice(["exact", "advanced", "basic"]),
-    help="How k coins are priced together; default exact.",
-)
-@click.option(
-    "--ties",
-    type=click.Choice(["coin", "ternary", "half", "drop"]),
-    help="What becomes of ties; default coin. half and drop need --tie-status-public.",
-)
-@click.option(
-    "--tie-status-public",
-    is_flag=True,
-    default=None,
-    help="Declare that which labels are ties is no secret.",
-)
-@click.option(
-    "--bad-rows",
-    type=click.Choice(["stop", "quarantine"]),
-    default="stop",
-    show_default=True,
-    help="Stop at rows that cannot be used, or set them aside in the project.",
-)
-@click.option(
-    "--exhausted",
-    type=click.Choice(["refuse", "drop"]),
-    default="refuse",
-    show_default=True,
-    help="Refuse when labelers lack places, or leave those labels out.",
-)
-@click.option(
-    "--columns",
-    default="",
-    metavar="ROLE=NAME,...",
-    help="Names of your columns, for example labeler_id=worker,prompt=question.",
-)
-@click.option(
-    "--unit",
-    type=click.Choice(["labeler", "item"]),
-    help="What is protected as a whole: all labels of a labeler (default), or single labels.",
-)
-@click.option("--again", is_flag=True, help="Draw released labels anew: a new event, a new charge.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Copy the release to DIR.",
-)
-@click.option("--workers", type=int, help="Threads; default: all cores. The output is the same.")
-@project_option
-@json_option
-def privatize(
-    inputs: tuple[str, ...], columns: str, project: Path | None, as_json: bool, **options: Any
-) -> None:
-    """Release the labels in INPUT (Parquet, CSV, JSONL, directories, globs) privately.
-
-    INPUT has a column labeler_id and the columns of one of these layouts:
-
-    \b
-      prompt, chosen, rejected[, tie]
-      prompt, response_a, response_b, label[, tie]
-      prompt, responses, ranks
-
-    The first run fixes the project's policy. Running the same command again returns the same
-    release; labels that were released before cost nothing in any later one.
-
-    \b
-    Example:
-      labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 -o release
-    """
-    from labelguard import labels, render
-    from labelguard.pipeline import privatize as run
-
-    mapping = labels.parse_columns(columns)
-    with render.progress() as progress:
-        release = run(list(inputs), columns=mapping, project=project, progress=progress, **options)
-    where = f" --project {project}" if project else ""
-    steps = (f"labelguard release show {release.id}{where}",)
-    render.release(release, as_json=as_json, next_steps=steps)
+main.add_command(privatize)
+main.add_command(score)
 
 
 @main.group(short_help="What a mechanism costs, before anything is spent.")
@@ -197,6 +101,24 @@ def account_rr(epsilon: float, delta: float, labels: int, as_json: bool) -> None
     from labelguard.accounting.compare import compositions
 
     render.comparison(compositions(epsilon, delta, labels), as_json=as_json)
+
+
+@account.command("statistic", short_help="Noise of statistic releases, priced together.")
+@click.option("--epsilon", type=float, required=True, help="ε of a labeler.")
+@click.option("--delta", type=float, required=True, help="δ of a labeler.")
+@click.option("--releases", type=int, default=1, show_default=True, help="Releases in all.")
+@json_option
+def account_statistic(epsilon: float, delta: float, releases: int, as_json: bool) -> None:
+    """Noise of each of several statistic releases, in units of the sensitivity.
+
+    \b
+    Example:
+      labelguard account statistic --epsilon 3 --delta 1e-5 --releases 12
+    """
+    from labelguard import render
+    from labelguard.accounting.compare import statistic_noise
+
+    render.noise(statistic_noise(epsilon, delta, releases), as_json=as_json)
 
 
 @main.group()

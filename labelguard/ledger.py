@@ -38,14 +38,16 @@ class ReleaseRecord:
     charged: int
     rows: int | None
     files: Mapping[str, str]
+    seal: str | None = None
 
 
 @dataclass(frozen=True)
 class Event:
     """What a mechanism wants to do to whom, computed from public columns only.
 
-    `labelers` (n, 2) are all labelers of the release with `capacity` k (n,); `charged` (n,) is how
-    many new coins each of them is asked for. `thresholds` prices every k.
+    `labelers` (n, 2) are all labelers of the release with `capacity` k (n,), their places;
+    `charged` (n,) is how many new places each of them is asked for: coins, or statistic releases.
+    `prices` says for every k what noise a place buys (`labelguard.pricing`).
     """
 
     mechanism: str
@@ -54,7 +56,7 @@ class Event:
     labelers: Blocks
     capacity: NDArray[np.int64]
     charged: NDArray[np.int64]
-    thresholds: Mapping[int, int]
+    prices: Mapping[int, int]
 
 
 _SEAL = object()
@@ -63,11 +65,11 @@ _SEAL = object()
 class Grant:
     """The right to compute one release: it was charged. Only the ledger makes grants."""
 
-    def __init__(self, record: ReleaseRecord, thresholds: Mapping[int, int], seal: object) -> None:
+    def __init__(self, record: ReleaseRecord, prices: Mapping[int, int], seal: object) -> None:
         if seal is not _SEAL:
             raise LedgerError("a grant comes from Ledger.charge only: charge before release")
         self.release = record
-        self.thresholds = dict(thresholds)
+        self.prices = dict(prices)
 
     def __repr__(self) -> str:
         return f"Grant({self.release.id})"
@@ -128,10 +130,10 @@ class Ledger:
         return (row.id, Policy.from_json(row.settings)) if row else None
 
     def prices(self) -> dict[int, int]:
-        """Stored threshold of every k."""
+        """Stored price of every k."""
         with self._reading() as connection:
-            rows = connection.execute(sa.select(tables.prices.c.k, tables.prices.c.threshold)).all()
-        return {row.k: int(row.threshold) for row in rows}
+            rows = connection.execute(sa.select(tables.prices.c.k, tables.prices.c.price)).all()
+        return {row.k: int(row.price) for row in rows}
 
     def find(self, idempotency_key: str) -> ReleaseRecord | None:
         """The release (not refunded) that this very request made before."""
@@ -175,7 +177,7 @@ class Ledger:
             return self._grant_again(event, epoch, resumed)
         with self._writing(epoch) as connection:
             policy_id = _policy_id(connection, policy)
-            prices = _store_prices(connection, policy_id, event.thresholds)
+            prices = _store_prices(connection, policy_id, event.prices)
             charges = _charge_labelers(connection, event)
             number = 1 + (connection.scalar(sa.select(sa.func.max(tables.releases.c.number))) or 0)
             record = {
@@ -205,10 +207,29 @@ class Ledger:
                 _set_state(connection, grant.release.id, "reserved", {"state": "computing"})
                 _append(connection, "computing", {"release": grant.release.id})
 
+    def seal(self, grant: Grant, epoch: int, digest: str) -> None:
+        """Keep, until the commit, a keyed digest of the exact value that noise is about to hide.
+
+        Raises `LedgerError` if another was kept: the same noise over two values would tell their
+        difference, which is a function of labels without any noise.
+        """
+        with self._writing(epoch) as connection:
+            own = tables.releases.c.id == grant.release.id
+            kept = connection.scalar(sa.select(tables.releases.c.seal).where(own))
+            if kept is None:
+                _set_state(connection, grant.release.id, "computing", {"seal": digest})
+            elif kept != digest:
+                raise LedgerError(
+                    f"release {grant.release.id} cannot be resumed: its statistic is not the one "
+                    "it was begun with (other features, library or type of numbers); restore what "
+                    "it was begun with and run the same command again"
+                )
+
     def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
         """The release is complete on disk; `files` maps public file names to SHA-256."""
         with self._writing(epoch) as connection:
             values = {"state": "committed", "rows": rows, "files": json.dumps(dict(files))}
+            values |= {"seal": None}
             _set_state(connection, grant.release.id, "computing", values)
             body = {"release": grant.release.id, "rows": rows, "files": dict(files)}
             _append(connection, "committed", body)
@@ -373,11 +394,11 @@ def _policy_id(connection: sa.Connection, policy: Policy) -> int:
 def _store_prices(
     connection: sa.Connection, policy_id: int, prices: Mapping[int, int]
 ) -> dict[str, str]:
-    """Store the thresholds of every k that has none; returns what was stored, as text."""
+    """Store the price of every k that has none; returns what was stored, as text."""
     stored = set(connection.scalars(sa.select(tables.prices.c.k)))
-    new = {str(k): str(threshold) for k, threshold in prices.items() if k not in stored}
+    new = {str(k): str(price) for k, price in prices.items() if k not in stored}
     if new:
-        rows = [{"policy_id": policy_id, "k": int(k), "threshold": t} for k, t in new.items()]
+        rows = [{"policy_id": policy_id, "k": int(k), "price": price} for k, price in new.items()]
         connection.execute(sa.insert(tables.prices), rows)
     return new
 

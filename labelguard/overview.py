@@ -105,6 +105,12 @@ def card(release_id: str | None, project: Path | None) -> dict[str, Any]:
     return read_card(home.releases / committed[-1].id)
 
 
+def release_path(release_id: str | None, project: Path | None) -> Path:
+    """The directory of a committed release, by default the newest."""
+    home, _, ledger = open_ledger(project)
+    return home.releases / _committed(ledger, release_id)[-1].id
+
+
 def verify(project: Path | None) -> dict[str, Any]:
     """Whether journal, charges and the files of all releases hold; the first fault if not."""
     home, _, ledger = open_ledger(project)

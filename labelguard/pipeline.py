@@ -20,29 +20,30 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from labelguard import delivery, labels, planning, pricing, publishing, quarantine
+from labelguard import delivery, labels, methods, planning, pricing, publishing, quarantine
 from labelguard.card import counted
 from labelguard.errors import (
     BudgetExceeded,
     InvalidLabels,
     LabelguardError,
+    LedgerError,
     PolicyError,
     ProjectError,
 )
 from labelguard.keys import KeyRing
 from labelguard.ledger import Event, Grant, Ledger, ReleaseRecord
-from labelguard.mechanisms import randomized_response
+from labelguard.mechanisms.protocol import Job, Mechanism
+from labelguard.methods import auto
 from labelguard.planning import Plan
 from labelguard.policy import Composition, Request, Ties, Unit
 from labelguard.project import Project, find
-from labelguard.randomizing import randomize_labels
 from labelguard.release import Release, fault, read_card
 from labelguard.segments import ReleasedMap
-from labelguard.selection import SMALLEST_BOUND
+from labelguard.selection import SMALLEST_BOUND, Bound
 from labelguard.sources import Input, parts
 from labelguard.staging import Staged, StagingOptions, conflicting_items, stage
 
@@ -86,11 +87,13 @@ def privatize(
     exhausted: Literal["refuse", "drop"] = "refuse",
     columns: Mapping[str, str] | None = None,
     unit: Unit | None = None,
+    releases: int | None = None,
     again: bool = False,
     output: str | Path | None = None,
     project: Project | str | Path | None = None,
     workers: int | None = None,
     progress: Progress = lambda step, share: None,
+    **choices: Any,
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.
 
@@ -98,7 +101,8 @@ def privatize(
     call fixes the project's policy; later calls release new labels under it, and labels released
     before keep their value at no cost. `columns` maps roles to column names; `again` draws the
     latest submission of every label anew, as a new event with a new charge; `output` is a
-    directory that gets a copy of the release.
+    directory that gets a copy of the release. `choices` are the mechanism's own:
+    `methods.featured.FeatureOptions` of `statistic`, `methods.relabelled.PropsOptions` of `props`.
 
     Guarantee: (epsilon, delta) for each labeler under `replace_labels`, over all releases of the
     project, against anyone without the project's keys (docs/concepts.md).
@@ -106,15 +110,39 @@ def privatize(
     Raises `InvalidLabels`, `PolicyError`, `BudgetExceeded`, `ProjectBusy`, `KeyProblem`,
     `LedgerError`, `ProjectError`; then nothing new was released.
     """
-    if mechanism != randomized_response.NAME:
-        raise PolicyError(f"unknown mechanism {mechanism!r}; this version has: rr")
+    home = project if isinstance(project, Project) else find(Path(project) if project else None)
+    columns = {**home.columns, **(columns or {})}
+    if mechanism == methods.AUTO:
+        asked = methods.feature_options(choices)
+        found = auto.choose(
+            home,
+            source,
+            epsilon,
+            delta,
+            columns,
+            asked,
+            labelers=unit != "item",
+            skip_bad=bad_rows == "quarantine",
+            progress=progress,
+        )
+        mechanism = found.mechanism
+        max_labels_per_labeler = max_labels_per_labeler or found.max_labels_per_labeler
+        choices = choices if mechanism != "rr" else {}
+    method = methods.open_mechanism(mechanism, **choices)
     request = Request(
-        epsilon, delta, composition, ties, tie_status_public, unit, max_labels_per_labeler
+        epsilon,
+        delta,
+        composition,
+        ties,
+        tie_status_public,
+        unit,
+        max_labels_per_labeler,
+        method.priced,
+        releases,
     )
     request.first_policy()  # refuse nonsense before anything is opened
-    home = project if isinstance(project, Project) else find(Path(project) if project else None)
     options = Options(
-        {**home.columns, **(columns or {})},
+        columns,
         bad_rows,
         exhausted,
         again,
@@ -124,7 +152,7 @@ def privatize(
     delivery.check(options.output)
     with home.job():
         try:
-            return _Job(home, request, options, progress).run(source)
+            return _Run(home, method, request, options, progress).run(source)
         except (OSError, MemoryError) as error:
             raise ProjectError(
                 f"cannot write in {home.state}: {getattr(error, 'strerror', None) or error}; "
@@ -132,25 +160,34 @@ def privatize(
             ) from None
 
 
-class _Job:
+class _Run:
     """One run of `privatize`, under the project's lock."""
 
     def __init__(
-        self, project: Project, request: Request, options: Options, progress: Progress
+        self,
+        project: Project,
+        mechanism: Mechanism,
+        request: Request,
+        options: Options,
+        progress: Progress,
     ) -> None:
         self.project, self.request, self.options = project, request, options
-        self.progress = progress
+        self.mechanism, self.progress = mechanism, progress
         self.workers = options.workers or os.cpu_count() or 1
         self.keys = KeyRing(project.keys)
         self.ledger = Ledger(project.ledger_url, self.keys.check_value())
         stored = self.ledger.policy()
         self.policy = request.under(stored[1]) if stored else request.first_policy()
+        self.job = Job(
+            project, self.keys, self.ledger, self.policy, options.again, self.workers, progress
+        )
         self.notes: list[str] = []
         self.again = 0
 
     def run(self, source: Input) -> Release:
         staged = self._stage(source)
-        key, record = self._request(staged)
+        further = self.mechanism.read(self.job, staged)
+        key, record = self._request(staged.public_digest + further)
         if record and record.state == "committed":
             return self._answer(record, reused=True)
         delivery.check_new(self.options.output)
@@ -158,21 +195,24 @@ class _Job:
         epoch = self.ledger.begin_job()
         self._settle(record, epoch)
         plan = self._plan(staged, record)
-        event = self._event(plan, key)
+        recorded = record.settings["parameters"] if record else None
+        parameters = self.mechanism.prepare(self.job, staged, plan, recorded)
+        event = self._event(plan, key, parameters)
         self.keys.save()
         grant = self.ledger.charge(event, self.policy, epoch, resumed=record)
         self.ledger.start(grant, epoch)
-        self._randomize(staged, plan, grant)
+        self._draw(staged, plan, grant, epoch)
         rows, hashes = self._publish(staged, plan, grant)
         self._set_aside(staged, source, grant)
         self.ledger.commit(grant, epoch, rows, hashes)
+        self.keys.forget(grant.release.id)
         committed = self.ledger.release(grant.release.id)
         assert committed is not None
         return self._answer(committed)
 
     def _stage(self, source: Input) -> Staged:
         public = self.policy.ties if self.policy.ties in ("drop", "half") else ""
-        reading = labels.Reading(self.options.columns, self.policy.unit)
+        reading = labels.Reading(self.options.columns, self.policy.unit, self.mechanism.features)
         options = StagingOptions(
             reading, self.project.namespace, self.options.bad_rows == "quarantine", public
         )
@@ -187,15 +227,15 @@ class _Job:
 
     def _settings(self) -> dict[str, object]:
         return {
-            "mechanism": randomized_response.NAME,
-            "mechanism_version": randomized_response.VERSION,
+            "mechanism": self.mechanism.name,
+            "mechanism_version": self.mechanism.version,
             "format": 1,
-            "request": asdict(self.request),
+            "request": asdict(self.request) | self.mechanism.settings(),
             "exhausted": self.options.exhausted,
             "again": self.again,
         }
 
-    def _request(self, staged: Staged) -> tuple[str, ReleaseRecord | None]:
+    def _request(self, public_digest: bytes) -> tuple[str, ReleaseRecord | None]:
         """The idempotency key of this request, and the release that it made before, if any.
 
         Each --again is an event of its own, counted per request; one that crashed is taken up.
@@ -203,7 +243,7 @@ class _Job:
         self.again = 1 if self.options.again else 0
         while True:
             settings = json.dumps(self._settings(), sort_keys=True).encode()
-            key = self.keys.mac("idempotency", staged.public_digest + settings).hex()
+            key = self.keys.mac("idempotency", public_digest + settings).hex()
             record = self.ledger.find(key)
             if not self.again or record is None or record.state != "committed":
                 return key, record
@@ -215,6 +255,8 @@ class _Job:
         for release_id in self.ledger.refund_reserved(epoch, keep=keep):
             self.notes.append(f"release {release_id} never drew a coin; its charge was given back")
         for other in self.ledger.releases():
+            if other.state == "committed":
+                self.keys.forget(other.id)  # a crash may have come between
             if other.state == "computing" and other.id != keep:
                 self.notes.append(
                     f"release {other.id} is unfinished and stays charged; "
@@ -254,9 +296,8 @@ class _Job:
             labelers,
             again=self.options.again,
             finished=record.id if record and complete else None,
-            max_labels=self.policy.max_labels_per_labeler,
-            # Counts single a labeler out, but not one of many equal items.
-            smallest_bound=1 if self.policy.unit == "item" else SMALLEST_BOUND,
+            excluding=self._made_since(record),
+            bound=self._bound(),
             workers=self.workers,
             progress=lambda share: self.progress("planning", share),
         )
@@ -273,10 +314,12 @@ class _Job:
         short = int(plan.short.sum())
         if short and record is None and self.options.exhausted == "refuse":
             raise BudgetExceeded(
-                planning.shortage(plan, self.policy.unit), asked=short + plan.new, left=plan.new
+                planning.shortage(plan, self.policy.unit, self._place()),
+                asked=short + plan.new,
+                left=plan.new,
             )
         if short:
-            self.notes.append(f"{counted(short, 'label')} of exhausted labelers left out")
+            self.notes.append(f"{counted(short, self._place())} of exhausted labelers left out")
         if self.policy.delta > 1 / max(len(plan.units), 1):
             self.notes.append(
                 f"delta {self.policy.delta:g} is above 1/{len(plan.units)} "
@@ -284,22 +327,43 @@ class _Job:
             )
         return plan
 
-    def _event(self, plan: Plan, key: str) -> Event:
-        thresholds = self.ledger.prices()
+    def _made_since(self, record: ReleaseRecord | None) -> frozenset[str]:
+        """Releases that a resumed statistic must not know: its labels are those it was sealed with.
+
+        Coins are permanent and need no such care.
+        """
+        if record is None or self.policy.mechanism != "statistic":
+            return frozenset()
+        return frozenset(r.id for r in self.ledger.releases() if r.number > record.number)
+
+    def _bound(self) -> Bound:
+        """What new labelers get, and what takes a place, under the policy."""
+        if self.policy.mechanism == "statistic":
+            return Bound(self.policy.releases, per_label=False)
+        # Counts single a labeler out, but not one of many equal items.
+        smallest = 1 if self.policy.unit == "item" else SMALLEST_BOUND
+        return Bound(self.policy.max_labels_per_labeler, smallest)
+
+    def _place(self) -> str:
+        """What takes a place, in words."""
+        return "label" if self.policy.mechanism == "rr" else "statistic release"
+
+    def _event(self, plan: Plan, key: str, parameters: Mapping[str, Any]) -> Event:
+        prices = self.ledger.prices()
         if plan.new:
             self.request.check_price(self.policy)
-        missing = np.setdiff1d(plan.capacity, np.array(sorted(thresholds), dtype=np.int64))
+        missing = np.setdiff1d(plan.capacity, np.array(sorted(prices), dtype=np.int64))
         if len(missing):
             self.progress("calibrating", None)
-            thresholds |= pricing.thresholds(self.policy, missing)
+            prices |= pricing.prices(self.policy, missing)
         return Event(
-            mechanism=randomized_response.NAME,
+            mechanism=self.mechanism.name,
             idempotency_key=key,
-            settings=self._settings() | planning.counts(plan),
+            settings=self._settings() | planning.counts(plan) | {"parameters": dict(parameters)},
             labelers=plan.units,
             capacity=plan.capacity,
             charged=plan.charged,
-            thresholds=thresholds,
+            prices=prices,
         )
 
     def _set_aside(self, staged: Staged, source: Input, grant: Grant) -> None:
@@ -309,19 +373,13 @@ class _Job:
             rows = counted(staged.fault_count + staged.label_fault_count, "bad row")
             self.notes.append(f"{rows} set aside in {directory}")
 
-    def _randomize(self, staged: Staged, plan: Plan, grant: Grant) -> None:
-        randomize_labels(
-            staged,
-            plan,
-            grant,
-            self.project,
-            self.keys,
-            ties=self.policy.ties,
-            workers=self.workers,
-            progress=lambda share: self.progress("randomizing", share),
-        )
+    def _draw(self, staged: Staged, plan: Plan, grant: Grant, epoch: int) -> None:
+        if plan.new > grant.release.charged:
+            raise LedgerError(f"release {grant.release.id} was charged less than it would draw")
+        self.mechanism.draw(self.job, staged, plan, grant, epoch)
 
     def _publish(self, staged: Staged, plan: Plan, grant: Grant) -> tuple[int, Mapping[str, str]]:
+        finished = self.mechanism.finish(self.job, staged, plan, grant)
         return publishing.publish(
             staged,
             plan,
@@ -329,6 +387,7 @@ class _Job:
             self.project,
             self.policy,
             self.ledger.labelers(),
+            finished,
             workers=self.workers,
             progress=lambda share: self.progress("writing", share),
         )

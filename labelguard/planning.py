@@ -18,12 +18,12 @@ from labelguard.ledger import LabelerTable
 from labelguard.parallel import ordered_map
 from labelguard.project import Project
 from labelguard.segments import ReleasedMap
-from labelguard.selection import Allowances, SelectedRows, Selection, select, unit_keys
+from labelguard.selection import Allowances, Bound, SelectedRows, Selection, select, unit_keys
 from labelguard.staging import Staged
 
 # The label column of a staged bucket is not among what planning may read.
 _PUBLIC = ["row", "unit_hi", "unit_lo", "item_hi", "item_lo", "pair"]
-_PUBLIC += ["group_hi", "group_lo", "content", "submitted", "record", "tie"]
+_PUBLIC += ["group_hi", "group_lo", "content", "submitted", "record", "tie", "size"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Plan:
 
     `units` (n, 2) are the labelers, with `capacity` (places in all), `charged` (new coins) and
     `short` (labels that found no place, of labelers who were charged before), each of shape (n,).
-    `bucket_units` says where the labelers of each bucket stand in them.
+    `bucket_units` says where the labelers of each bucket stand in them; `drawn` counts new labels.
     """
 
     directory: Path
@@ -42,6 +42,7 @@ class Plan:
     charged: NDArray[np.int64]
     short: NDArray[np.int64]
     rows: int
+    drawn: int
     duplicates: int
     over_bound: int
     public_ties: int
@@ -49,7 +50,7 @@ class Plan:
 
     @property
     def new(self) -> int:
-        """Labels that have to be drawn and charged."""
+        """Places that have to be charged: of each new label, or of each labeler with any."""
         return int(self.charged.sum())
 
 
@@ -61,14 +62,15 @@ def plan(
     *,
     again: bool,
     finished: str | None,
-    max_labels: int | None,
-    smallest_bound: int,
+    excluding: frozenset[str],
+    bound: Bound,
     workers: int,
     progress: Callable[[float], None],
 ) -> Plan:
     """Select rows bucket by bucket and write them to the work directory.
 
-    `finished` names the release being resumed if its private map is complete already.
+    `finished` names the release being resumed if its private map is complete already. Releases in
+    `excluding` count as not made.
     """
     directory = fresh_directory(project.work / "selected", mode=0o700)
     private_map = ReleasedMap(project.released)
@@ -104,13 +106,12 @@ def plan(
         selection = select(
             table,
             keys,
-            private_map.released(bucket, own),
+            private_map.released(bucket, own, excluding),
             allowances,
             anonymous=not staged.labelers,
             again=again and not finished,
             released_only=finished is not None,
-            max_labels=max_labels,
-            smallest_bound=smallest_bound,
+            bound=bound,
         )
         segments.write_bucket(directory, bucket, selection.rows.to_arrow())
         return selection
@@ -136,6 +137,7 @@ def plan(
         charged=joined([s.charged for s in found]),
         short=joined([s.short for s in found]),
         rows=sum(len(s.rows.index) for s in found),
+        drawn=sum(s.drawn for s in found),
         duplicates=sum(s.duplicates for s in found),
         over_bound=sum(s.over_bound for s in found),
         public_ties=sum(s.public_ties for s in found),
@@ -148,18 +150,19 @@ def counts(plan: Plan) -> dict[str, int]:
     return {
         "labelers": len(plan.units),
         "rows_planned": plan.rows,
+        "drawn": plan.drawn,
         "duplicates": plan.duplicates,
         "dropped_by_bound": plan.over_bound,
     }
 
 
-def shortage(plan: Plan, unit: str) -> str:
+def shortage(plan: Plan, unit: str, noun: str) -> str:
     """Who lacks places, as pseudonyms, and what to do about it."""
     who = np.flatnonzero(plan.short)
     names = ", ".join(block128.to_hex(plan.units[index]) for index in who[:5])
     more = f", … ({len(who)} in all)" if len(who) > 5 else ""
     return (
-        f"{counted(int(plan.short.sum()), 'label')} of {counted(len(who), unit)} beyond allowance: "
+        f"{counted(int(plan.short.sum()), noun)} of {counted(len(who), unit)} beyond allowance: "
         f"{names}{more}; nothing was charged or released; leave such labels out with "
         "--exhausted drop"
     )

@@ -10,7 +10,9 @@ from typing import Literal, Self, get_args
 from labelguard.errors import PolicyError
 
 Composition = Literal["exact", "advanced", "basic"]
-Ties = Literal["coin", "ternary", "half", "drop"]
+Priced = Literal["rr", "statistic"]
+"""What a policy prices: coins of randomized response (PROPS works on them), or statistics."""
+Ties = Literal["coin", "ternary", "half", "drop", "zero"]
 Unit = Literal["labeler", "item"]
 
 
@@ -18,8 +20,10 @@ Unit = Literal["labeler", "item"]
 class Policy:
     """(ε, δ) of each labeler under `replace_labels`, and how labels are priced from it.
 
-    A labeler has k places (`max_labels_per_labeler`, or their own number of labels rounded up to
-    8, 16, 32, …); k coins at the per-label ε0 compose to at most (epsilon, delta).
+    `rr`: a labeler has k places (`max_labels_per_labeler`, or their own number of labels rounded up
+    to 8, 16, 32, …); k coins at the per-label ε0 compose to at most (epsilon, delta).
+    `statistic`: a labeler has `releases` places, each a statistic release that may use any number
+    of their labels; that many Gaussian mechanisms compose to at most (epsilon, delta).
     """
 
     epsilon: float
@@ -29,6 +33,8 @@ class Policy:
     tie_status_public: bool = False
     unit: Unit = "labeler"
     max_labels_per_labeler: int | None = None
+    mechanism: Priced = "rr"
+    releases: int = 1
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
@@ -38,7 +44,12 @@ class Policy:
         k = self.max_labels_per_labeler
         if k is not None and k < 1:
             raise PolicyError(f"max-labels-per-labeler must be at least 1, found {k}")
-        for name, allowed in (("composition", Composition), ("ties", Ties), ("unit", Unit)):
+        for name, allowed in (
+            ("mechanism", Priced),
+            ("composition", Composition),
+            ("ties", Ties),
+            ("unit", Unit),
+        ):
             if getattr(self, name) not in get_args(allowed):
                 raise PolicyError(
                     f"{name} must be one of {', '.join(get_args(allowed))}, "
@@ -51,6 +62,28 @@ class Policy:
             )
         if self.ties == "ternary" and self.composition != "exact":
             raise PolicyError("--ties ternary is priced by exact composition only")
+        if self.releases < 1:
+            raise PolicyError(f"releases must be at least 1, found {self.releases}")
+        self._check_mechanism()
+
+    def _check_mechanism(self) -> None:
+        """Refuse options of one mechanism in a policy of the other."""
+        if self.mechanism == "rr":
+            if self.ties == "zero" or self.releases != 1:
+                raise PolicyError("--ties zero and --releases go with --mechanism statistic only")
+            return
+        if not self.delta > 0:
+            raise PolicyError("the statistic's noise is Gaussian: it needs a delta above 0")
+        if self.ties not in ("zero", "drop"):
+            raise PolicyError(
+                f"--ties {self.ties} goes with randomized response; in a statistic a tie adds "
+                "nothing (zero), or, where tie status is public, may be dropped"
+            )
+        if self.max_labels_per_labeler is not None or self.composition != "exact":
+            raise PolicyError(
+                "a statistic takes all labels of a labeler, clipped, at an exact price: "
+                "--max-labels-per-labeler and --composition go with randomized response"
+            )
 
     def to_json(self) -> str:
         """Canonical JSON, as the ledger keeps it."""
@@ -73,6 +106,8 @@ class Request:
     tie_status_public: bool | None = None
     unit: Unit | None = None
     max_labels_per_labeler: int | None = None
+    mechanism: Priced = "rr"
+    releases: int | None = None
 
     def __post_init__(self) -> None:
         # ε = 3 and ε = 3.0 are one request: it is recognised by how it is written down.
@@ -84,7 +119,7 @@ class Request:
     def first_policy(self) -> Policy:
         """The policy that the first release of a project writes."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
-        return Policy(**given)
+        return Policy(**{"ties": "coin" if self.mechanism == "rr" else "zero"} | given)
 
     def under(self, policy: Policy) -> Policy:
         """The policy, if the request fits it; `PolicyError` where it contradicts it.

@@ -1,4 +1,4 @@
-"""What one coin costs under a policy: thresholds for every bound k."""
+"""What one place costs under a policy: the noise that every bound k buys, as stored integers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,25 @@ from numpy.typing import NDArray
 
 from labelguard.policy import Policy
 
+DISCRETISATION_SHARE = 2.0**-10
+"""Of a statistic's δ, what is set aside for noise on a grid instead of continuous noise."""
 
-def thresholds(policy: Policy, bounds: NDArray[np.int64]) -> dict[int, int]:
-    """For each distinct bound k, the integer threshold ⌈γ·2^64⌉ of its coins."""
-    from labelguard.accounting import randomized_response, ternary
+
+def prices(policy: Policy, bounds: NDArray[np.int64]) -> dict[int, int]:
+    """The price of a place for each distinct bound k.
+
+    Randomized response: the threshold ⌈γ·2^64⌉ of a coin. Statistic: the noise multiplier σ in
+    units of 2^-40, rounded up.
+    """
+    from labelguard.accounting import gaussian, randomized_response, ternary
 
     distinct = np.unique(bounds)
+    if policy.mechanism == "statistic":
+        delta = policy.delta * (1 - DISCRETISATION_SHARE)
+        return {
+            int(k): gaussian.units(gaussian.calibrate(policy.epsilon, delta, int(k)))
+            for k in distinct
+        }
     if policy.ties == "ternary":
         per_label = ternary.calibrate_many(policy.epsilon, policy.delta, distinct)
         convert = ternary.threshold

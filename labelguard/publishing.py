@@ -1,11 +1,12 @@
 """The public side of a release: texts and released labels, sorted by item, with the card.
 
-Nothing here reads a raw label: the input is the released values and public columns.
+Nothing here reads a raw label: the input is released rows and public columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import labelguard
-from labelguard import block128, card, pricing, segments
+from labelguard import block128, card, segments
 from labelguard.block128 import Blocks
 from labelguard.labels import LABEL_TIE
 from labelguard.ledger import Grant, LabelerTable
+from labelguard.mechanisms.protocol import Finished
 from labelguard.parallel import ordered_map
 from labelguard.planning import Plan
 from labelguard.policy import Policy
 from labelguard.project import Project
 from labelguard.release import ReleaseWriter, output_schema
 from labelguard.staging import Staged
+
+PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimate")
+"""Columns of released rows that a mechanism may give; NaN and absent ones become null."""
 
 
 def publish(
@@ -32,18 +37,29 @@ def publish(
     project: Project,
     policy: Policy,
     ledger: LabelerTable,
+    finished: Finished,
     *,
     workers: int,
     progress: Callable[[float], None],
 ) -> tuple[int, Mapping[str, str]]:
-    """Write and rename the release; returns its number of rows and the hashes of its files."""
+    """Write and rename the release; returns its number of rows and the hashes of its files.
+
+    Released rows are taken from `outcomes` in the work directory: buckets by item with the columns
+    row (of the staged input), key_hi and key_lo (a secret order within an item), value (0: the
+    second side is chosen, 1: the first, 2: a tie) and any of `PROBABILITIES`.
+    """
+    sources = [(staged, project.work / "outcomes")]
+    if finished.also is not None and finished.also_outcomes is not None:
+        sources.append((finished.also, finished.also_outcomes))
 
     def work(bucket: int) -> pa.Table | None:
-        texts = segments.read_bucket(staged.texts_directory, bucket)
-        outcomes = segments.read_bucket(project.work / "outcomes", bucket)
-        if texts is None or outcomes is None:
-            return None
-        return _rows(texts, outcomes, policy)
+        found = []
+        for source, directory in sources:
+            texts = segments.read_bucket(source.texts_directory, bucket)
+            outcomes = segments.read_bucket(directory, bucket)
+            if texts is not None and outcomes is not None:
+                found.append(_Rows.of(texts, outcomes, staged, keep_ties=policy.ties == "half"))
+        return _sorted(found) if found else None
 
     with ReleaseWriter(grant, project.releases) as writer:
         for bucket, table in enumerate(ordered_map(work, range(segments.BUCKETS), workers)):
@@ -52,43 +68,74 @@ def publish(
                 writer.write(table)
         if not writer.rows:  # every released label may be a tie
             writer.write(output_schema(staged.content_type).empty_table())
-        writer.describe(_card(staged, plan, grant, policy, ledger, writer.rows))
+        common = _card(staged, plan, grant, policy, ledger, writer.rows, finished.also_rows)
+        writer.describe(card.assembled(common, finished.card))
+        for name, data in finished.files.items():
+            writer.add(name, data)
     return writer.rows, writer.hashes
 
 
-def _rows(texts: pa.Table, outcomes: pa.Table, policy: Policy) -> pa.Table:
-    """One bucket of `data.parquet`, sorted by item, then by the secret row key.
+@dataclass(frozen=True)
+class _Rows:
+    """Released rows of one bucket, with what they are sorted by."""
 
-    A tie is a row without a preference: kept, with probability ½, only where ties are public.
-    """
-    if policy.ties != "half":
-        strict = segments.column(outcomes, "value") != np.uint8(LABEL_TIE)
-        outcomes = outcomes if strict.all() else outcomes.filter(pa.array(strict))
-    # Rows of texts are numbered in ascending order.
-    row = np.searchsorted(segments.column(texts, "row"), segments.column(outcomes, "row"))
-    items = segments.blocks(texts, "item")[row]
-    order = _order(items, segments.blocks(outcomes, "key"))
-    row, items = row[order], items[order]
-    value = segments.column(outcomes, "value")[order]
-    tie = value == np.uint8(LABEL_TIE)
-    threshold = segments.column(outcomes, "threshold")[order]
-    thresholds = np.unique(threshold)
-    flips = np.array([pricing.flip_probability(policy, int(t)) for t in thresholds])
-    flip = flips[np.searchsorted(thresholds, threshold)]
+    table: pa.Table
+    items: Blocks
+    keys: Blocks
 
-    sides = pa.concat_arrays([*texts["first"].chunks, *texts["second"].chunks])
-    second = np.where(value == 0, texts.num_rows, 0)
-    given = "item_id" in texts.column_names
-    columns = [
-        texts["prompt"].combine_chunks().take(pa.array(row)),
-        sides.take(pa.array(row + second)),
-        sides.take(pa.array(row + texts.num_rows - second)),
-        texts["item_id"].take(pa.array(row)) if given else _hex(items),
-        pa.array(np.where(tie, 0.5, np.nan), mask=~tie),
-        pa.array(flip, mask=tie),
-        pa.nulls(len(row), pa.float64()),
-    ]
-    return pa.table(columns, schema=output_schema(texts.schema.field("prompt").type))
+    @classmethod
+    def of(cls, texts: pa.Table, outcomes: pa.Table, staged: Staged, *, keep_ties: bool) -> _Rows:
+        """Join texts and outcomes; a tie is a row without a preference, kept if ties are public."""
+        if not keep_ties:
+            strict = segments.column(outcomes, "value") != np.uint8(LABEL_TIE)
+            outcomes = outcomes if strict.all() else outcomes.filter(pa.array(strict))
+        # Rows of texts are numbered in ascending order.
+        row = np.searchsorted(segments.column(texts, "row"), segments.column(outcomes, "row"))
+        items = segments.blocks(texts, "item")[row]
+        keys = segments.blocks(outcomes, "key")
+        order = _order(items, keys)
+        row, items = row[order], items[order]
+        value = segments.column(outcomes, "value")[order]
+
+        sides = pa.concat_arrays([*texts["first"].chunks, *texts["second"].chunks])
+        second = np.where(value == 0, texts.num_rows, 0)
+        given = "item_id" in texts.column_names
+        columns = [
+            texts["prompt"].combine_chunks().take(pa.array(row)),
+            sides.take(pa.array(row + second)),
+            sides.take(pa.array(row + texts.num_rows - second)),
+            texts["item_id"].take(pa.array(row)) if given else _hex(items),
+            *_probabilities(outcomes, order, value == np.uint8(LABEL_TIE)),
+        ]
+        schema = output_schema(texts.schema.field("prompt").type)
+        table = pa.table(columns, schema=schema)
+        if table.schema != output_schema(staged.content_type):
+            table = table.cast(output_schema(staged.content_type))
+        return cls(table, items, keys[order])
+
+
+def _probabilities(
+    outcomes: pa.Table, order: NDArray[np.intp], tie: NDArray[np.bool_]
+) -> list[pa.Array]:
+    """The three columns of probabilities; a kept tie has probability ½ and no flip."""
+    columns = []
+    for name in PROBABILITIES:
+        if name in outcomes.column_names:
+            values = segments.column(outcomes, name)[order].astype(np.float64)
+        else:
+            values = np.full(len(order), np.nan)
+        values = np.where(tie, 0.5 if name == "label_probability" else np.nan, values)
+        columns.append(pa.array(values, mask=np.isnan(values)))
+    return columns
+
+
+def _sorted(found: list[_Rows]) -> pa.Table:
+    """Rows of several sources as one table in the order of a release."""
+    if len(found) == 1:
+        return found[0].table
+    items = np.concatenate([rows.items for rows in found])
+    keys = np.concatenate([rows.keys for rows in found])
+    return pa.concat_tables([rows.table for rows in found]).take(pa.array(_order(items, keys)))
 
 
 def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
@@ -119,14 +166,12 @@ def _card(
     policy: Policy,
     ledger: LabelerTable,
     rows: int,
+    further_pairs: int,
 ) -> dict[str, Any]:
+    """What cards of all mechanisms say."""
     where = block128.positions(ledger.labelers, plan.units)
     where = where[where >= 0]  # who was never charged (public ties only) has no budget yet
     used, capacity = ledger.used[where], ledger.capacity[where]
-    bounds, labelers = np.unique(capacity, return_inverse=True)
-    flips = np.array([pricing.flip_probability(policy, grant.thresholds[int(k)]) for k in bounds])[
-        labelers
-    ]
     return {
         "release": grant.release.id,
         "labelguard": labelguard.__version__,
@@ -141,8 +186,7 @@ def _card(
             "unit": policy.unit,
             "adjacency": "replace_labels",
             "composition": policy.composition,
-            "accounting": f"{policy.composition} composition of "
-            f"{'ternary ' if policy.ties == 'ternary' else ''}randomized response",
+            "accounting": "",
             "ties": policy.ties,
             "tie_status_public": policy.tie_status_public,
             "skip_status": "public",
@@ -152,30 +196,20 @@ def _card(
             "rows": rows,
             "labelers": len(plan.units),
             "charged": grant.release.charged,
-            "released_before": plan.rows - plan.public_ties - grant.release.charged,
+            "released_before": plan.rows - plan.public_ties - grant.release.settings["drawn"],
             "public_ties": plan.public_ties,
-            "released_ties_dropped": plan.rows - rows,
+            "further_pairs": further_pairs,
+            "released_ties_dropped": plan.rows + further_pairs - rows,
             "dropped_by_bound": plan.over_bound,
             "duplicates": plan.duplicates,
             "identical_sides": staged.identical_sides,
             "set_aside": staged.fault_count + staged.label_fault_count,
         },
-        "flip_probability": _spread(flips),
         "budget": {
-            "places": _spread(capacity),
-            "used": _spread(used),
-            "left": _spread(capacity - used),
+            "places": card.spread(capacity),
+            "used": card.spread(used),
+            "left": card.spread(capacity - used),
         },
-        "train_with": "forward",
+        "train_with": "",
         "not_protected": card.not_protected(policy.tie_status_public),
-    }
-
-
-def _spread(values: NDArray[Any]) -> dict[str, float]:
-    if not len(values):
-        return {}
-    return {
-        "min": float(values.min()),
-        "median": float(np.median(values)),
-        "max": float(values.max()),
     }

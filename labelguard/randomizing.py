@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard import planning, segments
+from labelguard import planning, pricing, segments
 from labelguard._files import fresh_directory, publish_directory
-from labelguard.errors import LedgerError
 from labelguard.keys import KeyRing
 from labelguard.ledger import Grant
 from labelguard.mechanisms.coins import Coins
 from labelguard.mechanisms.randomized_response import randomize, randomize_ternary
 from labelguard.parallel import ordered_map
 from labelguard.planning import Plan
+from labelguard.policy import Policy
 from labelguard.project import Project
 from labelguard.segments import BucketWriter, ReleasedMap
 from labelguard.staging import Staged
@@ -29,8 +29,8 @@ def randomize_labels(
     grant: Grant,
     project: Project,
     keys: KeyRing,
+    policy: Policy,
     *,
-    ties: str,
     workers: int,
     progress: Callable[[float], None],
 ) -> None:
@@ -40,16 +40,14 @@ def randomize_labels(
     the label column is not read. The released rows go to `outcomes` in the work directory, split
     by item, for the writer.
     """
-    if plan.new > grant.release.charged:
-        raise LedgerError(f"release {grant.release.id} was charged less than it would draw")
     final = project.released / grant.release.id
     complete = final.exists()
     temporary = project.released / f"{grant.release.id}.partial"
     if not complete:
         fresh_directory(temporary, mode=0o700)
-    draw = randomize_ternary if ties == "ternary" else randomize
-    prices = np.array(sorted(grant.thresholds), dtype=np.int64)
-    thresholds = np.array([grant.thresholds[int(k)] for k in prices], dtype=np.uint64)
+    draw = randomize_ternary if policy.ties == "ternary" else randomize
+    prices = np.array(sorted(grant.prices), dtype=np.int64)
+    thresholds = np.array([grant.prices[int(k)] for k in prices], dtype=np.uint64)
     prf = keys.coin_prf()
     lock = threading.Lock()
 
@@ -93,7 +91,7 @@ def randomize_labels(
                     "key_hi": rows.key[:, 0],
                     "key_lo": rows.key[:, 1],
                     "value": value,
-                    "threshold": threshold,
+                    "flip_probability": _flip_probabilities(policy, threshold),
                 }
             )
             with lock:
@@ -102,8 +100,14 @@ def randomize_labels(
         for bucket, _ in enumerate(ordered_map(work, range(segments.BUCKETS), workers)):
             progress((bucket + 1) / segments.BUCKETS)
     if not complete:
-        (temporary / ReleasedMap.COUNT).write_text(str(plan.new), encoding="ascii")
+        (temporary / ReleasedMap.COUNT).write_text(str(plan.drawn), encoding="ascii")
         publish_directory(temporary, final)
+
+
+def _flip_probabilities(policy: Policy, threshold: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """γ of every row; a labeler's rows have few distinct prices."""
+    thresholds, place = np.unique(threshold, return_inverse=True)
+    return np.array([pricing.flip_probability(policy, int(t)) for t in thresholds])[place]
 
 
 def _pairs(table: pa.Table, index: NDArray[np.intp]) -> NDArray[np.uint16]:

@@ -1,7 +1,8 @@
 """Releases: written behind a grant, verified by their hashes, loaded for training.
 
-A release directory holds `data.parquet`, `card.json`, `CARD.md` and `SHA256SUMS`. It is built under
-a temporary name, flushed, and renamed, so that it exists whole or not at all.
+A release directory holds `data.parquet`, `card.json`, `CARD.md`, `SHA256SUMS` and what its
+mechanism adds (`head.npz`). It is built under a temporary name, flushed, and renamed, so that it
+exists whole or not at all.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from labelguard._files import fresh_directory, publish_directory
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger import Grant
 
-FILES = ("CARD.md", "card.json", "data.parquet")
 _SUMS = "SHA256SUMS"
 
 
@@ -87,6 +87,10 @@ class ReleaseWriter:
         self._writer.write_table(table)
         self.rows += table.num_rows
 
+    def add(self, name: str, data: bytes) -> None:
+        """Write another public file."""
+        (self._temporary / name).write_bytes(data)
+
     def describe(self, card: Mapping[str, Any]) -> None:
         """Write the card."""
         for name, text in (
@@ -107,7 +111,8 @@ class ReleaseWriter:
         if self._writer is not None:
             self._writer.close()
         if error is None:
-            self.hashes = {name: _sha256(self._temporary / name) for name in FILES}
+            names = sorted(path.name for path in self._temporary.iterdir())
+            self.hashes = {name: _sha256(self._temporary / name) for name in names}
             (self._temporary / _SUMS).write_text(_sums(self.hashes), encoding="ascii")
             publish_directory(self._temporary, self.final)
 

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from labelguard.card import budget_of, counted
+from labelguard.card import budget_of, counted, own_facts, place
 
 if TYPE_CHECKING:
     from labelguard.doctor import Check
@@ -160,8 +160,12 @@ def _card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "mechanism", f"{value['mechanism']}, adjacency {privacy['adjacency']}"
     yield f"{unit}s", f"{counts['labelers']:,}"
     yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
-    yield "  newly charged", f"{counts['charged']:,}"
-    yield "  released before", f"{counts['released_before']:,} (same value, no charge)"
+    if counts["further_pairs"]:
+        yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"
+    charged = f"{counts['charged']:,}"
+    yield "  newly charged", charged if place(value) == "label" else f"{charged} {unit}s, once each"
+    before = "same value" if place(value) == "label" else "in an earlier window"
+    yield "  released before", f"{counts['released_before']:,} ({before}, no charge)"
     yield "  dropped by the bound", f"{counts['dropped_by_bound']:,}"
     yield "  duplicates", f"{counts['duplicates']:,}"
     yield "  identical sides", f"{counts['identical_sides']:,}"
@@ -169,10 +173,12 @@ def _card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "  bad rows set aside", f"{counts['set_aside']:,}"
     if counts["released_ties_dropped"]:
         yield "  released as ties", f"{counts['released_ties_dropped']:,} (left out)"
-    flips = value["flip_probability"]
-    yield "flip probability", _triple(flips, ".4f")
-    multipliers = {k: 1 / (1 - 2 * v) if v < 0.5 else float("inf") for k, v in flips.items()}
-    yield "loss multiplier 1/(1−2γ)", _triple(multipliers, ".1f")
+    if "flip_probability" in value:
+        flips = value["flip_probability"]
+        yield "flip probability", _triple(flips, ".4f")
+        multipliers = {k: 1 / (1 - 2 * v) if v < 0.5 else float("inf") for k, v in flips.items()}
+        yield "loss multiplier 1/(1−2γ)", _triple(multipliers, ".1f")
+    yield from (fact for fact in own_facts(value) if not fact[0].startswith("flip probability"))
     yield "places used", _triple(value["budget"]["used"], ",.0f")
     yield "places left", _triple(value["budget"]["left"], ",.0f")
 
@@ -206,6 +212,22 @@ def comparison(value: Mapping[str, Any], *, as_json: bool) -> None:
     _print_table(table)
 
 
+def noise(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """The noise of statistic releases."""
+    if as_json:
+        _print_json(value)
+        return
+    releases = counted(value["releases"], "statistic release")
+    _print_facts(
+        [
+            ("budget", f"{budget_of(value)} for {releases} of one labeler's labels"),
+            ("noise multiplier", f"{value['noise_multiplier']:.6f} sensitivities in each"),
+            ("one alone", f"ε = {value['epsilon_of_one']:.4f} at the same δ"),
+            ("all, by zCDP", f"ε = {value['epsilon_zcdp']:.4f} (an upper bound)"),
+        ]
+    )
+
+
 def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
     """Policy and places."""
     if as_json:
@@ -215,14 +237,13 @@ def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
     if policy is None:
         click.echo("Nothing was released yet: the first privatize fixes the policy.")
         return
-    unit, bound = policy["unit"], policy["max_labels_per_labeler"]
-    rounded = "1, 2, 4, …" if unit == "item" else "8, 16, 32, …"
+    unit = policy["unit"]
     _print_facts(
         [
             ("policy", f"{budget_of(policy)} for each {unit}"),
             (
                 f"places per {unit}",
-                f"{bound:,}" if bound else f"own number of labels, rounded up to {rounded}",
+                _places(policy),
             ),
             ("composition, ties", f"{policy['composition']}, {policy['ties']}"),
             (f"{unit}s", f"{value['labelers']:,}"),
@@ -232,6 +253,15 @@ def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
             (f"  left per {unit}", _quartiles(value["left_per_labeler"])),
         ]
     )
+
+
+def _places(policy: Mapping[str, Any]) -> str:
+    if policy["mechanism"] == "statistic":
+        return f"{counted(policy['releases'], 'statistic release')}, each of any number of labels"
+    if policy["max_labels_per_labeler"]:
+        return f"{policy['max_labels_per_labeler']:,}"
+    rounded = "1, 2, 4, …" if policy["unit"] == "item" else "8, 16, 32, …"
+    return f"own number of labels, rounded up to {rounded}"
 
 
 def _quartiles(spread: Mapping[str, float]) -> str:
@@ -302,6 +332,14 @@ def verdict(value: Mapping[str, Any], *, as_json: bool) -> None:
         click.echo(f"labelguard: {value['fault']}", err=True)
     if not value["ok"]:
         sys.exit(1)
+
+
+def scored(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """Where scored pairs were written."""
+    if as_json:
+        _print_json(value)
+        return
+    click.echo(f"{counted(value['pairs'], 'pair')} labeled and written to {value['path']}")
 
 
 def simulation(value: Mapping[str, Any], *, as_json: bool) -> None:

@@ -153,16 +153,21 @@ class ReleasedMap:
             return f"the private map {directory} is incomplete; restore it from a backup"
         return None
 
-    def released(self, bucket: int, only: str | None = None) -> ReleasedLabels:
+    def released(
+        self, bucket: int, only: str | None = None, excluding: frozenset[str] = frozenset()
+    ) -> ReleasedLabels:
         """Every label released so far in one bucket: the latest version of each row.
 
-        `only` restricts it to one release.
+        `only` restricts it to one release; those in `excluding` are left out.
         """
         name = f"bucket={bucket:02d}.parquet"
         tables = [
             pq.read_table(path / name, schema=ReleasedMap.SCHEMA, partitioning=None)
             for path in sorted(self._directory.iterdir())
-            if not path.suffix and only in (None, path.name) and (path / name).exists()
+            if not path.suffix
+            and only in (None, path.name)
+            and path.name not in excluding
+            and (path / name).exists()
         ]
         table = pa.concat_tables(tables) if tables else ReleasedMap.SCHEMA.empty_table()
         keys = block128.from_bytes(b"".join(_fixed_bytes(table["row_key"])))

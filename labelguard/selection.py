@@ -34,6 +34,19 @@ def rounded_bound(counts: NDArray[np.int64], smallest: int) -> NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Bound:
+    """How many places labelers who are new get, and what takes one.
+
+    `places` for everybody, or None: their labels rounded up to a power of two from `smallest`.
+    `per_label`: every label takes a place; else a release takes one for all labels of a labeler.
+    """
+
+    places: int | None
+    smallest: int = SMALLEST_BOUND
+    per_label: bool = True
+
+
+@dataclass(frozen=True)
 class Allowances:
     """What the ledger says of the labelers of a bucket, in the order of `units`.
 
@@ -100,6 +113,11 @@ class Selection:
     public_ties: int
     changed_items: int
 
+    @property
+    def drawn(self) -> int:
+        """Labels that are new in this release."""
+        return int(self.rows.new.sum())
+
 
 def unit_keys(table: pa.Table, keys: KeyRing, *, anonymous: bool) -> Blocks:
     """The labeler of every staged row, shape (n, 2).
@@ -127,16 +145,14 @@ def select(
     anonymous: bool,
     again: bool,
     released_only: bool,
-    max_labels: int | None,
-    smallest_bound: int,
+    bound: Bound,
 ) -> Selection:
     """Select one bucket's labels.
 
     `table` is a staged bucket whose labelers all have salts, `released` the private map of it,
     `allowances` looks labelers up. `again`: the latest submission of every label is drawn anew as
     its next version. `released_only`: take no label but those in `released` (a release whose map
-    is complete is being finished). `max_labels`: the bound for new labelers, or None to round
-    their count up to a power of two from `smallest_bound`.
+    is complete is being finished).
     """
     units, unit = block128.unique(unit_keys(table, keys, anonymous=anonymous))
     coins = Coins(keys.coin_prf(), keys.salts(units))
@@ -153,15 +169,21 @@ def select(
     new = ~public_tie & (~issued | again)
     ledger = allowances(units)
     labels = np.bincount(unit[~public_tie], minlength=len(units))
-    fresh = np.full(len(units), max_labels) if max_labels else rounded_bound(labels, smallest_bound)
+    fresh = (
+        np.full(len(units), bound.places) if bound.places else rounded_bound(labels, bound.smallest)
+    )
     capacity = np.where(ledger.capacity > 0, ledger.capacity, fresh).astype(np.int64)
 
     keep = issued | public_tie if released_only else np.ones(len(unit), dtype=bool)
     new &= not released_only
     free = capacity - ledger.used
     wanted = np.bincount(unit[new], minlength=len(units))
+    if not bound.per_label:
+        wanted = np.minimum(wanted, 1)
     over = np.flatnonzero(new & (wanted > free)[unit])
-    if len(over):
+    if len(over) and not bound.per_label:
+        keep[over] = False
+    elif len(over):
         grouping = segments.blocks(table, "group") if "group_hi" in table.column_names else items
         groups = grouping[index[over]]
         order = coins.order(coins.identify(unit[over], groups))
@@ -187,6 +209,8 @@ def select(
         content=content,
     )[keep]
     charged = np.bincount(rows.unit[rows.new], minlength=len(units)).astype(np.int64)
+    if not bound.per_label:
+        charged = np.minimum(charged, 1)
     return Selection(
         rows=rows,
         units=units,

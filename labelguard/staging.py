@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelguard import block128, labels, scan, segments, sources
+from labelguard import block128, labels, queries, scan, segments, sources
 from labelguard.block128 import Blocks
 from labelguard.errors import InvalidLabels
 from labelguard.keys import KeyRing
@@ -127,7 +127,7 @@ def stage(
         content = scan.common_content(parts, layouts)
         for part, layout in zip(parts, layouts, strict=True):
             stager.begin(part.name, layout)
-            for batch in read_ahead(scan.batches(part, connection, labels.query(layout, content))):
+            for batch in read_ahead(scan.batches(part, connection, queries.query(layout, content))):
                 stager.take(part.name, batch, rows, texts)
                 progress(part.name, staged.rows_read)
     if not staged.rows_read:
@@ -191,8 +191,9 @@ class _Stager:
 
         columns: dict[str, NDArray[np.generic]] = {"row": numbers}
         columns |= _halves("unit", labelers) | _halves("item", items)
-        if "pair" in batch.schema.names:
-            columns["pair"] = batch["pair"].to_numpy()
+        for name in ("pair", "size"):  # of rankings
+            if name in batch.schema.names:
+                columns[name] = batch[name].to_numpy()
         if self.staged.rankings:
             grouping = "ranking" if "ranking" in batch.schema.names else None
             columns |= _halves("group", _digests(batch, grouping) if grouping else items)
@@ -208,7 +209,12 @@ class _Stager:
         label = batch["label"].to_numpy()
         if self.options.public_ties:
             columns["tie"] = (label == labels.LABEL_TIE).astype(np.uint8)
-        self._record(columns | (_halves("content", content) if self.staged.given_ids else {}))
+        features = {n: batch[n] for n in batch.schema.names if n.startswith("feature_")}
+        self._record(
+            columns
+            | (_halves("content", content) if self.staged.given_ids else {})
+            | {name: values.to_numpy() for name, values in features.items()}
+        )
         columns["label"] = label
         rows.append(pa.table(columns), segments.bucket_of(labelers))
 
@@ -217,7 +223,9 @@ class _Stager:
         if self.staged.given_ids:
             public |= _halves("content", content)
             names.append("item_id")
-        table = pa.table({key: pa.array(value) for key, value in public.items()})
+        if "pair" in columns:
+            public["pair"] = columns["pair"]
+        table = pa.table({key: pa.array(value) for key, value in public.items()} | features)
         for key in names:
             table = table.append_column(key, batch[key])
         self.staged.content_type = table.schema.field("prompt").type

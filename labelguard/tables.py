@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 metadata = sa.MetaData()
 meta = sa.Table(
@@ -25,8 +25,8 @@ prices = sa.Table(
     metadata,
     sa.Column("policy_id", sa.ForeignKey("policies.id"), primary_key=True),
     sa.Column("k", sa.BigInteger, primary_key=True),
-    # Thresholds reach 2^63, beyond a signed integer.
-    sa.Column("threshold", sa.String(20), nullable=False),
+    # Thresholds of coins reach 2^63, beyond a signed integer.
+    sa.Column("price", sa.String(20), nullable=False),
 )
 labelers = sa.Table(
     "labelers",
@@ -49,6 +49,8 @@ releases = sa.Table(
     sa.Column("charged", sa.BigInteger, nullable=False),
     sa.Column("rows", sa.BigInteger),
     sa.Column("files", sa.Text),
+    # While computing: a keyed digest of what noise is about to hide (see Ledger.seal).
+    sa.Column("seal", sa.String(64)),
 )
 charges = sa.Table(
     "charges",

@@ -53,8 +53,8 @@ def _policy_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -
     prices: dict[str, str] = {}
     for kind, body in bodies:
         prices |= body.get("prices", {}) if kind == "charged" else {}
-    query = sa.select(tables.prices.c.k, tables.prices.c.threshold)
-    if prices != {str(row.k): row.threshold for row in connection.execute(query)}:
+    query = sa.select(tables.prices.c.k, tables.prices.c.price)
+    if prices != {str(row.k): row.price for row in connection.execute(query)}:
         return "the prices are not those in the journal"
     return None
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import sqlalchemy.engine.default
-from preferences import repeatable_bytes
+from preferences import fixed_bytes
 
 import labelguard.clock
 import labelguard.keys
@@ -66,8 +66,8 @@ def die_after(owner: Any, name: str) -> None:
 AFTER = {
     "charge": (ledger.Ledger, "charge"),
     "start": (ledger.Ledger, "start"),
-    "randomize": (pipeline._Job, "_randomize"),
-    "publish": (pipeline._Job, "_publish"),
+    "randomize": (pipeline._Run, "_draw"),
+    "publish": (pipeline._Run, "_publish"),
     "commit": (ledger.Ledger, "commit"),
 }
 
@@ -75,7 +75,7 @@ AFTER = {
 def run(job: dict[str, Any]) -> int:
     """Do one job; returns the number of steps, if it survives."""
     labelguard.clock.now = lambda: "2026-01-01T00:00:00Z"
-    labelguard.keys.random_bytes = repeatable_bytes()
+    labelguard.keys.random_bytes = fixed_bytes
     steps = Steps(job.get("kill_at"))
     for owner, name in (
         (os, "fsync"),

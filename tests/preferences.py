@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 RESPONSES = 3
+WORDS = ("plain", "careful", "brief")
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def rankings(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) 
     """The layout (prompt, responses, ranks)."""
     columns = {
         "prompt": [f"question {i}" for i in asked.item],
-        "responses": [[f"answer {n} to {i}" for n in range(RESPONSES)] for i in asked.item],
+        "responses": [[f"{word} answer to {i}" for word in WORDS] for i in asked.item],
         "ranks": ranks.tolist(),
     }
     return pa.table(columns | _who(asked, labelers))

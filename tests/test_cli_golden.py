@@ -30,6 +30,9 @@ REFERENCE = Path(__file__).parents[1] / "docs" / "generate_cli.py"
 
 Run = Callable[..., Result]
 PRIVATIZE = ("privatize", "labels.parquet", "--epsilon", "3", "--delta", "1e-5")
+STATISTIC = ("--mechanism", "statistic", "--features", "length", "--components", "1")
+STATISTIC += ("--whitening", "0", "--floor", "1", "--clip-quantile", "0.5", "--ridge", "1")
+STATISTIC += ("--releases", "4")
 SIMULATE = (
     "simulate",
     "-o",
@@ -119,6 +122,8 @@ def without_digests(text: str) -> str:
 def test_account_reads_well(run: Run) -> None:
     command = "account rr --epsilon 3 --delta 1e-5 --labels 50"
     compare("account-rr", run(*command.split()))
+    command = "account statistic --epsilon 3 --delta 1e-5 --releases 12"
+    compare("account-statistic", run(*command.split()))
 
 
 def test_simulate_and_init_read_well(run: Run) -> None:
@@ -134,6 +139,22 @@ def test_privatize_reads_well(run: Run) -> None:
     compare("privatize", run(*PRIVATIZE))
     compare("privatize-again", run(*PRIVATIZE))
     compare("privatize-drawn-anew", run(*PRIVATIZE, "--again", "--exhausted", "drop"))
+
+
+def test_a_statistic_release_reads_well(run: Run) -> None:
+    run(*SIMULATE)
+    run("init")
+    compare("privatize-statistic", run(*PRIVATIZE, *STATISTIC))
+    compare("release-show-statistic", run("release", "show"))
+    compare("budget-show-statistic", run("budget", "show"))
+    compare("score", run("score", "r0001", "labels.parquet", "-o", "scored.parquet"))
+
+
+def test_props_reads_well(run: Run) -> None:
+    run(*SIMULATE)
+    run("init")
+    props = ("--mechanism", "props", "--features", "length", "--stages", "3")
+    compare("privatize-props", run(*PRIVATIZE, *props))
 
 
 @pytest.mark.parametrize(
@@ -174,10 +195,16 @@ def test_the_command_that_the_demo_names_answers_from_the_same_release(run: Run)
 def test_json_has_the_documented_keys(project: Run) -> None:
     commands = {
         "account rr": "account rr --epsilon 3 --delta 1e-5 --labels 50",
+        "account statistic": "account statistic --epsilon 3 --delta 1e-5",
         "budget labeler": "budget labeler physician-0000",
+        "plan": "plan labels.parquet --features length --epsilons 3",
         "privatize": " ".join(PRIVATIZE),
+        "release show": "release show r0001",
+        "score": "score r0002 labels.parquet -o scored.parquet",
         "simulate": "simulate -o other.parquet --labelers 5 --labels 60 --items 20",
     }
+    props = ("--mechanism", "props", "--features", "length")
+    assert project(*PRIVATIZE, *props).exit_code == 0  # a release with a head
     documented = reference()
     for name, keys_of in (documented.JSON_KEYS | documented.JSON_ENTRY_KEYS).items():
         result = project(*commands.get(name, name).split(), "--json")

@@ -113,7 +113,7 @@ def event(labels: int = 3, key: str = "aa" * 32) -> Event:
         labelers=np.array([[1, 2]], np.uint64),
         capacity=np.array([8]),
         charged=np.array([labels]),
-        thresholds={8: 1 << 62},
+        prices={8: 1 << 62},
     )
 
 

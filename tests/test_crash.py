@@ -16,11 +16,11 @@ from preferences import (
     Public,
     dump,
     files,
+    fixed_bytes,
     opinions,
     pairs,
     public,
     rankings,
-    repeatable_bytes,
     write,
 )
 
@@ -34,6 +34,18 @@ PRICE: dict[str, Any] = {
     "workers": 1,
 }
 AGAIN = PRICE | {"again": True, "exhausted": "drop"}
+STATISTIC: dict[str, Any] = {
+    "mechanism": "statistic",
+    "epsilon": 3.0,
+    "delta": 1e-5,
+    "features": "length",
+    "components": 1,
+    "whitening": 0.5,
+    "floor": 1e-3,
+    "clip_quantile": 0.5,
+    "ridge": 1.0,
+    "workers": 1,
+}
 EVERY, OFTEN = 1, 9
 """How many steps apart processes are killed: in the slow suite, and in the normal one."""
 
@@ -46,7 +58,7 @@ def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def fresh_randomness(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelguard.keys.random_bytes", repeatable_bytes())
+    monkeypatch.setattr("labelguard.keys.random_bytes", fixed_bytes)
 
 
 def crash(*jobs: dict[str, Any]) -> list[dict[str, int]]:
@@ -108,15 +120,21 @@ def assert_sound(project: Path) -> None:
 @pytest.mark.parametrize(
     "apart", [pytest.param(EVERY, marks=pytest.mark.slow, id="every step"), OFTEN]
 )
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(
+    "options", [PRICE, AGAIN, STATISTIC], ids=["first time", "again", "statistic"]
+)
 def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
-    again: bool, apart: int, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any],
+    apart: int,
+    small: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    again = "again" in options
     base = tmp_path / "base"
     lg.init(base)
     if again:
         lg.privatize(small, project=base, **PRICE)
-    options = AGAIN if again else PRICE
     expected = tmp_path / "expected"
     shutil.copytree(base, expected)
     fresh_randomness(monkeypatch)

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "generate_cli.py"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
+HEAD = "--mechanism props --features length"
 FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""
 
@@ -79,7 +80,8 @@ def test_every_command_has_an_example_that_runs(
         run(f"labelguard {SIMULATE}")
         run("labelguard init")
     if path[0] not in (*FROM_NOTHING, "privatize"):
-        run("labelguard privatize labels.parquet --epsilon 3 --delta 1e-5")
+        mechanism = HEAD if path[0] == "score" else ""
+        run(f"labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 {mechanism}")
     for line in found:
         assert line.startswith(f"labelguard {' '.join(path)}")
         run(line)

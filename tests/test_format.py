@@ -329,7 +329,7 @@ class Stored:
         self.secret, self.salts = salts_of(state / "keys")
         with sqlite3.connect(state / "ledger.sqlite3") as ledger:
             self.thresholds = {
-                int(k): int(t) for k, t in ledger.execute("SELECT k, threshold FROM prices")
+                int(k): int(t) for k, t in ledger.execute("SELECT k, price FROM prices")
             }
             self.capacity = dict(ledger.execute("SELECT labeler, capacity FROM labelers"))
 

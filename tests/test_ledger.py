@@ -88,7 +88,7 @@ def test_an_untouched_ledger_holds(project: Project) -> None:
         (["UPDATE releases SET state = 'refunded' WHERE number = 2"], "is not what the journal"),
         (["UPDATE releases SET files = '{}' WHERE number = 2"], "is not what the journal says"),
         (["DELETE FROM releases WHERE number = 2"], "not among the releases"),
-        (["UPDATE prices SET threshold = '1'"], "prices are not those in the journal"),
+        (["UPDATE prices SET price = '1'"], "prices are not those in the journal"),
         (["UPDATE policies SET settings = replace(settings, '3.0', '2.0')"], "policy is not"),
     ],
 )
@@ -135,7 +135,7 @@ def event(labels: list[int], capacity: int = 8, key: str = "aa" * 32) -> Event:
         labelers=np.array([[0, n] for n in range(len(labels))], np.uint64),
         capacity=np.full(len(labels), capacity),
         charged=np.array(labels),
-        thresholds={capacity: 1 << 62},
+        prices={capacity: 1 << 62},
     )
 
 
@@ -223,8 +223,8 @@ def test_a_journal_continues_from_the_entry_before() -> None:
 
 
 def test_a_newer_schema_is_refused(project: Project) -> None:
-    change(project, "UPDATE meta SET value = '2' WHERE name = 'schema'")
-    with pytest.raises(LedgerError, match="has schema 2; this labelguard knows 1"):
+    change(project, "UPDATE meta SET value = '3' WHERE name = 'schema'")
+    with pytest.raises(LedgerError, match="has schema 3; this labelguard knows 2"):
         opened(project)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from preferences import (
 from labelguard import planning, randomizing, staging
 from labelguard.cli import main
 from labelguard.labels import LABEL_TIE
+from labelguard.mechanisms import statistic
 
 PRICE = ("--epsilon", "3", "--delta", "1e-5")
 AFTERWARDS = (
@@ -74,6 +75,13 @@ HALF, MOST = 42, 70
 ROOM = ("--max-labels-per-labeler", "40")
 TWICE = ("--max-labels-per-labeler", "24")
 BOUND = ("--max-labels-per-labeler", "10")
+FEATURES = ("--features", "text+length", "--components", "4", "--ridge", "2")
+TUNED = ("--mechanism", "statistic", "--features", "text+length")
+STATISTIC = (*TUNED, *FEATURES[2:], "--whitening", "0.5", "--floor", "0.01")
+STATISTIC += ("--clip-quantile", "0.5")
+WINDOWS = (*STATISTIC, "--releases", "2")
+PROPS = ("--mechanism", "props", *FEATURES, "--stages", "3")
+SOFT = ("--combine", "soft")
 SCENARIOS = {
     "one run": Scenario((Run(),)),
     "one run, as JSON": Scenario((Run(("--json", "-o", "{output}")),)),
@@ -101,6 +109,16 @@ SCENARIOS = {
     ),
     "one worker": Scenario((Run(("--workers", "1")),)),
     "chats": Scenario((Run(ROOM, HALF), Run(ROOM)), suffix=".jsonl"),
+    "statistic": Scenario((Run(STATISTIC), Run(STATISTIC))),
+    "statistic, tuned, as JSON": Scenario((Run(("--json", *TUNED)),)),
+    "statistic in windows": Scenario((Run(WINDOWS, HALF), Run(WINDOWS), Run(WINDOWS, HALF))),
+    "statistic refused": Scenario((Run(STATISTIC, HALF), Run(STATISTIC, exits=3))),
+    "statistic of single labels": Scenario((Run((*STATISTIC, "--unit", "item")),), labelers=False),
+    "statistic of public ties": Scenario(
+        (Run((*STATISTIC, "--ties", "drop", "--tie-status-public")),), public_ties=True
+    ),
+    "props": Scenario((Run(PROPS, HALF), Run(PROPS, HALF), Run((*PROPS, *SOFT), HALF))),
+    "props after rr": Scenario((Run(), Run(PROPS))),
 }
 ONE, ALL = [2], list(range(7))
 CASES = [
@@ -114,10 +132,15 @@ CASES = [
 
 @dataclass
 class Coins:
-    """Outcomes of the draws, by who draws what: written in one world, read in the other."""
+    """Outcomes of the draws, by who draws what: written in one world, read in the other.
+
+    Noise counts as a draw: a statistic comes out as it did in the first world.
+    """
 
     outcomes: dict[bytes, int]
     replayed: bool
+    statistics: dict[bytes, NDArray[np.int64]] = field(default_factory=dict)
+    sums: list[NDArray[np.int64]] = field(default_factory=list)
 
     def wrap(self, draw: Callable[..., NDArray[np.uint8]]) -> Callable[..., NDArray[np.uint8]]:
         def drawn(
@@ -131,6 +154,16 @@ class Coins:
             return released
 
         return drawn
+
+    def noisy(self, total: NDArray[np.int64], grid: Any, nonce: bytes) -> NDArray[np.int64]:
+        name = nonce + repr(grid).encode()
+        if not self.replayed:
+            self.statistics[name] = statistic_noisy(total, grid, nonce)
+            self.sums.append(total)
+        return self.statistics[name]
+
+
+statistic_noisy = statistic.noisy
 
 
 def world(
@@ -150,6 +183,7 @@ def world(
         patch.chdir(here)
         for name in ("randomize", "randomize_ternary"):
             patch.setattr(randomizing, name, coins.wrap(getattr(randomizing, name)))
+        patch.setattr(statistic, "noisy", coins.noisy)
 
         def invoke(*arguments: str) -> int:
             result = CliRunner().invoke(main, arguments, catch_exceptions=False)

@@ -338,10 +338,10 @@ def test_flips_do_not_depend_on_label_side_or_row_order(tmp_path: Path) -> None:
 def test_a_release_whose_threshold_is_ten_percent_off_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exact = pricing.thresholds
+    exact = pricing.prices
     monkeypatch.setattr(
         pricing,
-        "thresholds",
+        "prices",
         lambda policy, bounds: {k: int(t * 1.1) for k, t in exact(policy, bounds).items()},
     )
     frame = flips_of(survey(), tmp_path)

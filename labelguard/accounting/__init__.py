@@ -1,14 +1,16 @@
-"""What k randomized answers of one labeler cost, exactly, and the noise that a budget allows.
+"""What the releases about one labeler cost, exactly, and the noise that a budget allows.
 
-Two mechanisms, one module each, with the same function names: `randomized_response` for labels
-in {0, 1} and `ternary` for labels in {0, ½, 1}. Both are priced by closed forms of their k-fold
-composition, never by a general-purpose accountant: dp-accounting's `PLDAccountant` ignores the
-count of a `RandomizedResponseDpEvent` (0.6.0) and so returns almost no noise.
+One module a mechanism, with the same names for the same things (`delta`, `epsilon`, `calibrate`):
+`randomized_response` for labels in {0, 1}, `ternary` for labels in {0, ½, 1} and `gaussian` for
+sums with (discrete) Gaussian noise. All are priced by closed forms of their k-fold composition,
+never by a general-purpose accountant: dp-accounting's `PLDAccountant` ignores the count of a
+`RandomizedResponseDpEvent` (0.6.0) and so returns almost no noise, and its REPLACE_ONE relation
+doubles the sensitivity of a Gaussian.
 
 Importing this package loads the standard library and numpy only.
 """
 
-from labelguard.accounting import randomized_response, ternary
+from labelguard.accounting import gaussian, randomized_response, ternary
 from labelguard.accounting.randomized_response import Composition
 
-__all__ = ["Composition", "randomized_response", "ternary"]
+__all__ = ["Composition", "gaussian", "randomized_response", "ternary"]

@@ -2,8 +2,9 @@
 
 Guarantee (mechanisms that compose it are priced in `labelguard.accounting`): with flip probability
 γ = 1/(1 + e^ε0), a labeler with at most k coins is (ε, δ(ε))-protected under `replace_labels`,
-computationally, against anyone without the coin keys. Source: Warner 1965; aup-rlhf section 4;
-ties: a tie becomes a permanent fair coin first, which is a function of the secret label alone.
+computationally, against anyone without the coin keys (docs/guarantees.md#randomized-response).
+Source: Warner 1965; aup-rlhf section 4; ties: a tie becomes a permanent fair coin first, which is a
+function of the secret label alone.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Training on releases. It comes with later versions; any TRL trainer reads a release today."""
+"""Learning from releases: features of pairs. Any TRL trainer reads a release today."""

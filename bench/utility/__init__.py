@@ -1,0 +1,1 @@
+"""The parts of `bench/privacy_utility.py`."""

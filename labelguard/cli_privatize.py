@@ -1,0 +1,197 @@
+"""The commands that release labels, and label new pairs by a release: `privatize` and `score`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from labelguard.cli_options import json_option, project_option
+
+
+@click.command(short_help="Release preference labels privately.")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option(
+    "--mechanism",
+    type=click.Choice(["rr", "props", "statistic", "auto"]),
+    default="rr",
+    show_default=True,
+    help="How labels are privatized; auto follows `labelguard plan`.",
+)
+@click.option("--epsilon", type=float, required=True, help="ε of each labeler, over the project.")
+@click.option("--delta", type=float, required=True, help="δ of each labeler, over the project.")
+@click.option(
+    "--max-labels-per-labeler",
+    type=int,
+    metavar="K",
+    help="Places of each labeler; default: their labels, rounded up to 8, 16, 32, …",
+)
+@click.option(
+    "--composition",
+    type=click.Choice(["exact", "advanced", "basic"]),
+    help="How k coins are priced together; default exact.",
+)
+@click.option(
+    "--ties",
+    type=click.Choice(["coin", "ternary", "half", "drop", "zero"]),
+    help="What becomes of ties; default coin, of a statistic zero. half and drop need "
+    "--tie-status-public.",
+)
+@click.option(
+    "--tie-status-public",
+    is_flag=True,
+    default=None,
+    help="Declare that which labels are ties is no secret.",
+)
+@click.option(
+    "--bad-rows",
+    type=click.Choice(["stop", "quarantine"]),
+    default="stop",
+    show_default=True,
+    help="Stop at rows that cannot be used, or set them aside in the project.",
+)
+@click.option(
+    "--exhausted",
+    type=click.Choice(["refuse", "drop"]),
+    default="refuse",
+    show_default=True,
+    help="Refuse when labelers lack places, or leave those labels out.",
+)
+@click.option(
+    "--columns",
+    default="",
+    metavar="ROLE=NAME,...",
+    help="Names of your columns, for example labeler_id=worker,prompt=question.",
+)
+@click.option(
+    "--unit",
+    type=click.Choice(["labeler", "item"]),
+    help="What is protected as a whole: all labels of a labeler (default), or single labels.",
+)
+@click.option(
+    "--releases",
+    type=int,
+    metavar="N",
+    help="statistic: releases that may use a labeler's labels, over the project; default 1.",
+)
+@click.option(
+    "--features",
+    metavar="SPEC",
+    help="statistic, props: minilm, hf:ID_OR_PATH, text, length, columns:a,b, or a sum of "
+    "these; default minilm+length.",
+)
+@click.option("--components", type=int, help="Principal components of the features to use.")
+@click.option(
+    "--whitening",
+    type=click.Choice(["0", "0.25", "0.5"]),
+    callback=lambda context, option, value: None if value is None else float(value),
+    help="statistic: how far the components are evened out.",
+)
+@click.option("--floor", type=float, help="statistic: floor of the whitening, above 0.")
+@click.option(
+    "--clip-quantile",
+    type=float,
+    help="statistic: clip at this quantile of labelers' norms without signal.",
+)
+@click.option("--ridge", type=float, help="Penalty of the head, in labels.")
+@click.option(
+    "--agreement",
+    type=float,
+    help="How often two labelers agree, for tuning on simulated labels; default 0.73.",
+)
+@click.option(
+    "--also",
+    type=click.Path(),
+    metavar="FILE",
+    help="statistic, props: label these further pairs too.",
+)
+@click.option("--stages", type=int, help="props: number of stages; default 2.")
+@click.option(
+    "--combine",
+    type=click.Choice(["hard", "soft"]),
+    help="props: votes decide (hard, default) or probabilities are combined (soft).",
+)
+@click.option("--learner", help="props: what learns in between; default head, a linear head.")
+@click.option("--again", is_flag=True, help="Draw released labels anew: a new event, a new charge.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Copy the release to DIR.",
+)
+@click.option("--workers", type=int, help="Threads; default: all cores. The output is the same.")
+@project_option
+@json_option
+def privatize(
+    inputs: tuple[str, ...], columns: str, project: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Release the labels in INPUT (Parquet, CSV, JSONL, directories, globs) privately.
+
+    INPUT has a column labeler_id and the columns of one of these layouts:
+
+    \b
+      prompt, chosen, rejected[, tie]
+      prompt, response_a, response_b, label[, tie]
+      prompt, responses, ranks
+
+    The first run fixes the project's policy. Running the same command again returns the same
+    release; labels that were released before cost nothing in any later one.
+
+    \b
+    Example:
+      labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 -o release
+    """
+    from labelguard import labels, render
+    from labelguard.pipeline import privatize as run
+
+    mapping = labels.parse_columns(columns)
+    with render.progress() as progress:
+        release = run(list(inputs), columns=mapping, project=project, progress=progress, **options)
+    where = f" --project {project}" if project else ""
+    steps = (f"labelguard release show {release.id}{where}",)
+    render.release(release, as_json=as_json, next_steps=steps)
+
+
+@click.command(short_help="Label new pairs by a release's head.")
+@click.argument("release", metavar="RELEASE")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="Parquet file to write.",
+)
+@click.option(
+    "--columns",
+    default="",
+    metavar="ROLE=NAME,...",
+    help="Names of your columns, for example prompt=question.",
+)
+@project_option
+@json_option
+def score(
+    release: str,
+    inputs: tuple[str, ...],
+    output: Path,
+    columns: str,
+    project: Path | None,
+    as_json: bool,
+) -> None:
+    """Label the pairs in INPUT by the head of RELEASE (its id, or a directory with a copy of it).
+
+    INPUT is read like that of privatize; labels and labelers in it are ignored. Nothing is charged.
+
+    \b
+    Example:
+      labelguard score r0001 labels.parquet -o scored.parquet
+    """
+    from labelguard import labels, overview, render
+    from labelguard.scoring import score_to
+
+    path = Path(release) if Path(release).is_dir() else overview.release_path(release, project)
+    mapping = labels.parse_columns(columns)
+    render.scored(score_to(path, list(inputs), output, columns=mapping), as_json=as_json)

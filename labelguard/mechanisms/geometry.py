@@ -1,0 +1,122 @@
+"""The public geometry of a statistic release: which directions of the features, in which metric.
+
+Everything here is computed from public pairs: the principal axes of their differences, how many of
+them are used, and the metric A in which contributions are clipped and noise is added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.errors import InvalidLabels, PolicyError
+
+Floats = NDArray[np.float64]
+
+_CHUNK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The public choices of a statistic release.
+
+    `components` principal axes are used; A = (H / λ_max(H) + `floor`)^(−`whitening`) is the metric;
+    contributions are clipped at the `clip_quantile` of the labelers' norms without signal; `ridge`
+    is the penalty of the fit, in units of labels.
+    """
+
+    components: int = 64
+    whitening: float = 0.5
+    floor: float = 1e-3
+    clip_quantile: float = 0.5
+    ridge: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.components < 1:
+            raise PolicyError(f"components must be at least 1, found {self.components}")
+        if self.whitening not in (0, 0.25, 0.5):
+            raise PolicyError(f"whitening must be 0, 0.25 or 0.5, found {self.whitening}")
+        if not self.floor > 0 or not self.ridge > 0:
+            raise PolicyError("floor and ridge must be above 0")
+        if not 0 <= self.clip_quantile <= 1:
+            raise PolicyError(f"clip-quantile must be in [0, 1], found {self.clip_quantile}")
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Principal axes of pair differences: H = ¼ Σ x xᵀ = axes · diag(values) · axesᵀ.
+
+    `values` (d,) descend; `axes` has shape (d, d), one axis a column.
+    """
+
+    values: Floats
+    axes: Floats
+
+    @property
+    def rank(self) -> int:
+        """Axes along which pairs differ at all."""
+        return int((self.values > self.values[0] * 1e-9).sum())
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Coordinates z = x · projection = A Vᵀ x; `metric` is the diagonal of A, shape (components,).
+
+    A coefficient vector θ on principal axes is β = θ / metric on z, so a ridge λ on θ is
+    λ · metric² on β.
+    """
+
+    projection: Floats
+    metric: Floats
+
+    def coordinates(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """z for each pair, shape (pairs, components)."""
+        return x @ self.projection.astype(np.float32)
+
+
+def spectrum(x: NDArray[np.float32], counts: NDArray[Any] | None = None) -> Spectrum:
+    """Principal axes of x (pairs, d); `counts` (pairs,) says how many labels each pair has.
+
+    The axes' signs are fixed, so that the same pairs give the same coordinates.
+    Raises `InvalidLabels` if no pair differs in any feature, or if a feature is not finite.
+    """
+    d = x.shape[1]
+    curvature = np.zeros((d, d))
+    for chunk in _chunks(x):
+        # Squares in single precision would hide, or make up, axes below 1e-7 of the largest.
+        rows = x[chunk].astype(np.float64)
+        if counts is not None:
+            rows *= np.sqrt(counts[chunk])[:, None]
+        curvature += rows.T @ rows
+    if not np.isfinite(curvature).all():
+        raise InvalidLabels("expected finite features, found NaN or infinite values")
+    values, axes = np.linalg.eigh(curvature / 4)
+    values, axes = np.maximum(values[::-1], 0), axes[:, ::-1]
+    if not values[0] > 0:
+        raise InvalidLabels("the two sides of every pair have equal features; take other features")
+    largest = np.abs(axes).argmax(axis=0)
+    return Spectrum(values, axes * np.sign(axes[largest, np.arange(d)]))
+
+
+def basis(spectrum: Spectrum, shape: Shape) -> Basis:
+    """The coordinates of `shape`; at most as many components as pairs have directions."""
+    components = min(shape.components, spectrum.rank)
+    metric = (spectrum.values[:components] / spectrum.values[0] + shape.floor) ** -shape.whitening
+    return Basis(spectrum.axes[:, :components] * metric, metric)
+
+
+def squared_norms(z: NDArray[np.float32]) -> Floats:
+    """‖z_i‖² of each row, accumulated in double precision."""
+    norms = np.empty(len(z))
+    for chunk in _chunks(z):
+        rows = z[chunk].astype(np.float64)
+        norms[chunk] = np.einsum("ij,ij->i", rows, rows)
+    return norms
+
+
+def _chunks(x: NDArray[Any]) -> list[slice]:
+    rows = max(_CHUNK_BYTES // max(x.shape[1] * 8, 1), 1)
+    return [slice(start, start + rows) for start in range(0, len(x), rows)]

@@ -1,0 +1,268 @@
+"""PROPS: labels of randomized response, bettered in stages by models trained on earlier stages.
+
+All labels are released once by randomized response, each flipped with a known probability γ_r.
+Items fall into disjoint stages. Model 1 learns from the labels of stage 1; for every later stage
+the model before predicts the labels, its error rate is estimated from disagreements, predictions
+and released labels are combined, and the next model continues on the combined labels.
+
+Guarantee: everything here is a function of released labels, their flip probabilities and public
+data, so it costs nothing beyond the randomized response (post-processing). No function takes a raw
+label (docs/guarantees.md#props).
+
+Source: Teku et al., PROPS: Progressively Private Self-alignment of Large Language Models, equations
+4–8, with these differences: flip probabilities may differ by row; the standard error of the
+estimated rate is reported; votes that weigh the same keep the released label (equation 5 says 1,
+which depends on the order of the sides); and `soft` combination.
+
+Stages and folds are numbered from 0. Labels are 1 where the first side is preferred, else 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelguard.block128 import Blocks
+from labelguard.heads import forward_loss
+
+__all__ = [
+    "SMALLEST_ERROR_RATE",
+    "ErrorEstimate",
+    "combine_hard",
+    "combine_soft",
+    "estimate_error",
+    "fit_scale",
+    "fold_of",
+    "stage_of",
+    "vote",
+]
+
+Floats = NDArray[np.float64]
+
+SMALLEST_ERROR_RATE = 1e-3
+"""No model is taken to be better than this, however well it agrees."""
+
+_SCALES = np.concatenate([[0.0], np.geomspace(0.01, 10, 13)])
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_SEARCH_STEPS = 20
+
+
+@dataclass(frozen=True)
+class ErrorEstimate:
+    """How often a model's votes differ from the true labels, estimated from flipped ones.
+
+    `rate` is unbiased for the mean of the rows' error rates weighted by (1−2γ_r)², and may leave
+    [0, 1]; `standard_error` belongs to it; `clamped` is the rate within [1e-3, ½], for use.
+    `uninformative` says that the standard error exceeds (½ − min γ_r)/2: the estimate cannot tell
+    the model from the released labels, nor from a coin. `rows` is how many it is made from.
+    """
+
+    rate: float
+    standard_error: float
+    clamped: float
+    uninformative: bool
+    rows: int
+
+
+def stage_of(items: Blocks, stages: int) -> NDArray[np.intp]:
+    """The stage of each item, shape (n,), from its digest, shape (n, 2).
+
+    A function of the item alone: all rows of an item share a stage, the same on every machine.
+    Stages are equally likely, and independent of the digest's high half, which orders rows and
+    sorts them into buckets. Raises ValueError unless stages >= 1.
+    """
+    _check_count(stages, "stages")
+    return (items[:, 1] % np.uint64(stages)).astype(np.intp)
+
+
+def fold_of(items: Blocks, stages: int, folds: int) -> NDArray[np.intp]:
+    """The fold of each item, shape (n,), independent of `stage_of` with as many stages.
+
+    Raises ValueError unless stages >= 1 and folds >= 1.
+    """
+    _check_count(stages, "stages")
+    _check_count(folds, "folds")
+    return (items[:, 1] // np.uint64(stages) % np.uint64(folds)).astype(np.intp)
+
+
+def vote(margin: ArrayLike) -> Floats:
+    """A model's label of each margin: 1 above 0, 0 below, and ½, no vote, at 0."""
+    return np.asarray((np.sign(np.asarray(margin, np.float64)) + 1) / 2)
+
+
+def estimate_error(
+    released: ArrayLike, predicted: ArrayLike, flip_probability: ArrayLike
+) -> ErrorEstimate:
+    """The error rate of predicted labels, from labels released by randomized response (eq. 8).
+
+    With d_r = |released − predicted|, whose mean is γ_r + (1−2γ_r)·(error of r),
+
+        rate = Σ (1−2γ_r)(d_r−γ_r) / Σ (1−2γ_r)²,
+        variance = Σ (1−2γ_r)² [γ_r(1−γ_r) + (1−2γ_r)² p(1−p)] / (Σ (1−2γ_r)²)²,
+
+    where the first summand is the coins' and the second the sampling of rows, at p = the rate
+    within [0, 1]. Rows count as independent: rows of one item, on which a model errs alike, make
+    the second summand a little too small.
+
+    `released` holds 0 and 1, `predicted` 0, 1 and ½ (no vote: an error half the time), both of
+    shape (n,); the model must not have seen these rows. Without any row with γ < ½ the rate is ½
+    and the standard error infinite.
+
+    Raises ValueError for shapes that do not match, other labels or γ outside [0, ½].
+    """
+    labels, votes, flips = _checked_votes(released, predicted, flip_probability)
+    signal = 1 - 2 * flips
+    information = float(signal @ signal)
+    if information == 0:
+        return ErrorEstimate(0.5, math.inf, 0.5, True, len(labels))
+    rate = float(signal @ (np.abs(labels - votes) - flips)) / information
+    spread = min(1.0, max(0.0, rate))
+    row_variance = flips * (1 - flips) + signal**2 * (spread * (1 - spread))
+    error = math.sqrt(float(signal**2 @ row_variance)) / information
+    clamped = min(0.5, max(SMALLEST_ERROR_RATE, rate))
+    uninformative = bool(error > (0.5 - float(flips.min())) / 2)
+    return ErrorEstimate(rate, error, clamped, uninformative, len(labels))
+
+
+def combine_hard(
+    released: ArrayLike,
+    predicted: ArrayLike,
+    flip_probability: ArrayLike,
+    estimate: ErrorEstimate,
+) -> tuple[Floats, Floats]:
+    """Combined labels 0 or 1 and `residual_flip_estimate`, both of shape (n,) (eq. 4 and 5).
+
+    Of two votes the one with the smaller rate decides: the model's if its clamped estimated rate
+    is below γ_r, else the released one; also if the rates are equal, and where the model has no
+    vote. The residual rate is γ_r where the released label stands and the clamped estimate where
+    the model's does. That is an estimate, and the error of a model is a function of the pair: no
+    loss that corrects for random flips applies to it.
+
+    Raises ValueError as `estimate_error`.
+    """
+    labels, votes, flips = _checked_votes(released, predicted, flip_probability)
+    model_wins = (votes != 0.5) & (estimate.clamped < flips)
+    return np.where(model_wins, votes, labels), np.where(model_wins, estimate.clamped, flips)
+
+
+def combine_soft(
+    released: ArrayLike, margin: ArrayLike, flip_probability: ArrayLike, scale: ArrayLike
+) -> Floats:
+    """P(true label = 1), shape (n,): logit P = (2·released−1)·log((1−γ_r)/γ_r) + scale·margin.
+
+    Bayes' rule with the model's scaled margin as prior log-odds. `scale` >= 0 is a scalar or has
+    shape (n,); at 0 the result is the posterior of randomized response alone. A row with γ = 0
+    keeps its label, one with γ = ½ gets the model's probability.
+
+    Raises ValueError for shapes that do not match, values that are not finite, released labels
+    other than 0 and 1, γ outside [0, ½] or scale < 0.
+    """
+    labels, flips = _checked_released(released, flip_probability)
+    prior = _checked_scale(scale, len(labels)) * _checked_margin(margin, len(labels))
+    with np.errstate(divide="ignore"):  # γ = 0 has infinite log-odds
+        evidence = np.log1p(-flips) - np.log(flips)
+    return np.asarray((1 + np.tanh(((2 * labels - 1) * evidence + prior) / 2)) / 2)
+
+
+def fit_scale(
+    released: ArrayLike, margin: ArrayLike, flip_probability: ArrayLike, folds: ArrayLike
+) -> Floats:
+    """The scale c in [0, 10] of a model's margins for each row, shape (n,), for `combine_soft`.
+
+    Minimises Σ −log[(1−γ)σ(c·m) + γσ(−c·m)] (m is the margin, negated where the released label
+    is 0) + c over all rows outside the row's fold. The last term is an exponential prior with mean
+    1, the scale of a calibrated model: where the labels say little, c is 0, its mode. That is also
+    the result where there is nothing outside a fold.
+
+    `folds`, integers of shape (n,), must hold all rows of an item in one fold, and the margins must
+    come from a model that saw none of these rows: a caller that trains on them has to cross-fit
+    the model too.
+
+    Raises ValueError as `combine_soft`, and for folds that are no integers of shape (n,).
+    """
+    labels, flips = _checked_released(released, flip_probability)
+    margins = _checked_margin(margin, len(labels))
+    fold = np.asarray(folds)
+    if fold.shape != labels.shape or not np.issubdtype(fold.dtype, np.integer):
+        raise ValueError(
+            f"folds must be integers of shape {labels.shape}, found {fold.dtype} {fold.shape}"
+        )
+    names, place = np.unique(fold, return_inverse=True)
+    found = np.zeros(len(names))
+    for number in range(len(names) if len(names) > 1 else 0):
+        others = place != number
+        found[number] = _best_scale(labels[others], margins[others], flips[others])
+    return found[place]
+
+
+def _best_scale(labels: Floats, margins: Floats, flips: Floats) -> float:
+    """The penalised maximum likelihood scale: a coarse grid, then a golden section around it."""
+
+    def cost(scale: float) -> float:
+        return float(forward_loss(scale * margins, labels, flips).sum()) + scale
+
+    best = int(np.argmin([cost(float(scale)) for scale in _SCALES]))
+    low, high = _SCALES[max(0, best - 1)], _SCALES[min(len(_SCALES) - 1, best + 1)]
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_left, at_right = cost(left), cost(right)
+    for _ in range(_SEARCH_STEPS):
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - _GOLDEN * (high - low)
+            at_left = cost(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + _GOLDEN * (high - low)
+            at_right = cost(right)
+    middle = float(low + high) / 2
+    # The search never reaches the ends of its interval, and 0 is one that matters.
+    return min((0.0, middle), key=cost)
+
+
+def _check_count(count: int, name: str) -> None:
+    if count < 1:
+        raise ValueError(f"{name} must be at least 1, found {count}")
+
+
+def _column(values: ArrayLike, name: str, rows: int) -> Floats:
+    column = np.asarray(values, np.float64)
+    if column.shape != (rows,):
+        raise ValueError(f"{name} must have shape ({rows},), found {column.shape}")
+    return column
+
+
+def _checked_released(released: ArrayLike, flip_probability: ArrayLike) -> tuple[Floats, Floats]:
+    labels = np.asarray(released, np.float64)
+    if labels.ndim != 1 or not ((labels == 0) | (labels == 1)).all():
+        raise ValueError("released must have shape (n,) and hold labels 0 and 1 only")
+    flips = _column(flip_probability, "flip_probability", len(labels))
+    if not ((flips >= 0) & (flips <= 0.5)).all():
+        raise ValueError("flip_probability must be in [0, ½], found values outside")
+    return labels, flips
+
+
+def _checked_votes(
+    released: ArrayLike, predicted: ArrayLike, flip_probability: ArrayLike
+) -> tuple[Floats, Floats, Floats]:
+    labels, flips = _checked_released(released, flip_probability)
+    votes = _column(predicted, "predicted", len(labels))
+    if not np.isin(votes, (0, 0.5, 1)).all():
+        raise ValueError("predicted must hold labels 0 and 1, or ½ for no vote")
+    return labels, votes, flips
+
+
+def _checked_margin(margin: ArrayLike, rows: int) -> Floats:
+    margins = _column(margin, "margin", rows)
+    if not np.isfinite(margins).all():
+        raise ValueError("margin must be finite, found NaN or infinite values")
+    return margins
+
+
+def _checked_scale(scale: ArrayLike, rows: int) -> Floats:
+    scales = np.asarray(scale, np.float64)
+    if scales.shape not in ((), (rows,)) or not (np.isfinite(scales) & (scales >= 0)).all():
+        raise ValueError(f"scale must be finite and >= 0, a number or of shape ({rows},)")
+    return scales

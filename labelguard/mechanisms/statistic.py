@@ -1,0 +1,285 @@
+"""The statistic release: one noisy vector from which every linear head can be fitted.
+
+For a linear head log(1 + e^z) − y z = log(2 cosh(z/2)) − (y − ½) z: the likelihood touches the
+labels only through S = Σ_u w_u Σ_j (y_uj − ½) z_uj. Each labeler's part is clipped, rounded toward
+zero on a grid, and summed exactly, as integers; discrete Gaussian noise is added once.
+
+Guarantee: with noise of standard deviation σΔ, Δ the `sensitivity` below, one release is
+(ε, δ)-private under `replace_labels`, σ from `labelguard.accounting.gaussian` (docs/guarantees.md).
+Sources: Vu and Slavković 2009; Wang 2018 (sufficient-statistic perturbation); Chowdhury, Zhou and
+Natarajan 2024 (label-private reward estimation); Balle and Wang 2018 (the noise).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.errors import InvalidLabels
+from labelguard.labels import LABEL_A, LABEL_TIE
+from labelguard.mechanisms.discrete_gaussian import NoiseStream, sample
+from labelguard.mechanisms.geometry import squared_norms
+
+NAME = "statistic"
+VERSION = 1
+STEP_BITS = 30
+"""The grid's step is Δ / 2^30: far below the noise, far above what 62 bits of sums can hold."""
+
+SLACK = 1 + 1e-9
+"""Covers double-precision rounding of norms and sums."""
+
+_CHUNK = 1 << 15
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Public: who compared what. Columns have shape (n,).
+
+    `pair` indexes the matrix of pair coordinates, `unit` the labelers (or households, teams: the
+    unit of protection). `ranking` numbers the rankings that pairs were broken from and `size` tells
+    how many responses each ranked; without them every row is a comparison of its own.
+    """
+
+    pair: NDArray[np.intp]
+    unit: NDArray[np.intp]
+    units: int
+    ranking: NDArray[np.intp] | None = None
+    size: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.pair)
+
+    def share(self) -> Floats:
+        """The weight of each row: 1, or 1/(K − 1) for the pairs of a ranking of K, shape (n,)."""
+        return np.ones(len(self)) if self.size is None else 1 / (self.size - 1.0)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Public: the clip norm C, the weight of every labeler (units,), and the sensitivity Δ."""
+
+    clip: float
+    weight: Floats
+    sensitivity: float
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Public: sums are integers in units of `step`; the noise has standard deviation `scale`."""
+
+    step: float
+    scale: int
+
+
+def bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
+    """Weights, clip and sensitivity from the pairs' coordinates z (pairs, components).
+
+    b_u = ½ √Σ_j ‖z_uj‖² is the norm of a labeler without signal; C is its quantile over labelers
+    with any, and w_u = min(1, C / b_u). Raises `InvalidLabels` if no labeler has a row that
+    differs in any coordinate, or if a coordinate is not finite.
+    """
+    norms = squared_norms(z)[rows.pair]
+    share = rows.share()
+    without_signal = np.sqrt(_sum(rows, share**2 * norms)) / 2
+    clip, weight = clip_and_weights(without_signal, clip_quantile)
+    return Bounds(clip, weight, _sensitivity(z, rows, norms, weight, clip))
+
+
+def clip_and_weights(without_signal: Floats, clip_quantile: float) -> tuple[float, Floats]:
+    """C and w_u = min(1, C / b_u), shape (units,), from the norms without signal b_u (units,).
+
+    C is a quantile of those above 0. Raises `InvalidLabels` if there are none, or if one is not
+    finite: 0 · ∞ and ½ · ∞ differ, so that what became of it would tell a label.
+    """
+    if not np.isfinite(without_signal).all():
+        raise InvalidLabels("expected finite features, found NaN, infinite or too large values")
+    if not without_signal.any():
+        raise InvalidLabels("no labeled pair differs in its features; take other features")
+    clip = float(np.quantile(without_signal[without_signal > 0], clip_quantile))
+    return clip, np.minimum(1, clip / np.maximum(without_signal, clip))
+
+
+def _sensitivity(
+    z: NDArray[np.float32], rows: Rows, norms: Floats, weight: Floats, clip: float
+) -> float:
+    """Δ = max_u min(2C, w_u D_u): how far the sum can move when one labeler's labels change.
+
+    D_u is the smaller of the triangle bound Σ_j ‖z_uj‖ and the spectral bound. For a clip and
+    weights of `clip_and_weights` this is 2C: D_u ≥ 2 b_u for comparisons and for rankings, and
+    someone has w_u b_u = C.
+    """
+    triangle = weight * _sum(rows, rows.share() * np.sqrt(norms)) * SLACK
+    of_unit = RowsOfUnits(rows.unit, rows.units)
+    return largest_movement(
+        np.minimum(2 * clip, triangle),
+        lambda unit: float(weight[unit]) * _spectral(z, rows, of_unit[unit]) * SLACK,
+    )
+
+
+def largest_movement(most: Floats, spectral: Callable[[int], float]) -> float:
+    """max_u min(most_u, spectral(u)); `spectral` is computed only where it can decide."""
+    largest = 0.0
+    for unit in np.argsort(-most, kind="stable").tolist():
+        if most[unit] <= largest:
+            break
+        largest = max(largest, min(float(most[unit]), spectral(unit)))
+    return largest
+
+
+def _spectral(z: NDArray[np.float32], rows: Rows, own: NDArray[np.intp]) -> float:
+    """√(Λ Σ_j K_j(K_j+1) / (3(K_j−1))), Λ = λ_max(Σ_j Φ_jᵀΦ_j), of one labeler's rows.
+
+    Φ_j holds the centred responses of a ranking, so Φ_jᵀΦ_j = (1/K_j) Σ_pairs z zᵀ; with K = 2
+    this is √(m λ_max(Σ z zᵀ)).
+    """
+    size = np.full(len(own), 2.0) if rows.size is None else rows.size[own].astype(np.float64)
+    largest = top_eigenvalue(z, rows.pair[own], 1 / np.sqrt(size))
+    if rows.ranking is not None:
+        size = size[np.unique(rows.ranking[own], return_index=True)[1]]
+    movement = float((size * (size + 1) / (3 * (size - 1))).sum())
+    return math.sqrt(largest * movement)
+
+
+def top_eigenvalue(z: NDArray[np.float32], index: NDArray[np.intp], factor: Floats) -> float:
+    """λ_max(Σ_i factor_i² z_i z_iᵀ) over the rows `index` of z; `factor` has shape (len(index),).
+
+    From the Gram matrix where there are fewer rows than components: it has the same eigenvalues.
+    """
+    if len(index) <= z.shape[1]:
+        mine = z[index].astype(np.float64) * factor[:, None]
+        product = mine @ mine.T
+    else:
+        product = np.zeros((z.shape[1], z.shape[1]))
+        for start in range(0, len(index), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            mine = z[index[part]].astype(np.float64) * factor[part, None]
+            product += mine.T @ mine
+    return max(float(np.linalg.eigvalsh(product)[-1]), 0.0)
+
+
+def grid(bounds: Bounds, components: int, noise_multiplier: float) -> Grid:
+    """The grid, and the integer standard deviation of the noise on it, rounded up.
+
+    Rounding toward zero keeps a clipped part inside its ball and moves each coordinate by less
+    than a step, so on the grid Δ_h = min(2C, Δ + h √components).
+    """
+    if not bounds.sensitivity > 0:
+        raise InvalidLabels("no label can move the statistic: its features say nothing")
+    step = math.ldexp(bounds.sensitivity, -STEP_BITS)
+    rounded = bounds.sensitivity + step * math.sqrt(components)
+    sensitivity = min(2 * bounds.clip * SLACK, rounded) * SLACK
+    return Grid(step, math.ceil(noise_multiplier * sensitivity / step))
+
+
+def step_ratio(noise_multiplier: float) -> float:
+    """h / (σΔ), for the price of noise on a grid."""
+    return math.ldexp(1 / noise_multiplier, -STEP_BITS)
+
+
+def exact_sum(
+    z: NDArray[np.float32], rows: Rows, labels: NDArray[np.uint8], bounds: Bounds, step: float
+) -> NDArray[np.int64]:
+    """PRIVATE: Σ_u clip_C(v_u) on the grid, shape (components,). `labels` are 0, 1 or 2 (tie).
+
+    A tie adds 0. The sum is over integers, so it does not depend on the order of labelers.
+    """
+    half = np.where(labels == LABEL_TIE, 0, (labels == LABEL_A) - 0.5) * rows.share()
+    return clipped_sum(z, rows, half, bounds, step)
+
+
+def clipped_sum(
+    z: NDArray[np.float32], rows: Rows, half: Floats, bounds: Bounds, step: float
+) -> NDArray[np.int64]:
+    """PRIVATE: Σ_u clip_C(w_u Σ_j half_uj z_uj) on the grid, shape (components,).
+
+    `half` (n,) is the centred label of each row, times its share.
+    """
+    total = np.zeros(z.shape[1], np.int64)
+    for units, part in contributions(z, rows, half):
+        part *= bounds.weight[units, None]
+        norm = np.sqrt(np.einsum("ij,ij->i", part, part))
+        part *= np.minimum(1, bounds.clip / np.maximum(norm, bounds.clip))[:, None]
+        total += np.trunc(part / step).astype(np.int64).sum(axis=0)
+    return total
+
+
+def contributions(
+    z: NDArray[np.float32], rows: Rows, half: Floats
+) -> Iterator[tuple[NDArray[np.intp], Floats]]:
+    """PRIVATE: Σ_j half_uj z_uj of every labeler, some labelers at a time: (indices, sums).
+
+    `half` (n,) is the centred label of each row, times its share.
+    """
+    order = np.argsort(rows.unit, kind="stable")
+    unit, pair, half = rows.unit[order], rows.pair[order], half[order]
+    carried, last = np.zeros((0, z.shape[1])), -1
+    for start in range(0, len(order), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        firsts = np.flatnonzero(np.diff(unit[part], prepend=-1))
+        sums = np.add.reduceat(z[pair[part]] * half[part, None], firsts, axis=0)
+        units = unit[part][firsts]
+        if len(carried):  # a labeler whose rows began in the chunk before
+            if units[0] == last:
+                sums[0] += carried[0]
+            else:
+                yield np.array([last]), carried
+        last, carried = int(units[-1]), sums[-1:]
+        if len(units) > 1:
+            yield units[:-1], sums[:-1]
+    if len(carried):
+        yield np.array([last]), carried
+
+
+def noisy(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.int64]:
+    """The statistic as it may be released: `total` plus discrete Gaussian noise from `nonce`."""
+    return total + sample(grid.scale, len(total), NoiseStream(nonce))
+
+
+def pair_weights(rows: Rows, bounds: Bounds, pairs: int) -> Floats:
+    """What each pair weighs in the likelihood: Σ w_u share over its rows, shape (pairs,)."""
+    shares = rows.share() * bounds.weight[rows.unit]
+    return np.bincount(rows.pair, shares, pairs).astype(np.float64)
+
+
+def noise_aware_ridge(
+    z: NDArray[np.float32], pair_weight: Floats, penalty: Floats, noise: float
+) -> Floats:
+    """Ridge per component that also answers for the noise: penalty · (1 + ν / h), (components,).
+
+    With S = Hβ + e, Cov(e) = H + ν I (sampling and mechanism), H ≈ diag(h), h = ¼ Σ W z², and a
+    prior β ~ N(0, 1 / penalty), the posterior mean is that of a ridge of this size. `noise` is the
+    standard deviation σΔ of the released statistic; post-processing, nothing is charged.
+    """
+    information = np.zeros(z.shape[1])
+    for start in range(0, len(z), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        information += pair_weight[part] @ np.square(z[part], dtype=np.float64)
+    information /= 4
+    least = max(float(information.max()) * 1e-12, np.finfo(float).tiny)
+    return penalty * (1 + noise**2 / np.maximum(information, least))
+
+
+def _sum(rows: Rows, values: Floats) -> Floats:
+    """Sums over the rows of each labeler, shape (units,)."""
+    return np.bincount(rows.unit, values, rows.units).astype(np.float64)
+
+
+class RowsOfUnits:
+    """Which rows each labeler has; `unit` (n,) says whose each row is."""
+
+    def __init__(self, unit: NDArray[np.intp], units: int) -> None:
+        self._order: NDArray[np.intp] = np.argsort(unit, kind="stable")
+        counts: NDArray[Any] = np.bincount(unit, minlength=units)
+        self._ends = np.cumsum(counts)
+        self._counts = counts
+
+    def __getitem__(self, unit: int) -> NDArray[np.intp]:
+        end = int(self._ends[unit])
+        return self._order[end - int(self._counts[unit]) : end]

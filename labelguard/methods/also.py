@@ -1,0 +1,89 @@
+"""Rows that a head labels: those of the input, and further pairs that nobody labeled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard import segments
+from labelguard.block128 import Blocks
+from labelguard.errors import InvalidLabels
+from labelguard.labels import Reading
+from labelguard.mechanisms.protocol import Finished, Job
+from labelguard.methods.featured import FeatureOptions, column_features
+from labelguard.pairs import DistinctPairs, distinct_pairs
+from labelguard.segments import BucketWriter
+from labelguard.staging import Staged, StagingOptions, stage
+
+Score = Callable[[pa.Table], NDArray[np.float64]]
+"""Probabilities that the first side is preferred, of a table of pairs."""
+
+
+@dataclass(frozen=True)
+class Further:
+    """Further pairs: staged and distinct."""
+
+    staged: Staged
+    pairs: DistinctPairs
+
+
+def read(options: FeatureOptions, job: Job, staged: Staged) -> Further | None:
+    """Read the further pairs, without labels and labelers, if there are any."""
+    if options.also is None:
+        return None
+    reading = Reading(
+        job.project.columns, "item", column_features(options.features), labelled=False
+    )
+    further = stage(
+        options.also,
+        job.project.work / "also",
+        job.keys,
+        StagingOptions(reading, ""),
+        lambda name, rows: job.progress(f"reading {name}: {rows:,} pairs", None),
+    )
+    if further.chat != staged.chat:
+        raise InvalidLabels(
+            "the pairs of --also must be texts if the labels are of texts, chats if of chats"
+        )
+    return Further(further, distinct_pairs(further))
+
+
+def label(
+    further: Further, labeled: DistinctPairs, job: Job, score: Score, finished: Finished
+) -> Finished:
+    """Label the further pairs that are not among the labeled ones, each once."""
+    directory = job.project.work / "also-outcomes"
+    new = np.flatnonzero(~further.pairs.among(labeled))
+    rows = further.pairs.first_row[new].astype(np.uint64)
+    keys = np.zeros((len(rows), 2), np.uint64)
+    keys[:, 1] = new
+    with BucketWriter(directory) as outcomes:
+        if len(new):
+            probability = score(further.pairs.table.take(pa.array(new)))
+            append(outcomes, rows, keys, further.pairs.items[new], probability)
+    return replace(finished, also=further.staged, also_outcomes=directory, also_rows=len(rows))
+
+
+def append(
+    outcomes: BucketWriter,
+    row: NDArray[np.generic],
+    key: Blocks,
+    items: Blocks,
+    probability: NDArray[np.float64],
+) -> None:
+    """Rows labeled by a head: the likelier side is chosen, with its probability."""
+    first = probability >= 0.5
+    table = pa.table(
+        {
+            "row": row.astype(np.uint64),
+            "key_hi": np.ascontiguousarray(key[:, 0]),
+            "key_lo": np.ascontiguousarray(key[:, 1]),
+            "value": first.astype(np.uint8),
+            "label_probability": np.where(first, probability, 1 - probability),
+        }
+    )
+    outcomes.append(table, segments.bucket_of(items))

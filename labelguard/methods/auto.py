@@ -1,0 +1,60 @@
+"""`--mechanism auto`: what `labelguard plan` recommends, or what the project's policy prices.
+
+The forecast reads the input without its labels, so the choice tells nothing about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from labelguard import tuning
+from labelguard.features import open_provider
+from labelguard.keys import KeyRing
+from labelguard.ledger import Ledger
+from labelguard.methods.featured import FeatureOptions, column_features
+from labelguard.pairs import read_pairs
+from labelguard.project import Project
+from labelguard.sources import Input
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A mechanism by name, and its bound where it draws coins."""
+
+    mechanism: str
+    max_labels_per_labeler: int | None = None
+
+
+def choose(
+    project: Project,
+    source: Input,
+    epsilon: float,
+    delta: float,
+    columns: Mapping[str, str],
+    options: FeatureOptions,
+    *,
+    labelers: bool,
+    skip_bad: bool,
+    progress: Callable[[str, float | None], None],
+) -> Choice:
+    """The mechanism of the newest release, or, before the first, that of the best forecast."""
+    ledger = Ledger(project.ledger_url, KeyRing(project.keys).check_value())
+    stored = ledger.policy()
+    made = [record for record in ledger.releases() if record.state != "refunded"]
+    if stored and made:
+        return Choice(made[-1].settings["mechanism"], stored[1].max_labels_per_labeler)
+    pairs = read_pairs(
+        source,
+        columns=columns,
+        features=column_features(options.features),
+        labelers=labelers,
+        skip_bad=skip_bad,
+    )
+    provider = open_provider(options.features)
+    provider.report_to(progress)
+    provider.fit(pairs.table)
+    progress("comparing mechanisms on simulated labels", None)
+    prior = tuning.Prior(options.agreement)
+    found = tuning.recommend(provider(pairs.table), pairs.rows, epsilon, delta, prior)
+    return Choice(found.mechanism, found.max_labels_per_labeler)

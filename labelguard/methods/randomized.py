@@ -1,0 +1,77 @@
+"""`--mechanism rr`: every label is flipped with a known probability by a permanent coin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from labelguard import block128, card, pricing
+from labelguard.ledger import Grant, LabelerTable
+from labelguard.mechanisms import randomized_response
+from labelguard.mechanisms.protocol import Finished, Job
+from labelguard.planning import Plan
+from labelguard.policy import Policy, Priced
+from labelguard.randomizing import randomize_labels
+from labelguard.staging import Staged
+
+
+class RandomizedResponse:
+    """Randomized response: the released labels are the coins' answers, with their γ."""
+
+    name = randomized_response.NAME
+    version = randomized_response.VERSION
+    priced: Priced = "rr"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def settings(self) -> dict[str, Any]:
+        """Nothing beyond the policy."""
+        return {}
+
+    def read(self, job: Job, staged: Staged) -> bytes:
+        """No further input."""
+        return b""
+
+    def prepare(
+        self, job: Job, staged: Staged, plan: Plan, recorded: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Nothing to choose."""
+        return {}
+
+    def draw(self, job: Job, staged: Staged, plan: Plan, grant: Grant, epoch: int) -> None:
+        """Draw the coins of new labels; the released rows are known with them."""
+        randomize_labels(
+            staged,
+            plan,
+            grant,
+            job.project,
+            job.keys,
+            job.policy,
+            workers=job.workers,
+            progress=lambda share: job.progress("randomizing", share),
+        )
+
+    def finish(self, job: Job, staged: Staged, plan: Plan, grant: Grant) -> Finished:
+        """The rows as drawn."""
+        return Finished(randomized_card(plan, grant, job.policy, job.ledger.labelers()))
+
+
+def randomized_card(
+    plan: Plan, grant: Grant, policy: Policy, ledger: LabelerTable
+) -> dict[str, Any]:
+    """What the card of a release from randomized labels says."""
+    where = block128.positions(ledger.labelers, plan.units)
+    bounds, labelers = np.unique(ledger.capacity[where[where >= 0]], return_inverse=True)
+    flips = np.array([pricing.flip_probability(policy, grant.prices[int(k)]) for k in bounds])
+    kind = "ternary randomized response" if policy.ties == "ternary" else "randomized response"
+    return {
+        "privacy": {"accounting": f"{policy.composition} composition of {kind}"},
+        "flip_probability": card.spread(flips[labelers] if len(flips) else flips),
+        "train_with": "forward",
+        "not_protected": [card.LINKABLE],
+    }

@@ -1,0 +1,161 @@
+"""The public side of an input as mechanisms with features see it: distinct pairs, and who compared
+which. No label column is read here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard import block128, segments
+from labelguard.block128 import Blocks
+from labelguard.errors import InvalidLabels
+from labelguard.keys import KeyRing
+from labelguard.labels import Reading
+from labelguard.mechanisms.statistic import Rows
+from labelguard.sources import Input
+from labelguard.staging import Staged, StagingOptions, stage
+
+
+@dataclass(frozen=True)
+class DistinctPairs:
+    """The distinct pairs of a staged input.
+
+    `table` has the columns prompt, first, second (in canonical order) and feature_NAME; `items`
+    (pairs, 2) are their item digests and `number` their places within a ranking; `first_row`
+    (pairs,) is one staged row of each, `of_row` (staged rows,) says which pair each row compared.
+    """
+
+    table: pa.Table
+    items: Blocks
+    number: NDArray[np.int64]
+    first_row: NDArray[np.intp]
+    of_row: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def among(self, others: DistinctPairs) -> NDArray[np.bool_]:
+        """Which of these pairs are also among others, by item and place."""
+        theirs, ours = (
+            pl.DataFrame({"hi": p.items[:, 0], "lo": p.items[:, 1], "number": p.number})
+            for p in (others, self)
+        )
+        common = theirs.unique().with_columns(common=True)
+        joined = ours.join(common, on=["hi", "lo", "number"], how="left", maintain_order="left")
+        return joined["common"].fill_null(value=False).to_numpy()
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Distinct pairs (see `DistinctPairs`) and the public rows of who compared them."""
+
+    table: pa.Table
+    items: Blocks
+    rows: Rows
+    skipped: int = 0
+
+
+def distinct_pairs(staged: Staged) -> DistinctPairs:
+    """Distinct (item, pair of a ranking, numeric features), in the order of items' buckets."""
+    tables, items, numbers, rows = [], [], [], []
+    of_row = np.full(staged.rows, -1, np.intp)
+    found = 0
+    for bucket in range(segments.BUCKETS):
+        texts = segments.read_bucket(staged.texts_directory, bucket)
+        if texts is None:
+            continue
+        features = [name for name in texts.column_names if name.startswith("feature_")]
+        pair = [name for name in ("pair",) if name in texts.column_names]
+        named = pl.DataFrame(texts.select(["item_hi", "item_lo", *pair, *features]))
+        first = named.with_row_index("place").select(pl.col("place").min().over(named.columns))
+        firsts, inverse = np.unique(first.to_series(), return_inverse=True)
+        row = segments.column(texts, "row").astype(np.intp)
+        of_row[row] = found + inverse
+        rows.append(row[firsts])
+        number = segments.column(texts, "pair") if pair else np.zeros(len(row))
+        numbers.append(number[firsts].astype(np.int64))
+        tables.append(texts.select(["prompt", "first", "second", *features]).take(pa.array(firsts)))
+        items.append(segments.blocks(texts, "item")[firsts])
+        found += len(firsts)
+    return DistinctPairs(
+        pa.concat_tables(tables),
+        np.concatenate(items),
+        np.concatenate(numbers),
+        np.concatenate(rows),
+        of_row,
+    )
+
+
+def read_pairs(
+    source: Input,
+    *,
+    columns: Mapping[str, str] | None = None,
+    features: tuple[str, ...] = (),
+    labelers: bool = True,
+    skip_bad: bool = False,
+    progress: Callable[[str, int], None] = lambda name, rows: None,
+) -> Pairs:
+    """Read an input without its labels: the columns label, tie and ranks are dropped at the door.
+
+    `features` names numeric properties of responses (`--features columns:…`). Without `labelers`
+    no labeler_id is needed, and `rows` holds every row as a unit of its own. One labeler's repeated
+    comparisons of one pair count once. `skip_bad` leaves unusable rows out, and `skipped` counts
+    them. Raises `InvalidLabels` like any reading of labels.
+    """
+    unit = "labeler" if labelers else "item"
+    reading = Reading(columns or {}, unit, features, labelled=False)
+    with tempfile.TemporaryDirectory(prefix="labelguard-") as scratch:
+        place = Path(scratch)
+        keys = KeyRing.create(place / "keys")  # pseudonyms for this reading only
+        options = StagingOptions(reading, "", quarantine=skip_bad)
+        staged = stage(source, place / "input", keys, options, progress)
+        if not staged.rows:
+            raise InvalidLabels("no usable pair in the input: every row has identical sides")
+        pairs = distinct_pairs(staged)
+        rows = _rows(staged, pairs.of_row, labelers)
+        return Pairs(pairs.table, pairs.items, rows, staged.fault_count)
+
+
+def _rows(staged: Staged, of_row: NDArray[np.intp], labelers: bool) -> Rows:
+    """Every labeler's distinct comparisons, in the order of the input.
+
+    Labelers are numbered by their first row, so nothing depends on this reading's pseudonyms.
+    """
+    if not labelers:
+        return Rows(of_row, np.arange(len(of_row)), len(of_row))
+    names = ["row", "unit_hi", "unit_lo"]
+    names += ["group_hi", "group_lo", "size"] if staged.pairs_of_rankings else []
+    tables = [
+        table.select(names)
+        for bucket in range(segments.BUCKETS)
+        if (table := segments.read_bucket(staged.rows_directory, bucket)) is not None
+    ]
+    table = pa.concat_tables(tables).sort_by("row")
+    row = segments.column(table, "row").astype(np.intp)
+    unit = _by_appearance(segments.blocks(table, "unit"))
+    pair = of_row[row]
+    first = np.sort(np.unique(unit * (of_row.max() + 1) + pair, return_index=True)[1])
+    ranking = size = None
+    if staged.pairs_of_rankings:
+        group = block128.unique(segments.blocks(table, "group"))[1]
+        ranking = np.unique(unit * (group.max() + 1) + group, return_inverse=True)[1][first]
+        size = segments.column(table, "size").astype(np.int64)[first]
+    return Rows(pair[first], unit[first], int(unit.max()) + 1, ranking, size)
+
+
+def _by_appearance(keys: Blocks) -> NDArray[np.intp]:
+    """Numbers for distinct keys, in the order in which they first appear."""
+    distinct, code = block128.unique(keys)
+    first = np.full(len(distinct), len(code))
+    np.minimum.at(first, code, np.arange(len(code)))
+    rank = np.empty(len(distinct), np.intp)
+    rank[np.argsort(first)] = np.arange(len(distinct))
+    return rank[code]

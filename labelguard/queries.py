@@ -1,0 +1,223 @@
+"""The one query that reads a part canonically: what SQL selects for each layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from duckdb.sqltypes import DuckDBPyType
+
+from labelguard import canonical
+from labelguard.canonical import Shape, is_text
+from labelguard.labels import (
+    IDS,
+    INTEGER,
+    LABEL_A,
+    LABEL_B,
+    LABEL_TIE,
+    LAYOUTS,
+    MAX_RANKED,
+    NUMERIC,
+    Layout,
+)
+from labelguard.sources import identifier
+
+
+def query(layout: Layout, content: Shape) -> str:
+    """The SELECT over `part` that yields canonical pairs; `content` is the shape of all parts."""
+    content_type = canonical.sql_type(content)
+    casts = dict.fromkeys(IDS, "VARCHAR") | dict.fromkeys(LAYOUTS[layout.kind][:3], content_type)
+    if layout.kind == "ranking":
+        casts["responses"] = f"{content_type}[]"
+        del casts["ranks"]
+    pieces = [
+        f"{identifier(column)}{f'::{casts[role]}' if role in casts else ''} AS {role}"
+        for role, column in layout.columns.items()
+    ]
+    number = "DOUBLE[]" if layout.kind == "ranking" else "DOUBLE"
+    for index, columns in enumerate(layout.features.values()):
+        for side, column in enumerate(columns):
+            pieces.append(f"{identifier(column)}::{number} AS feature_{index}_{side}")
+    named = ", ".join(pieces)
+    build = _ranking_query if layout.kind == "ranking" else _pair_query
+    return f"WITH named AS (SELECT {named} FROM part), {build(layout, content)}"
+
+
+def _pair_query(layout: Layout, content: Shape) -> str:
+    kinds = layout.types
+    _, a, b = LAYOUTS[layout.kind][:3]
+    faults = _common_faults(kinds)
+    if not layout.labelled:
+        label = f"{LABEL_TIE}"
+        faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
+    elif layout.kind == "chosen":
+        label = f"CASE WHEN coalesce({_tie(kinds)}, false) THEN {LABEL_TIE} ELSE {LABEL_A} END"
+        if "tie" in kinds:
+            label = f"CASE WHEN {_bad_tie(kinds)} THEN 103 ELSE {label} END"
+        faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
+    else:
+        label = _label(kinds)
+        faults += ["WHEN ea IS NULL THEN 3", "WHEN eb IS NULL THEN 4"]
+    both = [f"(feature_{index}_0 - feature_{index}_1)" for index in range(len(layout.features))]
+    faults += [f"WHEN NOT coalesce(isfinite({difference}), false) THEN 12" for difference in both]
+    features = "".join(
+        f"(CASE WHEN ea <= eb THEN 1 ELSE -1 END) * {difference} AS {_feature(name)}, "
+        for name, difference in zip(layout.features, both, strict=True)
+    )
+    return f"""
+        encoded AS (
+            SELECT *,
+                {canonical.encoded("prompt", content)} AS ep,
+                {canonical.encoded(a, content)} AS ea,
+                {canonical.encoded(b, content)} AS eb,
+                ({label})::UTINYINT AS given
+            FROM named)
+        SELECT
+            prompt,
+            CASE WHEN ea <= eb THEN {a} ELSE {b} END AS first,
+            CASE WHEN ea <= eb THEN {b} ELSE {a} END AS second,
+            {canonical.item_digest("ep", "least(ea, eb), greatest(ea, eb)")} AS content,
+            {_common_columns(kinds)}
+            {features}
+            coalesce(ea = eb, false) AS identical,
+            (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
+            (CASE WHEN given < 2 AND ea > eb THEN 1 - given ELSE given END)::UTINYINT AS label
+        FROM encoded"""
+
+
+def _ranking_query(layout: Layout, content: Shape) -> str:
+    # Every ranking becomes its pairs (i, j), i < j in canonical order of the responses.
+    kinds = layout.types
+    faults = [
+        *_common_faults(kinds),
+        f"WHEN k IS NULL OR k < 2 OR k > {MAX_RANKED} THEN 7",
+        "WHEN list_contains(es, '') THEN 6",
+    ]
+    lists = [f"feature_{index}_0" for index in range(len(layout.features))]
+    faults += [
+        f"WHEN NOT coalesce(len({numbers}) = k AND len(list_filter({numbers}, "
+        "lambda x: x IS NOT NULL AND isfinite(x))) = k, false) THEN 12"
+        for numbers in lists
+    ]
+    features = "".join(
+        f"{numbers}[o[p.i]] - {numbers}[o[p.j]] AS {_feature(name)}, "
+        for name, numbers in zip(layout.features, lists, strict=True)
+    )
+    ranked = """coalesce(len(ranks) = k AND len(list_filter(ranks,
+                    lambda x: x IS NOT NULL AND NOT isnan(x::DOUBLE))) = k, false)"""
+    label = f"""(CASE WHEN NOT ranked THEN 104
+                WHEN ranks[o[p.i]] < ranks[o[p.j]] THEN {LABEL_A}
+                WHEN ranks[o[p.i]] > ranks[o[p.j]] THEN {LABEL_B}
+                ELSE {LABEL_TIE} END)"""
+    if not layout.labelled:
+        ranked, label = "true", f"{LABEL_TIE}"
+    return f"""
+        encoded AS (
+            SELECT *, row_number() OVER () - 1 AS source_row,
+                {canonical.encoded("prompt", content)} AS ep,
+                list_transform(responses,
+                    lambda r: coalesce({canonical.encoded("r", content)}, '')) AS es,
+                len(responses) AS k
+            FROM named),
+        ordered AS (
+            SELECT *, list_grade_up(es) AS o,
+                {canonical.item_digest("ep", "array_to_string(list_sort(es), '')")} AS content,
+                (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
+                {ranked} AS ranked
+            FROM encoded),
+        pairs AS (
+            SELECT *, unnest(CASE WHEN fault > 0 THEN [{{'i': 1, 'j': 2}}] ELSE
+                flatten(list_transform(range(1, k), lambda i: list_transform(range(i + 1, k + 1),
+                    lambda j: {{'i': i::INTEGER, 'j': j::INTEGER}}))) END) AS p
+            FROM ordered)
+        SELECT
+            prompt,
+            responses[o[p.i]] AS first,
+            responses[o[p.j]] AS second,
+            content,
+            {_common_columns(kinds)}
+            (CASE WHEN fault > 0 THEN 0
+                ELSE (p.i - 1) * k - p.i * (p.i - 1) // 2 + p.j - p.i - 1 END)::USMALLINT AS pair,
+            source_row,
+            k::USMALLINT AS size,
+            {features}
+            coalesce(es[o[p.i]] = es[o[p.j]], false) AS identical,
+            fault,
+            {label}::UTINYINT AS label
+        FROM pairs"""
+
+
+def _feature(name: str) -> str:
+    return identifier(f"feature_{name}")
+
+
+def _common_columns(kinds: Mapping[str, DuckDBPyType]) -> str:
+    """SELECT list of the identifying columns that all layouts share."""
+    pieces = []
+    if "labeler_id" in kinds:
+        pieces.append("labeler_id AS labeler")
+    if "item_id" in kinds:
+        pieces += ["item_id", f"{canonical.id_digest(canonical.ID_TAG, 'item_id')} AS given_id"]
+    for role in ("ranking_id", "record_id"):
+        if role in kinds:
+            pieces.append(f"{canonical.id_digest(canonical.GROUP_TAG, role)} AS {role[:-3]}")
+    if "submitted_at" in kinds:
+        pieces.append(f"{_time(kinds)} AS submitted")
+    return "".join(f"{piece}, " for piece in pieces)
+
+
+def _common_faults(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
+    """CASE branches for faults of public columns."""
+    faults = []
+    if "labeler_id" in kinds:
+        # The comparison spares nearly all ids the regular expression.
+        blank = r"NOT coalesce(regexp_matches(labeler_id, '[^\s\p{Z}]'), false)"
+        fraction = "try_cast(labeler_id AS DOUBLE) IS NOT NULL"
+        faults += [
+            f"WHEN CASE WHEN labeler_id BETWEEN '!' AND '~' THEN false ELSE {blank} END THEN 1",
+            f"WHEN CASE WHEN ends_with(labeler_id, '.0') THEN {fraction} ELSE false END THEN 11",
+        ]
+    faults.append("WHEN ep IS NULL THEN 2")
+    for role, code in (("item_id", 8), ("ranking_id", 9)):
+        if role in kinds:
+            faults.append(f"WHEN coalesce({role}, '') = '' THEN {code}")
+    if "submitted_at" in kinds:
+        faults.append(f"WHEN submitted_at IS NOT NULL AND {_time(kinds)} IS NULL THEN 10")
+    return faults
+
+
+def _time(kinds: Mapping[str, DuckDBPyType]) -> str:
+    """SQL of the submission time as an integer that sorts by time; NULL if it is no time."""
+    kind = kinds["submitted_at"]
+    number = "try_cast(submitted_at AS BIGINT)"
+    time = "epoch_us(try_cast(submitted_at AS TIMESTAMPTZ))"
+    if is_text(kind):  # CSV and JSONL give numbers as text.
+        digits = "regexp_full_match(submitted_at, '-?[0-9]+')"
+        return f"(CASE WHEN {digits} THEN {number} ELSE {time} END)"
+    return number if kind.id in (*INTEGER, "null") else time
+
+
+def _tie(kinds: Mapping[str, DuckDBPyType]) -> str:
+    """SQL of the tie flag as a boolean; NULL if it is absent or no boolean."""
+    if "tie" not in kinds:
+        return "NULL::BOOLEAN"
+    if kinds["tie"].id in NUMERIC:
+        return "(CASE WHEN tie = 1 THEN true WHEN tie = 0 THEN false END)"
+    return "try_cast(tie AS BOOLEAN)"
+
+
+def _bad_tie(kinds: Mapping[str, DuckDBPyType]) -> str:
+    return f"tie IS NOT NULL AND {_tie(kinds)} IS NULL"
+
+
+def _label(kinds: Mapping[str, DuckDBPyType]) -> str:
+    """SQL of the given label: 0, 1, 2 (tie), or a code of LABEL_FAULTS."""
+    value = "try_cast(label AS DOUBLE)"
+    if is_text(kinds["label"]):  # CSV and JSONL give booleans as text.
+        words = "WHEN 'true' THEN 1 WHEN 'false' THEN 0"
+        value = f"(CASE lower(label) {words} ELSE {value} END)"
+    tie, bad_tie = _tie(kinds), f"WHEN {_bad_tie(kinds)} THEN 103" if "tie" in kinds else ""
+    return f"""CASE {bad_tie}
+        WHEN label IS NULL THEN CASE WHEN {tie} THEN {LABEL_TIE} ELSE 101 END
+        WHEN {value} = 0.5 THEN CASE WHEN NOT {tie} THEN 102 ELSE {LABEL_TIE} END
+        WHEN {value} IN (0, 1) THEN CASE WHEN {tie} THEN 102 ELSE {value}::UTINYINT END
+        ELSE 100 END"""

@@ -1,0 +1,436 @@
+"""The price of Gaussian noise, against independent computations of the same numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from dp_accounting import gaussian_mechanism
+from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+from dp_accounting.privacy_accountant import NeighboringRelation
+from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from labelguard.accounting import gaussian
+
+ADD_OR_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
+REPLACE_ONE = NeighboringRelation.REPLACE_ONE
+FINEST = 2.0**-40
+
+noise_multipliers = st.floats(0.05, 1e4)
+epsilons = st.floats(1e-3, 300)
+deltas = st.floats(1e-15, 0.5)
+counts = st.integers(1, 5000)
+
+
+# --- references ----------------------------------------------------------------------------------
+
+
+def pi_in_decimal() -> Decimal:
+    """π to the digits of the context, by Gauss and Legendre."""
+    a, b, t, p = Decimal(1), 1 / Decimal(2).sqrt(), Decimal("0.25"), 1
+    for _ in range(12):  # each step doubles the number of digits: 4096
+        mean = (a + b) / 2
+        a, b, t, p = mean, (a * b).sqrt(), t - p * (a - mean) ** 2, 2 * p
+    return (a + b) ** 2 / (4 * t)
+
+
+def normal_tail(x: Decimal) -> Decimal:
+    """Φ(−x) = ½ − φ(x) · (x + x³/3 + x⁵/(3·5) + …)."""
+    term = total = x
+    odd = 1
+    while abs(term) > abs(total).scaleb(-1200):
+        odd += 2
+        term *= x * x / odd
+        total += term
+    return Decimal("0.5") - total * (-x * x / 2).exp() / (2 * pi_in_decimal()).sqrt()
+
+
+def delta_in_decimal(noise_multiplier: float, epsilon: float, releases: int) -> Decimal:
+    """Theorem 8 of Balle and Wang as it stands, in 1200 digits."""
+    with localcontext(prec=1200):
+        sigma, spent = Decimal(noise_multiplier) / Decimal(releases).sqrt(), Decimal(epsilon)
+        upper = normal_tail(spent * sigma - 1 / (2 * sigma))
+        return upper - spent.exp() * normal_tail(spent * sigma + 1 / (2 * sigma))
+
+
+def hockey_stick(one: NDArray[np.float64], other: NDArray[np.float64], epsilon: float) -> float:
+    return float(np.maximum(0, one - math.exp(epsilon) * other).sum())
+
+
+def discrete_gaussian(scale: int) -> NDArray[np.float64]:
+    """Probabilities of −16·scale … 16·scale; less than 1e-55 is cut off."""
+    x = np.arange(-16 * scale, 16 * scale + 1)
+    weight = np.exp(-(x**2) / (2 * scale**2))
+    return np.asarray(weight / weight.sum())
+
+
+def shifted(probability: NDArray[np.float64], by: int) -> NDArray[np.float64]:
+    """The same distribution around `by`."""
+    return np.concatenate([np.zeros(by), probability[: len(probability) - by]])
+
+
+def by_accountant(
+    event: GaussianDpEvent, releases: int, delta: float, relation: NeighboringRelation
+) -> float:
+    """ε of a privacy loss distribution, which rounds losses up to a grid of 1e-4."""
+    accountant = PLDAccountant(relation)
+    return float(accountant.compose(event, releases).get_epsilon(delta))
+
+
+# --- measured vectors ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "noise_multiplier"),
+    [(0.5, 1e-6, 8.057618), (1, 1e-5, 3.730632), (3, 1e-5, 1.390593), (8, 1e-5, 0.600229)],
+)
+def test_calibration_gives_the_measured_noise(
+    epsilon: float, delta: float, noise_multiplier: float
+) -> None:
+    assert gaussian.calibrate(epsilon, delta) == pytest.approx(noise_multiplier, abs=5.1e-7)
+
+
+def test_at_epsilon_zero_delta_is_the_total_variation_distance() -> None:
+    assert gaussian.delta(1.0, 0.0) == pytest.approx(math.erf(1 / math.sqrt(8)), rel=1e-13)
+    assert gaussian.delta(1e9, 0.0) == pytest.approx(1e-9 / math.sqrt(2 * math.pi), rel=1e-13)
+
+
+# --- against independent computations ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("noise_multiplier", "epsilon", "releases", "margin"),
+    [
+        (3.730632, 1.0, 1, 1e-13),
+        (0.600229, 8.0, 1, 1e-13),
+        (1.0, 0.0, 1, 1e-13),
+        (1.0, 37.0, 1, 1e-11),
+        (0.1, 300.0, 1, 1e-11),
+        (0.05, 600.0, 1, 1e-11),
+        (0.05, 190.0, 1, 1e-12),
+        (0.5, 1.99, 1, 1e-13),
+        (0.24, 0.02, 1, 1e-12),
+        (0.51, 0.0, 1, 1e-13),
+        (1e6, 1e-6, 1, 1e-13),
+        (1e6, 3.6e-5, 1, 1e-11),
+        (50.0, 3.0, 700, 1e-12),
+        (1e3, 0.5, 30_000, 1e-12),
+    ],
+)
+def test_delta_is_never_below_the_truth(
+    noise_multiplier: float, epsilon: float, releases: int, margin: float
+) -> None:
+    truth = delta_in_decimal(noise_multiplier, epsilon, releases)
+    assert truth > Decimal("1e-305")
+    found = Decimal(gaussian.delta(noise_multiplier, epsilon, releases))
+    assert truth <= found <= truth * (1 + Decimal(margin))
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 8.0, 30.0])
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
+def test_dp_accounting_finds_the_same_noise_and_the_same_epsilon(
+    epsilon: float, delta: float
+) -> None:
+    noise = gaussian.calibrate(epsilon, delta)
+    assert noise == pytest.approx(gaussian_mechanism.get_sigma_gaussian(epsilon, delta), rel=1e-9)
+    expected = gaussian_mechanism.get_epsilon_gaussian(noise, delta)
+    assert gaussian.epsilon(noise, delta) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("noise_multiplier", "releases"), [(1.0, 1), (3.0, 12), (20.0, 200)])
+def test_the_sensitivity_is_that_of_a_replacement_and_is_not_doubled(
+    noise_multiplier: float, releases: int
+) -> None:
+    """The same price as dp-accounting's add-or-remove relation at the same sensitivity.
+
+    Under REPLACE_ONE its PLD accountant takes the sensitivity to be that of a removal and doubles
+    it, so that an event of twice the noise has our price; its RDP accountant does not double.
+    """
+    delta = 1e-6
+    ours = gaussian.epsilon(noise_multiplier, delta, releases)
+    event, twice = GaussianDpEvent(noise_multiplier), GaussianDpEvent(2 * noise_multiplier)
+    same = by_accountant(event, releases, delta, ADD_OR_REMOVE)
+    assert ours <= same * (1 + 1e-9) and same <= ours + 2e-4 * releases
+    replaced = by_accountant(twice, releases, delta, REPLACE_ONE)
+    assert replaced == pytest.approx(same, rel=1e-6)
+    assert by_accountant(event, releases, delta, REPLACE_ONE) > 1.5 * ours
+    rdp = RdpAccountant(neighboring_relation=REPLACE_ONE).compose(event, releases)
+    assert ours <= rdp.get_epsilon(delta) <= 1.5 * ours
+
+
+@pytest.mark.parametrize("accountant", [PLDAccountant, RdpAccountant])
+@pytest.mark.parametrize("releases", [2, 25])
+def test_n_events_cost_what_one_event_costs_n_times(
+    accountant: Callable[..., PLDAccountant | RdpAccountant], releases: int
+) -> None:
+    event, delta = GaussianDpEvent(4.0), 1e-6
+    one_by_one = accountant(neighboring_relation=ADD_OR_REMOVE)
+    for _ in range(releases):
+        one_by_one.compose(event)
+    counted = accountant(neighboring_relation=ADD_OR_REMOVE).compose(event, releases)
+    nested = accountant(neighboring_relation=ADD_OR_REMOVE)
+    nested.compose(SelfComposedDpEvent(event, releases))
+    expected = one_by_one.get_epsilon(delta)
+    assert counted.get_epsilon(delta) == pytest.approx(expected, rel=1e-3)
+    assert nested.get_epsilon(delta) == pytest.approx(expected, rel=1e-3)
+    assert gaussian.epsilon(4.0, delta, releases) <= expected
+    if accountant is PLDAccountant:
+        assert expected <= gaussian.epsilon(4.0, delta, releases) + 2e-4 * releases
+
+
+# --- laws ----------------------------------------------------------------------------------------
+
+
+@given(noise=noise_multipliers, root=st.integers(1, 200), epsilon=epsilons)
+@settings(deadline=None, max_examples=60)
+def test_releases_compose_to_one_release_with_less_noise(
+    noise: float, root: int, epsilon: float
+) -> None:
+    composed = gaussian.delta(noise, epsilon, root * root)
+    assert composed == pytest.approx(gaussian.delta(noise / root, epsilon), rel=1e-9)
+    assert gaussian.zcdp(noise, root) == pytest.approx(root * gaussian.zcdp(noise), rel=1e-14)
+
+
+@given(
+    noise=noise_multipliers,
+    releases=counts,
+    share=st.floats(0, 3),
+    factor=st.floats(1 + 1e-9, 2),
+)
+@settings(deadline=None, max_examples=80)
+def test_delta_falls_with_noise_and_epsilon_and_rises_with_releases(
+    noise: float, releases: int, share: float, factor: float
+) -> None:
+    epsilon = share * gaussian.epsilon(noise, 1e-6, releases)
+    here = gaussian.delta(noise, epsilon, releases)
+    assert 0 < here <= 1
+    assert gaussian.delta(noise * factor, epsilon, releases) <= here * (1 + 1e-9)
+    assert gaussian.delta(noise, epsilon * factor, releases) <= here * (1 + 1e-9)
+    assert gaussian.delta(noise, epsilon, releases + 1) >= here * (1 - 1e-9)
+
+
+@given(epsilon=epsilons, delta=deltas, releases=counts)
+@settings(deadline=None, max_examples=60)
+def test_the_noise_is_the_least_that_keeps_delta(
+    epsilon: float, delta: float, releases: int
+) -> None:
+    noise = gaussian.calibrate(epsilon, delta, releases)
+    assert gaussian.delta(noise, epsilon, releases) <= delta
+    less = min(noise * (1 - 1e-9), noise - FINEST)
+    assert gaussian.delta(less, epsilon, releases) > delta
+    assert gaussian.epsilon(noise, delta, releases) <= epsilon * (1 + 1e-12)
+
+
+@given(noise=noise_multipliers, delta=deltas, releases=counts)
+@settings(deadline=None, max_examples=60)
+def test_epsilon_is_the_smallest_that_keeps_delta(
+    noise: float, delta: float, releases: int
+) -> None:
+    epsilon = gaussian.epsilon(noise, delta, releases)
+    assert gaussian.delta(noise, epsilon, releases) <= delta
+    if epsilon > 0:
+        assert gaussian.delta(noise, epsilon * (1 - 1e-9), releases) > delta
+        assert gaussian.calibrate(epsilon, delta, releases) == pytest.approx(
+            noise, rel=1e-9, abs=2 * FINEST
+        )
+
+
+@given(epsilon=epsilons, delta=deltas, releases=counts)
+@settings(deadline=None, max_examples=40)
+def test_the_noise_rises_with_releases_and_falls_with_the_budget(
+    epsilon: float, delta: float, releases: int
+) -> None:
+    noise = gaussian.calibrate(epsilon, delta, releases)
+    assert gaussian.calibrate(epsilon, delta, releases + 1) >= noise
+    assert gaussian.calibrate(epsilon * 1.01, delta, releases) <= noise
+    assert gaussian.calibrate(epsilon, min(0.9, delta * 1.1), releases) <= noise
+
+
+@given(noise=noise_multipliers, delta=st.floats(1e-300, 0.9), releases=counts)
+@settings(deadline=None, max_examples=80)
+def test_the_exact_price_is_below_the_zcdp_bound_which_is_below_the_simple_one(
+    noise: float, delta: float, releases: int
+) -> None:
+    rho = gaussian.zcdp(noise, releases)
+    bound = gaussian.epsilon_zcdp(rho, delta)
+    assert gaussian.epsilon(noise, delta, releases) <= bound * (1 + 1e-12) + 1e-15
+    assert bound <= (rho + 2 * math.sqrt(-rho * math.log(delta))) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("rho", [1e-6, 0.01, 0.3, 5.0, 400.0])
+@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-100])
+def test_the_zcdp_bound_is_the_least_over_all_orders(rho: float, delta: float) -> None:
+    excess = np.geomspace(1e-4, 1e9, 400_001)
+    order = 1 + excess
+    bounds = rho * order + np.log(1 / (delta * order)) / excess + np.log(excess / order)
+    least = max(0.0, float(bounds.min()))
+    assert gaussian.epsilon_zcdp(rho, delta) == pytest.approx(least, rel=1e-7, abs=1e-12)
+
+
+def test_no_privacy_loss_costs_nothing() -> None:
+    assert gaussian.epsilon_zcdp(0.0, 1e-5) == 0
+    assert gaussian.epsilon(1e12, 1e-5) == 0
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 50.0, 700.0])
+def test_the_least_delta_can_be_calibrated(epsilon: float) -> None:
+    noise = gaussian.calibrate(epsilon, gaussian.SMALLEST_DELTA, 3)
+    assert gaussian.delta(noise, epsilon, 3) <= gaussian.SMALLEST_DELTA
+    assert gaussian.delta(noise * (1 - 1e-9), epsilon, 3) > gaussian.SMALLEST_DELTA
+
+
+def test_delta_stays_a_probability_at_extremes() -> None:
+    assert gaussian.delta(1e-200, 1.0) == 1
+    assert gaussian.delta(5e-324, 0.0) == 1
+    assert gaussian.delta(1e300, 1e10) == sys.float_info.min
+    assert gaussian.epsilon(1e-200, 1e-5) == math.inf
+
+
+# --- the ledger's whole numbers ------------------------------------------------------------------
+
+
+@given(st.floats(1e-15, 2**23, exclude_max=True))
+def test_units_are_rounded_up_to_more_noise(noise: float) -> None:
+    whole = gaussian.units(noise)
+    assert 0 <= whole - Fraction(noise) * 2**40 < 1
+    assert gaussian.noise_multiplier_of(whole) == whole / 2**40
+    assert gaussian.units(gaussian.noise_multiplier_of(whole)) == whole
+
+
+@given(epsilon=epsilons, delta=deltas, releases=counts)
+@settings(deadline=None, max_examples=30)
+def test_what_is_charged_is_what_was_calibrated(
+    epsilon: float, delta: float, releases: int
+) -> None:
+    noise = gaussian.calibrate(epsilon, delta, releases)
+    assert gaussian.noise_multiplier_of(gaussian.units(noise)) == noise
+
+
+def test_the_largest_noise_fits_a_64_bit_integer() -> None:
+    largest = math.nextafter(2.0**23, 0)
+    assert gaussian.units(largest) < 2**63
+    assert gaussian.noise_multiplier_of(gaussian.units(largest)) == largest
+
+
+# --- noise on a grid -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [2, 3, 8, 64])
+def test_the_cost_of_a_grid_covers_the_distance_to_rounded_noise_closely(scale: int) -> None:
+    edges = np.arange(-16 * scale, 16 * scale + 2) - 0.5
+    below = np.array([math.erfc(-edge / scale / math.sqrt(2)) / 2 for edge in edges])
+    distance = np.abs(np.diff(below) - discrete_gaussian(scale)).sum() / 2
+    step_ratio = 2.0**-20  # the cost is proportional to its square
+    cost = gaussian.discretisation_delta(0.0, 1, step_ratio) / 2 * (1 / scale / step_ratio) ** 2
+    assert 0.9 * cost < distance < cost
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.3, 0.52, 1.0, 3.0])
+@pytest.mark.parametrize("dimension", [1, 2])
+def test_discrete_noise_costs_at_most_continuous_noise_and_the_grid(
+    dimension: int, epsilon: float
+) -> None:
+    """By enumeration: every coordinate moves by `shift` steps, scale 8 is far too coarse a grid."""
+    scale, shift = 8, 8
+    one = discrete_gaussian(scale)
+    other = shifted(one, shift)
+    joint_one, joint_other = (
+        (one, other) if dimension == 1 else (np.outer(a, a) for a in (one, other))
+    )
+    noise_multiplier = scale / shift / math.sqrt(dimension)
+    step_ratio = 2.0**-20
+    cost = gaussian.discretisation_delta(epsilon, dimension, step_ratio) / (scale * step_ratio) ** 2
+    exact = hockey_stick(joint_one, joint_other, epsilon)
+    assert exact <= gaussian.delta(noise_multiplier, epsilon) + cost
+
+
+def test_the_continuous_price_alone_would_not_cover_discrete_noise() -> None:
+    one = discrete_gaussian(16)
+    assert hockey_stick(shifted(one, 16), one, 0.52) > gaussian.delta(1.0, 0.52) * (1 + 1e-5)
+
+
+def test_the_cost_of_a_grid_adds_up_over_coordinates_and_releases() -> None:
+    single = gaussian.discretisation_delta(1.0, 1, 1e-7)
+    assert single == pytest.approx((1 + math.e) / 48 * 1e-14, rel=1e-14)
+    assert gaussian.discretisation_delta(1.0, 384, 1e-7, 12) == pytest.approx(
+        384 * 12 * single, rel=1e-14
+    )
+    assert gaussian.discretisation_delta(800.0, 1, 1e-7) == math.inf
+
+
+@given(
+    epsilon=st.floats(0.01, 8),
+    delta=st.floats(1e-6, 0.1),
+    dimension=st.integers(1, 384),
+    releases=st.integers(1, 12),
+)
+@settings(deadline=None, max_examples=30)
+def test_discrete_noise_is_calibrated_for_both_parts_of_its_price(
+    epsilon: float, delta: float, dimension: int, releases: int
+) -> None:
+    step_ratio = 2.0**-30
+    noise = gaussian.calibrate_discrete(epsilon, delta, dimension, step_ratio, releases)
+    assert noise >= gaussian.calibrate(epsilon, delta, releases)
+    cost = gaussian.discretisation_delta(epsilon, dimension, step_ratio, releases)
+    assert gaussian.delta(noise, epsilon, releases) + cost <= delta * (1 + 1e-15)
+    assert noise == pytest.approx(gaussian.calibrate(epsilon, delta, releases), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "dimension", "releases"), [(8.0, 1e-9, 384, 12), (60.0, 1e-5, 64, 1)]
+)
+def test_a_grid_that_costs_all_of_delta_is_refused_and_a_fine_one_is_named(
+    epsilon: float, delta: float, dimension: int, releases: int
+) -> None:
+    with pytest.raises(ValueError, match="would serve") as refusal:
+        gaussian.calibrate_discrete(epsilon, delta, dimension, 2.0**-20, releases)
+    named = re.search(r"at most (\S+) would serve", str(refusal.value))
+    assert named is not None
+    gaussian.calibrate_discrete(epsilon, delta, dimension, float(named[1]), releases)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gaussian.delta(0.0, 1.0), "noise_multiplier must be finite and > 0"),
+        (lambda: gaussian.delta(math.inf, 1.0), "noise_multiplier must be finite and > 0"),
+        (lambda: gaussian.delta(1.0, -0.1), "epsilon must be finite and >= 0"),
+        (lambda: gaussian.delta(1.0, math.nan), "epsilon must be finite and >= 0"),
+        (lambda: gaussian.delta(1.0, 1.0, 0), "releases must be an integer >= 1, found 0"),
+        (lambda: gaussian.delta(1.0, 1.0, 1.5), "releases must be an integer >= 1, found 1.5"),  # type: ignore[arg-type]
+        (lambda: gaussian.epsilon(1.0, 1.0), r"delta must be in \[0, 1\), found 1.0"),
+        (lambda: gaussian.epsilon(1.0, 0.0), "no pure privacy.*found 0.0"),
+        (lambda: gaussian.epsilon(-1.0, 1e-5), "noise_multiplier must be finite and > 0"),
+        (lambda: gaussian.calibrate(0.0, 1e-5), "epsilon must be finite and > 0"),
+        (lambda: gaussian.calibrate(1.0, 1e-301), "delta must be at least 1e-300"),
+        (lambda: gaussian.calibrate(1.0, 1e-5, -1), "releases must be an integer >= 1"),
+        (lambda: gaussian.units(0.0), "noise_multiplier must be finite and > 0"),
+        (lambda: gaussian.units(2.0**23), r"noise_multiplier must be below 2\^23"),
+        (lambda: gaussian.noise_multiplier_of(0), "units must be an integer >= 1"),
+        (lambda: gaussian.noise_multiplier_of(2**63), "units must be in"),
+        (lambda: gaussian.noise_multiplier_of(2**62 + 1), "at most 53 significant bits"),
+        (lambda: gaussian.discretisation_delta(1.0, 0, 1e-7), "dimension must be an integer >= 1"),
+        (lambda: gaussian.discretisation_delta(1.0, 1, 1e-6), "take a finer grid.*found 1e-06"),
+        (lambda: gaussian.discretisation_delta(1.0, 1, 0.0), "step_ratio must be finite and > 0"),
+        (lambda: gaussian.calibrate_discrete(1.0, 0.0, 1, 1e-7), "no pure privacy"),
+        (lambda: gaussian.zcdp(0.0), "noise_multiplier must be finite and > 0"),
+        (lambda: gaussian.epsilon_zcdp(-1.0, 1e-5), "rho must be finite and >= 0"),
+        (lambda: gaussian.epsilon_zcdp(1.0, 1.0), r"delta must be in \[0, 1\)"),
+    ],
+)
+def test_an_argument_that_is_no_price_is_named(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,110 @@
+"""A plan as one HTML page that refers to nothing outside itself."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from html import escape
+from typing import TYPE_CHECKING
+
+from labelguard_trainer.plots import NAMES
+
+if TYPE_CHECKING:
+    from labelguard_trainer.planner import Plan
+
+__all__ = ["HEADINGS", "page", "table"]
+
+HEADINGS = (
+    "ε",
+    "mechanism",
+    "accuracy",
+    "90% range",
+    "label error",
+    "released",
+    "2× labelers",
+    "2× labels",
+    "public parameters",
+)
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto;
+  padding: 0 1rem }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0 }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: right }
+th:nth-child(2), td:nth-child(2), th:last-child, td:last-child { text-align: left }
+tr.best td { background: #eef7f2; font-weight: 600 }
+pre { background: #f4f4f4; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
+img { max-width: 100% }
+"""
+
+
+def table(plan: Plan) -> list[tuple[tuple[str, ...], bool]]:
+    """The rows under `HEADINGS`, and whether each is the one recommended at its ε."""
+    rows: list[tuple[tuple[str, ...], bool]] = []
+    for found in plan.forecasts:
+        recommended = found.epsilon is not None
+        recommended = recommended and plan.recommended[found.epsilon or 0.0] == found.mechanism
+        shape = found.shape
+        parameters = ""
+        if shape is not None:
+            parameters = (
+                f"{shape.components} components, whitening {shape.whitening:g}, "
+                f"clip quantile {shape.clip_quantile:g}, ridge {shape.ridge:g}"
+            )
+        elif found.flip_probability is not None:
+            bound = found.max_labels_per_labeler
+            most = "all labels" if bound is None else f"at most {bound} per labeler"
+            parameters = f"{most}, flip probability {found.flip_probability.mean:.3f}"
+        cells = (
+            "–" if found.epsilon is None else f"{found.epsilon:g}",
+            NAMES[found.mechanism],
+            f"{found.accuracy.mean:.3f}",
+            f"{found.accuracy.low:.3f} to {found.accuracy.high:.3f}",
+            f"{found.label_error.mean:.3f}",
+            f"{found.released:.0%}",
+            _number(found.twice_labelers),
+            _number(found.twice_labels),
+            parameters,
+        )
+        rows.append((cells, recommended))
+    return rows
+
+
+def page(plan: Plan, png: bytes) -> str:
+    """The page, with the picture inside."""
+    picture = base64.b64encode(png).decode("ascii")
+    notes = "".join(f"<p><strong>Note:</strong> {escape(note)}</p>\n" for note in plan.notes)
+    body = "\n".join(
+        _line(cells, "td", ' class="best"' if best else "") for cells, best in table(plan)
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>labelguard plan</title>
+<style>{_STYLE}</style>
+<h1>What a private release may be expected to give</h1>
+<p>{plan.labelers:,} labelers, {plan.labels:,} labels of {plan.pairs:,} pairs; features
+{escape(plan.options.features)}; two labelers are taken to agree on
+{plan.options.agreement:.0%} of strict labels. δ = {plan.options.delta:g}, adjacency
+replace_labels.</p>
+{notes}<img alt="Accuracy against epsilon" src="data:image/png;base64,{picture}">
+<table>
+{_line(HEADINGS, "th", "")}
+{body}
+</table>
+<p>Accuracy is the share of held-out labelers' strict labels that a linear head predicts; label
+error the share of strict labels whose released value differs. Forecasts come from labels simulated
+over the real pairs, labelers and counts: no label was read, and nothing was charged.</p>
+<h2>Recommended</h2>
+<pre>{escape(plan.command)}</pre>
+</html>
+"""
+
+
+def _line(cells: Iterable[str], tag: str, attributes: str) -> str:
+    inner = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+    return f"<tr{attributes}>{inner}</tr>"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

@@ -1,0 +1,221 @@
+"""What a release may be expected to give, before a label is looked at or a budget is spent."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard import tuning
+from labelguard.card import counted
+from labelguard.errors import PolicyError
+from labelguard.features import open_provider
+from labelguard.mechanisms.statistic import Rows
+from labelguard.methods.featured import column_features
+from labelguard.pairs import Pairs, read_pairs
+from labelguard.sources import Input
+from labelguard.tuning import Forecast, Prior
+
+__all__ = ["Plan", "PlanOptions", "plan"]
+
+Progress = Callable[[str, float | None], None]
+
+_GOOD_ENOUGH = 0.01
+_FURTHER = (16.0, 32.0, 64.0, 128.0)
+_FEW_DRAWS = 6
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What to plan for; `epsilons` are put in order.
+
+    `columns` maps roles to the names of columns; columns of labels may be named, and are not read.
+    `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.
+    `bad_rows` is stop, or quarantine: what `privatize` would set aside is left out.
+    """
+
+    epsilons: tuple[float, ...] = (0.5, 1.0, 3.0, 8.0)
+    delta: float = 1e-5
+    features: str = "minilm+length"
+    agreement: float = 0.73
+    unit: str = "labeler"
+    columns: Mapping[str, str] | None = None
+    max_labels_per_labeler: int | None = None
+    bad_rows: str = "stop"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilons", tuple(sorted(set(map(float, self.epsilons)))))
+        tuning.check_budgets(self.epsilons, self.delta)
+        if self.unit not in ("labeler", "item"):
+            raise PolicyError(f"unit must be labeler or item, found {self.unit!r}")
+        if self.bad_rows not in ("stop", "quarantine"):
+            raise PolicyError(f"bad_rows must be stop or quarantine, found {self.bad_rows!r}")
+        bound = self.max_labels_per_labeler
+        if bound is not None and bound < 1:
+            raise PolicyError(f"max-labels-per-labeler must be at least 1, found {bound}")
+        Prior(self.agreement)
+
+    @property
+    def bounds(self) -> tuple[int | None, ...]:
+        """The bounds that randomized response may choose from."""
+        bound = self.max_labels_per_labeler
+        return tuning.BOUNDS if bound is None else (bound,)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Forecasts of every mechanism and ε, and what follows from them.
+
+    `recommended` names a mechanism for every ε; `epsilon` is the least ε at which it comes within
+    .01 of a head without privacy, else the largest asked; `command` releases labels that way.
+    """
+
+    options: PlanOptions
+    labelers: int
+    labels: int
+    pairs: int
+    forecasts: tuple[Forecast, ...]
+    recommended: Mapping[float, str]
+    epsilon: float
+    command: str
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON has it."""
+        recommended = [{"epsilon": e, "mechanism": m} for e, m in self.recommended.items()]
+        return {
+            "adjacency": "replace_labels",
+            "delta": self.options.delta,
+            "features": self.options.features,
+            "agreement": self.options.agreement,
+            "unit": self.options.unit,
+            "counts": {"labelers": self.labelers, "labels": self.labels, "pairs": self.pairs},
+            "forecasts": [asdict(forecast) for forecast in self.forecasts],
+            "recommended": recommended,
+            "epsilon": self.epsilon,
+            "command": self.command,
+            "notes": list(self.notes),
+        }
+
+
+def plan(
+    source: Input,
+    options: PlanOptions | None = None,
+    *,
+    progress: Progress = lambda step, share: None,
+) -> Plan:
+    """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
+
+    `source` is a path, a glob, a list of paths, or a table; columns of labels may be missing. It
+    costs no privacy and needs no project. Raises `InvalidLabels` for inputs that cannot be read.
+    """
+    options = options or PlanOptions()
+    pairs = _read(source, options, progress)
+    x = _features(pairs, options, progress)
+    rows, prior = pairs.rows, Prior(options.agreement)
+    forecasts = tuning.forecast(
+        x, rows, options.epsilons, options.delta, prior, bounds=options.bounds, progress=progress
+    )
+    best = {epsilon: tuning.best(forecasts, epsilon) for epsilon in options.epsilons}
+    chosen = _serving(forecasts, best)
+    return Plan(
+        options=options,
+        labelers=len(np.unique(rows.unit)),
+        labels=len(rows),
+        pairs=len(x),
+        forecasts=forecasts,
+        recommended={epsilon: forecast.mechanism for epsilon, forecast in best.items()},
+        epsilon=chosen.epsilon or 0.0,
+        command=_command(source, options, chosen),
+        notes=(*_left_out(pairs), *_notes(x, rows, options, prior, forecasts, best)),
+    )
+
+
+def _read(source: Input, options: PlanOptions, progress: Progress) -> Pairs:
+    return read_pairs(
+        source,
+        columns=options.columns,
+        features=column_features(options.features),
+        labelers=options.unit == "labeler",
+        skip_bad=options.bad_rows == "quarantine",
+        progress=lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
+    )
+
+
+def _features(pairs: Pairs, options: PlanOptions, progress: Progress) -> NDArray[np.float32]:
+    provider = open_provider(options.features)
+    provider.report_to(progress)
+    progress(f"computing features {options.features}", None)
+    provider.fit(pairs.table)
+    return provider(pairs.table)
+
+
+def _serving(forecasts: Sequence[Forecast], best: Mapping[float, Forecast]) -> Forecast:
+    """The best mechanism at the least ε that is as good as no privacy, else at the largest."""
+    wanted = forecasts[0].accuracy.mean - _GOOD_ENOUGH
+    enough = [epsilon for epsilon, found in best.items() if found.accuracy.mean >= wanted]
+    return best[min(enough) if enough else max(best)]
+
+
+def _half_way(plain: Forecast) -> float:
+    return (0.5 + plain.accuracy.mean) / 2
+
+
+def _left_out(pairs: Pairs) -> tuple[str, ...]:
+    return (f"{counted(pairs.skipped, 'bad row')} left out",) if pairs.skipped else ()
+
+
+def _notes(
+    x: NDArray[np.float32],
+    rows: Rows,
+    options: PlanOptions,
+    prior: Prior,
+    forecasts: Sequence[Forecast],
+    best: Mapping[float, Forecast],
+) -> tuple[str, ...]:
+    """Whether there are too few labelers for what was asked, and which ε would serve."""
+    plain, last = forecasts[0], max(best)
+    if best[last].accuracy.mean >= _half_way(plain):
+        return ()
+    said = (
+        f"too few labelers or labels for ε ≤ {last:g}: no mechanism learns half of what a head "
+        "without privacy would"
+    )
+    further = [epsilon for epsilon in _FURTHER if epsilon > last]
+    if further:
+        later = tuning.forecast(
+            x, rows, further, options.delta, prior, draws=_FEW_DRAWS, growth=False
+        )
+        for epsilon in further:
+            found = tuning.best(later, epsilon)
+            if found.accuracy.mean >= _half_way(later[0]):
+                return (f"{said}; ε = {epsilon:g} would serve ({found.mechanism})",)
+    return (f"{said}; no ε would serve: ask more labelers, or choose other features",)
+
+
+def _command(source: Input, options: PlanOptions, chosen: Forecast) -> str:
+    """The command that releases labels as recommended."""
+    inputs = [source] if isinstance(source, str) else source
+    if not isinstance(inputs, list | tuple):
+        inputs = ["INPUT"]
+    words = ["labelguard", "privatize", *map(str, inputs)]
+    words += ["--mechanism", chosen.mechanism]
+    words += ["--epsilon", f"{chosen.epsilon:g}", "--delta", f"{options.delta:g}"]
+    if chosen.mechanism != "rr":
+        words += ["--features", options.features]
+    if chosen.shape is not None:
+        shape = chosen.shape
+        words += ["--components", str(shape.components), "--whitening", f"{shape.whitening:g}"]
+        words += ["--floor", f"{shape.floor:g}", "--clip-quantile", f"{shape.clip_quantile:g}"]
+        words += ["--ridge", f"{shape.ridge:g}"]
+    if chosen.max_labels_per_labeler is not None and options.unit == "labeler":
+        words += ["--max-labels-per-labeler", str(chosen.max_labels_per_labeler)]
+    if options.unit == "item":
+        words += ["--unit", "item"]
+    if options.columns:
+        words += ["--columns", ",".join(f"{role}={name}" for role, name in options.columns.items())]
+    return shlex.join([*words, "-o", "release"])

@@ -1,0 +1,149 @@
+"""Features of plain words: tf-idf of the responses, reduced by a truncated SVD. No torch.
+
+Words and pairs of adjacent words are hashed into 32,768 columns (so that no vocabulary, and thus no
+text, is kept), weighted by the inverse document frequency of the texts it was fitted on, normalised
+to length 1 and projected on their leading right singular vectors (latent semantic analysis,
+Deerwester et al. 1990). The prompt is left out: it is the same on both sides.
+
+n-grams of characters would cost four times as much to hash and as much again to factorise.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.features import Features, MissingExtra, Progress, State, content_column, joined
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+COLUMNS = 1 << 15
+COMPONENTS = 128
+FACTORISED_TEXTS = 20_000
+"""The SVD sees at most this many texts, evenly spaced in their sorted order."""
+
+_PORTION = 1 << 14
+_STATE = {"columns", "idf", "components"}
+
+
+def text(options: str, state: State | None) -> WordFeatures:
+    """The provider `text`, fitted earlier if `state` is given."""
+    if options:
+        raise LabelguardError(f"features text take no options, found {options}")
+    if find_spec("sklearn") is None:
+        raise MissingExtra("features text need scikit-learn; pip install labelguard[text]")
+    return WordFeatures(state)
+
+
+class WordFeatures:
+    """φ(prompt, response) from the words of the response alone; d <= 128.
+
+    What is learnt depends on the set of distinct responses only, not on their order or side. The
+    state holds, of the c hashed columns that occur, `columns` (c,), `idf` (c,) and `components`
+    (d, c): at most 17 MB.
+    """
+
+    def __init__(self, state: State | None = None, progress: Progress | None = None) -> None:
+        if state is not None and set(state) != _STATE:
+            raise LabelguardError(f"expected a state of {sorted(_STATE)}, found {sorted(state)}")
+        self.progress = progress
+        self._state = None if state is None else dict(state)
+
+    def fit(self, pairs: pa.Table) -> None:
+        """Learn frequencies and components from all distinct responses.
+
+        Raises `InvalidLabels` if no response holds a word.
+        """
+        responses = pc.unique(_responses(pairs))
+        responses = responses.take(pc.sort_indices(responses))
+        counts = self._counts(responses)
+        documents = np.bincount(counts.indices, minlength=COLUMNS)
+        columns = np.flatnonzero(documents).astype(np.int32)
+        if not len(columns):
+            raise InvalidLabels("features text: no response holds a word of two letters or more")
+        idf = np.log((1 + len(responses)) / (1 + documents[columns])) + 1
+        self._state = {"columns": columns, "idf": idf.astype(np.float32)}
+        self._state["components"] = _components(self._weighted(_evenly_spaced(counts)))
+
+    def __call__(self, pairs: pa.Table) -> Features:
+        """Difference of the two responses' components, shape (n, d), float32.
+
+        Raises `LabelguardError` before `fit`.
+        """
+        if self._state is None:
+            raise LabelguardError("features text must be fitted on public pairs before use")
+        encoded = _responses(pairs).dictionary_encode()
+        vectors = self._vectors(encoded.dictionary)
+        index = encoded.indices.to_numpy()
+        first, second = index[: pairs.num_rows], index[pairs.num_rows :]
+        features: Features = vectors[first] - vectors[second]
+        return features
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """`columns`, `idf` and `components`; {} before `fit`."""
+        return dict(self._state or {})
+
+    def identity(self) -> str:
+        """The settings; what was learnt is named by the digest of the state."""
+        return f"text words=1-2 hashed={COLUMNS} tf-idf l2 svd={COMPONENTS} float32"
+
+    def _vectors(self, responses: pa.Array) -> Features:
+        assert self._state is not None
+        components = np.ascontiguousarray(self._state["components"].T)
+        vectors: Features = self._weighted(self._counts(responses)) @ components
+        return vectors
+
+    def _weighted(self, counts: csr_matrix) -> csr_matrix:
+        """tf-idf over the columns that occurred in `fit`, rows of length 1 (or 0: no words)."""
+        assert self._state is not None
+        chosen = counts[:, self._state["columns"]]
+        chosen.data *= self._state["idf"][chosen.indices]
+        row = np.repeat(np.arange(chosen.shape[0]), np.diff(chosen.indptr))
+        lengths = np.sqrt(np.bincount(row, chosen.data.astype(float) ** 2))
+        chosen.data /= lengths[row].astype(np.float32)
+        return chosen
+
+    def _counts(self, responses: pa.Array) -> csr_matrix:
+        """Signed counts of hashed words and word pairs, shape (texts, COLUMNS), float32."""
+        from scipy.sparse import csr_matrix, vstack
+        from sklearn.feature_extraction.text import HashingVectorizer
+
+        hashing = HashingVectorizer(
+            n_features=COLUMNS, ngram_range=(1, 2), norm=None, dtype=np.float32
+        )
+        parts = [csr_matrix((0, COLUMNS), dtype=np.float32)]
+        for start in range(0, len(responses), _PORTION):
+            if self.progress:
+                self.progress("counting words", start / len(responses))
+            parts.append(hashing.transform(responses.slice(start, _PORTION).to_pylist()))
+        return vstack(parts, format="csr")
+
+
+def _responses(pairs: pa.Table) -> pa.Array:
+    """The texts of all first and then all second sides."""
+    return pa.concat_arrays([joined(content_column(pairs, side)) for side in ("first", "second")])
+
+
+def _evenly_spaced(counts: csr_matrix) -> csr_matrix:
+    texts = counts.shape[0]
+    if texts <= FACTORISED_TEXTS:
+        return counts
+    return counts[np.arange(FACTORISED_TEXTS) * texts // FACTORISED_TEXTS]
+
+
+def _components(weighted: csr_matrix) -> Features:
+    """Leading right singular vectors, shape (d, c), float32; d <= 128 is at most the rank."""
+    from sklearn.utils.extmath import randomized_svd
+
+    size = min(COMPONENTS, *weighted.shape)
+    _, strengths, components = randomized_svd(weighted, size, n_iter=4, random_state=0)
+    # A direction without strength is rounding noise.
+    kept = components[strengths > strengths[0] * 1e-5]
+    return np.ascontiguousarray(kept, dtype=np.float32)
