@@ -21,8 +21,8 @@ NOT_PROTECTED = (
     "raw exports made before or beside labelguard",
 )
 LINKABLE = (
-    "which rows are one labeler's, where flip_probability differs between labelers "
-    "(bounds are rounded up to 8, 16, 32, … to blur this)"
+    "which rows are one labeler's, where flip_probability (or an estimate made from it) differs "
+    "between labelers (bounds are rounded up to 8, 16, 32, … to blur this)"
 )
 TIE_STATUS_PUBLIC = "which labels are ties (declared public with --tie-status-public)"
 

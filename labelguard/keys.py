@@ -24,6 +24,7 @@ from labelguard.prf import Prf, derive_key
 _KEY_HEADER = b"labelguard project key v1\n"
 _SALTS_HEADER = b"labelguard salts v1\n"
 _NONCE_HEADER = b"labelguard nonce v1\n"
+_SUM_HEADER = b"labelguard sum v1\n"
 
 
 def random_bytes(count: int) -> bytes:
@@ -141,13 +142,20 @@ class KeyRing:
             raise KeyProblem(f"{path} is damaged; release {release_id} cannot be resumed")
         return nonce
 
-    def has_nonce(self, release_id: str) -> bool:
-        """Whether the noise of a release was begun and not finished."""
-        return (self._directory / "nonces" / release_id).exists()
+    def kept(self, release_id: str) -> bytes | None:
+        """PRIVATE: what a release that was begun is about to hide under its noise."""
+        path = self._directory / "nonces" / f"{release_id}.sum"
+        return _read_private(path, _SUM_HEADER) if path.exists() else None
+
+    def keep(self, release_id: str, exact: bytes) -> None:
+        """Keep it until `forget`: a resumed release adds its noise to this and to nothing else."""
+        path = self._directory / "nonces" / f"{release_id}.sum"
+        write_atomically(path, _SUM_HEADER + exact, mode=0o600)
 
     def forget(self, release_id: str) -> None:
-        """Destroy the nonce of a release that is committed."""
-        (self._directory / "nonces" / release_id).unlink(missing_ok=True)
+        """Destroy what was kept for a release that is committed, and its nonce."""
+        for name in (f"{release_id}.sum", release_id):
+            (self._directory / "nonces" / name).unlink(missing_ok=True)
 
     def _read_salts(self) -> tuple[Blocks, Blocks]:
         path = self._directory / "salts"

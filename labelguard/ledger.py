@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from labelguard import block128, clock, database, journal, tables, verification
+from labelguard import block128, clock, database, journal, statements, tables, verification
 from labelguard.block128 import Blocks
 from labelguard.errors import KeyProblem, LedgerError
 from labelguard.policy import Policy
@@ -108,7 +108,7 @@ class Ledger:
                 connection.execute(
                     sa.insert(tables.meta), [{"name": k, "value": v} for k, v in rows.items()]
                 )
-                _append(connection, "created", {"schema": SCHEMA_VERSION})
+                statements.append(connection, "created", {"schema": SCHEMA_VERSION})
         return cls(url, key_check)
 
     @property
@@ -119,7 +119,7 @@ class Ledger:
     def begin_job(self) -> int:
         """A new epoch: a job of an older one can no longer charge or commit."""
         with self._writing() as connection:
-            return _next_epoch(connection)
+            return statements.next_epoch(connection)
 
     def policy(self) -> tuple[int, Policy] | None:
         """The policy in force and its number, or None before the first release."""
@@ -176,9 +176,9 @@ class Ledger:
         if resumed:
             return self._grant_again(event, epoch, resumed)
         with self._writing(epoch) as connection:
-            policy_id = _policy_id(connection, policy)
-            prices = _store_prices(connection, policy_id, event.prices)
-            charges = _charge_labelers(connection, event)
+            policy_id = statements.policy_id(connection, policy)
+            prices = statements.store_prices(connection, policy_id, event.prices)
+            charges = statements.charge_labelers(connection, event)
             number = 1 + (connection.scalar(sa.select(sa.func.max(tables.releases.c.number))) or 0)
             record = {
                 "id": f"r{number:04d}-{event.idempotency_key[:8]}",
@@ -191,11 +191,11 @@ class Ledger:
                 "charged": int(event.charged.sum()),
             }
             connection.execute(sa.insert(tables.releases).values(record))
-            _charge_release(connection, str(record["id"]), charges)
+            statements.charge_release(connection, str(record["id"]), charges)
             body = {"release": record["id"], "mechanism": event.mechanism}
             body |= {"labels": record["charged"], "labelers": len(charges)}
             body |= {"charges": verification.charges_digest(charges), "prices": prices}
-            _append(connection, "charged", body)
+            statements.append(connection, "charged", body)
         granted = self.release(str(record["id"]))
         assert granted is not None
         return Grant(granted, self.prices(), _SEAL)
@@ -204,8 +204,10 @@ class Ledger:
         """Mark that labels are about to be read; from here on there is no refund."""
         with self._writing(epoch) as connection:
             if grant.release.state == "reserved":
-                _set_state(connection, grant.release.id, "reserved", {"state": "computing"})
-                _append(connection, "computing", {"release": grant.release.id})
+                statements.set_state(
+                    connection, grant.release.id, "reserved", {"state": "computing"}
+                )
+                statements.append(connection, "computing", {"release": grant.release.id})
 
     def seal(self, grant: Grant, epoch: int, digest: str) -> None:
         """Keep, until the commit, a keyed digest of the exact value that noise is about to hide.
@@ -217,12 +219,11 @@ class Ledger:
             own = tables.releases.c.id == grant.release.id
             kept = connection.scalar(sa.select(tables.releases.c.seal).where(own))
             if kept is None:
-                _set_state(connection, grant.release.id, "computing", {"seal": digest})
+                statements.set_state(connection, grant.release.id, "computing", {"seal": digest})
             elif kept != digest:
                 raise LedgerError(
-                    f"release {grant.release.id} cannot be resumed: its statistic is not the one "
-                    "it was begun with (other features, library or type of numbers); restore what "
-                    "it was begun with and run the same command again"
+                    f"release {grant.release.id} cannot be resumed: the sum kept for it is not "
+                    "the one that was sealed; restore the keys directory from a backup"
                 )
 
     def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
@@ -230,9 +231,9 @@ class Ledger:
         with self._writing(epoch) as connection:
             values = {"state": "committed", "rows": rows, "files": json.dumps(dict(files))}
             values |= {"seal": None}
-            _set_state(connection, grant.release.id, "computing", values)
+            statements.set_state(connection, grant.release.id, "computing", values)
             body = {"release": grant.release.id, "rows": rows, "files": dict(files)}
-            _append(connection, "committed", body)
+            statements.append(connection, "committed", body)
 
     def refund_reserved(self, epoch: int, keep: str | None) -> list[str]:
         """Give back what crashed jobs charged before they read a label; their release ids.
@@ -264,19 +265,21 @@ class Ledger:
                 # Nobody's k is fixed by a release that did not happen.
                 connection.execute(sa.delete(tables.labelers).where(tables.labelers.c.used == 0))
                 values = {"state": "refunded", "charged": 0}
-                _set_state(connection, record.id, "reserved", values)
-                _append(connection, "refunded", {"release": record.id, "labels": record.charged})
+                statements.set_state(connection, record.id, "reserved", values)
+                statements.append(
+                    connection, "refunded", {"release": record.id, "labels": record.charged}
+                )
         return [record.id for record in reserved]
 
     def journal(self) -> list[journal.Entry]:
         """All journal entries, oldest first."""
         with self._reading() as connection:
-            return _entries(connection)
+            return statements.entries(connection)
 
     def fault(self) -> str | None:
         """The first thing in the ledger that does not hold, or None."""
         with self._reading() as connection:
-            return verification.first_fault(connection, _entries(connection))
+            return verification.first_fault(connection, statements.entries(connection))
 
     def _grant_again(self, event: Event, epoch: int, crashed: ReleaseRecord) -> Grant:
         """The grant of a release that was charged and not finished, if it needs no more."""
@@ -294,7 +297,7 @@ class Ledger:
     def _check_same_charge(self, event: Event, record: ReleaseRecord) -> None:
         asked = {
             bytes(key): int(count)
-            for key, count in zip(_keys(event.labelers), event.charged, strict=True)
+            for key, count in zip(statements.keys(event.labelers), event.charged, strict=True)
             if count
         }
         with self._reading() as connection:
@@ -328,7 +331,7 @@ class Ledger:
     def _writing(self, epoch: int | None = None) -> Iterator[sa.Connection]:
         """One transaction; with `epoch`, refused if another job has begun since."""
         with database.writing(self._engine) as connection:
-            if epoch is not None and _epoch(connection) != epoch:
+            if epoch is not None and statements.epoch(connection) != epoch:
                 raise LedgerError("another job has begun in this project; this one cannot go on")
             yield connection
 
@@ -350,103 +353,3 @@ class LabelerTable:
             np.array([row[1] for row in rows], dtype=np.int64),
             np.array([row[2] for row in rows], dtype=np.int64),
         )
-
-
-def _entries(connection: sa.Connection) -> list[journal.Entry]:
-    rows = connection.execute(sa.select(tables.journal).order_by(tables.journal.c.number))
-    return [journal.Entry(*row) for row in rows]
-
-
-def _epoch(connection: sa.Connection) -> int:
-    query = sa.select(tables.meta.c.value).where(tables.meta.c.name == "epoch").with_for_update()
-    return int(connection.execute(query).scalar_one())
-
-
-def _next_epoch(connection: sa.Connection) -> int:
-    epoch = _epoch(connection) + 1
-    connection.execute(
-        sa.update(tables.meta).where(tables.meta.c.name == "epoch").values(value=str(epoch))
-    )
-    return epoch
-
-
-def _append(connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
-    query = sa.select(tables.journal.c.number, tables.journal.c.digest)
-    last = connection.execute(query.order_by(tables.journal.c.number.desc()).limit(1)).one_or_none()
-    number, previous = (last.number + 1, last.digest) if last else (1, journal.GENESIS)
-    entry = journal.entry(number, clock.now(), kind, body, previous)
-    connection.execute(sa.insert(tables.journal).values(vars(entry)))
-
-
-def _policy_id(connection: sa.Connection, policy: Policy) -> int:
-    """The stored policy's number; the first charge stores it."""
-    row = connection.execute(sa.select(tables.policies)).one_or_none()
-    if row is None:
-        values = {"id": 1, "created_at": clock.now(), "settings": policy.to_json()}
-        connection.execute(sa.insert(tables.policies).values(values))
-        _append(connection, "policy", {"policy": 1, "settings": json.loads(policy.to_json())})
-        return 1
-    if Policy.from_json(row.settings) != policy:
-        raise LedgerError("the policy in the ledger is not the one this job was planned with")
-    return int(row.id)
-
-
-def _store_prices(
-    connection: sa.Connection, policy_id: int, prices: Mapping[int, int]
-) -> dict[str, str]:
-    """Store the price of every k that has none; returns what was stored, as text."""
-    stored = set(connection.scalars(sa.select(tables.prices.c.k)))
-    new = {str(k): str(price) for k, price in prices.items() if k not in stored}
-    if new:
-        rows = [{"policy_id": policy_id, "k": int(k), "price": price} for k, price in new.items()]
-        connection.execute(sa.insert(tables.prices), rows)
-    return new
-
-
-def _charge_labelers(connection: sa.Connection, event: Event) -> list[tuple[bytes, int, int]]:
-    """Take the places of the event; returns (labeler, capacity, new labels) of who is charged."""
-    known = {bytes(key) for key in connection.scalars(sa.select(tables.labelers.c.labeler))}
-    rows = list(
-        zip(_keys(event.labelers), event.capacity.tolist(), event.charged.tolist(), strict=True)
-    )
-    new = [
-        {"labeler": key, "capacity": capacity, "used": count}
-        for key, capacity, count in rows
-        if key not in known and count
-    ]
-    old = [{"who": key, "count": count} for key, _, count in rows if key in known and count]
-    if new:
-        connection.execute(sa.insert(tables.labelers), new)
-    if old:
-        connection.execute(
-            sa.update(tables.labelers)
-            .where(tables.labelers.c.labeler == sa.bindparam("who"))
-            .values(used=tables.labelers.c.used + sa.bindparam("count")),
-            old,
-        )
-    return [row for row in rows if row[2]]
-
-
-def _charge_release(
-    connection: sa.Connection, release_id: str, charges: Sequence[tuple[bytes, int, int]]
-) -> None:
-    rows = [
-        {"release_id": release_id, "labeler": labeler, "labels": labels}
-        for labeler, _, labels in charges
-    ]
-    if rows:
-        connection.execute(sa.insert(tables.charges), rows)
-
-
-def _set_state(
-    connection: sa.Connection, release_id: str, expected: str, values: Mapping[str, Any]
-) -> None:
-    condition = sa.and_(tables.releases.c.id == release_id, tables.releases.c.state == expected)
-    changed = connection.execute(sa.update(tables.releases).where(condition).values(**values))
-    if changed.rowcount != 1:
-        raise LedgerError(f"release {release_id} is not {expected}; the ledger has moved on")
-
-
-def _keys(labelers: Blocks) -> list[bytes]:
-    data = block128.to_bytes(labelers)
-    return [data[start : start + 16] for start in range(0, len(data), 16)]

@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
+from preferences import files, fixed_bytes
 
 import labelguard as lg
 from labelguard import overview
@@ -277,11 +278,33 @@ def test_a_crashed_release_is_finished_with_the_same_noise(
 
     raw = survey()
     crashed_before_the_map(project, raw)
-    sealed = [path.read_bytes() for path in (project.keys / "nonces").iterdir()]
     monkeypatch.setattr(statistic, "noisy", remembered)
     release = lg.privatize(raw, project=project, **TEACHER)
-    assert release.card["counts"]["charged"] == 120 and len(drawn) == 1 and len(sealed) == 1
+    assert release.card["counts"]["charged"] == 120 and len(drawn) == 1
     assert overview.budget(project.state)["used"] == 120
+
+
+def test_labels_edited_after_a_crash_change_nothing_not_even_whether_it_can_be_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelguard.keys.random_bytes", fixed_bytes)
+    monkeypatch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+    raw = survey()
+    project, other = lg.init(tmp_path / "one"), lg.init(tmp_path / "other")
+    for place in (project, other):
+        crashed_before_the_map(place, raw)
+    lg.privatize(raw, project=project, **TEACHER)
+    lg.privatize(raw.with_columns(label=1 - pl.col("label")), project=other, **TEACHER)
+    for directory in ("releases", "released", "keys"):
+        assert files(project.state / directory) == files(other.state / directory)
+
+
+def test_a_sum_that_was_tampered_with_is_refused(project: Project) -> None:
+    crashed_before_the_map(project, survey())
+    [path] = (project.keys / "nonces").glob("*.sum")
+    path.write_bytes(path.read_bytes()[:-1] + b"\7")
+    with pytest.raises(LedgerError, match="not the one that was sealed"):
+        lg.privatize(survey(), project=project, **TEACHER)
 
 
 def test_a_release_resumed_with_features_of_another_type_aborts(
@@ -298,7 +321,7 @@ def test_a_release_resumed_with_features_of_another_type_aborts(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(features._Columns, "__call__", coarse)
-        with pytest.raises(LedgerError, match="its statistic is not the one it was begun with"):
+        with pytest.raises(LedgerError, match="its features are no longer, bit by bit"):
             lg.privatize(raw, project=project, **TEACHER)
     assert not lg.privatize(raw, project=project, **TEACHER).reused  # as it was begun: it goes on
 
@@ -343,6 +366,7 @@ def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
         ({"agreement": 0.4}, "agreement must be in"),
         ({"stages": 2}, "--stages does not go with --mechanism statistic"),
         ({"features": "columns:height"}, "no column 'height_a' for the feature height"),
+        ({"epsilon": 1e6}, "asks for less noise than the grid can hold"),
         ({"features": "minilmm"}, "there are no features 'minilmm'"),
     ],
 )
@@ -356,9 +380,7 @@ def test_what_cannot_be_asked_is_said(
 
 def test_later_windows_need_the_features_of_the_first(project: Project) -> None:
     lg.privatize(survey(), project=project, releases=2, **TEACHER)
-    with pytest.raises(
-        PolicyError, match="features columns:score,length; asked: columns:"
-    ):
+    with pytest.raises(PolicyError, match="features columns:score,length; asked: columns:"):
         lg.privatize(
             survey(seed=5), project=project, releases=2, **TEACHER | {"features": "columns:score"}
         )
@@ -369,6 +391,18 @@ def test_features_that_say_nothing_are_refused_before_any_charge(project: Projec
     with pytest.raises(InvalidLabels, match="are zero for every pair"):
         lg.privatize(flat, project=project, **TEACHER | {"features": "columns:score"})
     assert overview.budget(project.state)["used"] == 0
+
+
+def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(project: Project) -> None:
+    options = TEACHER | {"releases": 2}
+    lg.privatize(survey(), project=project, **options)
+    before = overview.budget(project.state)["used"]
+    more = survey(items=203, seed=4).with_columns(
+        score_a="score_b", length_a="length_b", prompt=pl.col("prompt") + "?"
+    )
+    with pytest.raises(InvalidLabels, match="no labeled pair differs in its features"):
+        lg.privatize(more, project=project, **options)
+    assert overview.budget(project.state)["used"] == before
 
 
 def test_one_labeler_with_very_many_labels_is_one_labeler(project: Project) -> None:
