@@ -19,12 +19,22 @@ _WIDTH = 80
 
 EXIT_CODES = {
     0: "done",
-    1: "an error, or something that does not hold (`verify`, `doctor`)",
+    1: "an error, or something that does not hold (`verify`, `doctor`, `audit`)",
     2: "wrong usage, or an extra that is not installed",
     3: "labelers are exhausted; nothing was charged or released",
     4: "another job works in the project",
 }
 
+AUDIT_KEYS = [
+    "mechanism",
+    "claim_epsilon",
+    "delta",
+    "lower_bound",
+    "confidence",
+    "runs",
+    "verdict",
+    "checks",
+]
 # Top-level keys of `--json`, in this order; a test checks them against the commands.
 JSON_KEYS = {
     "account rr": ["epsilon", "delta", "labels", "compositions"],
@@ -36,6 +46,8 @@ JSON_KEYS = {
         "epsilon_of_one",
         "epsilon_zcdp",
     ],
+    "audit rr": AUDIT_KEYS,
+    "audit statistic": AUDIT_KEYS,
     "budget show": [
         "policy",
         "labelers",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 import labelguard
+from labelguard.audit.commands import audit
 from labelguard.cli_options import json_option, project_option
 from labelguard.cli_privatize import privatize, score
 from labelguard.errors import LabelguardError
@@ -78,6 +79,7 @@ def init(directory: Path) -> None:
 
 main.add_command(privatize)
 main.add_command(score)
+main.add_command(audit)
 
 
 @main.group(short_help="What a mechanism costs, before anything is spent.")

@@ -12,7 +12,7 @@ spread over principal axes decides how many of them are worth their noise:
 
 - `even`: θ* isotropic in feature space, so that an axis counts by its variance;
 - `leading`: θ* shrinks with the axis's standard deviation, so that few axes carry most;
-- `sparse`: θ* on a few single axes, drawn by their variance.
+- `steep`: θ* shrinks with the axis's variance, so that hardly more than the first ones matter.
 
 Nothing here has an argument that could hold labels.
 """
@@ -32,8 +32,7 @@ __all__ = ["Draw", "Population", "Prior"]
 
 Floats = NDArray[np.float64]
 
-KINDS = ("even", "leading", "sparse")
-_SPARSE_AXES = 3
+KINDS = ("even", "leading", "steep")
 _TASTES = 8  # directions in which labelers deviate
 _MEETINGS = 20_000  # pairs at which agreement is calibrated; standard error about .001
 _TINY = np.finfo(np.float64).tiny
@@ -130,11 +129,8 @@ class Population:
         theta = rng.standard_normal((axes, number))
         if kind == "leading":
             theta *= np.sqrt(self._variances)[:, None]
-        elif kind == "sparse":
-            odds = self._variances / self._variances.sum()
-            carrying = min(_SPARSE_AXES, int((odds > 0).sum()))
-            kept = rng.choice(axes, carrying, replace=False, p=odds)
-            theta[np.setdiff1d(np.arange(axes), kept)] = 0
+        elif kind == "steep":
+            theta *= self._variances[:, None]
         return theta.astype(np.float32)
 
     def _unit(self, values: NDArray[np.float32]) -> Floats:

@@ -53,6 +53,7 @@ once (1 − 2γ) falls faster than 1/√k: fewer labels, told more truly, can te
 
 DRAWS = 6 * len(KINDS)
 _NOISES = 8  # noise realised per simulated world, for intervals
+_INDISTINCT = 5e-4  # less than simulations can tell
 _TIE = 0.002  # a difference in accuracy that decides nothing
 
 
@@ -229,12 +230,16 @@ class _Simulated:
         return Forecast("non-private", None, *self.judged(Trial.plain_heads, place))
 
     def statistic(self, noise_multiplier: float) -> _Tuned:
-        """The shape with the best accuracy."""
+        """The shape of best accuracy; of those that cannot be told apart, fewest components."""
 
         def heads(trial: Trial) -> Heads:
             return trial.statistic_heads(noise_multiplier)
 
-        place, _ = self.best(heads)
+        accuracy = np.mean([t.scores(heads(t))[0] for t in self.trials], axis=0)
+        equal = np.flatnonzero(accuracy >= accuracy.max() - _INDISTINCT)
+        fewest = min(self.world.shapes[place].components for place in equal)
+        equal = np.array([p for p in equal if self.world.shapes[p].components == fewest])
+        place = int(equal[accuracy[equal].argmax()])
         return _Tuned(self.world.shapes[place], *self.judged(heads, place))
 
 

@@ -33,6 +33,7 @@ PRIVATIZE = ("privatize", "labels.parquet", "--epsilon", "3", "--delta", "1e-5")
 STATISTIC = ("--mechanism", "statistic", "--features", "length", "--components", "1")
 STATISTIC += ("--whitening", "0", "--floor", "1", "--clip-quantile", "0.5", "--ridge", "1")
 STATISTIC += ("--releases", "4")
+SMALL_AUDIT = "--epsilon 3 --delta 1e-5 --runs 2000 --pipeline-runs 0"
 SIMULATE = (
     "simulate",
     "-o",
@@ -196,6 +197,8 @@ def test_json_has_the_documented_keys(project: Run) -> None:
     commands = {
         "account rr": "account rr --epsilon 3 --delta 1e-5 --labels 50",
         "account statistic": "account statistic --epsilon 3 --delta 1e-5",
+        "audit rr": f"audit rr {SMALL_AUDIT}",
+        "audit statistic": f"audit statistic {SMALL_AUDIT}",
         "budget labeler": "budget labeler physician-0000",
         "plan": "plan labels.parquet --features length --epsilons 3",
         "privatize": " ".join(PRIVATIZE),

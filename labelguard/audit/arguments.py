@@ -1,0 +1,27 @@
+"""What the audits are asked for, and how they tell how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from labelguard.errors import PolicyError
+
+Progress: TypeAlias = Callable[[str, float | None], None]
+"""Called with the name of the step and the share of it that is done (None: unknown)."""
+
+FEWEST_RUNS = 100
+
+
+def silent(step: str, share: float | None) -> None:
+    """No progress."""
+
+
+def check_sizes(*, labels: int, runs: int, pipeline_runs: int) -> None:
+    """Refuse sizes with which an audit could not say anything."""
+    if labels < 1:
+        raise PolicyError(f"labels must be at least 1, found {labels}")
+    if runs < FEWEST_RUNS:
+        raise PolicyError(f"runs must be at least {FEWEST_RUNS}, found {runs}")
+    if pipeline_runs < 0:
+        raise PolicyError(f"pipeline-runs must be at least 0, found {pipeline_runs}")

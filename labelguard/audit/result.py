@@ -1,0 +1,73 @@
+"""What an audit found: one lower bound from each check, and whether the claim survives them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+FALSE_ALARM = 1e-6
+"""How likely an audit condemns a mechanism that keeps its claim, over noise and coins."""
+
+Verdict = Literal["holds", "violated"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One distinguisher: the ε that it proves the canary to lose at the audit's δ, and how.
+
+    It is 0 if the worlds look alike, and infinite if they differ in what no noise touches.
+    """
+
+    name: str
+    lower_bound: float
+    detail: str
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """A claim (ε, δ) of one labeler under `replace_labels`, and the largest lower bound on ε.
+
+    All bounds hold at once with probability `confidence`; where a check takes the stated noise as
+    given, its detail says so. `runs` is the number of times that each
+    world was run. The verdict is `holds` if and only if the lower bound is at most the claim.
+    """
+
+    mechanism: str
+    claim_epsilon: float
+    delta: float
+    lower_bound: float
+    confidence: float
+    runs: int
+    verdict: Verdict
+    checks: tuple[Check, ...]
+
+    @classmethod
+    def of(
+        cls, mechanism: str, epsilon: float, delta: float, runs: int, checks: Sequence[Check]
+    ) -> AuditResult:
+        """The result of `checks` whose probabilities of a false alarm add up to FALSE_ALARM."""
+        bound = max(check.lower_bound for check in checks)
+        verdict: Verdict = "holds" if bound <= epsilon else "violated"
+        confidence = 1 - FALSE_ALARM
+        return cls(mechanism, epsilon, delta, bound, confidence, runs, verdict, tuple(checks))
+
+    @property
+    def holds(self) -> bool:
+        """Whether no check contradicts the claim."""
+        return self.verdict == "holds"
+
+    @property
+    def violated(self) -> tuple[str, ...]:
+        """The names of the checks that contradict the claim."""
+        found = (check for check in self.checks if check.lower_bound > self.claim_epsilon)
+        return tuple(check.name for check in found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON data; an infinite bound is null."""
+        data = asdict(self) | {"checks": [asdict(check) for check in self.checks]}
+        for part in (data, *data["checks"]):
+            if math.isinf(part["lower_bound"]):
+                part["lower_bound"] = None
+        return data
