@@ -3,8 +3,11 @@
     python bench/statistic_core.py          # --pairs, --features, --labelers for other sizes
 
 The release is everything after the features: principal axes, coordinates, bounds and sensitivity,
-the exact sum, noise, and the fit of a head. The floor reads the same matrix once: XᵀX accumulated
-in double precision from blocks of single precision, as the principal axes need it anyway.
+the exact sum, noise, and the fit of a head. The floor reads the same matrix once: XᵀX in double
+precision, block by block, which the principal axes need anyway.
+
+Seconds mean something on a machine that does nothing else: where other programs take turns on its
+cores, the threads of a product wait for each other. OPENBLAS_NUM_THREADS=1 is slower and steadier.
 """
 
 from __future__ import annotations
@@ -50,12 +53,12 @@ def labels(pairs: int, labelers: int) -> tuple[Rows, NDArray[np.uint8]]:
 
 
 def floor(pairs: int, features: int) -> float:
-    """Seconds of XᵀX."""
+    """Seconds of XᵀX in double precision."""
     x = matrix(pairs, features)
     start = time.perf_counter()
     total = np.zeros((features, features))
     for begin in range(0, pairs, BLOCK):
-        rows = x[begin : begin + BLOCK]
+        rows = x[begin : begin + BLOCK].astype(np.float64)
         total += rows.T @ rows
     return time.perf_counter() - start
 

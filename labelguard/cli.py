@@ -10,7 +10,7 @@ import click
 
 import labelguard
 from labelguard.audit.commands import audit
-from labelguard.cli_options import json_option, project_option
+from labelguard.cli_options import HELP, json_option, project_option
 from labelguard.cli_privatize import privatize, score
 from labelguard.errors import LabelguardError
 
@@ -55,7 +55,7 @@ def _extra_command(name: str) -> click.Command | None:
     return None
 
 
-@click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Main, context_settings=HELP)
 @click.version_option(labelguard.__version__, prog_name="labelguard")
 def main() -> None:
     """Release preference labels with labeler-level label differential privacy."""

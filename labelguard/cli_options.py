@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+HELP = {"help_option_names": ["-h", "--help"]}
+"""Settings of every group and of commands that may be run without one."""
+
 project_option = click.option(
     "--project",
     type=click.Path(path_type=Path),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from utility.mechanisms import NON_PRIVATE
+from utility.mechanisms import NON_PRIVATE_WIDE
 from utility.results import Results, Setting
 
 _STYLES = {
@@ -25,7 +25,7 @@ def draw(results: Results, setting: Setting, directory: Path) -> Path:
 
     epsilons = results.epsilons(setting)
     figure, axes = pyplot.subplots(figsize=(5, 3.2), layout="constrained")
-    bound = results.mean(setting, NON_PRIVATE, None, "accuracy")
+    bound = results.mean(setting, NON_PRIVATE_WIDE, None, "accuracy")
     if bound is not None:
         axes.axhline(bound.value, color="0.4", linestyle="--", label="without privacy")
     for mechanism, (label, color, marker) in _STYLES.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli_options import json_option
+from labelguard.cli_options import HELP, json_option
 
 if TYPE_CHECKING:
     from labelguard.audit.result import AuditResult
@@ -44,7 +44,10 @@ def _sizes(*, labels: int, runs: int, pipeline_runs: int) -> Callable[[Any], Any
     return decorate
 
 
-@click.group(short_help="Attack a mechanism by synthetic canaries; reads nobody's labels.")
+@click.group(
+    context_settings=HELP,
+    short_help="Attack a mechanism by synthetic canaries; reads nobody's labels.",
+)
 def audit() -> None:
     """Attack a mechanism by synthetic canaries: a lower bound on ε, compared with the claim.
 

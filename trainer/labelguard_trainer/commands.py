@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from labelguard.cli_options import HELP
 from labelguard.errors import PolicyError
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ __all__ = ["plan"]
 _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page and in JSON
 
 
-@click.command(short_help="Forecast every mechanism; reads no label, costs nothing.")
+@click.command(
+    context_settings=HELP, short_help="Forecast every mechanism; reads no label, costs nothing."
+)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option(
     "--epsilons", default="0.5,1,3,8", show_default=True, metavar="E,...", help="ε to forecast."
