@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 Blocks: TypeAlias = NDArray[np.uint64]
@@ -29,6 +30,16 @@ def to_bytes(blocks: Blocks) -> bytes:
 def to_hex(block: Blocks) -> str:
     """One row, shape (2,), as 32 hexadecimal digits."""
     return f"{int(block[0]):016x}{int(block[1]):016x}"
+
+
+_DIGITS = np.frombuffer(b"".join(b"%04x" % value for value in range(1 << 16)), dtype=np.uint32)
+
+
+def hexadecimal(blocks: Blocks) -> pa.StringArray:
+    """All rows as strings of 32 hexadecimal digits."""
+    digits = _DIGITS[np.frombuffer(to_bytes(blocks), dtype=">u2")]
+    offsets = np.arange(len(blocks) + 1, dtype=np.int32) * 32
+    return pa.StringArray.from_buffers(len(blocks), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
 def order(blocks: Blocks) -> NDArray[np.intp]:

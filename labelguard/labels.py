@@ -199,7 +199,7 @@ def _features(
                     f"{part}: column {column} is {role}, which is private: it cannot be a feature"
                 )
             inner = canonical.element(types[column]) if kind == "ranking" else types[column]
-            if inner.id not in (*NUMERIC, "boolean"):
+            if inner.id not in (*NUMERIC, "boolean") and not is_text(inner):  # CSV: all is text
                 raise InvalidLabels(
                     f"{part}: feature {name}: expected numbers in {' and '.join(wanted)}"
                 )

@@ -21,20 +21,23 @@ from labelguard.keys import KeyRing
 from labelguard.labels import Reading
 from labelguard.mechanisms.statistic import Rows
 from labelguard.sources import Input
-from labelguard.staging import Staged, StagingOptions, stage
+from labelguard.staging import Staged, StagingOptions, refuse_conflicts, stage
 
 
 @dataclass(frozen=True)
 class DistinctPairs:
     """The distinct pairs of a staged input.
 
-    `table` has the columns prompt, first, second (in canonical order) and feature_NAME; `items`
-    (pairs, 2) are their item digests and `number` their places within a ranking; `first_row`
-    (pairs,) is one staged row of each, `of_row` (staged rows,) says which pair each row compared.
+    `table` has the columns prompt, first, second (in canonical order) and feature_NAME; `ids` are
+    their item ids as a release has them, `items` (pairs, 2) the digests of these, `contents` those
+    of their contents, and `number` their places within a ranking; `first_row` (pairs,) is one
+    staged row of each, `of_row` (staged rows,) says which pair each row compared.
     """
 
     table: pa.Table
+    ids: pa.ChunkedArray
     items: Blocks
+    contents: Blocks
     number: NDArray[np.int64]
     first_row: NDArray[np.intp]
     of_row: NDArray[np.intp]
@@ -43,9 +46,9 @@ class DistinctPairs:
         return len(self.items)
 
     def among(self, others: DistinctPairs) -> NDArray[np.bool_]:
-        """Which of these pairs are also among others, by item and place."""
+        """Which of these pairs are also among others, by content and place."""
         theirs, ours = (
-            pl.DataFrame({"hi": p.items[:, 0], "lo": p.items[:, 1], "number": p.number})
+            pl.DataFrame({"hi": p.contents[:, 0], "lo": p.contents[:, 1], "number": p.number})
             for p in (others, self)
         )
         common = theirs.unique().with_columns(common=True)
@@ -58,14 +61,21 @@ class Pairs:
     """Distinct pairs (see `DistinctPairs`) and the public rows of who compared them."""
 
     table: pa.Table
-    items: Blocks
+    ids: pa.ChunkedArray
     rows: Rows
     skipped: int = 0
 
 
 def distinct_pairs(staged: Staged) -> DistinctPairs:
-    """Distinct (item, pair of a ranking, numeric features), in the order of items' buckets."""
-    tables, items, numbers, rows = [], [], [], []
+    """Distinct (item, pair of a ranking, numeric features), in the order of items' buckets.
+
+    Raises `InvalidLabels` if there is none, or if one id stands for several contents.
+    """
+    if not staged.rows:
+        raise InvalidLabels("no usable pair in the input: every row is bad or has identical sides")
+    if staged.given_ids:
+        refuse_conflicts(staged)
+    tables, ids, items, contents, numbers, rows = [], [], [], [], [], []
     of_row = np.full(staged.rows, -1, np.intp)
     found = 0
     for bucket in range(segments.BUCKETS):
@@ -83,11 +93,17 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
         number = segments.column(texts, "pair") if pair else np.zeros(len(row))
         numbers.append(number[firsts].astype(np.int64))
         tables.append(texts.select(["prompt", "first", "second", *features]).take(pa.array(firsts)))
-        items.append(segments.blocks(texts, "item")[firsts])
+        item = segments.blocks(texts, "item")[firsts]
+        given = staged.given_ids
+        items.append(item)
+        contents.append(segments.blocks(texts, "content")[firsts] if given else item)
+        ids.append(texts["item_id"].take(pa.array(firsts)) if given else block128.hexadecimal(item))
         found += len(firsts)
     return DistinctPairs(
         pa.concat_tables(tables),
+        pa.chunked_array([c for i in ids for c in (i.chunks if given else [i])]),
         np.concatenate(items),
+        np.concatenate(contents),
         np.concatenate(numbers),
         np.concatenate(rows),
         of_row,
@@ -117,11 +133,9 @@ def read_pairs(
         keys = KeyRing.create(place / "keys")  # pseudonyms for this reading only
         options = StagingOptions(reading, "", quarantine=skip_bad)
         staged = stage(source, place / "input", keys, options, progress)
-        if not staged.rows:
-            raise InvalidLabels("no usable pair in the input: every row has identical sides")
         pairs = distinct_pairs(staged)
         rows = _rows(staged, pairs.of_row, labelers)
-        return Pairs(pairs.table, pairs.items, rows, staged.fault_count)
+        return Pairs(pairs.table, pairs.ids, rows, staged.fault_count)
 
 
 def _rows(staged: Staged, of_row: NDArray[np.intp], labelers: bool) -> Rows:
@@ -132,7 +146,7 @@ def _rows(staged: Staged, of_row: NDArray[np.intp], labelers: bool) -> Rows:
     if not labelers:
         return Rows(of_row, np.arange(len(of_row)), len(of_row))
     names = ["row", "unit_hi", "unit_lo"]
-    names += ["group_hi", "group_lo", "size"] if staged.pairs_of_rankings else []
+    names += ["item_hi", "item_lo", "size"] if staged.pairs_of_rankings else []
     tables = [
         table.select(names)
         for bucket in range(segments.BUCKETS)
@@ -145,7 +159,7 @@ def _rows(staged: Staged, of_row: NDArray[np.intp], labelers: bool) -> Rows:
     first = np.sort(np.unique(unit * (of_row.max() + 1) + pair, return_index=True)[1])
     ranking = size = None
     if staged.pairs_of_rankings:
-        group = block128.unique(segments.blocks(table, "group"))[1]
+        group = block128.unique(segments.blocks(table, "item"))[1]
         ranking = np.unique(unit * (group.max() + 1) + group, return_inverse=True)[1][first]
         size = segments.column(table, "size").astype(np.int64)[first]
     return Rows(pair[first], unit[first], int(unit.max()) + 1, ranking, size)

@@ -45,7 +45,7 @@ from labelguard.release import Release, fault, read_card
 from labelguard.segments import ReleasedMap
 from labelguard.selection import SMALLEST_BOUND, Bound
 from labelguard.sources import Input, parts
-from labelguard.staging import Staged, StagingOptions, conflicting_items, stage
+from labelguard.staging import Staged, StagingOptions, refuse_conflicts, stage
 
 Progress = Callable[[str, float | None], None]
 """Called with the name of the step and the share of it that is done (None: unknown)."""
@@ -127,7 +127,10 @@ def privatize(
         )
         mechanism = found.mechanism
         max_labels_per_labeler = max_labels_per_labeler or found.max_labels_per_labeler
-        choices = choices if mechanism != "rr" else {}
+        if mechanism == "rr":
+            if choices.get("also") is not None:
+                raise PolicyError("auto chose rr, which has no head to label --also; leave it out")
+            choices = {}
     method = methods.open_mechanism(mechanism, **choices)
     request = Request(
         epsilon,
@@ -179,7 +182,15 @@ class _Run:
         stored = self.ledger.policy()
         self.policy = request.under(stored[1]) if stored else request.first_policy()
         self.job = Job(
-            project, self.keys, self.ledger, self.policy, options.again, self.workers, progress
+            project,
+            self.keys,
+            self.ledger,
+            self.policy,
+            options.columns,
+            options.bad_rows == "quarantine",
+            options.again,
+            self.workers,
+            progress,
         )
         self.notes: list[str] = []
         self.again = 0
@@ -189,6 +200,7 @@ class _Run:
         further = self.mechanism.read(self.job, staged)
         key, record = self._request(staged.public_digest + further)
         if record and record.state == "committed":
+            self.keys.forget(record.id)  # a crash may have come between
             return self._answer(record, reused=True)
         delivery.check_new(self.options.output)
         self._judge(staged)
@@ -267,14 +279,7 @@ class _Run:
         if self.options.bad_rows == "stop":
             staged.raise_for(staged.label_faults, staged.label_fault_count)
         if staged.given_ids:
-            conflicts = conflicting_items(staged)
-            if conflicts:
-                name = next(iter(sorted(conflicts)))
-                raise InvalidLabels(
-                    f"column {self.options.columns.get('item_id', 'item_id')}: id {name!r} stands "
-                    f"for several contents ({counted(len(conflicts), 'such id')}); give every "
-                    "content an id of its own, or rename the column to have ids made of contents"
-                )
+            refuse_conflicts(staged, self.options.columns.get("item_id", "item_id"))
         if not staged.rows:
             raise InvalidLabels(
                 "no usable row in the input: every row is bad or has identical sides"

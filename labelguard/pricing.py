@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.errors import PolicyError
 from labelguard.policy import Policy
 
 DISCRETISATION_SHARE = 2.0**-10
@@ -22,10 +23,13 @@ def prices(policy: Policy, bounds: NDArray[np.int64]) -> dict[int, int]:
     distinct = np.unique(bounds)
     if policy.mechanism == "statistic":
         delta = policy.delta * (1 - DISCRETISATION_SHARE)
-        return {
-            int(k): gaussian.units(gaussian.calibrate(policy.epsilon, delta, int(k)))
-            for k in distinct
-        }
+        try:
+            return {
+                int(k): gaussian.units(gaussian.calibrate(policy.epsilon, delta, int(k)))
+                for k in distinct
+            }
+        except ValueError as error:
+            raise PolicyError(str(error)) from None
     if policy.ties == "ternary":
         per_label = ternary.calibrate_many(policy.epsilon, policy.delta, distinct)
         convert = ternary.threshold

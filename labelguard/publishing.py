@@ -104,7 +104,7 @@ class _Rows:
             texts["prompt"].combine_chunks().take(pa.array(row)),
             sides.take(pa.array(row + second)),
             sides.take(pa.array(row + texts.num_rows - second)),
-            texts["item_id"].take(pa.array(row)) if given else _hex(items),
+            texts["item_id"].take(pa.array(row)) if given else block128.hexadecimal(items),
             *_probabilities(outcomes, order, value == np.uint8(LABEL_TIE)),
         ]
         schema = output_schema(texts.schema.field("prompt").type)
@@ -147,16 +147,6 @@ def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
     order = np.lexsort((keys[:, 0], item))
     same = (np.diff(item[order]) == 0) & (np.diff(keys[order, 0]) == 0)
     return np.lexsort((keys[:, 1], keys[:, 0], item)) if same.any() else order
-
-
-_DIGITS = np.frombuffer(b"".join(b"%04x" % value for value in range(1 << 16)), dtype=np.uint32)
-
-
-def _hex(items: Blocks) -> pa.Array:
-    """Item digests as strings of 32 hexadecimal digits."""
-    digits = _DIGITS[np.frombuffer(block128.to_bytes(items), dtype=">u2")]
-    offsets = np.arange(len(items) + 1, dtype=np.int32) * 32
-    return pa.StringArray.from_buffers(len(items), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
 def _card(

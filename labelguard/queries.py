@@ -36,7 +36,7 @@ def query(layout: Layout, content: Shape) -> str:
     number = "DOUBLE[]" if layout.kind == "ranking" else "DOUBLE"
     for index, columns in enumerate(layout.features.values()):
         for side, column in enumerate(columns):
-            pieces.append(f"{identifier(column)}::{number} AS feature_{index}_{side}")
+            pieces.append(f"try_cast({identifier(column)} AS {number}) AS feature_{index}_{side}")
     named = ", ".join(pieces)
     build = _ranking_query if layout.kind == "ranking" else _pair_query
     return f"WITH named AS (SELECT {named} FROM part), {build(layout, content)}"
@@ -57,11 +57,12 @@ def _pair_query(layout: Layout, content: Shape) -> str:
     else:
         label = _label(kinds)
         faults += ["WHEN ea IS NULL THEN 3", "WHEN eb IS NULL THEN 4"]
-    both = [f"(feature_{index}_0 - feature_{index}_1)" for index in range(len(layout.features))]
-    faults += [f"WHEN NOT coalesce(isfinite({difference}), false) THEN 12" for difference in both]
+    both = [(f"feature_{index}_0", f"feature_{index}_1") for index in range(len(layout.features))]
+    faults += [f"WHEN NOT coalesce(isfinite({x} - {y}), false) THEN 12" for x, y in both]
+    # Not by a factor of -1: the sign of a zero would tell which side was chosen.
     features = "".join(
-        f"(CASE WHEN ea <= eb THEN 1 ELSE -1 END) * {difference} AS {_feature(name)}, "
-        for name, difference in zip(layout.features, both, strict=True)
+        f"(CASE WHEN ea <= eb THEN {x} - {y} ELSE {y} - {x} END) AS {_feature(name)}, "
+        for name, (x, y) in zip(layout.features, both, strict=True)
     )
     return f"""
         encoded AS (
@@ -98,6 +99,9 @@ def _ranking_query(layout: Layout, content: Shape) -> str:
         "lambda x: x IS NOT NULL AND isfinite(x))) = k, false) THEN 12"
         for numbers in lists
     ]
+    # Equal texts are put in order by what is attached to them, never by their place in the list.
+    attached = "".join(f" || ' ' || {numbers}[i]" for numbers in lists)
+    sorted_by = f"list_transform(range(1, k + 1), lambda i: es[i]{attached})" if lists else "es"
     features = "".join(
         f"{numbers}[o[p.i]] - {numbers}[o[p.j]] AS {_feature(name)}, "
         for name, numbers in zip(layout.features, lists, strict=True)
@@ -119,7 +123,7 @@ def _ranking_query(layout: Layout, content: Shape) -> str:
                 len(responses) AS k
             FROM named),
         ordered AS (
-            SELECT *, list_grade_up(es) AS o,
+            SELECT *, list_grade_up({sorted_by}) AS o,
                 {canonical.item_digest("ep", "array_to_string(list_sort(es), '')")} AS content,
                 (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
                 {ranked} AS ranked

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.errors import ProjectError
+from labelguard.errors import LabelguardError, ProjectError
 from labelguard.heads import fit_statistic
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.statistic import noise_aware_ridge
@@ -143,5 +143,8 @@ def fit(windows: Sequence[Window], basis: Basis, shape: Shape) -> tuple[Floats, 
     total = np.sum([window.statistic for window in windows], axis=0)
     noise = float(np.sqrt(np.sum([window.noise**2 for window in windows])))
     ridge = noise_aware_ridge(z, weight, shape.ridge * basis.metric**2, noise)
-    beta = fit_statistic(z, weight, total, ridge)
+    try:
+        beta = fit_statistic(z, weight, total, ridge)
+    except (ValueError, ArithmeticError) as error:
+        raise LabelguardError(f"the head cannot be fitted ({error}); take another ridge") from None
     return basis.projection @ beta, total, noise

@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from labelguard import block128
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.features import open_provider
 from labelguard.methods.featured import column_features
@@ -52,7 +51,7 @@ def score(
             "prompt": pairs.table["prompt"],
             "chosen": sides.take(pa.array(place + second)),
             "rejected": sides.take(pa.array(place + len(first) - second)),
-            "item_id": [block128.to_hex(item) for item in pairs.items],
+            "item_id": pairs.ids,
             "label_probability": np.where(first, probability, 1 - probability),
         }
     )

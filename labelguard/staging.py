@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from labelguard import block128, labels, queries, scan, segments, sources
 from labelguard.block128 import Blocks
+from labelguard.card import counted
 from labelguard.errors import InvalidLabels
 from labelguard.keys import KeyRing
 from labelguard.labels import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
@@ -322,6 +323,18 @@ def _digests(batch: pa.RecordBatch, name: str | None) -> Blocks:
     offset = array.offset * 32
     data = memoryview(array.buffers()[2])
     return block128.from_bytes(data[offset : offset + 32 * len(array)], 32)
+
+
+def refuse_conflicts(staged: Staged, column: str = "item_id") -> None:
+    """Raise `InvalidLabels` if one given id stands for several contents."""
+    conflicts = conflicting_items(staged)
+    if conflicts:
+        name = next(iter(sorted(conflicts)))
+        raise InvalidLabels(
+            f"column {column}: id {name!r} stands for several contents "
+            f"({counted(len(conflicts), 'such id')}); give every content an id of its own, or "
+            "rename the column to have ids made of contents"
+        )
 
 
 def conflicting_items(staged: Staged) -> Counter[str]:

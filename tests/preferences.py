@@ -12,10 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 RESPONSES = 3
+SCORES = (0.5, -1.25, 2.0)
+"""Properties of responses; some pairs have equal ones."""
 WORDS = ("plain", "careful", "brief")
 
 
@@ -59,6 +62,8 @@ def pairs(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> 
         "prompt": [f"question {i}" for i in asked.item],
         "response_a": [f"first answer to {i}" for i in asked.item],
         "response_b": [f"another answer to {i}" for i in asked.item],
+        "score_a": [SCORES[i % 3] for i in asked.item],
+        "score_b": [SCORES[i % 2] for i in asked.item],
         "label": pa.array(np.where(tie, 0, value).astype(np.int8), mask=tie),
         "tie": tie,
     }
@@ -70,10 +75,14 @@ def chosen(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) ->
     value = labels(ranks)
     sides = [(f"first answer to {i}", f"another answer to {i}") for i in asked.item]
     sides = [s[::-1] if v == 0 else s for s, v in zip(sides, value, strict=True)]
+    scores = [(SCORES[i % 3], SCORES[i % 2]) for i in asked.item]
+    scores = [s[::-1] if v == 0 else s for s, v in zip(scores, value, strict=True)]
     columns = {
         "prompt": [f"question {i}" for i in asked.item],
         "chosen": [side[0] for side in sides],
         "rejected": [side[1] for side in sides],
+        "score_chosen": [score[0] for score in scores],
+        "score_rejected": [score[1] for score in scores],
         "tie": value == 0.5,
     }
     return pa.table(columns | _who(asked, labelers))
@@ -84,6 +93,7 @@ def rankings(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) 
     columns = {
         "prompt": [f"question {i}" for i in asked.item],
         "responses": [[f"{word} answer to {i}" for word in WORDS] for i in asked.item],
+        "score": [[SCORES[i % 3], SCORES[i % 2], 0.25] for i in asked.item],
         "ranks": ranks.tolist(),
     }
     return pa.table(columns | _who(asked, labelers))
@@ -101,7 +111,10 @@ def _who(asked: Public, labelers: bool) -> dict[str, list[str]]:
 
 
 def write(table: pa.Table, path: Path) -> Path:
-    """As Parquet, or as JSONL with chat messages in place of texts."""
+    """As Parquet, as CSV, or as JSONL with chat messages in place of texts."""
+    if path.suffix == ".csv":
+        csv.write_csv(table, path)
+        return path
     if path.suffix == ".parquet":
         pq.write_table(table, path)
         return path

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -122,14 +120,14 @@ def test_a_numeric_property_that_is_no_number_is_refused(bad: float | None) -> N
         read_pairs(table, features=("score",))
 
 
-def test_a_missing_or_private_property_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_private_property_is_named() -> None:
     table = pairs(ASKED, RANKS)
-    with pytest.raises(InvalidLabels, match="no column 'score_a' for the feature score"):
-        read_pairs(table, features=("score",))
-    renamed = table.rename_columns({"label": "score_a"})
-    both = renamed.append_column("score_b", renamed["score_a"])
-    with pytest.raises(InvalidLabels, match="no column 'score_a' for the feature score"):
-        read_pairs(both, columns={"label": "score_a"}, features=("score",))
+    with pytest.raises(InvalidLabels, match="no column 'height_a' for the feature height"):
+        read_pairs(table, features=("height",))
+    renamed = table.rename_columns({"label": "height_a"})
+    both = renamed.append_column("height_b", renamed["height_a"])
+    with pytest.raises(InvalidLabels, match="no column 'height_a' for the feature height"):
+        read_pairs(both, columns={"label": "height_a"}, features=("height",))
 
 
 def test_unusable_rows_can_be_left_out_and_are_counted() -> None:
@@ -140,3 +138,37 @@ def test_unusable_rows_can_be_left_out_and_are_counted() -> None:
         read_pairs(bad)
     read = read_pairs(bad, skip_bad=True)
     assert read.skipped == 1 and len(read.rows) == len(ASKED) - 1
+
+
+def test_equal_properties_do_not_tell_which_side_was_chosen() -> None:
+    row = {"prompt": "p", "labeler_id": "u", "score_chosen": 2.0, "score_rejected": 2.0}
+    one = read_pairs(pl.DataFrame([row | {"chosen": "x", "rejected": "y"}]), features=("score",))
+    two = read_pairs(pl.DataFrame([row | {"chosen": "y", "rejected": "x"}]), features=("score",))
+    for read in (one, two):
+        assert not np.signbit(read.table["feature_score"].to_numpy()[0])
+
+
+def test_equal_texts_are_put_in_order_by_their_properties_not_by_their_place() -> None:
+    row = {"prompt": "p", "labeler_id": "u", "ranks": [1, 2, 3]}
+    one = row | {"responses": ["aa", "aa", "c"], "score": [1.0, 2.0, 5.0]}
+    two = row | {"responses": ["aa", "aa", "c"], "score": [2.0, 1.0, 5.0]}
+    first, second = (read_pairs(pl.DataFrame([r]), features=("score",)) for r in (one, two))
+    assert same(first, second)
+
+
+def test_rankings_are_told_apart_although_they_share_a_ranking_id() -> None:
+    table = rankings(ASKED, RANKS).append_column("ranking_id", pa.array(["all"] * len(ASKED)))
+    assert same(read_pairs(table), read_pairs(rankings(ASKED, RANKS)))
+
+
+def test_one_id_of_several_contents_is_refused() -> None:
+    table = pairs(ASKED, RANKS).append_column("item_id", pa.array(["one"] * len(ASKED)))
+    with pytest.raises(InvalidLabels, match="id 'one' stands for several contents"):
+        read_pairs(table)
+
+
+def test_pairs_have_the_ids_that_were_given() -> None:
+    ids = pa.array([f"item {i}" for i in ASKED.item])
+    read = read_pairs(pairs(ASKED, RANKS).append_column("item_id", ids))
+    prompts = read.table["prompt"].to_pylist()
+    assert [f"question {i[5:]}" for i in read.ids.to_pylist()] == prompts

@@ -91,6 +91,21 @@ def test_noise_that_drowns_the_model_is_reported(project: Project) -> None:
     assert "uninformative" in (release.path / "CARD.md").read_text()
 
 
+def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) -> None:
+    raw = survey(labelers=20)
+    lg.privatize(raw, project=project, **PRICE, max_labels_per_labeler=20)
+    used = overview.budget(project.state)["used"]
+    other = survey(labelers=20, seed=3).with_columns(prompt=pl.col("prompt") + "?")
+    with pytest.raises(LabelguardError, match="no label is left to release"):
+        lg.privatize(other, project=project, exhausted="drop", **PROPS)
+    assert overview.budget(project.state)["used"] == used
+
+
+def test_public_ties_that_are_to_be_kept_do_not_go_with_it(project: Project) -> None:
+    with pytest.raises(LabelguardError, match="ties half keeps ties as rows"):
+        lg.privatize(survey(), project=project, ties="half", tie_status_public=True, **PROPS)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

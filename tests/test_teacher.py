@@ -22,6 +22,7 @@ from labelguard.errors import (
     LabelguardError,
     LedgerError,
     PolicyError,
+    ProjectError,
 )
 from labelguard.mechanisms import statistic
 from labelguard.project import Project
@@ -361,11 +362,14 @@ def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
         ({"releases": 0}, "releases must be at least 1"),
         ({"components": 0}, "components must be at least 1"),
         ({"whitening": 0.3}, "whitening must be 0, 0.25 or 0.5"),
-        ({"ridge": 0}, "ridge must be above 0"),
+        ({"ridge": 0}, "ridge must be between 1e-12 and 1e12"),
+        ({"ridge": float("inf")}, "ridge must be between 1e-12 and 1e12"),
         ({"clip_quantile": 2}, "clip-quantile must be in"),
         ({"agreement": 0.4}, "agreement must be in"),
         ({"stages": 2}, "--stages does not go with --mechanism statistic"),
         ({"features": "columns:height"}, "no column 'height_a' for the feature height"),
+        ({"epsilon": 800.0}, "take a smaller epsilon"),
+        ({"delta": 1e-302}, "delta must be"),
         ({"epsilon": 1e6}, "asks for less noise than the grid can hold"),
         ({"features": "minilmm"}, "there are no features 'minilmm'"),
     ],
@@ -403,6 +407,100 @@ def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(projec
     with pytest.raises(InvalidLabels, match="no labeled pair differs in its features"):
         lg.privatize(more, project=project, **options)
     assert overview.budget(project.state)["used"] == before
+
+
+def test_rankings_under_one_ranking_id_have_the_full_sensitivity(project: Project) -> None:
+    from preferences import opinions, public, rankings
+
+    asked = public(labelers=3, per_labeler=12, items=12)
+    table = rankings(asked, opinions(len(asked), 1))
+    table = table.append_column("ranking_id", pa.array(["all"] * len(asked)))
+    options = TEACHER | {"features": "columns:score+length", "components": 4}
+    told = lg.privatize(table, project=project, **options).card["statistic"]
+    assert told["sensitivity"] == pytest.approx(2 * told["clip"])
+
+
+def test_further_pairs_are_known_by_content_whatever_their_ids(project: Project) -> None:
+    raw = survey(labelers=20)
+    ids = pl.col("prompt").str.replace("question", "item")
+    further = raw.drop("label", "labeler_id").with_columns(item_id=ids)
+    release = lg.privatize(raw, project=project, also=further, **TEACHER)
+    assert release.card["counts"]["further_pairs"] == 0
+    clashing = further.with_columns(item_id=pl.lit("one"))
+    with pytest.raises(InvalidLabels, match="stands for several contents"):
+        lg.privatize(raw, project=project, also=clashing, **TEACHER)
+    scored = lg.score(release, further)
+    assert set(scored["item_id"]) == set(further["item_id"])
+
+
+def test_further_pairs_have_the_columns_of_the_run_and_bad_ones_are_left_out(
+    project: Project,
+) -> None:
+    raw = survey(labelers=20).rename({"prompt": "question", "labeler_id": "worker"})
+    further = survey(labelers=1, items=203, seed=8).rename({"prompt": "question"})
+    bad = further.drop("label", "labeler_id").with_columns(
+        score_a=pl.when(pl.int_range(pl.len()) == 0).then(None).otherwise("score_a")
+    )
+    named = {"columns": {"prompt": "question", "labeler_id": "worker"}}
+    with pytest.raises(InvalidLabels, match="row 1: column of a feature"):
+        lg.privatize(raw, project=project, also=bad, **named, **TEACHER)
+    lg.privatize(raw, project=project, also=bad, bad_rows="quarantine", **named, **TEACHER)
+    same = raw.select("question", "score_a", "score_b", "length_a", "length_b").with_columns(
+        response_a=pl.lit("x"), response_b=pl.lit("x")
+    )
+    with pytest.raises(InvalidLabels, match="every row is bad or has identical sides"):
+        lg.privatize(raw, project=project, also=same, **named, **TEACHER)
+
+
+def test_a_window_takes_the_shape_of_its_sum(project: Project) -> None:
+    options = TEACHER | {"releases": 2}
+    lg.privatize(survey(), project=project, **options)
+    with pytest.raises(PolicyError, match="has ridge = 1; asked: 77"):
+        lg.privatize(survey(seed=3), project=project, **options | {"ridge": 77.0})
+
+
+def test_a_sum_that_lost_a_window_stops(project: Project) -> None:
+    options = TEACHER | {"releases": 2}
+    first = lg.privatize(survey(labelers=30), project=project, **options)
+    (project.released / first.id / "window.npz").unlink()
+    with pytest.raises(ProjectError, match=r"window.npz is missing; restore it"):
+        lg.privatize(survey(labelers=60), project=project, **options)
+
+
+def test_labels_of_an_unfinished_release_alone_make_no_release(project: Project) -> None:
+    raw = survey()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labelguard.methods.teacher.fit", None)
+        with pytest.raises(TypeError):
+            lg.privatize(raw, project=project, **TEACHER)
+    with pytest.raises(PolicyError, match="are in releases that are unfinished"):
+        lg.privatize(raw, project=project, **TEACHER | {"ridge": 2.0})
+    assert not lg.privatize(raw, project=project, **TEACHER).reused
+
+
+def test_a_finished_map_with_other_features_is_not_completed(project: Project) -> None:
+    raw = survey()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labelguard.methods.teacher.fit", None)
+        with pytest.raises(TypeError):
+            lg.privatize(raw, project=project, **TEACHER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labelguard.features._Columns.identity", lambda self: "another")
+        with pytest.raises(LedgerError, match="was begun with the features columns"):
+            lg.privatize(raw, project=project, **TEACHER)
+
+
+def test_what_a_crash_after_the_commit_left_is_destroyed_by_the_same_command(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = survey()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labelguard.keys.KeyRing.forget", None)
+        with pytest.raises(TypeError):
+            lg.privatize(raw, project=project, **TEACHER)
+    assert len(list((project.keys / "nonces").iterdir())) == 2
+    assert lg.privatize(raw, project=project, **TEACHER).reused
+    assert list((project.keys / "nonces").iterdir()) == []
 
 
 def test_one_labeler_with_very_many_labels_is_one_labeler(project: Project) -> None:

@@ -39,8 +39,11 @@ class Shape:
             raise PolicyError(f"components must be at least 1, found {self.components}")
         if self.whitening not in (0, 0.25, 0.5):
             raise PolicyError(f"whitening must be 0, 0.25 or 0.5, found {self.whitening}")
-        if not self.floor > 0 or not self.ridge > 0:
-            raise PolicyError("floor and ridge must be above 0")
+        for name in ("floor", "ridge"):
+            if not 1e-12 <= getattr(self, name) <= 1e12:
+                raise PolicyError(
+                    f"{name} must be between 1e-12 and 1e12, found {getattr(self, name):g}"
+                )
         if not 0 <= self.clip_quantile <= 1:
             raise PolicyError(f"clip-quantile must be in [0, 1], found {self.clip_quantile}")
 

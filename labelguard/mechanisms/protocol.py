@@ -28,6 +28,8 @@ class Job:
     keys: KeyRing
     ledger: Ledger
     policy: Policy
+    columns: Mapping[str, str]
+    skip_bad: bool
     again: bool
     workers: int
     progress: Callable[[str, float | None], None]

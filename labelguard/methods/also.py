@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from labelguard import segments
 from labelguard.block128 import Blocks
 from labelguard.errors import InvalidLabels
-from labelguard.labels import Reading
+from labelguard.labels import LAYOUTS, Reading
 from labelguard.mechanisms.protocol import Finished, Job
 from labelguard.methods.featured import FeatureOptions, column_features
 from labelguard.pairs import DistinctPairs, distinct_pairs
@@ -21,6 +21,9 @@ from labelguard.staging import Staged, StagingOptions, stage
 
 Score = Callable[[pa.Table], NDArray[np.float64]]
 """Probabilities that the first side is preferred, of a table of pairs."""
+
+
+_PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id")
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,14 @@ def read(options: FeatureOptions, job: Job, staged: Staged) -> Further | None:
     """Read the further pairs, without labels and labelers, if there are any."""
     if options.also is None:
         return None
-    reading = Reading(
-        job.project.columns, "item", column_features(options.features), labelled=False
-    )
+    columns = {role: name for role, name in job.columns.items() if role in _PUBLIC_CONTENT}
+    features = column_features(options.features)
+    reading = Reading(columns, "item", features, labelled=False)
     further = stage(
         options.also,
         job.project.work / "also",
         job.keys,
-        StagingOptions(reading, ""),
+        StagingOptions(reading, "", quarantine=job.skip_bad),
         lambda name, rows: job.progress(f"reading {name}: {rows:,} pairs", None),
     )
     if further.chat != staged.chat:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labelguard import block128, planning, segments
 from labelguard.accounting import gaussian
-from labelguard.errors import PolicyError
+from labelguard.errors import LedgerError, PolicyError
 from labelguard.features import PairFeatures, open_provider
 from labelguard.ledger import ReleaseRecord
 from labelguard.mechanisms import statistic
@@ -82,10 +82,21 @@ def design(
     first = Head.load(job.project.releases / first_release) if first_release else None
     pairs = distinct_pairs(staged)
     provider = _provider(job, options.features, first, pairs)
+    if recorded and recorded["identity"] != provider.identity():
+        raise LedgerError(
+            f"this release was begun with the features {recorded['identity']}; found "
+            f"{provider.identity()}; restore them and run the same command again"
+        )
     x = provider(pairs.table)
     rows = _new_rows(staged, plan, pairs.of_row)
+    if not len(rows) and first is None and not recorded:
+        raise PolicyError(
+            "no label of this input is new: all are in releases that are unfinished, or of "
+            "labelers who are exhausted; finish those releases by their own commands"
+        )
     multiplier = _noise_multiplier(job)
     if first is not None:
+        _check_shape(options, first)
         shape, coordinates = first.shape, first.basis
     else:
         shape = _shape(x, rows, multiplier, options, recorded, job)
@@ -118,6 +129,17 @@ def _provider(job: Job, spec: str, first: Head | None, pairs: DistinctPairs) -> 
             f"({first.identity}); found {provider.identity()}"
         )
     return provider
+
+
+def _check_shape(options: FeatureOptions, first: Head) -> None:
+    """A window takes the shape of the sum it joins."""
+    fixed = asdict(first.shape)
+    for name, value in options.given().items():
+        if value != fixed[name]:
+            raise PolicyError(
+                f"the sum that this window joins has {name.replace('_', '-')} = {fixed[name]:g}; "
+                f"asked: {value:g}; leave it out, or begin anew with --again"
+            )
 
 
 def _noise_multiplier(job: Job) -> float:
@@ -178,7 +200,8 @@ def _new_rows(staged: Staged, plan: Plan, of_row: NDArray[np.intp]) -> Rows:
         pairs.append(of_row[row])
         units.append(plan.bucket_units[bucket].start + new.unit)
         if staged.pairs_of_rankings:
-            groups.append(segments.blocks(table, "group")[new.index])
+            # Not by ranking_id, which may be one for several rankings.
+            groups.append(segments.blocks(table, "item")[new.index])
             sizes.append(segments.column(table, "size")[new.index].astype(np.int64))
     unit = np.concatenate(units).astype(np.intp)
     ranking = size = None
@@ -215,8 +238,9 @@ def _check_discretisation(job: Job, multiplier: float, components: int) -> None:
         )
     spent = gaussian.discretisation_delta(policy.epsilon, components, ratio, policy.releases)
     if spent > policy.delta * DISCRETISATION_SHARE:
+        least = spent / DISCRETISATION_SHARE
         raise PolicyError(
             f"delta {policy.delta:g} is too small for noise on a grid with {components} "
-            f"components at epsilon {policy.epsilon:g}; it must be at least "
-            f"{spent / DISCRETISATION_SHARE:.1g}"
+            f"components at epsilon {policy.epsilon:g}; "
+            + (f"it must be at least {least:.1g}" if least < 0.01 else "take a smaller epsilon")
         )

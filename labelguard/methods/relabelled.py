@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from labelguard import segments
 from labelguard._files import publish_directory, write_atomically
-from labelguard.errors import PolicyError
+from labelguard.errors import LabelguardError, LedgerError, PolicyError
 from labelguard.features import PairFeatures, open_provider
 from labelguard.labels import LABEL_TIE
 from labelguard.learners import HeadLearner, HeadScorer, Learner
@@ -113,7 +113,16 @@ class Relabelling(RandomizedResponse):
         self, job: Job, staged: Staged, plan: Plan, recorded: Mapping[str, Any] | None
     ) -> dict[str, Any]:
         """Features of the public pairs, or whatever the learner takes of them."""
+        if job.policy.ties == "half":
+            raise PolicyError(
+                "--ties half keeps ties as rows without a preference, and props labels every row; "
+                "use --ties drop"
+            )
+        if not plan.rows:
+            raise PolicyError("no label is left to release: all labelers are exhausted")
         pairs = distinct_pairs(staged)
+        if self.options.learner != "head" and self.options.also is not None:
+            raise PolicyError("--also goes with --learner head only")
         if self.options.learner != "head":
             learner, inputs = _factory(self.options.learner)(pairs.table)
             self._prepared = _Prepared(pairs, learner, inputs)
@@ -121,6 +130,11 @@ class Relabelling(RandomizedResponse):
         provider = open_provider(self.options.features)
         provider.report_to(job.progress)
         provider.fit(pairs.table)
+        if recorded and recorded["identity"] != provider.identity():
+            raise LedgerError(
+                f"this release was begun with the features {recorded['identity']}; found "
+                f"{provider.identity()}; restore them and run the same command again"
+            )
         x = provider(pairs.table)
         shape = Shape(**asdict(_DEFAULT_SHAPE) | self.options.given())
         axes = basis(spectrum(x), shape)
@@ -175,11 +189,16 @@ class Relabelling(RandomizedResponse):
             combine=self.options.combine,
             finished=saved,
         )
-        for number, result in enumerate(stages):
-            job.progress(f"stage {number + 1} of {self.options.stages}", None)
-            if number >= len(saved):
-                write_atomically(_stage_path(directory, number), _saved(result))
-            results.append(result)
+        try:
+            for number, result in enumerate(stages):
+                job.progress(f"stage {number + 1} of {self.options.stages}", None)
+                if number >= len(saved):
+                    write_atomically(_stage_path(directory, number), _saved(result))
+                results.append(result)
+        except ArithmeticError as error:
+            raise LabelguardError(
+                f"a head cannot be fitted ({error}); take a larger ridge"
+            ) from None
         return results
 
     def _card(self, reports: list[StageReport]) -> dict[str, Any]:
