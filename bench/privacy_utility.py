@@ -28,7 +28,7 @@ from utility.datasets import SPECS, Dataset, Problem, Spec, load, split
 from utility.figures import draw
 from utility.mechanisms import MECHANISMS, NOT_RELEASED, SWEEP, WITHOUT_BUDGET, Outcome
 from utility.meter import metered
-from utility.results import Record, Results, Run, Setting, Store
+from utility.results import Record, Results, Run, Setting, Store, code_version
 from utility.targets import TIES_INSIDE, checks
 
 from labelguard import heads
@@ -109,6 +109,7 @@ def _record(run: Run, problem: Problem) -> Record:
         "epsilon": run.epsilon,
         "delta": run.delta,
         "seed": run.seed,
+        "code": code_version(),
         **_measures(problem, outcome),
         "seconds": round(seconds, 3),
         "peak_mb": round(megabytes, 1),

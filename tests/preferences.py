@@ -62,10 +62,10 @@ def pairs(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> 
         "prompt": [f"question {i}" for i in asked.item],
         "response_a": [f"first answer to {i}" for i in asked.item],
         "response_b": [f"another answer to {i}" for i in asked.item],
-        "score_a": [SCORES[i % 3] for i in asked.item],
-        "score_b": [SCORES[i % 2] for i in asked.item],
         "label": pa.array(np.where(tie, 0, value).astype(np.int8), mask=tie),
         "tie": tie,
+        "score_a": [SCORES[i % 3] for i in asked.item],
+        "score_b": [SCORES[i % 2] for i in asked.item],
     }
     return pa.table(columns | _who(asked, labelers))
 
@@ -81,9 +81,9 @@ def chosen(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) ->
         "prompt": [f"question {i}" for i in asked.item],
         "chosen": [side[0] for side in sides],
         "rejected": [side[1] for side in sides],
+        "tie": value == 0.5,
         "score_chosen": [score[0] for score in scores],
         "score_rejected": [score[1] for score in scores],
-        "tie": value == 0.5,
     }
     return pa.table(columns | _who(asked, labelers))
 
@@ -93,8 +93,8 @@ def rankings(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) 
     columns = {
         "prompt": [f"question {i}" for i in asked.item],
         "responses": [[f"{word} answer to {i}" for word in WORDS] for i in asked.item],
-        "score": [[SCORES[i % 3], SCORES[i % 2], 0.25] for i in asked.item],
         "ranks": ranks.tolist(),
+        "score": [[SCORES[i % 3], SCORES[i % 2], 0.25] for i in asked.item],
     }
     return pa.table(columns | _who(asked, labelers))
 

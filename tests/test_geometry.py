@@ -97,8 +97,8 @@ def test_features_may_be_very_small_or_large(size: float) -> None:
     [
         ({"components": 0}, "components must be at least 1, found 0"),
         ({"whitening": 0.3}, "whitening must be 0, 0.25 or 0.5, found 0.3"),
-        ({"floor": 0.0}, "floor and ridge must be above 0"),
-        ({"ridge": math.nan}, "floor and ridge must be above 0"),
+        ({"floor": 0.0}, "must be between 1e-12 and 1e12"),
+        ({"ridge": math.nan}, "must be between 1e-12 and 1e12"),
         ({"clip_quantile": 1.1}, r"clip-quantile must be in \[0, 1\], found 1.1"),
         ({"clip_quantile": math.nan}, "clip-quantile must be in"),
     ],

@@ -16,7 +16,7 @@ from labelguard.errors import InvalidLabels, PolicyError
 
 Floats = NDArray[np.float64]
 
-_CHUNK_BYTES = 64 << 20
+_CHUNK_BYTES = 4 << 20  # stays in cache
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ STEP_BITS = 30
 SLACK = 1 + 1e-9
 """Covers double-precision rounding of norms and sums."""
 
-_CHUNK = 1 << 15
+_CHUNK = 1 << 10  # rows at a time: stays in cache
 
 Floats = NDArray[np.float64]
 
