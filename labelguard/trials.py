@@ -165,7 +165,8 @@ class Trial:
         half = np.bincount(rows.pair, draw.half, len(world.z))[seen]
         strict = np.bincount(rows.pair, np.abs(draw.half), len(world.z))[seen]
         fresh = world.seen_weight @ draw.strict[seen]
-        self._own = (weight * half / (2 * (weight @ strict))).astype(np.float32)
+        strict_labels = max(float(weight @ strict), 1e-12)  # all simulated labels may be ties
+        self._own = (weight * half / (2 * strict_labels)).astype(np.float32)
         self._fresh = (world.seen_weight * draw.gain[seen] / fresh).astype(np.float32)
         self._clipped: Floats | None = None
 

@@ -396,5 +396,7 @@ def check_budgets(epsilons: Sequence[float], delta: float) -> None:
     for epsilon in epsilons:
         if not (math.isfinite(epsilon) and epsilon > 0):
             raise PolicyError(f"epsilon must be finite and above 0, found {epsilon}")
-    if not 0 < delta < 1:
-        raise PolicyError(f"delta must be above 0 and below 1, found {delta}")
+    if not gaussian.SMALLEST_DELTA <= delta < 1:
+        raise PolicyError(
+            f"delta must be at least {gaussian.SMALLEST_DELTA:g} and below 1, found {delta}"
+        )

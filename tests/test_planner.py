@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -136,7 +137,7 @@ def test_too_few_labelers_are_told_which_epsilon_would_serve(tmp_path: Path) -> 
         (("--epsilons", "1,two"), "--epsilons expects numbers like .5,1,3, found '1,two'"),
         (("--epsilons", ","), "expected at least one epsilon"),
         (("--epsilons", "-1"), "epsilon must be finite and above 0, found -1.0"),
-        (("--delta", "0"), "delta must be above 0 and below 1, found 0.0"),
+        (("--delta", "0"), "delta must be at least 1e-300 and below 1, found 0.0"),
         (("--agreement", "0.4"), "agreement must be between 0.55 and 0.9, found 0.4"),
         (("--max-labels-per-labeler", "0"), "max-labels-per-labeler must be at least 1, found 0"),
         (("--features", "nothing"), "there are no features 'nothing'"),
@@ -156,3 +157,10 @@ def test_what_cannot_be_planned_is_refused_in_one_line(
 def test_options_are_checked_before_anything_is_read() -> None:
     with pytest.raises(PolicyError, match="unit must be labeler or item"):
         PlanOptions(unit="team")
+
+
+def test_a_single_row_is_forecast_too(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text("prompt,response_a,response_b,labeler_id\np,aa,bbb,u\n", encoding="utf-8")
+    found = planner.plan(str(path), PlanOptions(epsilons=(1.0,), features="length"))
+    assert all(math.isfinite(forecast.label_error.mean) for forecast in found.forecasts)

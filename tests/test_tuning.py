@@ -210,7 +210,7 @@ def test_a_prior_outside_its_range_is_refused(options: dict[str, float], message
         ([], 1e-5, "at least one epsilon"),
         ([1, 0], 1e-5, "epsilon must be finite and above 0, found 0"),
         ([math.inf], 1e-5, "epsilon must be finite"),
-        ([1], 0, "delta must be above 0 and below 1, found 0"),
+        ([1], 0, "delta must be at least 1e-300 and below 1, found 0"),
     ],
 )
 def test_a_budget_that_no_mechanism_has_is_refused(
