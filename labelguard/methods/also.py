@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +70,39 @@ def label(
             probability = score(further.pairs.table.take(pa.array(new)))
             append(outcomes, rows, keys, further.pairs.items[new], probability)
     return replace(finished, also=further.staged, also_outcomes=directory, also_rows=len(rows))
+
+
+Options = TypeVar("Options", bound=FeatureOptions)
+
+
+class Featured(Generic[Options]):
+    """What mechanisms with features share: their options, and further pairs to label."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._further: Further | None = None
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Numeric columns named by the features."""
+        return column_features(self.options.features)
+
+    def settings(self) -> dict[str, Any]:
+        """What was asked for; the further pairs are told by their digest."""
+        return self.options.settings()
+
+    def read(self, job: Job, staged: Staged) -> bytes:
+        """Read the further pairs, if any; their digest."""
+        self._further = read(self.options, job, staged)
+        return self._further.staged.public_digest if self._further else b""
+
+    def with_further(
+        self, labeled: DistinctPairs, job: Job, score: Score, finished: Finished
+    ) -> Finished:
+        """The release with the further pairs labeled too, if there are any."""
+        if self._further is None:
+            return finished
+        return label(self._further, labeled, job, score, finished)
 
 
 def append(

@@ -30,7 +30,7 @@ from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.protocol import Finished, Job
 from labelguard.mechanisms.relabelling import ReleasedLabels, StageReport, StageResult
 from labelguard.methods import also
-from labelguard.methods.featured import FeatureOptions, column_features
+from labelguard.methods.featured import FeatureOptions
 from labelguard.methods.randomized import RandomizedResponse, randomized_card
 from labelguard.pairs import DistinctPairs, distinct_pairs
 from labelguard.planning import Plan
@@ -84,30 +84,15 @@ class _Prepared:
     basis: Basis | None = None
 
 
-class Relabelling(RandomizedResponse):
+class Relabelling(also.Featured[PropsOptions], RandomizedResponse):
     """PROPS; `labelguard.mechanisms.props` has its mathematics."""
 
     name = "props"
     version = 1
 
     def __init__(self, options: PropsOptions) -> None:
-        self.options = options
-        self._further: also.Further | None = None
+        super().__init__(options)
         self._prepared: _Prepared | None = None
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Numeric columns named by the features."""
-        return column_features(self.options.features)
-
-    def settings(self) -> dict[str, Any]:
-        """Features, stages, and which further pairs are to be labeled."""
-        return self.options.settings()
-
-    def read(self, job: Job, staged: Staged) -> bytes:
-        """The further pairs, if any."""
-        self._further = also.read(self.options, job, staged)
-        return self._further.staged.public_digest if self._further else b""
 
     def prepare(
         self, job: Job, staged: Staged, plan: Plan, recorded: Mapping[str, Any] | None
@@ -161,12 +146,9 @@ class Relabelling(RandomizedResponse):
         if head is None:
             return finished
         finished = Finished(card, {FILE: head.to_bytes()})
-        if self._further is None:
-            return finished
         provider = prepared.features
         assert provider is not None
-        return also.label(
-            self._further,
+        return self.with_further(
             prepared.pairs,
             job,
             lambda pairs: head.probability(provider(pairs)),

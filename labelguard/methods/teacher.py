@@ -25,7 +25,7 @@ from labelguard.mechanisms import statistic
 from labelguard.mechanisms.protocol import Finished, Job
 from labelguard.methods import also
 from labelguard.methods.design import Design, committed, design, selected
-from labelguard.methods.featured import FeatureOptions, column_features
+from labelguard.methods.featured import FeatureOptions
 from labelguard.planning import Plan
 from labelguard.policy import Priced
 from labelguard.released_head import FILE, Head, Window, fit
@@ -35,7 +35,7 @@ from labelguard.staging import Staged
 _WINDOW = "window.npz"
 
 
-class Teacher:
+class Teacher(also.Featured[FeatureOptions]):
     """The statistic release; `labelguard.mechanisms.statistic` has its mathematics."""
 
     name = statistic.NAME
@@ -43,23 +43,8 @@ class Teacher:
     priced: Priced = "statistic"
 
     def __init__(self, options: FeatureOptions) -> None:
-        self.options = options
+        super().__init__(options)
         self._design: Design | None = None
-        self._further: also.Further | None = None
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Numeric columns named by the features."""
-        return column_features(self.options.features)
-
-    def settings(self) -> dict[str, Any]:
-        """Features, given parameters, and which further pairs are to be labeled."""
-        return self.options.settings()
-
-    def read(self, job: Job, staged: Staged) -> bytes:
-        """The further pairs, if any."""
-        self._further = also.read(self.options, job, staged)
-        return self._further.staged.public_digest if self._further else b""
 
     def prepare(
         self, job: Job, staged: Staged, plan: Plan, recorded: Mapping[str, Any] | None
@@ -161,10 +146,7 @@ class Teacher:
                 chosen = probability[design.pairs.of_row[row.astype(np.intp)]]
                 also.append(outcomes, row, rows.key, items, chosen)
         finished = Finished(self._card(job, grant, windows), {FILE: head.to_bytes()})
-        if self._further is None:
-            return finished
-        return also.label(
-            self._further,
+        return self.with_further(
             design.pairs,
             job,
             lambda pairs: head.probability(design.provider(pairs)),
