@@ -24,7 +24,7 @@ from labelguard.audit.randomized_response import audit_randomized_response
 from labelguard.audit.statistic import audit_statistic
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Grid
-from labelguard.policy import Policy
+from labelguard.policy import Policy, Priced
 
 EPSILONS = (1.0, 3.0)
 DELTA = 1e-5
@@ -57,9 +57,9 @@ def _audit(mechanism: str, epsilon: float, runs: int, pipeline_runs: int) -> Aud
     return audit_statistic(epsilon, DELTA, runs=runs, components=1, pipeline_runs=pipeline_runs)
 
 
-def _prices(policy: Policy, bounds: NDArray[np.int64]) -> dict[int, int]:
-    found = prices(policy, bounds)
-    if policy.mechanism == "statistic":
+def _prices(policy: Policy, event: Priced, bounds: NDArray[np.int64]) -> dict[int, int]:
+    found = prices(policy, event, bounds)
+    if event == "statistic":
         return found
     return {k: rr.threshold(rr.epsilon0_of(price) / TOO_SMALL) for k, price in found.items()}
 

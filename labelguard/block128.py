@@ -6,11 +6,13 @@ bytes, and DuckDB, Polars and numpy can sort and join them without touching stri
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Blocks: TypeAlias = NDArray[np.uint64]
 """Shape (n, 2), native uint64: high half, low half."""
@@ -37,6 +39,8 @@ _DIGITS = np.frombuffer(b"".join(b"%04x" % value for value in range(1 << 16)), d
 
 def hexadecimal(blocks: Blocks) -> pa.StringArray:
     """All rows as strings of 32 hexadecimal digits."""
+    import pyarrow as pa
+
     digits = _DIGITS[np.frombuffer(to_bytes(blocks), dtype=">u2")]
     offsets = np.arange(len(blocks) + 1, dtype=np.int32) * 32
     return pa.StringArray.from_buffers(len(blocks), pa.py_buffer(offsets), pa.py_buffer(digits))

@@ -8,7 +8,7 @@
 - the responses of an item are sorted by these encodings, whatever order they came in, and the
   label is mapped along: nothing later can depend on which side was preferred;
 - an item's digest is SHA-256 of the encoded prompt and the sorted encoded responses, or of the
-  given item id.
+  given item id; where several questions are asked about a pair, SHA-256 of the question and that.
 
 Nothing is normalised: two texts are one item only if their bytes are equal. The encoding of a
 value does not depend on the type of its column, which other rows may have decided.
@@ -24,6 +24,7 @@ from duckdb.sqltypes import DuckDBPyType
 
 ITEM_TAG = "labelguard/item/1:"
 ID_TAG = "labelguard/id/1:"
+QUESTION_TAG = "labelguard/question/1:"
 GROUP_TAG = "labelguard/ranking/1:"
 
 Shape: TypeAlias = "str | list[Shape] | dict[str, Shape] | None"
@@ -142,6 +143,20 @@ def item_digest(encoded_prompt: str, sorted_responses: str) -> str:
 def id_digest(tag: str, expression: str) -> str:
     """SQL for the 32-byte digest of a given identifier (a VARCHAR expression)."""
     return f"unhex(sha256('{tag}' || 't' || strlen({expression}) || ':' || {expression}))"
+
+
+def question_digest(question: str, digest: str) -> str:
+    """SQL for the 32-byte digest of an item under a question (a VARCHAR expression), from SQL of
+    the item's own.
+    """
+    asked = f"concat('{QUESTION_TAG}', 't', strlen({question}), ':', {question})"
+    return f"unhex(sha256(encode({asked}) || {digest}))"
+
+
+def id_under_question(item_id: str, question: str) -> str:
+    """SQL for the name of a given item under a question (VARCHAR expressions): `ID#QUESTION`."""
+    parts = (f"replace(replace({x}, '%', '%25'), '#', '%23')" for x in (item_id, question))
+    return f"({' || chr(35) || '.join(parts)})"
 
 
 def _shape(kind: DuckDBPyType) -> Shape:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.policy import Policy, Priced
+
 NOT_PROTECTED = (
     "who labelled what, when and how much",
     "which annotations were skipped or discarded (they are not part of the input)",
@@ -25,6 +27,14 @@ LINKABLE = (
     "between labelers (bounds are rounded up to 8, 16, 32, … to blur this)"
 )
 TIE_STATUS_PUBLIC = "which labels are ties (declared public with --tie-status-public)"
+
+
+def together(policy: Policy, event: Priced) -> str:
+    """With what else an event is priced, for the line on accounting; empty if alone."""
+    names = {"rr": "randomized label", "statistic": "statistic release"}
+    others = [a for a in policy.allowances if a.event != event]
+    parts = [counted(other.places or 0, names[other.event]) for other in others]
+    return f", priced together with {' and '.join(parts)} per {policy.unit}" if parts else ""
 
 
 def not_protected(tie_status_public: bool) -> list[str]:
@@ -132,7 +142,7 @@ Preference pairs whose labels were privatized by labelguard {card["labelguard"]}
 **Guarantee.** Mechanism `{card["mechanism"]}`: every {privacy["unit"]} is protected with
 {budget_of(privacy)} under adjacency `{privacy["adjacency"]}`: all labels of one
 {privacy["unit"]} may change. The bound holds for everything the project releases under this
-policy, over its lifetime, against anyone without the project's keys.
+policy, against anyone without the project's keys.{_lifetime(privacy)}
 
 Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
 {privacy["skip_status"]}.
@@ -147,6 +157,14 @@ Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
 
 {limits}
 """
+
+
+def _lifetime(privacy: Mapping[str, Any]) -> str:
+    """The total over several policies, where there were others before."""
+    if "lifetime" not in privacy:
+        return ""
+    total = privacy["lifetime"]
+    return f" With the policies before it: {budget_of(total)} over the project's lifetime."
 
 
 def _facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

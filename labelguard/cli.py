@@ -10,8 +10,12 @@ import click
 
 import labelguard
 from labelguard.audit.commands import audit
+from labelguard.cli_budget import budget
+from labelguard.cli_labeler import labeler
 from labelguard.cli_options import HELP, json_option, project_option
+from labelguard.cli_policy import policy
 from labelguard.cli_privatize import privatize, score
+from labelguard.cli_project import project
 from labelguard.errors import LabelguardError
 
 
@@ -80,6 +84,10 @@ def init(directory: Path) -> None:
 main.add_command(privatize)
 main.add_command(score)
 main.add_command(audit)
+main.add_command(policy)
+main.add_command(budget)
+main.add_command(labeler)
+main.add_command(project)
 
 
 @main.group(short_help="What a mechanism costs, before anything is spent.")
@@ -124,74 +132,6 @@ def account_statistic(epsilon: float, delta: float, releases: int, as_json: bool
 
 
 @main.group()
-def budget() -> None:
-    """What labelers have spent, and what is left."""
-
-
-@budget.command("show")
-@project_option
-@json_option
-def budget_show(project: Path | None, as_json: bool) -> None:
-    """The policy, and how many places are used and left.
-
-    \b
-    Example:
-      labelguard budget show
-    """
-    from labelguard import overview, render
-
-    render.budget(overview.budget(project), as_json=as_json)
-
-
-@budget.command("labeler", short_help="What one labeler has spent, and what is left.")
-@click.argument("labeler_id")
-@project_option
-@json_option
-def budget_labeler(labeler_id: str, project: Path | None, as_json: bool) -> None:
-    """What one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
-
-    \b
-    Example:
-      labelguard budget labeler physician-0000
-    """
-    from labelguard import overview, render
-
-    render.labeler(overview.labeler(labeler_id, project), as_json=as_json)
-
-
-@budget.command("journal", short_help="Everything that was charged and committed.")
-@project_option
-@json_option
-def budget_journal(project: Path | None, as_json: bool) -> None:
-    """Everything that was charged, computed, committed or given back.
-
-    \b
-    Example:
-      labelguard budget journal
-    """
-    from labelguard import overview, render
-
-    render.journal(overview.journal(project), as_json=as_json)
-
-
-@budget.command("verify", short_help="Whether journal, charges and releases hold.")
-@project_option
-@json_option
-def budget_verify(project: Path | None, as_json: bool) -> None:
-    """Recompute the journal's chain, the sums of charges and the releases' hashes.
-
-    Names the first thing that does not hold and ends with exit code 1.
-
-    \b
-    Example:
-      labelguard budget verify
-    """
-    from labelguard import overview, render
-
-    render.verdict(overview.verify(project), as_json=as_json)
-
-
-@main.group()
 def release() -> None:
     """The releases of a project."""
 
@@ -225,6 +165,25 @@ def release_show(release_id: str | None, project: Path | None, as_json: bool) ->
     from labelguard import overview, render
 
     render.card(overview.card(release_id, project), as_json=as_json)
+
+
+@release.command("abandon", short_help="Give up an unfinished release; it stays charged.")
+@click.argument("release_id")
+@project_option
+@json_option
+def release_abandon(release_id: str, project: Path | None, as_json: bool) -> None:
+    """Give up a release that was begun and never finished. What it charged stays charged.
+
+    Only for a release whose command cannot be run again; the secrets kept for it are destroyed.
+
+    \b
+    Example:
+      labelguard release abandon r0002
+    """
+    from labelguard import render
+    from labelguard.abandoning import abandon
+
+    render.abandoned(abandon(release_id, project), as_json=as_json)
 
 
 @release.command("verify", short_help="Whether files are what was committed.")

@@ -19,8 +19,8 @@ from labelguard.cli_options import json_option, project_option
     show_default=True,
     help="How labels are privatized; auto follows `labelguard plan`.",
 )
-@click.option("--epsilon", type=float, required=True, help="ε of each labeler, over the project.")
-@click.option("--delta", type=float, required=True, help="δ of each labeler, over the project.")
+@click.option("--epsilon", type=float, help="ε of each labeler; default: as the policy has it.")
+@click.option("--delta", type=float, help="δ of each labeler; default: as the policy has it.")
 @click.option(
     "--max-labels-per-labeler",
     type=int,
@@ -65,9 +65,16 @@ from labelguard.cli_options import json_option, project_option
     help="Names of your columns, for example labeler_id=worker,prompt=question.",
 )
 @click.option(
+    "--question",
+    metavar="NAME",
+    help="What was asked about every pair; answers to several questions about one pair are "
+    "several labels.",
+)
+@click.option(
     "--unit",
-    type=click.Choice(["labeler", "item"]),
-    help="What is protected as a whole: all labels of a labeler (default), or single labels.",
+    type=click.Choice(["labeler", "item", "group"]),
+    help="What is protected as a whole: all labels of a labeler (default), single labels, or all "
+    "labels of a group of labelers (`policy groups`).",
 )
 @click.option(
     "--releases",
@@ -136,7 +143,8 @@ def privatize(
       prompt, response_a, response_b, label[, tie]
       prompt, responses, ranks
 
-    The first run fixes the project's policy. Running the same command again returns the same
+    The first run fixes the project's policy, unless one was made before (`labelguard policy`).
+    Running the same command again returns the same
     release; labels that were released before cost nothing in any later one.
 
     \b

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
 
-from labelguard.errors import LedgerError
+from labelguard.errors import LedgerError, ProjectBusy
 
 
 def connect(url: str) -> sa.Engine:
@@ -56,11 +57,11 @@ def translated(engine: sa.Engine) -> Iterator[None]:
     """The database's errors as ours, without passwords."""
     try:
         yield
-    except sa.exc.IntegrityError:
-        raise LedgerError(
-            "a charge would exceed a labeler's allowance; nothing was written"
-        ) from None
-    except sa.exc.SQLAlchemyError as error:
+    except (sa.exc.SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:  # COPY's own, too
+        if isinstance(error, sa.exc.IntegrityError) and "allowance" in str(error.orig):
+            raise LedgerError(
+                "a charge would exceed a labeler's allowance; nothing was written"
+            ) from None
         cause = str(getattr(error, "orig", None) or error).splitlines()[0]
         for secret in (engine.url.password, *engine.url.query.values()):
             cause = cause.replace(str(secret), "***") if secret else cause
@@ -72,3 +73,44 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
     """One transaction that writes."""
     with translated(engine), engine.execution_options(writing=True).begin() as connection:
         yield connection
+
+
+def check_pages(connection: sa.Connection, place: str) -> None:
+    """Raise `LedgerError` if pages of an SQLite file are damaged (PostgreSQL looks by itself)."""
+    if connection.dialect.name == "sqlite":
+        found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        if found != "ok":
+            raise LedgerError(f"the ledger at {place} is damaged; put the newest copy back")
+
+
+@contextlib.contextmanager
+def exclusive(engine: sa.Engine, name: str) -> Iterator[None]:
+    """Hold a PostgreSQL ledger against jobs on other machines; a second one is `ProjectBusy`.
+
+    The lock ends with its connection. A job that lost it may go on until its next transaction,
+    which checks the epoch. An SQLite ledger is guarded by the project's file lock.
+    """
+    if engine.dialect.name != "postgresql":
+        yield
+        return
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+    with translated(engine):
+        connection = engine.connect()
+    try:
+        with translated(engine):
+            held = connection.scalar(sa.select(sa.func.pg_try_advisory_lock(number)))
+            connection.commit()
+        if not held:
+            raise ProjectBusy(
+                f"another labelguard job works with {place(engine.url)}; "
+                "run this again when it is done"
+            )
+        try:
+            yield
+        finally:  # at once: the server may notice late that a session has ended
+            with contextlib.suppress(sa.exc.SQLAlchemyError):
+                connection.scalar(sa.select(sa.func.pg_advisory_unlock(number)))
+                connection.commit()
+    finally:
+        connection.invalidate()  # the server frees the lock with the session
+        connection.close()

@@ -79,7 +79,9 @@ def _accounting() -> str:
 
 
 def _project_checks(project: Path | None) -> list[Check]:
+    from labelguard.groups import Groups
     from labelguard.overview import open_ledger, verify
+    from labelguard.planning import salted
     from labelguard.project import find
 
     try:
@@ -95,7 +97,8 @@ def _project_checks(project: Path | None) -> list[Check]:
 
     def keys() -> str:
         _, ring, ledger = open_ledger(home.state)
-        ring.require_salts(ledger.labelers().labelers)
+        people, gone = Groups(*ledger.members()), ledger.tombstones()
+        ring.require_salts(salted(ring, ledger.charged(), people, gone))
         return f"{home.keys}: present, private, and those of the ledger"
 
     def ledger() -> str:

@@ -7,24 +7,31 @@ regenerated: a new key would draw new coins for old labels and reveal them.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import secrets
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from labelguard import block128
-from labelguard._files import write_atomically
+from labelguard._files import fsync_path, write_atomically
 from labelguard.block128 import Blocks
 from labelguard.errors import KeyProblem
 from labelguard.prf import Prf, derive_key
+from labelguard.pseudonyms import Pseudonyms
 
 _KEY_HEADER = b"labelguard project key v1\n"
 _SALTS_HEADER = b"labelguard salts v1\n"
 _NONCE_HEADER = b"labelguard nonce v1\n"
+_PSEUDONYMS_HEADER = b"labelguard pseudonyms v1\n"
 _SUM_HEADER = b"labelguard sum v1\n"
+
+KEY_FILES = ("project.key", "salts", "pseudonyms")
+"""What must be kept for as long as the project lives."""
 
 
 def random_bytes(count: int) -> bytes:
@@ -67,9 +74,38 @@ class KeyRing:
         """HMAC-SHA256 of `data` under the key for `purpose`."""
         return hmac.digest(derive_key(self._secret, purpose), data, "sha256")
 
-    def coin_prf(self) -> Prf:
-        """The function of (salt, item, what is drawn) that every coin and row key comes from."""
-        return Prf(derive_key(self._secret, "coin"), 3)
+    def verify(self, purpose: str, data: bytes, tag: bytes) -> bool:
+        """Whether `tag` is the `mac` of `data`."""
+        return hmac.compare_digest(self.mac(purpose, data), tag)
+
+    def pseudonyms(self, fingerprint: str | None = None) -> Pseudonyms:
+        """How the ledger names labelers: as it always did, or by the secret of the last change.
+
+        `fingerprint` is what the ledger says of that secret: a change that reached the ledger, but
+        crashed before it was completed here, is completed.
+        """
+        path, waiting = self._directory / "pseudonyms", self._directory / "pseudonyms.new"
+        following = _naming(waiting) if fingerprint and waiting.exists() else None
+        if following and following.fingerprint == fingerprint:
+            with contextlib.suppress(FileNotFoundError):  # somebody else has just done it
+                waiting.replace(path)
+                fsync_path(self._directory)
+            return following
+        return _naming(path) if path.exists() else Pseudonyms()
+
+    def prepare_pseudonyms(self) -> Pseudonyms:
+        """Names under a fresh secret, kept beside the present one until the ledger has them."""
+        path = self._directory / "pseudonyms.new"
+        write_atomically(path, _PSEUDONYMS_HEADER + random_bytes(32), mode=0o600)
+        return _naming(path)
+
+    def coin_prf(self, lineage: str = "") -> Prf:
+        """The function of (salt, item, what is drawn) that coins and row keys come from.
+
+        Coins of a project that was restored come from one of its own (see `labelguard.lineage`);
+        row keys never change.
+        """
+        return Prf(derive_key(self._secret, f"coin/{lineage}" if lineage else "coin"), 3)
 
     def labeler_keys(self, namespace: str, labeler_ids: Iterable[str]) -> Blocks:
         """Pseudonyms of labelers: keyed hashes of (namespace, id), shape (n, 2)."""
@@ -131,6 +167,21 @@ class KeyRing:
         self._stored = len(self._labelers)
         self._unsaved = False
 
+    def destroy_salts(self, labelers: Blocks) -> int:
+        """Forget the salts of labelers who leave, on disk too; how many there were.
+
+        Then nobody can undo their coins or find their rows in the private map, not even with the
+        project key. The file is replaced as a whole: copies of it, and what the medium keeps of
+        blocks no longer in use, are beyond this program.
+        """
+        stays = block128.positions(block128.unique(labelers)[0], self._labelers) < 0
+        gone = int((~stays).sum())
+        if gone:
+            self._labelers, self._wrapped = self._labelers[stays], self._wrapped[stays]
+            self._unsaved = True
+            self.save()
+        return gone
+
     def nonce(self, release_id: str) -> bytes:
         """The secret that the noise of a release comes from: drawn once, kept until `forget`."""
         path = self._directory / "nonces" / release_id
@@ -157,6 +208,27 @@ class KeyRing:
         for name in (f"{release_id}.sum", release_id):
             (self._directory / "nonces" / name).unlink(missing_ok=True)
 
+    def forget_all(self) -> None:
+        """Destroy every nonce, and what was kept with them: no release can be resumed."""
+        shutil.rmtree(self._directory / "nonces", ignore_errors=True)
+
+    def secrets(self) -> dict[str, bytes]:
+        """The files that a backup of the keys is made of; never nonces, which serve once."""
+        paths = [self._directory / name for name in KEY_FILES]
+        return {path.name: path.read_bytes() for path in paths if path.exists()}
+
+    @classmethod
+    def install(cls, directory: Path, files: Mapping[str, bytes]) -> KeyRing:
+        """Put `secrets` of another directory into one without a project key, or with the same."""
+        path = directory / "project.key"
+        if path.exists() and path.read_bytes() != files["project.key"]:
+            raise KeyProblem(f"{path} exists already; keys are never replaced")
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in reversed(KEY_FILES):  # the project key last: it makes the directory count
+            if name in files:
+                write_atomically(directory / name, files[name], mode=0o600)
+        return cls(directory)
+
     def _read_salts(self) -> tuple[Blocks, Blocks]:
         path = self._directory / "salts"
         if not path.exists():
@@ -167,6 +239,10 @@ class KeyRing:
             raise KeyProblem(f"{path} is damaged or belongs to another project key")
         half = len(payload) // 2
         return block128.from_bytes(payload[:half]), block128.from_bytes(payload[half:])
+
+
+def _naming(path: Path) -> Pseudonyms:
+    return Pseudonyms(_read_private(path, _PSEUDONYMS_HEADER))
 
 
 def _length_prefixed(data: bytes) -> bytes:

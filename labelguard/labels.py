@@ -28,8 +28,11 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "chosen": ("prompt", "chosen", "rejected"),
     "ranking": ("prompt", "responses", "ranks"),
 }
-_OPTIONAL = ("labeler_id", "tie", "item_id", "ranking_id", "submitted_at", "record_id")
-IDS = ("labeler_id", "item_id", "ranking_id", "record_id")
+_OPTIONAL = (
+    *("labeler_id", "tie", "item_id", "question"),
+    *("ranking_id", "submitted_at", "record_id"),
+)
+IDS = ("labeler_id", "item_id", "question", "ranking_id", "record_id")
 ROLES = tuple(dict.fromkeys([*(r for roles in LAYOUTS.values() for r in roles), *_OPTIONAL]))
 PRIVATE_ROLES = ("label", "tie", "ranks")
 """Roles whose columns nothing but the label itself may depend on."""
@@ -49,6 +52,7 @@ PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
     11: ("labeler_id", "found a number with a fraction like 7.0; write whole numbers or names"),
     # Which side lacks it is not said either.
     12: ("of a feature", "expected a finite number for every response"),
+    13: ("question", "expected an id, found null or an empty string"),
 }
 LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
     100: ("label", "expected 0, 0.5 or 1 (null only where the column tie is true)"),
@@ -65,6 +69,7 @@ class Layout:
 
     `types` are the columns' types by role, `content` is the shape of prompt and responses.
     `features` maps the name of each numeric feature to its columns: one for each side, or one list.
+    `question` is the one that all rows answer, if it is not told by a column.
     """
 
     kind: str
@@ -73,6 +78,12 @@ class Layout:
     content: Shape
     features: Mapping[str, tuple[str, ...]]
     labelled: bool = True
+    question: str | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether rows say which question they answer."""
+        return self.question is not None or "question" in self.columns
 
     @property
     def chat(self) -> bool:
@@ -84,16 +95,22 @@ class Layout:
 class Reading:
     """The choices that decide how rows are read.
 
-    `columns` maps roles to names; `unit` is `labeler` or `item` (labels without labelers).
-    `features` names numeric properties of responses that are carried along, as differences of the
-    two sides. Unless `labelled`, the columns of labels are dropped at the door: every row reads
-    like a tie, whatever it says.
+    `columns` maps roles to names; `unit` is `labeler`, `group` (of labelers) or `item` (labels
+    without labelers). `features` names numeric properties of responses that are carried along, as
+    differences of the two sides. Unless `labelled`, the columns of labels are dropped at the door:
+    every row reads like a tie, whatever it says. `question` is what all rows were asked about
+    their pair, where no column tells it.
     """
 
     columns: Mapping[str, str]
     unit: str = "labeler"
     features: tuple[str, ...] = ()
     labelled: bool = True
+    question: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.question is not None and not (self.question and self.question.isprintable()):
+            raise InvalidLabels("--question expects a name of printable characters")
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -120,16 +137,18 @@ def layout(relation: duckdb.DuckDBPyRelation, name: str, reading: Reading) -> La
     for role, column in named.items():
         if role not in ROLES:
             raise InvalidLabels(
-                f"--columns: unknown role {role!r}{_closest(role, ROLES)}; "
-                f"roles: {', '.join(ROLES)}"
+                f"--columns: unknown role {role!r}{closest(role, ROLES)}; roles: {', '.join(ROLES)}"
             )
         if column not in types:
             raise InvalidLabels(
-                f"{name}: no column {column!r} (given for {role}){_closest(column, types)}; "
+                f"{name}: no column {column!r} (given for {role}){closest(column, types)}; "
                 f"found: {', '.join(types)}"
             )
     columns = {role: named.get(role, role) for role in ROLES}
     columns = {role: column for role, column in columns.items() if column in types}
+    if "question" not in named:
+        # It is published with the labels: a column that happens to be called so is not enough.
+        columns.pop("question", None)
     layouts = _layouts(reading.labelled)
     kind = _kind(columns, types, name, layouts)
     used = (*layouts[kind], *_OPTIONAL)
@@ -142,9 +161,14 @@ def layout(relation: duckdb.DuckDBPyRelation, name: str, reading: Reading) -> La
                 f"({', '.join(layouts[kind])})"
             )
     columns = {role: column for role, column in columns.items() if role in used}
-    if "labeler_id" not in columns and reading.unit == "labeler":
+    if "question" in columns and reading.question is not None:
         raise InvalidLabels(
-            f"{name}: no column labeler_id{_closest('labeler_id', types)}; name it (--columns "
+            f"{name}: column {columns['question']} says which question every row answers; "
+            "leave out --question, or drop the column"
+        )
+    if "labeler_id" not in columns and reading.unit != "item":
+        raise InvalidLabels(
+            f"{name}: no column labeler_id{closest('labeler_id', types)}; name it (--columns "
             "labeler_id=NAME) or, if nobody gave more than one label, use --unit item; "
             f"found: {', '.join(types)}"
         )
@@ -158,7 +182,7 @@ def layout(relation: duckdb.DuckDBPyRelation, name: str, reading: Reading) -> La
     _check_types(kinds, columns, name)
     content = _content(kinds, columns, kind, name)
     features = _features(reading.features, kind, types, columns, name)
-    return Layout(kind, columns, kinds, content, features, reading.labelled)
+    return Layout(kind, columns, kinds, content, features, reading.labelled, reading.question)
 
 
 def _layouts(labelled: bool) -> Mapping[str, tuple[str, ...]]:
@@ -191,7 +215,7 @@ def _features(
             if column not in types:
                 raise InvalidLabels(
                     f"{part}: no column {column!r} for the feature {name}"
-                    f"{_closest(column, types)}; found: {', '.join(types)}"
+                    f"{closest(column, types)}; found: {', '.join(types)}"
                 )
             role = next((r for r, c in columns.items() if c == column and r in PRIVATE_ROLES), "")
             if role:
@@ -225,19 +249,26 @@ def _kind(
     missing = [role for role in layouts[nearest] if role not in columns]
     wanted = " or ".join(f"({', '.join(roles)})" for roles in layouts.values())
     free = tuple(column for column in types if column not in columns.values())
-    lacking = ", ".join(f"{role}{_closest(role, free)}" for role in missing)
+    lacking = ", ".join(f"{role}{closest(role, free)}" for role in missing)
     raise InvalidLabels(
         f"{name}: no column {lacking}; expected {wanted}; found: {', '.join(types)}; "
         f"name columns with --columns {missing[0]}=NAME"
     )
 
 
+ID_EXPECTED = "text or whole numbers"
+
+
+def is_id(kind: DuckDBPyType) -> bool:
+    """Whether a column can hold ids: text or whole numbers."""
+    return is_text(kind) or kind.id in (*INTEGER, "uuid")
+
+
 def _check_types(kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], name: str) -> None:
     """Refuse ids, times and labels whose columns cannot be what they are named."""
     for role, kind in kinds.items():
         if role in IDS:
-            fits = is_text(kind) or kind.id in (*INTEGER, "uuid")
-            expected = "text or whole numbers"
+            fits, expected = is_id(kind), ID_EXPECTED
         elif role == "submitted_at":
             fits = is_text(kind) or kind.id in (*INTEGER, "date", "null")
             fits = fits or kind.id.startswith("timestamp")
@@ -290,6 +321,7 @@ INTEGER = (*canonical.INTEGERS, *canonical.LARGE_INTEGERS)
 NUMERIC = (*INTEGER, *canonical.FRACTIONS)
 
 
-def _closest(name: str, candidates: Mapping[str, object] | tuple[str, ...]) -> str:
+def closest(name: str, candidates: Mapping[str, object] | tuple[str, ...]) -> str:
+    """The candidate that was probably meant, as a message says it; empty if none is near."""
     matches = difflib.get_close_matches(name, list(candidates), 1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""

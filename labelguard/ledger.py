@@ -9,55 +9,38 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
-from labelguard import block128, clock, database, journal, statements, tables, verification
+from labelguard import (
+    block128,
+    bulk,
+    database,
+    journal,
+    lineage,
+    migrations,
+    people,
+    policybook,
+    statements,
+    tables,
+    verification,
+)
 from labelguard.block128 import Blocks
 from labelguard.errors import KeyProblem, LedgerError
-from labelguard.policy import Policy
-from labelguard.tables import SCHEMA_VERSION
+from labelguard.policy import Policy, Priced
+from labelguard.policybook import IMPLICIT, PolicyRecord
+from labelguard.pseudonyms import Pseudonyms, fingerprint
+from labelguard.records import Event, LabelerTable, ReleaseRecord
+from labelguard.witness import Witness
 
-
-@dataclass(frozen=True)
-class ReleaseRecord:
-    """One release as the ledger knows it."""
-
-    id: str
-    number: int
-    idempotency_key: str
-    policy_id: int
-    state: str
-    created_at: str
-    settings: Mapping[str, Any]
-    charged: int
-    rows: int | None
-    files: Mapping[str, str]
-    seal: str | None = None
-
-
-@dataclass(frozen=True)
-class Event:
-    """What a mechanism wants to do to whom, computed from public columns only.
-
-    `labelers` (n, 2) are all labelers of the release with `capacity` k (n,), their places;
-    `charged` (n,) is how many new places each of them is asked for: coins, or statistic releases.
-    `prices` says for every k what noise a place buys (`labelguard.pricing`).
-    """
-
-    mechanism: str
-    idempotency_key: str
-    settings: Mapping[str, Any]
-    labelers: Blocks
-    capacity: NDArray[np.int64]
-    charged: NDArray[np.int64]
-    prices: Mapping[int, int]
-
+if TYPE_CHECKING:
+    from labelguard.keys import KeyRing
+    from labelguard.project import Project
 
 _SEAL = object()
 
@@ -65,51 +48,77 @@ _SEAL = object()
 class Grant:
     """The right to compute one release: it was charged. Only the ledger makes grants."""
 
-    def __init__(self, record: ReleaseRecord, prices: Mapping[int, int], seal: object) -> None:
+    def __init__(
+        self, record: ReleaseRecord, prices: Mapping[int, int], seal: object, lineage: str = ""
+    ) -> None:
         if seal is not _SEAL:
             raise LedgerError("a grant comes from Ledger.charge only: charge before release")
         self.release = record
         self.prices = dict(prices)
+        self.lineage = lineage  # see labelguard.lineage
 
     def __repr__(self) -> str:
         return f"Grant({self.release.id})"
 
 
 class Ledger:
-    """The ledger of one project, on SQLite or PostgreSQL."""
+    """The ledger of one project, on SQLite or PostgreSQL.
 
-    def __init__(self, url: str, key_check: str) -> None:
-        """Open an existing ledger; the project key must be the one it was made with."""
+    Outside of it labelers go by their keys; in the database by pseudonyms (`names`).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key_check: str,
+        names: Callable[[str], Pseudonyms] = Pseudonyms.unnamed,
+        witnesses: Sequence[Path] = (),
+    ) -> None:
+        """Open an existing ledger, migrated if an older version wrote it.
+
+        The project key must be the one it was made with. Raises `LedgerError` if it is missing,
+        damaged, newer than this program, or older than what `witnesses` have seen.
+        """
         self._engine = self._snapshots = database.connect(url)
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        self._witness = Witness(witnesses)
         with self._reading() as connection:
             if not sa.inspect(connection).has_table("meta"):
                 raise LedgerError(f"no ledger at {self.place}; a project without one has lost it")
             meta = {row.name: row.value for row in connection.execute(sa.select(tables.meta))}
-        if int(meta.get("schema", 0)) != SCHEMA_VERSION:
-            raise LedgerError(
-                f"the ledger at {self.place} has schema {meta.get('schema')}; this labelguard "
-                f"knows {SCHEMA_VERSION}; use the version of labelguard that wrote it"
-            )
         if meta["key_check"] != key_check:
             raise KeyProblem(
                 f"the project key is not the one the ledger at {self.place} was made with"
             )
+        if migrations.needed(meta, self.place):
+            with database.writing(self._engine) as connection:
+                migrations.migrate(connection, self.place)
+        self.names = names(meta.get("pseudonyms", ""))
+        self.names.check(meta.get("pseudonyms", ""))
+        with self._reading() as connection:
+            self._witness.check(connection, self.place)
 
     @classmethod
-    def create(cls, url: str, key_check: str) -> Ledger:
+    def of(cls, project: Project, keys: KeyRing) -> Ledger:
+        """The ledger of a project, which goes by the project's pseudonyms and witnesses."""
+        return cls(project.ledger_url, keys.check_value(), keys.pseudonyms, project.witnesses)
+
+    @classmethod
+    def create(cls, url: str, key_check: str, witnesses: Sequence[Path] = ()) -> Ledger:
         """Make the tables, unless they exist."""
         engine = database.connect(url)
         with database.writing(engine) as connection:
             if not sa.inspect(connection).has_table("meta"):
                 tables.metadata.create_all(connection)
-                rows = {"schema": str(SCHEMA_VERSION), "key_check": key_check, "epoch": "0"}
+                version = tables.SCHEMA_VERSION
+                rows = {"schema": str(version), "key_check": key_check, "epoch": "0"}
+                rows |= {"pseudonyms": ""}
                 connection.execute(
                     sa.insert(tables.meta), [{"name": k, "value": v} for k, v in rows.items()]
                 )
-                statements.append(connection, "created", {"schema": SCHEMA_VERSION})
-        return cls(url, key_check)
+                statements.append(connection, "created", {"schema": version})
+        return cls(url, key_check, witnesses=witnesses)
 
     @property
     def place(self) -> str:
@@ -119,27 +128,50 @@ class Ledger:
     def begin_job(self) -> int:
         """A new epoch: a job of an older one can no longer charge or commit."""
         with self._writing() as connection:
+            database.check_pages(connection, self.place)
             return statements.next_epoch(connection)
 
-    def policy(self) -> tuple[int, Policy] | None:
-        """The policy in force and its number, or None before the first release."""
-        with self._reading() as connection:
-            row = connection.execute(
-                sa.select(tables.policies).order_by(tables.policies.c.id.desc()).limit(1)
-            ).one_or_none()
-        return (row.id, Policy.from_json(row.settings)) if row else None
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the ledger for one job, on whichever machine it runs; else `ProjectBusy`."""
+        return database.exclusive(self._engine, "labelguard ledger")
 
-    def prices(self) -> dict[int, int]:
-        """Stored price of every k."""
+    def policies(self) -> list[PolicyRecord]:
+        """All policies, oldest first."""
         with self._reading() as connection:
-            rows = connection.execute(sa.select(tables.prices.c.k, tables.prices.c.price)).all()
-        return {row.k: int(row.price) for row in rows}
+            return policybook.records(connection)
+
+    def policy(self) -> PolicyRecord | None:
+        """The policy in force, or None."""
+        with self._reading() as connection:
+            return policybook.in_force(connection)
+
+    def point_of_use(self, record: PolicyRecord) -> int | None:
+        """Where the policy would be closed now (see `policybook.point_of_use`)."""
+        with self._reading() as connection:
+            return policybook.point_of_use(connection, record)
+
+    def add_policy(self, name: str, policy: Policy) -> PolicyRecord:
+        """Keep a new policy, with its price, as a draft."""
+        with self._writing() as connection:
+            return policybook.add(connection, name, policy, "draft")
+
+    def activate_policy(self, name: str, epoch: int) -> PolicyRecord:
+        """Put a draft into force and close the policy before it where its use allows."""
+        with self._writing(epoch) as connection:
+            before = policybook.in_force(connection)
+            point = policybook.point_of_use(connection, before) if before else None
+            return policybook.activate(connection, name, point)
+
+    def prices(self, kind: Priced) -> dict[int, int]:
+        """Stored price of every k, for one kind of event, under the policy in force."""
+        active = self.policy()
+        return dict(active.prices.get(kind, {})) if active else {}
 
     def find(self, idempotency_key: str) -> ReleaseRecord | None:
-        """The release (not refunded) that this very request made before."""
+        """The release (not given back or abandoned) that this very request made before."""
         condition = sa.and_(
             tables.releases.c.idempotency_key == idempotency_key,
-            tables.releases.c.state != "refunded",
+            tables.releases.c.state.in_(statements.LIVE),
         )
         return next(iter(self._records(condition)), None)
 
@@ -151,20 +183,41 @@ class Ledger:
         """All releases, oldest first."""
         return self._records(sa.true())
 
-    def labelers(self, excluding: ReleaseRecord | None = None) -> LabelerTable:
-        """Allowances of all labelers; `excluding` takes one release's charges back out."""
+    def labelers(self, kind: Priced, excluding: ReleaseRecord | None = None) -> LabelerTable:
+        """Places of all units for one kind of event, under the policy in force.
+
+        `excluding` takes one release's charges back out.
+        """
         with self._reading() as connection:
-            rows = connection.execute(sa.select(tables.labelers)).all()
-            own = {}
-            if excluding:
-                charges = sa.select(tables.charges.c.labeler, tables.charges.c.labels)
-                charged = connection.execute(
-                    charges.where(tables.charges.c.release_id == excluding.id)
-                )
-                own = {row.labeler: row.labels for row in charged}
-        return LabelerTable.of(
-            [(r.labeler, r.capacity, r.used - own.get(r.labeler, 0)) for r in rows]
-        )
+            active = policybook.in_force(connection)
+            if active is None or kind not in active.allowance_ids:
+                return LabelerTable.empty()
+            counters, charges = tables.counters.c, tables.charges.c
+            query = (
+                sa.select(counters.labeler, counters.capacity, counters.used)
+                .where(counters.allowance_id == active.allowance_ids[kind])
+                .order_by(counters.labeler)
+            )
+            names, (capacity, used) = bulk.keyed(connection, query)
+            if excluding and excluding.policy_id == active.id and excluding.event == kind:
+                own = sa.select(charges.labeler, charges.labels).order_by(charges.labeler)
+                own = own.where(charges.release == excluding.number)
+                who, (labels,) = bulk.keyed(connection, own)
+                used[block128.positions(names, who)] -= labels
+        labelers = self.names.reveal(names)
+        order = block128.order(labelers)
+        return LabelerTable(labelers[order], capacity[order], used[order])
+
+    def usage(self) -> dict[Priced, list[tuple[int, int, int]]]:
+        """Under the policy in force, by kind of event: how many units have (capacity, used)."""
+        with self._reading() as connection:
+            active = policybook.in_force(connection)
+            return statements.usage(connection, active.allowance_ids) if active else {}
+
+    def charged(self) -> Blocks:
+        """All units that were ever charged, by whichever policy, shape (n, 2)."""
+        with self._reading() as connection:
+            return self.names.reveal(people.charged(connection))
 
     def charge(
         self, event: Event, policy: Policy, epoch: int, resumed: ReleaseRecord | None = None
@@ -173,32 +226,21 @@ class Ledger:
 
         Raises `LedgerError` if a labeler lacks allowance: the caller must select within it.
         """
+        event = replace(event, labelers=self.names.hide(event.labelers))
         if resumed:
             return self._grant_again(event, epoch, resumed)
         with self._writing(epoch) as connection:
-            policy_id = statements.policy_id(connection, policy)
-            prices = statements.store_prices(connection, policy_id, event.prices)
-            charges = statements.charge_labelers(connection, event)
-            number = 1 + (connection.scalar(sa.select(sa.func.max(tables.releases.c.number))) or 0)
-            record = {
-                "id": f"r{number:04d}-{event.idempotency_key[:8]}",
-                "number": number,
-                "idempotency_key": event.idempotency_key,
-                "policy_id": policy_id,
-                "state": "reserved",
-                "created_at": clock.now(),
-                "settings": json.dumps(dict(event.settings), sort_keys=True),
-                "charged": int(event.charged.sum()),
-            }
-            connection.execute(sa.insert(tables.releases).values(record))
-            statements.charge_release(connection, str(record["id"]), charges)
-            body = {"release": record["id"], "mechanism": event.mechanism}
-            body |= {"labels": record["charged"], "labelers": len(charges)}
-            body |= {"charges": verification.charges_digest(charges), "prices": prices}
-            statements.append(connection, "charged", body)
-        granted = self.release(str(record["id"]))
+            active = policybook.in_force(connection) or policybook.add(
+                connection, IMPLICIT, policy, "active"
+            )
+            if active.policy != policy:
+                raise LedgerError("the policy in force is not the one this job was planned with")
+            allowance = active.allowance_ids[event.kind]
+            prices = statements.store_prices(connection, allowance, event.prices)
+            release_id = statements.reserve(connection, active.id, allowance, event, prices)
+        granted = self.release(release_id)
         assert granted is not None
-        return Grant(granted, self.prices(), _SEAL)
+        return Grant(granted, self.prices(event.kind), _SEAL, self.lineage())
 
     def start(self, grant: Grant, epoch: int) -> None:
         """Mark that labels are about to be read; from here on there is no refund."""
@@ -235,50 +277,71 @@ class Ledger:
             body = {"release": grant.release.id, "rows": rows, "files": dict(files)}
             statements.append(connection, "committed", body)
 
+    def abandon(self, release_id: str, epoch: int) -> None:
+        """Give up a release that read labels and was never finished: it stays charged."""
+        with self._writing(epoch) as connection:
+            statements.set_state(
+                connection, release_id, "computing", {"state": "abandoned", "seal": None}
+            )
+            statements.append(connection, "abandoned", {"release": release_id})
+
     def refund_reserved(self, epoch: int, keep: str | None) -> list[str]:
         """Give back what crashed jobs charged before they read a label; their release ids.
 
         `keep` is the release that is about to be resumed, if any.
         """
-        reserved = [
-            record
-            for record in self._records(tables.releases.c.state == "reserved")
-            if record.id != keep
-        ]
-        for record in reserved:
+        refunded = []
+        for record in self._records(tables.releases.c.state == "reserved"):
+            if record.id == keep:
+                continue
             with self._writing(epoch) as connection:
-                owed = sa.select(tables.charges.c.labeler, tables.charges.c.labels)
-                rows = connection.execute(
-                    owed.where(tables.charges.c.release_id == record.id)
-                ).all()
-                give_back = (
-                    sa.update(tables.labelers)
-                    .where(tables.labelers.c.labeler == sa.bindparam("who"))
-                    .values(used=tables.labelers.c.used - sa.bindparam("count"))
-                )
-                if rows:
-                    charged = [{"who": row.labeler, "count": row.labels} for row in rows]
-                    connection.execute(give_back, charged)
-                connection.execute(
-                    sa.delete(tables.charges).where(tables.charges.c.release_id == record.id)
-                )
-                # Nobody's k is fixed by a release that did not happen.
-                connection.execute(sa.delete(tables.labelers).where(tables.labelers.c.used == 0))
-                values = {"state": "refunded", "charged": 0}
-                statements.set_state(connection, record.id, "reserved", values)
-                statements.append(
-                    connection, "refunded", {"release": record.id, "labels": record.charged}
-                )
-        return [record.id for record in reserved]
+                statements.refund(connection, record)
+            refunded.append(record.id)
+        return refunded
+
+    def members(self) -> tuple[Blocks, Blocks]:
+        """Labelers in groups, sorted, and the group of each; both (n, 2)."""
+        with self._reading() as connection:
+            labelers, units = (self.names.reveal(names) for names in people.members(connection))
+        order = block128.order(labelers)
+        return labelers[order], units[order]
+
+    def add_members(self, labelers: Blocks, units: Blocks, epoch: int) -> int:
+        """Put labelers into groups, for good; how many were new (see `people.add_members`)."""
+        hide = self.names.hide
+        with self._writing(epoch) as connection:
+            return people.add_members(connection, hide(labelers), hide(units))
+
+    def tombstones(self) -> Blocks:
+        """Labelers who were retired or erased, sorted, shape (n, 2)."""
+        with self._reading() as connection:
+            labelers = self.names.reveal(people.tombstones(connection))
+        return labelers[block128.order(labelers)]
+
+    def bury(self, labeler: Blocks, kind: people.Leaving, epoch: int) -> None:
+        """Refuse a labeler's later labels, for good; what they spent is kept."""
+        with self._writing(epoch) as connection:
+            people.bury(connection, self.names.hide(labeler), kind)
 
     def journal(self) -> list[journal.Entry]:
         """All journal entries, oldest first."""
         with self._reading() as connection:
             return statements.entries(connection)
 
+    def head(self) -> tuple[int, str]:
+        """Number and digest of the newest journal entry."""
+        with self._reading() as connection:
+            return statements.head(connection)
+
+    def lineage(self) -> str:
+        """What coins depend on since the last restore (see `labelguard.lineage`)."""
+        with self._reading() as connection:
+            return lineage.newest(connection)
+
     def fault(self) -> str | None:
         """The first thing in the ledger that does not hold, or None."""
         with self._reading() as connection:
+            database.check_pages(connection, self.place)
             return verification.first_fault(connection, statements.entries(connection))
 
     def _grant_again(self, event: Event, epoch: int, crashed: ReleaseRecord) -> Grant:
@@ -291,35 +354,21 @@ class Ledger:
             or record.idempotency_key != event.idempotency_key
         ):
             raise LedgerError(f"release {crashed.id} is not one that this command can resume")
-        self._check_same_charge(event, record)
-        return Grant(record, self.prices(), _SEAL)
-
-    def _check_same_charge(self, event: Event, record: ReleaseRecord) -> None:
-        asked = {
-            bytes(key): int(count)
-            for key, count in zip(statements.keys(event.labelers), event.charged, strict=True)
-            if count
-        }
         with self._reading() as connection:
-            charges = sa.select(tables.charges.c.labeler, tables.charges.c.labels)
-            rows = connection.execute(charges.where(tables.charges.c.release_id == record.id)).all()
-        granted = {bytes(row.labeler): row.labels for row in rows}
-        if any(count > granted.get(labeler, 0) for labeler, count in asked.items()):
+            own = tables.charges.c
+            query = sa.select(own.labeler, own.labels).order_by(own.labeler)
+            who, (labels,) = bulk.keyed(connection, query.where(own.release == record.number))
+        asked = np.flatnonzero(event.charged)
+        place = block128.positions(who, event.labelers[asked])
+        if (place < 0).any() or (event.charged[asked] > labels[place]).any():
             raise LedgerError(
                 f"release {record.id} cannot be resumed: it would need more than it was charged"
             )
+        return Grant(record, self.prices(event.kind), _SEAL, self.lineage())
 
     def _records(self, condition: sa.ColumnElement[bool]) -> list[ReleaseRecord]:
         with self._reading() as connection:
-            query = sa.select(tables.releases).where(condition).order_by(tables.releases.c.number)
-            rows = connection.execute(query).all()
-        return [
-            ReleaseRecord(
-                **row._asdict()
-                | {"settings": json.loads(row.settings), "files": json.loads(row.files or "{}")}
-            )
-            for row in rows
-        ]
+            return statements.releases(connection, condition)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -331,25 +380,14 @@ class Ledger:
     def _writing(self, epoch: int | None = None) -> Iterator[sa.Connection]:
         """One transaction; with `epoch`, refused if another job has begun since."""
         with database.writing(self._engine) as connection:
-            if epoch is not None and statements.epoch(connection) != epoch:
+            current = statements.epoch(connection)  # writers stand in line here
+            if epoch is not None and current != epoch:
                 raise LedgerError("another job has begun in this project; this one cannot go on")
+            self.names.check(fingerprint(connection))  # they may have been changed since
+            self._witness.check(connection, self.place)
             yield connection
+            head = statements.head(connection)
+        self._witness.note(*head)
 
-
-@dataclass(frozen=True)
-class LabelerTable:
-    """Labelers sorted by pseudonym, with their capacity k and used places, shape (n,)."""
-
-    labelers: Blocks
-    capacity: NDArray[np.int64]
-    used: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, rows: list[tuple[bytes, int, int]]) -> LabelerTable:
-        """From (pseudonym, capacity, used) in any order."""
-        rows = sorted(rows)
-        return cls(
-            block128.from_bytes(b"".join(row[0] for row in rows)),
-            np.array([row[1] for row in rows], dtype=np.int64),
-            np.array([row[2] for row in rows], dtype=np.int64),
-        )
+    # For modules with statements of their own: one state to read, one transaction to write.
+    snapshot, transaction = _reading, _writing

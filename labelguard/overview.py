@@ -10,68 +10,96 @@ from typing import Any
 
 import numpy as np
 
-from labelguard import block128
+from labelguard import block128, lifetime, policies, statements
+from labelguard.anchors import Anchor
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.keys import KeyRing
-from labelguard.ledger import Ledger, ReleaseRecord
+from labelguard.ledger import Ledger
 from labelguard.project import Project, find
-from labelguard.release import fault, read_card
-from labelguard.segments import ReleasedMap
+from labelguard.records import ReleaseRecord
 
 
 def open_ledger(project: Path | None) -> tuple[Project, KeyRing, Ledger]:
     """A project with its keys and ledger, for reading."""
     home = find(project)
     keys = KeyRing(home.keys)
-    return home, keys, Ledger(home.ledger_url, keys.check_value())
+    return home, keys, Ledger.of(home, keys)
 
 
 def budget(project: Path | None) -> dict[str, Any]:
-    """The policy and the distribution of used and free places over labelers."""
+    """The policy in force, what all policies cost together, and how far each allowance is used."""
     _, _, ledger = open_ledger(project)
-    stored, table = ledger.policy(), ledger.labelers()
-    left = table.capacity - table.used
+    active, chapters = ledger.policy(), policies.life(ledger)
     return {
-        "policy": asdict(stored[1]) if stored else None,
-        "labelers": len(table.labelers),
-        "places": int(table.capacity.sum()),
-        "used": int(table.used.sum()),
-        "left": int(left.sum()),
-        "exhausted_labelers": int((left == 0).sum()),
-        "left_per_labeler": quantiles(left),
-        "used_per_labeler": quantiles(table.used),
+        "policy": policies.described(active) if active else None,
+        "lifetime": asdict(lifetime.total(chapters)) | {"policies": len(chapters)},
+        "allowances": [_allowance(event, rows) for event, rows in ledger.usage().items()],
     }
 
 
-def quantiles(values: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, float]:
-    """Minimum, quartiles and maximum; empty without values."""
+def _allowance(event: str, rows: list[tuple[int, int, int]]) -> dict[str, Any]:
+    """Used and free places of one kind of event, from how many units have (capacity, used)."""
+    table = np.array(rows, np.int64).reshape(-1, 3)
+    capacity, used, count = table.T
+    return {
+        "event": event,
+        "labelers": int(count.sum()),
+        "places": int(capacity @ count),
+        "used": int(used @ count),
+        "left": int((capacity - used) @ count),
+        "exhausted_labelers": int(count[capacity == used].sum()),
+        "left_per_labeler": quantiles(capacity - used, count),
+        "used_per_labeler": quantiles(used, count),
+    }
+
+
+def quantiles(
+    values: np.ndarray[Any, np.dtype[np.int64]], count: np.ndarray[Any, np.dtype[np.int64]]
+) -> dict[str, int]:
+    """Minimum, quartiles and maximum of values that occur `count` times; empty without values."""
     if not len(values):
         return {}
-    names = ("min", "25%", "median", "75%", "max")
+    order = np.argsort(values)
+    reached = np.cumsum(count[order])
+    names = {"min": 0.0, "25%": 0.25, "median": 0.5, "75%": 0.75, "max": 1.0}
     return {
-        name: float(value)
-        for name, value in zip(names, np.quantile(values, (0, 0.25, 0.5, 0.75, 1)), strict=True)
+        name: int(values[order][np.searchsorted(reached, max(1, share * reached[-1]))])
+        for name, share in names.items()
     }
 
 
 def labeler(labeler_id: str, project: Path | None) -> dict[str, Any]:
-    """One labeler's places; the id as in the files, or a pseudonym of 32 hexadecimal digits."""
+    """One labeler's places under every policy; the id as in the files, or a pseudonym (32 digits).
+
+    Of a labeler in a group, the group's. Raises `LedgerError` if nothing was ever charged.
+    """
+    from labelguard.groups import Groups
+
     home, keys, ledger = open_ledger(project)
-    table = ledger.labelers()
+    names = keys.pseudonyms()
     candidates = keys.labeler_keys(home.namespace, [labeler_id])
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
-        candidates = np.concatenate([candidates, block128.from_bytes(bytes.fromhex(labeler_id))])
-    where = block128.positions(table.labelers, candidates)
-    found = where[where >= 0]
-    if not len(found):
+        given = block128.from_bytes(bytes.fromhex(labeler_id))
+        candidates = np.concatenate([candidates, names.reveal(given)])
+    units = names.hide(Groups(*ledger.members()).unit_of(candidates))
+    with ledger.snapshot() as connection:
+        rows = [
+            row for unit in statements.keys(units) for row in statements.places(connection, unit)
+        ]
+    if not rows:
         raise LedgerError(f"no labeler {labeler_id!r} in this project has been charged")
-    index = int(found[0])
-    capacity, used = int(table.capacity[index]), int(table.used[index])
     return {
-        "pseudonym": block128.to_hex(table.labelers[index]),
-        "places": capacity,
-        "used": used,
-        "left": capacity - used,
+        "pseudonym": rows[0].labeler.hex(),
+        "allowances": [
+            {
+                "policy": row.name,
+                "event": row.event,
+                "places": row.capacity,
+                "used": row.used,
+                "left": row.capacity - row.used if row.state == "active" else 0,
+            }
+            for row in rows
+        ],
     }
 
 
@@ -100,6 +128,8 @@ def releases(project: Path | None) -> list[dict[str, Any]]:
 
 def card(release_id: str | None, project: Path | None) -> dict[str, Any]:
     """The card of a committed release, by default the newest."""
+    from labelguard.release import read_card
+
     home, _, ledger = open_ledger(project)
     committed = _committed(ledger, release_id)
     return read_card(home.releases / committed[-1].id)
@@ -111,17 +141,36 @@ def release_path(release_id: str | None, project: Path | None) -> Path:
     return home.releases / _committed(ledger, release_id)[-1].id
 
 
-def verify(project: Path | None) -> dict[str, Any]:
-    """Whether journal, charges and the files of all releases hold; the first fault if not."""
+def verify(project: Path | None, anchor: str | None = None) -> dict[str, Any]:
+    """Whether journal, charges and the files of all releases hold; the first fault if not.
+
+    `anchor` is a line of `anchor`, from whenever: the journal must still hold its entry.
+    """
     home, _, ledger = open_ledger(project)
-    records = [record for record in ledger.releases() if record.state == "committed"]
-    broken = ledger.fault() or _release_fault(home, records)
+    kept = Anchor.parse(anchor) if anchor else None
+    everything = ledger.releases()
+    records = [record for record in everything if record.state == "committed"]
+    strays = home.strays(record.id for record in everything)
+    entries = ledger.journal()
+    lost = None
+    if kept and not any((e.number, e.digest) == (kept.number, kept.digest) for e in entries):
+        lost = f"the journal does not hold entry {kept.number} of the anchor: it was cut or changed"
+    elif strays:
+        lost = f"release {strays[0]} is not in the ledger: it is an older copy"
+    broken = ledger.fault() or lost or _release_fault(home, records)
     return {
         "ok": broken is None,
         "fault": broken,
-        "journal_entries": len(ledger.journal()),
+        "journal_entries": len(entries),
         "releases": len(records),
     }
+
+
+def anchor(project: Path | None) -> dict[str, Any]:
+    """The journal's newest entry as a line to keep elsewhere (see `labelguard.anchors`)."""
+    _, _, ledger = open_ledger(project)
+    number, digest = ledger.head()
+    return {"anchor": str(Anchor(number, digest)), "number": number, "digest": digest}
 
 
 def verify_releases(release_id: str | None, project: Path | None) -> dict[str, Any]:
@@ -164,6 +213,9 @@ def _committed(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
 
 
 def _release_fault(project: Project, records: list[ReleaseRecord]) -> str | None:
+    from labelguard.release import fault
+    from labelguard.segments import ReleasedMap
+
     for record in records:
         broken = fault(project.releases / record.id, record.files)
         broken = broken or ReleasedMap(project.released).fault(record.id)

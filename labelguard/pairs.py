@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from labelguard import block128, segments
 from labelguard.block128 import Blocks
+from labelguard.conflicts import refuse_conflicts
 from labelguard.errors import InvalidLabels
+from labelguard.groups import read_groups
 from labelguard.keys import KeyRing
 from labelguard.labels import Reading
 from labelguard.mechanisms.statistic import Rows
 from labelguard.sources import Input
-from labelguard.staging import Staged, StagingOptions, refuse_conflicts, stage
+from labelguard.staging import Staged, StagingOptions, stage
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class DistinctPairs:
     `table` has the columns prompt, first, second (in canonical order) and feature_NAME; `ids` are
     their item ids as a release has them, `items` (pairs, 2) the digests of these, `contents` those
     of their contents, and `number` their places within a ranking; `first_row` (pairs,) is one
-    staged row of each, `of_row` (staged rows,) says which pair each row compared.
+    staged row of each, `of_row` (staged rows,) says which pair each row compared. `questions` is
+    what was asked about each, if the input says it: a pair under two questions is two pairs.
     """
 
     table: pa.Table
@@ -41,12 +44,13 @@ class DistinctPairs:
     number: NDArray[np.int64]
     first_row: NDArray[np.intp]
     of_row: NDArray[np.intp]
+    questions: pa.ChunkedArray | None = None
 
     def __len__(self) -> int:
         return len(self.items)
 
     def among(self, others: DistinctPairs) -> NDArray[np.bool_]:
-        """Which of these pairs are also among others, by content and place."""
+        """Which of these pairs are also among others, by question, content and place."""
         theirs, ours = (
             pl.DataFrame({"hi": p.contents[:, 0], "lo": p.contents[:, 1], "number": p.number})
             for p in (others, self)
@@ -64,6 +68,7 @@ class Pairs:
     ids: pa.ChunkedArray
     rows: Rows
     skipped: int = 0
+    questions: pa.ChunkedArray | None = None
 
 
 def distinct_pairs(staged: Staged) -> DistinctPairs:
@@ -76,6 +81,7 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
     if staged.given_ids:
         refuse_conflicts(staged)
     tables, ids, items, contents, numbers, rows = [], [], [], [], [], []
+    questions: list[pa.Array] = []
     of_row = np.full(staged.rows, -1, np.intp)
     found = 0
     for bucket in range(segments.BUCKETS):
@@ -93,6 +99,8 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
         number = segments.column(texts, "pair") if pair else np.zeros(len(row))
         numbers.append(number[firsts].astype(np.int64))
         tables.append(texts.select(["prompt", "first", "second", *features]).take(pa.array(firsts)))
+        if staged.questions:
+            questions += texts["question"].take(pa.array(firsts)).chunks
         item = segments.blocks(texts, "item")[firsts]
         given = staged.given_ids
         items.append(item)
@@ -107,6 +115,7 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
         np.concatenate(numbers),
         np.concatenate(rows),
         of_row,
+        pa.chunked_array(questions, pa.string()) if staged.questions else None,
     )
 
 
@@ -117,25 +126,29 @@ def read_pairs(
     features: tuple[str, ...] = (),
     labelers: bool = True,
     skip_bad: bool = False,
+    groups: Input | None = None,
+    question: str | None = None,
     progress: Callable[[str, int], None] = lambda name, rows: None,
 ) -> Pairs:
     """Read an input without its labels: the columns label, tie and ranks are dropped at the door.
 
     `features` names numeric properties of responses (`--features columns:…`). Without `labelers`
     no labeler_id is needed, and `rows` holds every row as a unit of its own. One labeler's repeated
-    comparisons of one pair count once. `skip_bad` leaves unusable rows out, and `skipped` counts
-    them. Raises `InvalidLabels` like any reading of labels.
+    comparisons of one pair count once. `groups` says which labelers are one unit (see
+    `labelguard.groups`), `question` what all rows were asked. `skip_bad` leaves unusable rows out,
+    and `skipped` counts them. Raises `InvalidLabels` like any reading of labels.
     """
-    unit = "labeler" if labelers else "item"
-    reading = Reading(columns or {}, unit, features, labelled=False)
+    unit = "item" if not labelers else "labeler" if groups is None else "group"
+    reading = Reading(columns or {}, unit, features, labelled=False, question=question)
     with tempfile.TemporaryDirectory(prefix="labelguard-") as scratch:
         place = Path(scratch)
         keys = KeyRing.create(place / "keys")  # pseudonyms for this reading only
-        options = StagingOptions(reading, "", quarantine=skip_bad)
+        members = read_groups(groups, keys, "") if unit == "group" else None
+        options = StagingOptions(reading, "", quarantine=skip_bad, groups=members)
         staged = stage(source, place / "input", keys, options, progress)
         pairs = distinct_pairs(staged)
         rows = _rows(staged, pairs.of_row, labelers)
-        return Pairs(pairs.table, pairs.ids, rows, staged.fault_count)
+        return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)
 
 
 def _rows(staged: Staged, of_row: NDArray[np.intp], labelers: bool) -> Rows:
@@ -146,6 +159,7 @@ def _rows(staged: Staged, of_row: NDArray[np.intp], labelers: bool) -> Rows:
     if not labelers:
         return Rows(of_row, np.arange(len(of_row)), len(of_row))
     names = ["row", "unit_hi", "unit_lo"]
+    names += ["labeler_hi", "labeler_lo"] if staged.people is not None else []
     names += ["item_hi", "item_lo", "size"] if staged.pairs_of_rankings else []
     tables = [
         table.select(names)
@@ -155,12 +169,15 @@ def _rows(staged: Staged, of_row: NDArray[np.intp], labelers: bool) -> Rows:
     table = pa.concat_tables(tables).sort_by("row")
     row = segments.column(table, "row").astype(np.intp)
     unit = _by_appearance(segments.blocks(table, "unit"))
+    person = unit
+    if staged.people is not None:
+        person = block128.unique(segments.blocks(table, "labeler"))[1]
     pair = of_row[row]
-    first = np.sort(np.unique(unit * (of_row.max() + 1) + pair, return_index=True)[1])
+    first = np.sort(np.unique(person * (of_row.max() + 1) + pair, return_index=True)[1])
     ranking = size = None
     if staged.pairs_of_rankings:
         group = block128.unique(segments.blocks(table, "item"))[1]
-        ranking = np.unique(unit * (group.max() + 1) + group, return_inverse=True)[1][first]
+        ranking = np.unique(person * (group.max() + 1) + group, return_inverse=True)[1][first]
         size = segments.column(table, "size").astype(np.int64)[first]
     return Rows(pair[first], unit[first], int(unit.max()) + 1, ranking, size)
 

@@ -18,66 +18,57 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from labelguard import delivery, labels, methods, planning, pricing, publishing, quarantine
+from labelguard import (
+    delivery,
+    labels,
+    methods,
+    planning,
+    policies,
+    pricing,
+    publishing,
+    quarantine,
+    settling,
+)
 from labelguard.card import counted
+from labelguard.conflicts import refuse_conflicts
 from labelguard.errors import (
     BudgetExceeded,
     InvalidLabels,
-    LabelguardError,
     LedgerError,
     PolicyError,
     ProjectError,
 )
+from labelguard.groups import Groups
 from labelguard.keys import KeyRing
-from labelguard.ledger import Event, Grant, Ledger, ReleaseRecord
+from labelguard.ledger import Grant, Ledger
 from labelguard.mechanisms.protocol import Job, Mechanism
 from labelguard.methods import auto
+from labelguard.options import Options
 from labelguard.planning import Plan
 from labelguard.policy import Composition, Request, Ties, Unit
 from labelguard.project import Project, find
+from labelguard.records import Event, ReleaseRecord
 from labelguard.release import Release, fault, read_card
 from labelguard.segments import ReleasedMap
-from labelguard.selection import SMALLEST_BOUND, Bound
+from labelguard.selection import Bound
 from labelguard.sources import Input, parts
-from labelguard.staging import Staged, StagingOptions, refuse_conflicts, stage
+from labelguard.staging import Staged, StagingOptions, stage
 
 Progress = Callable[[str, float | None], None]
 """Called with the name of the step and the share of it that is done (None: unknown)."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """How one `privatize` treats its input; what it may cost is `policy.Request`."""
-
-    columns: Mapping[str, str]
-    bad_rows: Literal["stop", "quarantine"] = "stop"
-    exhausted: Literal["refuse", "drop"] = "refuse"
-    again: bool = False
-    output: Path | None = None
-    workers: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, allowed in (
-            ("bad_rows", ("stop", "quarantine")),
-            ("exhausted", ("refuse", "drop")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise LabelguardError(f"{name} must be one of {', '.join(allowed)}")
-        if self.workers is not None and self.workers < 1:
-            raise LabelguardError(f"workers must be at least 1, found {self.workers}")
-
-
 def privatize(
     source: Input,
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
     mechanism: str = "rr",
     max_labels_per_labeler: int | None = None,
     composition: Composition | None = None,
@@ -86,6 +77,7 @@ def privatize(
     bad_rows: Literal["stop", "quarantine"] = "stop",
     exhausted: Literal["refuse", "drop"] = "refuse",
     columns: Mapping[str, str] | None = None,
+    question: str | None = None,
     unit: Unit | None = None,
     releases: int | None = None,
     again: bool = False,
@@ -98,14 +90,15 @@ def privatize(
     """Release a table of preference labels with labeler-level label differential privacy.
 
     `source` is a path, a glob, a list of paths, or a table (pyarrow, polars, pandas). The first
-    call fixes the project's policy; later calls release new labels under it, and labels released
-    before keep their value at no cost. `columns` maps roles to column names; `again` draws the
-    latest submission of every label anew, as a new event with a new charge; `output` is a
-    directory that gets a copy of the release. `choices` are the mechanism's own:
+    call fixes the project's policy, unless one was made before (`labelguard.policies`); later calls
+    release new labels under it, and labels released before keep their value at no cost. `columns`
+    maps roles to column names; `question` names what was asked about every pair; `again` draws the
+    latest submission of every label anew, as a new event with a new charge; `output` is a directory
+    that gets a copy of the release. `choices` are the mechanism's own:
     `methods.featured.FeatureOptions` of `statistic`, `methods.relabelled.PropsOptions` of `props`.
 
-    Guarantee: (epsilon, delta) for each labeler under `replace_labels`, over all releases of the
-    project, against anyone without the project's keys (docs/concepts.md).
+    Guarantee: (ε, δ) of the policy for each of its units under `replace_labels`, over all releases
+    that it pays for, against anyone without the project's keys (docs/concepts.md).
 
     Raises `InvalidLabels`, `PolicyError`, `BudgetExceeded`, `ProjectBusy`, `KeyProblem`,
     `LedgerError`, `ProjectError`; then nothing new was released.
@@ -122,6 +115,7 @@ def privatize(
             columns,
             asked,
             labelers=unit != "item",
+            question=question,
             skip_bad=bad_rows == "quarantine",
             progress=progress,
         )
@@ -143,9 +137,9 @@ def privatize(
         method.priced,
         releases,
     )
-    request.first_policy()  # refuse nonsense before anything is opened
     options = Options(
         columns,
+        question,
         bad_rows,
         exhausted,
         again,
@@ -155,7 +149,9 @@ def privatize(
     delivery.check(options.output)
     with home.job():
         try:
-            return _Run(home, method, request, options, progress).run(source)
+            run = _Run(home, method, request, options, progress)
+            with run.ledger.exclusive():
+                return run.run(source)
         except (OSError, MemoryError) as error:
             raise ProjectError(
                 f"cannot write in {home.state}: {getattr(error, 'strerror', None) or error}; "
@@ -178,15 +174,18 @@ class _Run:
         self.mechanism, self.progress = mechanism, progress
         self.workers = options.workers or os.cpu_count() or 1
         self.keys = KeyRing(project.keys)
-        self.ledger = Ledger(project.ledger_url, self.keys.check_value())
-        stored = self.ledger.policy()
-        self.policy = request.under(stored[1]) if stored else request.first_policy()
+        self.ledger = Ledger.of(project, self.keys)
+        self.policy_id, self.policy = policies.for_request(self.ledger, request)
+        self.event = mechanism.priced
+        self.allowance = self.policy.allowance(self.event)
         self.job = Job(
             project,
             self.keys,
             self.ledger,
             self.policy,
+            self.allowance,
             options.columns,
+            options.question,
             options.bad_rows == "quarantine",
             options.again,
             self.workers,
@@ -197,6 +196,9 @@ class _Run:
 
     def run(self, source: Input) -> Release:
         staged = self._stage(source)
+        if staged.refused_rows:
+            who = counted(staged.refused_labelers, "retired or erased labeler")
+            self.notes.append(f"{counted(staged.refused_rows, 'row')} of {who} left out")
         further = self.mechanism.read(self.job, staged)
         key, record = self._request(staged.public_digest + further)
         if record and record.state == "committed":
@@ -205,7 +207,8 @@ class _Run:
         delivery.check_new(self.options.output)
         self._judge(staged)
         epoch = self.ledger.begin_job()
-        self._settle(record, epoch)
+        keep = record.id if record else None
+        self.notes += settling.settle(self.project, self.keys, self.ledger, keep, epoch)
         plan = self._plan(staged, record)
         recorded = record.settings["parameters"] if record else None
         parameters = self.mechanism.prepare(self.job, staged, plan, recorded)
@@ -223,10 +226,21 @@ class _Run:
         return self._answer(committed)
 
     def _stage(self, source: Input) -> Staged:
-        public = self.policy.ties if self.policy.ties in ("drop", "half") else ""
-        reading = labels.Reading(self.options.columns, self.policy.unit, self.mechanism.features)
+        ties = self.policy.ties_of(self.event)
+        public = ties if ties in ("drop", "half") else ""
+        reading = labels.Reading(
+            self.options.columns,
+            self.policy.unit,
+            self.mechanism.features,
+            question=self.options.question,
+        )
         options = StagingOptions(
-            reading, self.project.namespace, self.options.bad_rows == "quarantine", public
+            reading,
+            self.project.namespace,
+            self.options.bad_rows == "quarantine",
+            public,
+            Groups(*self.ledger.members()) if self.policy.unit == "group" else None,
+            self.ledger.tombstones(),
         )
         self.project.work.mkdir(mode=0o700)
         return stage(
@@ -245,6 +259,7 @@ class _Run:
             "request": asdict(self.request) | self.mechanism.settings(),
             "exhausted": self.options.exhausted,
             "again": self.again,
+            **({"policy": self.policy_id} if self.policy_id > 1 else {}),
         }
 
     def _request(self, public_digest: bytes) -> tuple[str, ReleaseRecord | None]:
@@ -260,20 +275,6 @@ class _Run:
             if not self.again or record is None or record.state != "committed":
                 return key, record
             self.again += 1
-
-    def _settle(self, record: ReleaseRecord | None, epoch: int) -> None:
-        """Give back what crashed jobs reserved and never used; name those that computed."""
-        keep = record.id if record else None
-        for release_id in self.ledger.refund_reserved(epoch, keep=keep):
-            self.notes.append(f"release {release_id} never drew a coin; its charge was given back")
-        for other in self.ledger.releases():
-            if other.state == "committed":
-                self.keys.forget(other.id)  # a crash may have come between
-            if other.state == "computing" and other.id != keep:
-                self.notes.append(
-                    f"release {other.id} is unfinished and stays charged; "
-                    "run its command again to finish it"
-                )
 
     def _judge(self, staged: Staged) -> None:
         if self.options.bad_rows == "stop":
@@ -292,8 +293,10 @@ class _Run:
             if lost:
                 raise ProjectError(f"release {earlier.id}: {lost}")
         complete = record is not None and (self.project.released / record.id).exists()
-        labelers = self.ledger.labelers(excluding=None if complete else record)
-        self.keys.require_salts(labelers.labelers)
+        labelers = self.ledger.labelers(self.event, excluding=None if complete else record)
+        people, gone = Groups(*self.ledger.members()), self.ledger.tombstones()
+        charged = self.ledger.charged()
+        self.keys.require_salts(planning.salted(self.keys, charged, people, gone))
         plan = planning.plan(
             staged,
             self.project,
@@ -301,8 +304,8 @@ class _Run:
             labelers,
             again=self.options.again,
             finished=record.id if record and complete else None,
-            excluding=self._made_since(record),
-            bound=self._bound(),
+            excluding=settling.others(self.ledger.releases(), self.event, record),
+            bound=Bound.of(self.policy, self.event),
             workers=self.workers,
             progress=lambda share: self.progress("planning", share),
         )
@@ -311,7 +314,7 @@ class _Run:
                 f"{counted(plan.changed_items, 'label')} given to an item_id that stood for "
                 "another content in an earlier release; a changed content needs an id of its own"
             )
-        if not plan.rows and not plan.short.any():
+        if not plan.rows and not plan.short.any() and record is None:
             raise PolicyError(
                 f"no label fits: all {plan.over_bound:,} are beyond the bound of their "
                 f"{self.policy.unit} (a ranking is kept or dropped whole)"
@@ -319,7 +322,11 @@ class _Run:
         short = int(plan.short.sum())
         if short and record is None and self.options.exhausted == "refuse":
             raise BudgetExceeded(
-                planning.shortage(plan, self.policy.unit, self._place()),
+                planning.shortage(
+                    replace(plan, units=self.keys.pseudonyms().hide(plan.units)),
+                    self.policy.unit,
+                    self._place(),
+                ),
                 asked=short + plan.new,
                 left=plan.new,
             )
@@ -332,37 +339,22 @@ class _Run:
             )
         return plan
 
-    def _made_since(self, record: ReleaseRecord | None) -> frozenset[str]:
-        """Releases that a resumed statistic must not know: its labels are those it was sealed with.
-
-        Coins are permanent and need no such care.
-        """
-        if record is None or self.policy.mechanism != "statistic":
-            return frozenset()
-        return frozenset(r.id for r in self.ledger.releases() if r.number > record.number)
-
-    def _bound(self) -> Bound:
-        """What new labelers get, and what takes a place, under the policy."""
-        if self.policy.mechanism == "statistic":
-            return Bound(self.policy.releases, per_label=False)
-        # Counts single a labeler out, but not one of many equal items.
-        smallest = 1 if self.policy.unit == "item" else SMALLEST_BOUND
-        return Bound(self.policy.max_labels_per_labeler, smallest)
-
     def _place(self) -> str:
         """What takes a place, in words."""
-        return "label" if self.policy.mechanism == "rr" else "statistic release"
+        return "label" if self.event == "rr" else "statistic release"
 
     def _event(self, plan: Plan, key: str, parameters: Mapping[str, Any]) -> Event:
-        prices = self.ledger.prices()
+        prices = self.ledger.prices(self.event)
         if plan.new:
-            self.request.check_price(self.policy)
+            total = policies.total(self.ledger, self.policy)
+            self.request.check_price(total.epsilon, total.delta)
         missing = np.setdiff1d(plan.capacity, np.array(sorted(prices), dtype=np.int64))
         if len(missing):
             self.progress("calibrating", None)
-            prices |= pricing.prices(self.policy, missing)
+            prices |= pricing.prices(self.policy, self.event, missing)
         return Event(
             mechanism=self.mechanism.name,
+            kind=self.event,
             idempotency_key=key,
             settings=self._settings() | planning.counts(plan) | {"parameters": dict(parameters)},
             labelers=plan.units,
@@ -374,7 +366,8 @@ class _Run:
     def _set_aside(self, staged: Staged, source: Input, grant: Grant) -> None:
         if staged.bad_rows:
             directory = self.project.quarantine / grant.release.id
-            quarantine.write(directory, parts(source), staged.bad_rows)
+            column = self.options.columns.get("labeler_id", "labeler_id")
+            quarantine.write(directory, parts(source), staged.bad_rows, column)
             rows = counted(staged.fault_count + staged.label_fault_count, "bad row")
             self.notes.append(f"{rows} set aside in {directory}")
 
@@ -391,7 +384,8 @@ class _Run:
             grant,
             self.project,
             self.policy,
-            self.ledger.labelers(),
+            self.ledger.labelers(self.event),
+            policies.standing(self.ledger),
             finished,
             workers=self.workers,
             progress=lambda share: self.progress("writing", share),

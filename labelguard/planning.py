@@ -13,16 +13,17 @@ from labelguard import block128, segments
 from labelguard._files import fresh_directory
 from labelguard.block128 import Blocks
 from labelguard.card import counted
+from labelguard.groups import Groups
 from labelguard.keys import KeyRing
-from labelguard.ledger import LabelerTable
 from labelguard.parallel import ordered_map
 from labelguard.project import Project
+from labelguard.records import LabelerTable
 from labelguard.segments import ReleasedMap
 from labelguard.selection import Allowances, Bound, SelectedRows, Selection, select, unit_keys
 from labelguard.staging import Staged
 
 # The label column of a staged bucket is not among what planning may read.
-_PUBLIC = ["row", "unit_hi", "unit_lo", "item_hi", "item_lo", "pair"]
+_PUBLIC = ["row", "unit_hi", "unit_lo", "labeler_hi", "labeler_lo", "item_hi", "item_lo", "pair"]
 _PUBLIC += ["group_hi", "group_lo", "content", "submitted", "record", "tie", "size"]
 
 
@@ -30,9 +31,10 @@ _PUBLIC += ["group_hi", "group_lo", "content", "submitted", "record", "tie", "si
 class Plan:
     """What a release will contain and cost. `directory` holds the selected rows per bucket.
 
-    `units` (n, 2) are the labelers, with `capacity` (places in all), `charged` (new coins) and
-    `short` (labels that found no place, of labelers who were charged before), each of shape (n,).
-    `bucket_units` says where the labelers of each bucket stand in them; `drawn` counts new labels.
+    `units` (n, 2) are the labelers, or groups of them, with `capacity` (places in all), `charged`
+    (new coins) and `short` (labels that found no place, of labelers who were charged before), each
+    of shape (n,). `bucket_units` says where the labelers of each bucket stand in them; `drawn`
+    counts new labels.
     """
 
     directory: Path
@@ -92,7 +94,7 @@ def plan(
         return block128.unique(unit_keys(table, keys, anonymous=not staged.labelers))[0]
 
     # Before the workers start, and in byte order: which worker is faster decides nothing.
-    everyone = staged.labeler_keys
+    everyone = staged.labeler_keys if staged.people is None else staged.people
     if everyone is None:
         everyone = np.concatenate(list(ordered_map(units, range(segments.BUCKETS), workers)))
     keys.add_salts(block128.unique(everyone)[0])
@@ -142,6 +144,26 @@ def plan(
         over_bound=sum(s.over_bound for s in found),
         public_ties=sum(s.public_ties for s in found),
         changed_items=sum(s.changed_items for s in found),
+    )
+
+
+def salted(keys: KeyRing, units: Blocks, members: Groups, gone: Blocks) -> Blocks:
+    """The labelers who must have salts, shape (m, 2), where `units` (n, 2) were charged.
+
+    Each unit that is a labeler, and one of each group of `members`: one with a salt if any has,
+    because who of a group gave no label yet has none. `gone` are the labelers who left, in byte
+    order, whose salts were destroyed: nothing is asked of them, or of groups of none but them.
+    """
+    charged = block128.unique(units)[0]
+    groups = block128.unique(members.units)[0]
+    labelers = charged[block128.positions(groups, charged) < 0]
+    there = block128.positions(charged, members.units) >= 0
+    there &= block128.positions(gone, members.labelers) < 0
+    candidates, group = members.labelers[there], block128.unique(members.units[there])[1]
+    salted_first = np.argsort(~keys.has_salt(candidates), kind="stable")
+    _, first = np.unique(group[salted_first], return_index=True)
+    return np.concatenate(
+        [labelers[block128.positions(gone, labelers) < 0], candidates[salted_first[first]]]
     )
 
 

@@ -1,10 +1,10 @@
-"""The policy of a project: what one labeler may lose over its lifetime. Written once, immutable."""
+"""The policy of a project: what one labeler may lose, and by how many events. Immutable."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, Self, get_args
 
 from labelguard.errors import PolicyError
@@ -13,43 +13,58 @@ Composition = Literal["exact", "advanced", "basic"]
 Priced = Literal["rr", "statistic"]
 """What a policy prices: coins of randomized response (PROPS works on them), or statistics."""
 Ties = Literal["coin", "ternary", "half", "drop", "zero"]
-Unit = Literal["labeler", "item"]
+Unit = Literal["labeler", "item", "group"]
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How often one kind of event may touch a labeler.
+
+    `rr`: `places` labels may be randomized; None: the labeler's own number of labels, rounded up
+    to 8, 16, 32, … when they are first charged. `statistic`: `places` statistic releases may use
+    any number of the labeler's labels. `share` is what the allowance weighs in the joint price.
+    """
+
+    event: Priced
+    places: int | None
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.event not in get_args(Priced):
+            raise PolicyError(
+                f"an allowance is for rr or statistic, found {self.event!r}; "
+                "write rr:labels=50 or statistic:releases=12"
+            )
+        if self.places is not None and self.places < 1:
+            raise PolicyError(f"an allowance of {self.event} must be at least 1")
+        if not (math.isfinite(self.share) and self.share > 0):
+            raise PolicyError(f"a share must be a finite number above 0, found {self.share}")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """(ε, δ) of each labeler under `replace_labels`, and how labels are priced from it.
+    """(ε, δ) of each labeler under `replace_labels`, and the events that it pays for.
 
-    `rr`: a labeler has k places (`max_labels_per_labeler`, or their own number of labels rounded up
-    to 8, 16, 32, …); k coins at the per-label ε0 compose to at most (epsilon, delta).
-    `statistic`: a labeler has `releases` places, each a statistic release that may use any number
-    of their labels; that many Gaussian mechanisms compose to at most (epsilon, delta).
+    All allowances together, used in any adaptive order, compose to at most (epsilon, delta). With
+    `closing_points` = C the policy can be closed early at C levels of use that are fixed here; each
+    is priced at δ/C, so that crediting what was not used stays sound (docs/guarantees.md).
     """
 
     epsilon: float
     delta: float
+    allowances: tuple[Allowance, ...] = (Allowance("rr", None),)
     composition: Composition = "exact"
     ties: Ties = "coin"
     tie_status_public: bool = False
     unit: Unit = "labeler"
-    max_labels_per_labeler: int | None = None
-    mechanism: Priced = "rr"
-    releases: int = 1
+    closing_points: int = 1
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise PolicyError(f"epsilon must be a finite number above 0, found {self.epsilon}")
         if not (0 <= self.delta < 1):
             raise PolicyError(f"delta must be at least 0 and below 1, found {self.delta}")
-        k = self.max_labels_per_labeler
-        if k is not None and k < 1:
-            raise PolicyError(f"max-labels-per-labeler must be at least 1, found {k}")
-        for name, allowed in (
-            ("mechanism", Priced),
-            ("composition", Composition),
-            ("ties", Ties),
-            ("unit", Unit),
-        ):
+        for name, allowed in (("composition", Composition), ("ties", Ties), ("unit", Unit)):
             if getattr(self, name) not in get_args(allowed):
                 raise PolicyError(
                     f"{name} must be one of {', '.join(get_args(allowed))}, "
@@ -60,30 +75,75 @@ class Policy:
                 f"--ties {self.ties} shows which labels are ties; if that is public anyway, "
                 "declare it with --tie-status-public, else use coin or ternary"
             )
+        if self.closing_points < 1:
+            raise PolicyError(f"closing points must be at least 1, found {self.closing_points}")
+        self._check_allowances()
+
+    def _check_allowances(self) -> None:
+        """Refuse allowances that have no joint price, and options that belong to others."""
+        events = [allowance.event for allowance in self.allowances]
+        if not events or len(set(events)) != len(events):
+            raise PolicyError("a policy allows each kind of event once, and at least one")
+        own = any(allowance.places is None for allowance in self.allowances)
+        if own and (events != ["rr"] or self.closing_points > 1):
+            raise PolicyError(
+                "a joint price, or one of closing points, needs the number of labels of a "
+                "labeler: allow rr:labels=K"
+            )
+        if self.composition != "exact" and (events != ["rr"] or self.closing_points > 1):
+            raise PolicyError(
+                f"--composition {self.composition} is for randomized response alone; joint prices "
+                "and closing points are exact"
+            )
         if self.ties == "ternary" and self.composition != "exact":
             raise PolicyError("--ties ternary is priced by exact composition only")
-        if self.releases < 1:
-            raise PolicyError(f"releases must be at least 1, found {self.releases}")
-        self._check_mechanism()
-
-    def _check_mechanism(self) -> None:
-        """Refuse options of one mechanism in a policy of the other."""
-        if self.mechanism == "rr":
-            if self.ties == "zero" or self.releases != 1:
-                raise PolicyError("--ties zero and --releases go with --mechanism statistic only")
-            return
-        if not self.delta > 0:
-            raise PolicyError("the statistic's noise is Gaussian: it needs a delta above 0")
-        if self.ties not in ("zero", "drop"):
+        if "rr" not in events and self.ties not in ("zero", "drop"):
             raise PolicyError(
                 f"--ties {self.ties} goes with randomized response; in a statistic a tie adds "
                 "nothing (zero), or, where tie status is public, may be dropped"
             )
-        if self.max_labels_per_labeler is not None or self.composition != "exact":
-            raise PolicyError(
-                "a statistic takes all labels of a labeler, clipped, at an exact price: "
-                "--max-labels-per-labeler and --composition go with randomized response"
-            )
+        if "rr" in events and self.ties == "zero":
+            raise PolicyError("--ties zero goes with --mechanism statistic only")
+        if "statistic" in events:
+            if not self.delta > 0:
+                raise PolicyError("the statistic's noise is Gaussian: it needs a delta above 0")
+            if self.ties == "half":
+                raise PolicyError("--ties half goes with randomized response alone")
+
+    @property
+    def events(self) -> tuple[Priced, ...]:
+        """The kinds of events it pays for."""
+        return tuple(allowance.event for allowance in self.allowances)
+
+    @property
+    def delta_at_points(self) -> float:
+        """The δ at which every closing point, the whole policy being the last, is priced."""
+        return self.delta / self.closing_points
+
+    def caps(self, point: int) -> dict[Priced, int]:
+        """How often each event may have happened at a closing point; at the last one: its places.
+
+        Closing points are even steps of every allowance, rounded up.
+        """
+        return {
+            allowance.event: -(-(allowance.places or 0) * point // self.closing_points)
+            for allowance in self.allowances
+        }
+
+    def allowance(self, event: Priced) -> Allowance:
+        """The allowance for a kind of event; `PolicyError` if there is none."""
+        for allowance in self.allowances:
+            if allowance.event == event:
+                return allowance
+        raise PolicyError(
+            f"this project's policy pays for {' and '.join(self.events)}, not for {event} "
+            "(mechanism props works on rr); "
+            "change the policy (labelguard policy new) or use another project"
+        )
+
+    def ties_of(self, event: Priced) -> Ties:
+        """What becomes of ties in an event: in a statistic they add nothing or are dropped."""
+        return self.ties if event == "rr" or self.ties == "drop" else "zero"
 
     def to_json(self) -> str:
         """Canonical JSON, as the ledger keeps it."""
@@ -92,15 +152,17 @@ class Policy:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The inverse of `to_json`."""
-        return cls(**json.loads(text))
+        settings = json.loads(text)
+        allowances = tuple(Allowance(**allowance) for allowance in settings.pop("allowances"))
+        return cls(**settings, allowances=allowances)
 
 
 @dataclass(frozen=True)
 class Request:
     """What a command asks for; None means: as the policy has it, or the default."""
 
-    epsilon: float
-    delta: float
+    epsilon: float | None = None
+    delta: float | None = None
     composition: Composition | None = None
     ties: Ties | None = None
     tie_status_public: bool | None = None
@@ -112,14 +174,47 @@ class Request:
     def __post_init__(self) -> None:
         # ε = 3 and ε = 3.0 are one request: it is recognised by how it is written down.
         for name in ("epsilon", "delta"):
-            object.__setattr__(self, name, float(getattr(self, name)))
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, float(getattr(self, name)))
         if self.max_labels_per_labeler is not None:
             object.__setattr__(self, "max_labels_per_labeler", int(self.max_labels_per_labeler))
+        for name in ("max_labels_per_labeler", "releases"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise PolicyError(f"{name.replace('_', '-')} must be at least 1, found {value}")
+        if (self.epsilon is None) != (self.delta is None):
+            raise PolicyError("give --epsilon and --delta together, or neither")
+        if self.mechanism == "rr" and (self.releases is not None or self.ties == "zero"):
+            raise PolicyError("--ties zero and --releases go with --mechanism statistic only")
+        if self.mechanism == "statistic" and (
+            self.max_labels_per_labeler is not None or self.composition not in (None, "exact")
+        ):
+            raise PolicyError(
+                "a statistic takes all labels of a labeler, clipped, at an exact price: "
+                "--max-labels-per-labeler and --composition go with randomized response"
+            )
 
     def first_policy(self) -> Policy:
         """The policy that the first release of a project writes."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        return Policy(**{"ties": "coin" if self.mechanism == "rr" else "zero"} | given)
+        if self.epsilon is None or self.delta is None:
+            raise PolicyError(
+                "this project has no policy yet: give --epsilon and --delta, or make one "
+                "(labelguard policy new, then labelguard policy activate)"
+            )
+        rr = self.mechanism == "rr"
+        places = self.max_labels_per_labeler if rr else self.releases
+        places = places if rr or places is not None else 1
+        given = {
+            name: getattr(self, name)
+            for name in ("composition", "ties", "tie_status_public", "unit")
+            if getattr(self, name) is not None
+        }
+        return Policy(
+            self.epsilon,
+            self.delta,
+            (Allowance(self.mechanism, places),),
+            **{"ties": "coin" if rr else "zero"} | given,
+        )
 
     def under(self, policy: Policy) -> Policy:
         """The policy, if the request fits it; `PolicyError` where it contradicts it.
@@ -127,24 +222,32 @@ class Request:
         ε and δ are judged when new labels are charged (`check_price`): labels that were released
         before keep their value whatever is asked.
         """
-        replace(self.first_policy(), epsilon=policy.epsilon, delta=policy.delta)
+        allowance = policy.allowance(self.mechanism)
+        replace(self, epsilon=policy.epsilon, delta=policy.delta).first_policy()
+        name = "max_labels_per_labeler" if self.mechanism == "rr" else "releases"
+        fixed = {field.name: getattr(policy, field.name) for field in fields(policy)}
+        fixed |= {"ties": policy.ties_of(self.mechanism), name: allowance.places}
         for name, value in asdict(self).items():
-            fixed = getattr(policy, name)
-            if name not in ("epsilon", "delta") and value is not None and value != fixed:
-                option = name.replace("_", "-")
-                if name == "max_labels_per_labeler" and fixed is None:
-                    fixed = "own number of labels, rounded up"
+            if name in fixed.keys() - {"epsilon", "delta"} and value not in (None, fixed[name]):
+                option, has = name.replace("_", "-"), fixed[name]
+                if name == "max_labels_per_labeler" and has is None:
+                    has = "own number of labels, rounded up"
                 raise PolicyError(
-                    f"this project's policy has {option} = {fixed}, fixed by its first release; "
+                    f"this project's policy has {option} = {has}, fixed when it was made; "
                     f"asked: {value}; leave the option out or use another project"
                 )
         return policy
 
-    def check_price(self, policy: Policy) -> None:
-        """Refuse to release new labels under a policy weaker than what was asked."""
-        if policy.epsilon > self.epsilon or policy.delta > self.delta:
+    def check_price(self, epsilon: float, delta: float) -> None:
+        """Refuse to release new labels where the project costs more, in all, than was asked for.
+
+        `epsilon` and `delta` are what all its policies cost together.
+        """
+        if self.epsilon is None or self.delta is None:
+            return
+        if epsilon > self.epsilon or delta > self.delta * (1 + 1e-12):  # sums of δ are rounded
             raise PolicyError(
-                f"this project's policy is ε = {policy.epsilon:g}, δ = {policy.delta:g}, fixed by "
-                f"its first release; new labels cannot be released at the stricter "
+                f"this project costs ε = {epsilon:g}, δ = {delta:g} over its life; "
+                f"new labels cannot be released at the stricter "
                 f"ε = {self.epsilon:g}, δ = {self.delta:g}; use another project for them"
             )

@@ -12,11 +12,12 @@ import fcntl
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labelguard import witness
 from labelguard._files import write_atomically
 from labelguard.errors import KeyProblem, ProjectBusy, ProjectError
 from labelguard.keys import KeyRing, keys_directory
@@ -59,6 +60,21 @@ class Project:
         return os.environ.get("LABELGUARD_LEDGER_URL") or (
             f"sqlite:///{self.state / 'ledger.sqlite3'}"
         )
+
+    @property
+    def witnesses(self) -> tuple[Path, Path]:
+        """Files that remember how far the ledger had come (see `labelguard.witness`)."""
+        return (self.state / witness.FILE, self.keys / witness.FILE)
+
+    def strays(self, known: Iterable[str]) -> list[str]:
+        """Releases on disk that are not among those the ledger knows."""
+        found = {
+            path.name
+            for directory in (self.releases, self.released)
+            for path in directory.glob("r[0-9]*")
+            if not path.suffix
+        }
+        return sorted(found - set(known))
 
     @property
     def releases(self) -> Path:
@@ -132,7 +148,8 @@ def init(directory: Path) -> Project:
             KeyRing.create(project.keys)
         from labelguard.ledger import Ledger
 
-        Ledger.create(project.ledger_url, KeyRing(project.keys).check_value())
+        check = KeyRing(project.keys).check_value()
+        Ledger.create(project.ledger_url, check, project.witnesses)
         # Written last: a directory without it is not a project, so a crash above can be repeated.
         write_atomically(state / "labelguard.toml", _CONFIG.encode())
     except OSError as error:

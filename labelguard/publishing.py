@@ -17,12 +17,13 @@ import labelguard
 from labelguard import block128, card, segments
 from labelguard.block128 import Blocks
 from labelguard.labels import LABEL_TIE
-from labelguard.ledger import Grant, LabelerTable
+from labelguard.ledger import Grant
 from labelguard.mechanisms.protocol import Finished
 from labelguard.parallel import ordered_map
 from labelguard.planning import Plan
 from labelguard.policy import Policy
 from labelguard.project import Project
+from labelguard.records import LabelerTable
 from labelguard.release import ReleaseWriter, output_schema
 from labelguard.staging import Staged
 
@@ -37,6 +38,7 @@ def publish(
     project: Project,
     policy: Policy,
     ledger: LabelerTable,
+    standing: Mapping[str, Any],
     finished: Finished,
     *,
     workers: int,
@@ -51,6 +53,8 @@ def publish(
     sources = [(staged, project.work / "outcomes")]
     if finished.also is not None and finished.also_outcomes is not None:
         sources.append((finished.also, finished.also_outcomes))
+    questions = any(source.questions for source, _ in sources)
+    schema = output_schema(staged.content_type, questions=questions)
 
     def work(bucket: int) -> pa.Table | None:
         found = []
@@ -58,7 +62,7 @@ def publish(
             texts = segments.read_bucket(source.texts_directory, bucket)
             outcomes = segments.read_bucket(directory, bucket)
             if texts is not None and outcomes is not None:
-                found.append(_Rows.of(texts, outcomes, staged, keep_ties=policy.ties == "half"))
+                found.append(_Rows.of(texts, outcomes, schema, keep_ties=policy.ties == "half"))
         return _sorted(found) if found else None
 
     with ReleaseWriter(grant, project.releases) as writer:
@@ -67,8 +71,9 @@ def publish(
             if table is not None:
                 writer.write(table)
         if not writer.rows:  # every released label may be a tie
-            writer.write(output_schema(staged.content_type).empty_table())
+            writer.write(schema.empty_table())
         common = _card(staged, plan, grant, policy, ledger, writer.rows, finished.also_rows)
+        common["privacy"] |= standing
         writer.describe(card.assembled(common, finished.card))
         for name, data in finished.files.items():
             writer.add(name, data)
@@ -84,7 +89,9 @@ class _Rows:
     keys: Blocks
 
     @classmethod
-    def of(cls, texts: pa.Table, outcomes: pa.Table, staged: Staged, *, keep_ties: bool) -> _Rows:
+    def of(
+        cls, texts: pa.Table, outcomes: pa.Table, schema: pa.Schema, *, keep_ties: bool
+    ) -> _Rows:
         """Join texts and outcomes; a tie is a row without a preference, kept if ties are public."""
         if not keep_ties:
             strict = segments.column(outcomes, "value") != np.uint8(LABEL_TIE)
@@ -107,11 +114,14 @@ class _Rows:
             texts["item_id"].take(pa.array(row)) if given else block128.hexadecimal(items),
             *_probabilities(outcomes, order, value == np.uint8(LABEL_TIE)),
         ]
-        schema = output_schema(texts.schema.field("prompt").type)
-        table = pa.table(columns, schema=schema)
-        if table.schema != output_schema(staged.content_type):
-            table = table.cast(output_schema(staged.content_type))
-        return cls(table, items, keys[order])
+        questions = "question" in schema.names
+        if questions:
+            told = "question" in texts.column_names
+            nothing = pa.nulls(len(row), pa.string())
+            columns.append(texts["question"].take(pa.array(row)) if told else nothing)
+        own = output_schema(texts.schema.field("prompt").type, questions=questions)
+        table = pa.table(columns, schema=own)
+        return cls(table if own == schema else table.cast(schema), items, keys[order])
 
 
 def _probabilities(
@@ -177,7 +187,7 @@ def _card(
             "adjacency": "replace_labels",
             "composition": policy.composition,
             "accounting": "",
-            "ties": policy.ties,
+            "ties": policy.ties_of(grant.release.event),
             "tie_status_public": policy.tie_status_public,
             "skip_status": "public",
         },

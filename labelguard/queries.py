@@ -19,7 +19,7 @@ from labelguard.labels import (
     NUMERIC,
     Layout,
 )
-from labelguard.sources import identifier
+from labelguard.sources import identifier, literal
 
 
 def query(layout: Layout, content: Shape) -> str:
@@ -33,6 +33,8 @@ def query(layout: Layout, content: Shape) -> str:
         f"{identifier(column)}{f'::{casts[role]}' if role in casts else ''} AS {role}"
         for role, column in layout.columns.items()
     ]
+    if layout.question is not None:
+        pieces.append(f"{literal(layout.question)} AS question")
     number = "DOUBLE[]" if layout.kind == "ranking" else "DOUBLE"
     for index, columns in enumerate(layout.features.values()):
         for side, column in enumerate(columns):
@@ -76,8 +78,9 @@ def _pair_query(layout: Layout, content: Shape) -> str:
             prompt,
             CASE WHEN ea <= eb THEN {a} ELSE {b} END AS first,
             CASE WHEN ea <= eb THEN {b} ELSE {a} END AS second,
-            {canonical.item_digest("ep", "least(ea, eb), greatest(ea, eb)")} AS content,
-            {_common_columns(kinds)}
+            {_asked(canonical.item_digest("ep", "least(ea, eb), greatest(ea, eb)"), layout)}
+                AS content,
+            {_common_columns(layout)}
             {features}
             coalesce(ea = eb, false) AS identical,
             (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
@@ -124,7 +127,8 @@ def _ranking_query(layout: Layout, content: Shape) -> str:
             FROM named),
         ordered AS (
             SELECT *, list_grade_up({sorted_by}) AS o,
-                {canonical.item_digest("ep", "array_to_string(list_sort(es), '')")} AS content,
+                {_asked(canonical.item_digest("ep", "array_to_string(list_sort(es), '')"), layout)}
+                    AS content,
                 (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
                 {ranked} AS ranked
             FROM encoded),
@@ -138,7 +142,7 @@ def _ranking_query(layout: Layout, content: Shape) -> str:
             responses[o[p.i]] AS first,
             responses[o[p.j]] AS second,
             content,
-            {_common_columns(kinds)}
+            {_common_columns(layout)}
             (CASE WHEN fault > 0 THEN 0
                 ELSE (p.i - 1) * k - p.i * (p.i - 1) // 2 + p.j - p.i - 1 END)::USMALLINT AS pair,
             source_row,
@@ -154,13 +158,22 @@ def _feature(name: str) -> str:
     return identifier(f"feature_{name}")
 
 
-def _common_columns(kinds: Mapping[str, DuckDBPyType]) -> str:
+def _asked(digest: str, layout: Layout) -> str:
+    """SQL of an item's digest, under the question that the row answers if it tells one."""
+    return canonical.question_digest("question", digest) if layout.asked else digest
+
+
+def _common_columns(layout: Layout) -> str:
     """SELECT list of the identifying columns that all layouts share."""
-    pieces = []
+    pieces, kinds = [], layout.types
     if "labeler_id" in kinds:
         pieces.append("labeler_id AS labeler")
     if "item_id" in kinds:
-        pieces += ["item_id", f"{canonical.id_digest(canonical.ID_TAG, 'item_id')} AS given_id"]
+        given = _asked(canonical.id_digest(canonical.ID_TAG, "item_id"), layout)
+        name = canonical.id_under_question("item_id", "question") if layout.asked else "item_id"
+        pieces += [f"{name} AS item_id", f"{given} AS given_id"]
+    if layout.asked:
+        pieces.append("question")
     for role in ("ranking_id", "record_id"):
         if role in kinds:
             pieces.append(f"{canonical.id_digest(canonical.GROUP_TAG, role)} AS {role[:-3]}")
@@ -173,20 +186,27 @@ def _common_faults(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
     """CASE branches for faults of public columns."""
     faults = []
     if "labeler_id" in kinds:
-        # The comparison spares nearly all ids the regular expression.
-        blank = r"NOT coalesce(regexp_matches(labeler_id, '[^\s\p{Z}]'), false)"
-        fraction = "try_cast(labeler_id AS DOUBLE) IS NOT NULL"
-        faults += [
-            f"WHEN CASE WHEN labeler_id BETWEEN '!' AND '~' THEN false ELSE {blank} END THEN 1",
-            f"WHEN CASE WHEN ends_with(labeler_id, '.0') THEN {fraction} ELSE false END THEN 11",
-        ]
+        faults += [f"WHEN {blank('labeler_id')} THEN 1", f"WHEN {fraction('labeler_id')} THEN 11"]
     faults.append("WHEN ep IS NULL THEN 2")
-    for role, code in (("item_id", 8), ("ranking_id", 9)):
+    for role, code in (("item_id", 8), ("question", 13), ("ranking_id", 9)):
         if role in kinds:
             faults.append(f"WHEN coalesce({role}, '') = '' THEN {code}")
     if "submitted_at" in kinds:
         faults.append(f"WHEN submitted_at IS NOT NULL AND {_time(kinds)} IS NULL THEN 10")
     return faults
+
+
+def blank(column: str) -> str:
+    """SQL that is true where an id (VARCHAR) is null, empty or white space."""
+    # The comparison spares nearly all ids the regular expression.
+    found = rf"NOT coalesce(regexp_matches({column}, '[^\s\p{{Z}}]'), false)"
+    return f"CASE WHEN {column} BETWEEN '!' AND '~' THEN false ELSE {found} END"
+
+
+def fraction(column: str) -> str:
+    """SQL that is true where an id (VARCHAR) is a number that was written with a fraction, 7.0."""
+    found = f"try_cast({column} AS DOUBLE) IS NOT NULL"
+    return f"CASE WHEN ends_with({column}, '.0') THEN {found} ELSE false END"
 
 
 def _time(kinds: Mapping[str, DuckDBPyType]) -> str:

@@ -20,6 +20,7 @@ from labelguard.planning import Plan
 from labelguard.policy import Policy
 from labelguard.project import Project
 from labelguard.segments import BucketWriter, ReleasedMap
+from labelguard.selection import of_coins
 from labelguard.staging import Staged
 
 
@@ -48,7 +49,7 @@ def randomize_labels(
     draw = randomize_ternary if policy.ties == "ternary" else randomize
     prices = np.array(sorted(grant.prices), dtype=np.int64)
     thresholds = np.array([grant.prices[int(k)] for k in prices], dtype=np.uint64)
-    prf = keys.coin_prf()
+    prf = keys.coin_prf(grant.lineage)
     lock = threading.Lock()
 
     with BucketWriter(project.work / "outcomes") as outcomes:
@@ -65,13 +66,14 @@ def randomize_labels(
                 drawn = rows[new]
                 label = segments.column(table, "label")[drawn.index].astype(np.uint8)
                 units = plan.bucket_units[bucket]
-                coins = Coins(prf, keys.salts(plan.units[units]))
+                people, person = of_coins(table, plan.units[units], drawn.unit, drawn.index)
+                coins = Coins(prf, keys.salts(people))
                 price = plan.capacity[units][drawn.unit]
                 threshold[new] = thresholds[np.searchsorted(prices, price)]
                 value[new] = draw(
                     label,
                     coins,
-                    coins.identify(drawn.unit, items[new]),
+                    coins.identify(person, items[new]),
                     _pairs(table, drawn.index),
                     drawn.version,
                     threshold[new],

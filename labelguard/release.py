@@ -41,9 +41,12 @@ class Release:
     notes: tuple[str, ...] = ()
 
 
-def output_schema(content: pa.DataType) -> pa.Schema:
-    """Columns of `data.parquet`; `content` is the type of prompts and responses."""
-    return pa.schema(
+def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
+    """Columns of `data.parquet`; `content` is the type of prompts and responses.
+
+    `questions`: the rows say which question they answer.
+    """
+    schema = pa.schema(
         [
             ("prompt", content),
             ("chosen", content),
@@ -54,6 +57,7 @@ def output_schema(content: pa.DataType) -> pa.Schema:
             ("residual_flip_estimate", pa.float64()),
         ]
     )
+    return schema.append(pa.field("question", pa.string())) if questions else schema
 
 
 class ReleaseWriter:
@@ -80,7 +84,7 @@ class ReleaseWriter:
                 path,
                 table.schema,
                 compression="zstd",
-                use_dictionary=["flip_probability", "label_probability"],
+                use_dictionary=["flip_probability", "label_probability", "question"],
                 write_statistics=["item_id"],
                 store_schema=False,
             )

@@ -3,77 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import shutil
 import sys
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from labelguard.card import budget_of, counted, own_facts, place
+from labelguard.terminal import print_facts, print_json, print_table, table
 
 if TYPE_CHECKING:
     from labelguard.doctor import Check
     from labelguard.pipeline import Progress
     from labelguard.release import Release
-
-
-def _width() -> int:
-    # Where nobody watches, lines must not depend on the width of a window that is not there.
-    return shutil.get_terminal_size(fallback=(100, 24)).columns
-
-
-def _print_json(value: Any) -> None:
-    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    """The value with null for what JSON has no number for (a loss multiplier at γ = ½)."""
-    if isinstance(value, Mapping):
-        return {name: _finite(member) for name, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _print_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Names and values side by side; long values are wrapped between words, so paths stay whole."""
-    rows = list(facts)
-    indent = max(len(name) for name, _ in rows) + 2
-    for name, value in rows:
-        wrapped = textwrap.wrap(
-            value,
-            max(_width() - indent, 20),
-            subsequent_indent="  " if value.startswith("· ") else "",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for line, text in enumerate(wrapped or [""]):
-            shown = "" if line else name
-            click.echo(click.style(shown, bold=True) + " " * (indent - len(shown)) + text)
-
-
-def _table(*names: str, right: Sequence[str] = ()) -> Table:
-    """A table with a line of column names; those in `right` hold numbers."""
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for name in names:
-        table.add_column(name, justify="right" if name in right else "left")
-    return table
-
-
-def _print_table(table: Table) -> None:
-    """A table without the spaces that would fill its lines up."""
-    console = Console(width=_width(), highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def _path(path: Path) -> str:
@@ -113,9 +59,9 @@ def release(result: Release, *, as_json: bool, next_steps: Sequence[str]) -> Non
         click.echo(f"labelguard: note: {note}", err=True)
     if as_json:
         summary = {"id": result.id, "path": str(result.path), "reused": result.reused}
-        _print_json(summary | {"card": dict(result.card), "next": list(next_steps)})
+        print_json(summary | {"card": dict(result.card), "next": list(next_steps)})
         return
-    _print_facts([*_card_facts(result.card), ("where", _path(result.path))])
+    print_facts([*_card_facts(result.card), ("where", _path(result.path))])
     if result.reused:
         click.echo(
             "This very release was made before: no label was looked at, nothing was charged.\n"
@@ -135,9 +81,9 @@ def _runnable(command: str) -> str:
 def card(value: Mapping[str, Any], *, as_json: bool) -> None:
     """A release's card."""
     if as_json:
-        _print_json(value)
+        print_json(value)
         return
-    _print_facts(
+    print_facts(
         [
             *_card_facts(value),
             ("train with", value["train_with"]),
@@ -153,10 +99,11 @@ def _card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     privacy, counts = value["privacy"], value["counts"]
     unit = privacy["unit"]
     yield "release", value["release"]
-    yield (
-        "guarantee",
-        f"{budget_of(privacy)} for each {unit}, over the project's lifetime",
-    )
+    several = "lifetime" in privacy
+    span = f"all releases of policy {privacy['policy']}" if several else "the project's lifetime"
+    yield "guarantee", f"{budget_of(privacy)} for each {unit}, over {span}"
+    if several:
+        yield "  with earlier ones", f"{budget_of(privacy['lifetime'])} over the project's lifetime"
     yield "mechanism", f"{value['mechanism']}, adjacency {privacy['adjacency']}"
     yield f"{unit}s", f"{counts['labelers']:,}"
     yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
@@ -183,10 +130,6 @@ def _card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "places left", _triple(value["budget"]["left"], ",.0f")
 
 
-def _number(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def _triple(values: Mapping[str, float], style: str) -> str:
     if not values:
         return "–"
@@ -197,28 +140,28 @@ def _triple(values: Mapping[str, float], style: str) -> str:
 def comparison(value: Mapping[str, Any], *, as_json: bool) -> None:
     """Composition theorems side by side."""
     if as_json:
-        _print_json(value)
+        print_json(value)
         return
     click.echo(f"{budget_of(value)}, {counted(value['labels'], 'label')} of one labeler")
     numbers = ("ε0 per label", "flip probability", "loss multiplier")
-    table = _table("composition", *numbers, right=numbers)
+    rows = table("composition", *numbers, right=numbers)
     for name, row in value["compositions"].items():
-        table.add_row(
+        rows.add_row(
             name,
             f"{row['epsilon0']:.6f}",
             f"{row['flip_probability']:.6f}",
             f"{row['loss_multiplier']:.1f}",
         )
-    _print_table(table)
+    print_table(rows)
 
 
 def noise(value: Mapping[str, Any], *, as_json: bool) -> None:
     """The noise of statistic releases."""
     if as_json:
-        _print_json(value)
+        print_json(value)
         return
     releases = counted(value["releases"], "statistic release")
-    _print_facts(
+    print_facts(
         [
             ("budget", f"{budget_of(value)} for {releases} of one labeler's labels"),
             ("noise multiplier", f"{value['noise_multiplier']:.6f} sensitivities in each"),
@@ -228,102 +171,37 @@ def noise(value: Mapping[str, Any], *, as_json: bool) -> None:
     )
 
 
-def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
-    """Policy and places."""
-    if as_json:
-        _print_json(value)
-        return
-    policy = value["policy"]
-    if policy is None:
-        click.echo("Nothing was released yet: the first privatize fixes the policy.")
-        return
-    unit = policy["unit"]
-    _print_facts(
-        [
-            ("policy", f"{budget_of(policy)} for each {unit}"),
-            (
-                f"places per {unit}",
-                _places(policy),
-            ),
-            ("composition, ties", f"{policy['composition']}, {policy['ties']}"),
-            (f"{unit}s", f"{value['labelers']:,}"),
-            ("  exhausted", f"{value['exhausted_labelers']:,}"),
-            ("places used", f"{value['used']:,} of {value['places']:,}"),
-            (f"  used per {unit}", _quartiles(value["used_per_labeler"])),
-            (f"  left per {unit}", _quartiles(value["left_per_labeler"])),
-        ]
-    )
-
-
-def _places(policy: Mapping[str, Any]) -> str:
-    if policy["mechanism"] == "statistic":
-        return f"{counted(policy['releases'], 'statistic release')}, each of any number of labels"
-    if policy["max_labels_per_labeler"]:
-        return f"{policy['max_labels_per_labeler']:,}"
-    rounded = "1, 2, 4, …" if policy["unit"] == "item" else "8, 16, 32, …"
-    return f"own number of labels, rounded up to {rounded}"
-
-
-def _quartiles(spread: Mapping[str, float]) -> str:
-    shown = " / ".join(f"{number:,.0f}" for number in spread.values())
-    return f"{shown}  (min / quartiles / max)" if shown else "–"
-
-
-def labeler(value: Mapping[str, Any], *, as_json: bool) -> None:
-    """One labeler's places."""
-    if as_json:
-        _print_json(value)
-        return
-    _print_facts(
-        [
-            ("pseudonym", value["pseudonym"]),
-            ("places used", f"{value['used']:,} of {value['places']:,}"),
-            ("places left", f"{value['left']:,}"),
-        ]
-    )
-
-
-_UNSEEN = ("files", "settings", "charges", "prices")
-"""What a journal entry holds for `budget verify`, too long for a table."""
-
-
-def journal(entries: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """The journal, one line an entry."""
-    if as_json:
-        _print_json(entries)
-        return
-    table = _table("no.", "at", "what", "release", "details", "digest", right=["no."])
-    for entry in entries:
-        body = {k: v for k, v in entry["body"].items() if k not in _UNSEEN}
-        release_id = body.pop("release", "")
-        details = ", ".join(f"{name} {_number(value)}" for name, value in body.items())
-        number, digest = str(entry["number"]), entry["digest"][:12]
-        table.add_row(number, entry["at"], entry["kind"], release_id, details, digest)
-    _print_table(table)
-
-
 def releases(values: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """The releases of a project."""
     if as_json:
-        _print_json(values)
+        print_json(values)
         return
     if not values:
         click.echo("No release yet.")
         return
     numbers = ("charged", "rows")
-    table = _table("id", "state", "created", "mechanism", *numbers, right=numbers)
+    rows = table("id", "state", "created", "mechanism", *numbers, right=numbers)
     for value in values:
-        rows = "–" if value["rows"] is None else f"{value['rows']:,}"
+        released = "–" if value["rows"] is None else f"{value['rows']:,}"
         charged = f"{value['charged']:,}"
         shown = (value["id"], value["state"], value["created_at"], value["mechanism"])
-        table.add_row(*shown, charged, rows)
-    _print_table(table)
+        rows.add_row(*shown, charged, released)
+    print_table(rows)
+
+
+def abandoned(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """That a release was given up."""
+    if as_json:
+        print_json(value)
+        return
+    places = counted(value["charged"], "place")
+    click.echo(f"Release {value['id']} is given up; the {places} it charged stay charged.")
 
 
 def verdict(value: Mapping[str, Any], *, as_json: bool) -> None:
     """Whether something holds; ends the program with exit code 1 if not."""
     if as_json:
-        _print_json(value)
+        print_json(value)
     elif value["ok"]:
         nouns = (("journal_entries", "journal entry"), ("releases", "release"))
         found = [counted(value[name], noun) for name, noun in nouns if name in value]
@@ -337,7 +215,7 @@ def verdict(value: Mapping[str, Any], *, as_json: bool) -> None:
 def scored(value: Mapping[str, Any], *, as_json: bool) -> None:
     """Where scored pairs were written."""
     if as_json:
-        _print_json(value)
+        print_json(value)
         return
     click.echo(f"{counted(value['pairs'], 'pair')} labeled and written to {value['path']}")
 
@@ -345,7 +223,7 @@ def scored(value: Mapping[str, Any], *, as_json: bool) -> None:
 def simulation(value: Mapping[str, Any], *, as_json: bool) -> None:
     """What was simulated."""
     if as_json:
-        _print_json(value)
+        print_json(value)
         return
     click.echo(f"{value['rows']:,} simulated labels written to {value['path']}")
 
@@ -353,7 +231,7 @@ def simulation(value: Mapping[str, Any], *, as_json: bool) -> None:
 def checks(values: Sequence[Check], *, as_json: bool) -> None:
     """The findings of the doctor."""
     if as_json:
-        _print_json([asdict(value) for value in values])
+        print_json([asdict(value) for value in values])
         return
     indent = max(len(value.name) for value in values)
     for value in values:

@@ -9,6 +9,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
+from duckdb.sqltypes import DuckDBPyType
 
 from labelguard import canonical, labels
 from labelguard.canonical import NoContent, Shape
@@ -59,6 +60,15 @@ def look(part: Part, connection: duckdb.DuckDBPyConnection, reading: Reading) ->
                 "of its rows tells labels; write them into one table, mixed"
             )
     return layout
+
+
+def columns(part: Part, connection: duckdb.DuckDBPyConnection) -> dict[str, DuckDBPyType]:
+    """The columns of one part with their types."""
+    try:
+        relation = part.open(_cursor(connection))
+    except _READER_ERRORS as error:
+        raise readable(error, part.name) from None
+    return dict(zip(relation.columns, relation.types, strict=True))
 
 
 def common_content(parts: list[Part], layouts: list[Layout]) -> Shape:

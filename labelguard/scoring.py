@@ -26,7 +26,7 @@ def score(
 
     `source` is any input of pairs or rankings; labels and labelers in it are not read. Returns
     prompt, chosen, rejected, item_id and label_probability (that `chosen` is preferred), sorted by
-    item. Post-processing of a release: nothing is charged.
+    item; and question, where `columns` names one. Post-processing of a release: nothing is charged.
 
     Raises `ProjectError` if the release holds no head, `InvalidLabels` for unusable pairs, and
     `LabelguardError` if its features are no longer what they were.
@@ -55,6 +55,8 @@ def score(
             "label_probability": np.where(first, probability, 1 - probability),
         }
     )
+    if pairs.questions is not None:
+        table = table.append_column("question", pairs.questions)
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     return frame.sort("item_id", maintain_order=True)

@@ -20,6 +20,7 @@ from labelguard.block128 import Blocks
 from labelguard.keys import KeyRing
 from labelguard.labels import LABEL_TIE
 from labelguard.mechanisms.coins import Coins
+from labelguard.policy import Policy, Priced
 from labelguard.segments import ReleasedLabels
 
 SMALLEST_BOUND = 8
@@ -44,6 +45,15 @@ class Bound:
     places: int | None
     smallest: int = SMALLEST_BOUND
     per_label: bool = True
+
+    @classmethod
+    def of(cls, policy: Policy, event: Priced) -> Bound:
+        """The bound that a policy sets for one kind of event."""
+        places = policy.allowance(event).places
+        if event == "statistic":
+            return cls(places, per_label=False)
+        # Counts single a labeler out, but not one of many equal items.
+        return cls(places, 1 if policy.unit == "item" else SMALLEST_BOUND)
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,21 @@ def unit_keys(table: pa.Table, keys: KeyRing, *, anonymous: bool) -> Blocks:
     return keys.unit_keys(units, items, occurrences)
 
 
+def of_coins(
+    table: pa.Table, units: Blocks, unit: NDArray[np.intp], index: NDArray[np.intp] | None = None
+) -> tuple[Blocks, NDArray[np.intp]]:
+    """Whose salts the coins come from, (m, 2), and for every row the place of its labeler in them.
+
+    These are the units, unless units are groups: then the labelers, each by their own pseudonym,
+    so that a label's coin does not depend on who belongs together. `index` are the rows of the
+    staged bucket that `unit` is of; None: all.
+    """
+    if "labeler_hi" not in table.column_names:
+        return units, unit
+    labelers = segments.blocks(table, "labeler")
+    return block128.unique(labelers if index is None else labelers[index])
+
+
 def select(
     table: pa.Table,
     keys: KeyRing,
@@ -149,19 +174,20 @@ def select(
 ) -> Selection:
     """Select one bucket's labels.
 
-    `table` is a staged bucket whose labelers all have salts, `released` the private map of it,
-    `allowances` looks labelers up. `again`: the latest submission of every label is drawn anew as
-    its next version. `released_only`: take no label but those in `released` (a release whose map
-    is complete is being finished).
+    `table` is a staged bucket whose labelers (see `of_coins`) all have salts, `released` the
+    private map of it, `allowances` looks units up. `again`: the latest submission of every label
+    is drawn anew as its next version. `released_only`: take no label but those in `released` (a
+    release whose map is complete is being finished).
     """
     units, unit = block128.unique(unit_keys(table, keys, anonymous=anonymous))
-    coins = Coins(keys.coin_prf(), keys.salts(units))
+    people, person = of_coins(table, units, unit)
+    coins = Coins(keys.coin_prf(), keys.salts(people))
     items = segments.blocks(table, "item")
     pair = _optional(table, "pair", len(unit)).astype(np.uint16)
-    row_keys = coins.row_keys(coins.identify(unit, items), pair)
+    row_keys = coins.row_keys(coins.identify(person, items), pair)
     index = _submissions(table, row_keys, last=again)
     duplicates = len(unit) - len(index)
-    unit, row_keys = unit[index], row_keys[index]
+    unit, person, row_keys = unit[index], person[index], row_keys[index]
     public_tie = _optional(table, "tie", table.num_rows)[index] == np.uint8(1)
 
     place = block128.positions(released.keys, row_keys)
@@ -185,9 +211,12 @@ def select(
         keep[over] = False
     elif len(over):
         grouping = segments.blocks(table, "group") if "group_hi" in table.column_names else items
-        groups = grouping[index[over]]
-        order = coins.order(coins.identify(unit[over], groups))
-        keep[over] = bounded(unit[over], block128.unique(groups)[1], order, free)
+        rankings = grouping[index[over]]
+        order = coins.order(coins.identify(person[over], rankings))
+        distinct, ranking = block128.unique(rankings)
+        # Two members of a group who rank the same responses give two rankings.
+        ranking += person[over] * len(distinct)
+        keep[over] = bounded(unit[over], ranking, order, free)
 
     def known_or(default: int, values: NDArray[np.generic]) -> NDArray[np.generic]:
         if not len(values):

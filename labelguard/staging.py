@@ -9,7 +9,6 @@ judgement comes later, after a repeated command was recognised without looking a
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +20,11 @@ from numpy.typing import NDArray
 
 from labelguard import block128, labels, queries, scan, segments, sources
 from labelguard.block128 import Blocks
-from labelguard.card import counted
 from labelguard.errors import InvalidLabels
+from labelguard.groups import Groups
 from labelguard.keys import KeyRing
 from labelguard.labels import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
+from labelguard.leavers import Leavers
 from labelguard.parallel import read_ahead
 from labelguard.segments import BucketWriter
 from labelguard.sources import Input
@@ -60,16 +60,24 @@ class Staged:
     label_fault_count: int = 0
     public_digest: bytes = b""
     labeler_keys: Blocks | None = None
-    """The pseudonyms of all labelers, (n, 2); None where single labels are the unit."""
+    """The pseudonyms of all units that may be charged, labelers or groups of them, (n, 2); None
+    where single labels are the unit.
+    """
+    people: Blocks | None = None
+    """With groups: the pseudonyms of all labelers, (m, 2), whose coins are drawn."""
     content_type: pa.DataType = field(default_factory=pa.string)
     layouts: set[str] = field(default_factory=set)
     pairs_of_rankings: bool = False
     rankings: bool = False
     given_ids: bool = False
+    questions: bool = False
     timed: bool = False
     recorded: bool = False
     labelers: bool = False
     bad_rows: dict[str, list[int]] = field(default_factory=dict)
+    refused_rows: int = 0
+    """Rows of labelers who have left: dropped at the door, good or bad, and in no other count."""
+    refused_labelers: int = 0
 
     @property
     def rows_directory(self) -> Path:
@@ -93,13 +101,26 @@ class Staged:
 
 @dataclass(frozen=True)
 class StagingOptions:
-    """How rows are taken: names, unit, what happens to bad rows and to public ties."""
+    """How rows are taken: names, unit, what happens to bad rows and to public ties.
+
+    `groups` says who belongs together; it goes with the unit `group`, and with no other.
+    """
 
     reading: Reading
     namespace: str
     quarantine: bool = False
     public_ties: str = ""
     """Empty, or `drop` / `half`, where tie status was declared public."""
+    groups: Groups | None = None
+    refused: Blocks | None = None
+    """The keys of labelers who have left, (n, 2): their rows are treated as if they were not there.
+    """
+
+    def __post_init__(self) -> None:
+        if (self.groups is not None) != (self.reading.unit == "group"):
+            raise InvalidLabels(
+                "groups of labelers go with --unit group, and that unit needs them: give both"
+            )
 
 
 def stage(
@@ -131,11 +152,18 @@ def stage(
             for batch in read_ahead(scan.batches(part, connection, queries.query(layout, content))):
                 stager.take(part.name, batch, rows, texts)
                 progress(part.name, staged.rows_read)
+    if not staged.rows_read and staged.refused_rows:
+        raise InvalidLabels(
+            "every row of the input is of labelers who were retired or erased; nothing is left"
+        )
     if not staged.rows_read:
         raise InvalidLabels(f"{parts[0].name}: no rows in the input")
     staged.public_digest = stager.public_digest()
-    if options.reading.unit == "labeler":
+    if options.reading.unit != "item":
         staged.labeler_keys = stager.labeler_keys
+    if options.groups is not None:
+        staged.people = stager.labeler_keys
+        staged.labeler_keys = block128.unique(options.groups.unit_of(staged.people))[0]
     return staged
 
 
@@ -147,6 +175,7 @@ class _Stager:
         self.options = options
         self._digests: dict[str, hashlib._Hash] = {}
         self._keys = keys
+        self._leavers = Leavers(keys, options.namespace, options.refused)
         self._labelers: dict[str, int] = {}
         self.labeler_keys = np.zeros((0, 2), np.uint64)
         self._part_rows = 0
@@ -159,6 +188,7 @@ class _Stager:
             "pairs_of_rankings": layout.kind == "ranking",
             "rankings": layout.kind == "ranking" or "ranking_id" in columns,
             "given_ids": "item_id" in columns,
+            "questions": layout.asked,
             "timed": "submitted_at" in columns,
             "recorded": "record_id" in columns,
             "labelers": "labeler_id" in columns,
@@ -184,14 +214,15 @@ class _Stager:
         content = _digests(batch, "content")
         items = _digests(batch, "given_id") if self.staged.given_ids else content
         labelers = self._labeler_blocks(batch)
-        if self.options.reading.unit == "item":
-            labelers = self._keys.unit_keys(labelers, items, np.zeros_like(items))
+        units = self._units(labelers, items)
         first = self.staged.rows
         numbers = np.arange(first, first + batch.num_rows, dtype=np.uint64)
         self.staged.rows += batch.num_rows
 
         columns: dict[str, NDArray[np.generic]] = {"row": numbers}
-        columns |= _halves("unit", labelers) | _halves("item", items)
+        columns |= _halves("unit", units) | _halves("item", items)
+        if self.options.groups is not None:  # coins are the labeler's, places the group's
+            columns |= _halves("labeler", labelers)
         for name in ("pair", "size"):  # of rankings
             if name in batch.schema.names:
                 columns[name] = batch[name].to_numpy()
@@ -217,13 +248,15 @@ class _Stager:
             | {name: values.to_numpy() for name, values in features.items()}
         )
         columns["label"] = label
-        rows.append(pa.table(columns), segments.bucket_of(labelers))
+        rows.append(pa.table(columns), segments.bucket_of(units))
 
         public = {"row": numbers} | _halves("item", items)
         names = ["prompt", "first", "second"]
         if self.staged.given_ids:
             public |= _halves("content", content)
             names.append("item_id")
+        if self.staged.questions:
+            names.append("question")
         if "pair" in columns:
             public["pair"] = columns["pair"]
         table = pa.table({key: pa.array(value) for key, value in public.items()} | features)
@@ -255,6 +288,12 @@ class _Stager:
             numbers = np.arange(start, start + batch.num_rows)
             counted = np.ones(batch.num_rows, dtype=bool)
         self._part_rows += batch.num_rows
+        refused = self._leavers.rows_of(batch)
+        if refused.any():
+            staged.refused_rows += int((refused & counted).sum())
+            staged.refused_labelers = self._leavers.met
+            batch = batch.filter(pa.array(~refused))
+            numbers, counted = numbers[~refused], counted[~refused]
         staged.rows_read += int(counted.sum())
         fault = batch["fault"].to_numpy()
         label = batch["label"].to_numpy()
@@ -306,6 +345,14 @@ class _Stager:
         keys: Blocks = self.labeler_keys[codes[encoded.indices.to_numpy()]]
         return keys
 
+    def _units(self, labelers: Blocks, items: Blocks) -> Blocks:
+        """The unit of every row: whose places it takes."""
+        if self.options.groups is not None:
+            return self.options.groups.unit_of(labelers)
+        if self.options.reading.unit == "item":
+            return self._keys.unit_keys(labelers, items, np.zeros_like(items))
+        return labelers
+
 
 def _halves(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:
     return {
@@ -323,32 +370,3 @@ def _digests(batch: pa.RecordBatch, name: str | None) -> Blocks:
     offset = array.offset * 32
     data = memoryview(array.buffers()[2])
     return block128.from_bytes(data[offset : offset + 32 * len(array)], 32)
-
-
-def refuse_conflicts(staged: Staged, column: str = "item_id") -> None:
-    """Raise `InvalidLabels` if one given id stands for several contents."""
-    conflicts = conflicting_items(staged)
-    if conflicts:
-        name = next(iter(sorted(conflicts)))
-        raise InvalidLabels(
-            f"column {column}: id {name!r} stands for several contents "
-            f"({counted(len(conflicts), 'such id')}); give every content an id of its own, or "
-            "rename the column to have ids made of contents"
-        )
-
-
-def conflicting_items(staged: Staged) -> Counter[str]:
-    """Item ids that were given to more than one content, with the number of their rows."""
-    found: Counter[str] = Counter()
-    for bucket in range(segments.BUCKETS):
-        table = segments.read_bucket(staged.texts_directory, bucket)
-        if table is None:
-            continue
-        _, item = block128.unique(segments.blocks(table, "item"))
-        contents, content = block128.unique(segments.blocks(table, "content"))
-        pairs = np.unique(item * len(contents) + content)
-        clashing = np.bincount(pairs // len(contents), minlength=item.max() + 1) > 1
-        if clashing.any():
-            rows = np.flatnonzero(clashing[item])
-            found.update(table["item_id"].take(pa.array(rows)).to_pylist())
-    return found

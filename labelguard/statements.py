@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
-from labelguard import block128, clock, journal, tables
+from labelguard import block128, bulk, clock, journal, tables, verification
 from labelguard.block128 import Blocks
 from labelguard.errors import LedgerError
-from labelguard.policy import Policy
+from labelguard.policy import Priced
+from labelguard.records import ReleaseRecord
 
 if TYPE_CHECKING:
-    from labelguard.ledger import Event
+    from labelguard.records import Event
+
+LIVE = ("reserved", "computing", "committed")
+"""States of a release that answers its request: not given back, not given up."""
 
 
 def entries(connection: sa.Connection) -> list[journal.Entry]:
     """The journal, oldest entry first."""
     rows = connection.execute(sa.select(tables.journal).order_by(tables.journal.c.number))
     return [journal.Entry(*row) for row in rows]
+
+
+def head(connection: sa.Connection) -> tuple[int, str]:
+    """Number and digest of the journal's newest entry."""
+    query = sa.select(tables.journal.c.number, tables.journal.c.digest)
+    last = connection.execute(query.order_by(tables.journal.c.number.desc()).limit(1)).one_or_none()
+    return (last.number, last.digest) if last else (0, journal.GENESIS)
+
+
+def digest_of(connection: sa.Connection, number: int) -> str | None:
+    """The digest of one journal entry, or None if there is no such entry."""
+    query = sa.select(tables.journal.c.digest).where(tables.journal.c.number == number)
+    return connection.scalar(query)
 
 
 def epoch(connection: sa.Connection) -> int:
@@ -32,80 +51,172 @@ def epoch(connection: sa.Connection) -> int:
 def next_epoch(connection: sa.Connection) -> int:
     """Begin a new epoch."""
     following = epoch(connection) + 1
-    connection.execute(
-        sa.update(tables.meta).where(tables.meta.c.name == "epoch").values(value=str(following))
-    )
+    set_meta(connection, "epoch", str(following))
     return following
+
+
+def set_meta(connection: sa.Connection, name: str, value: str) -> None:
+    """Change one of the ledger's own settings."""
+    connection.execute(sa.update(tables.meta).where(tables.meta.c.name == name).values(value=value))
 
 
 def append(connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
     """Add an entry to the journal's chain."""
-    query = sa.select(tables.journal.c.number, tables.journal.c.digest)
-    last = connection.execute(query.order_by(tables.journal.c.number.desc()).limit(1)).one_or_none()
-    number, previous = (last.number + 1, last.digest) if last else (1, journal.GENESIS)
-    entry = journal.entry(number, clock.now(), kind, body, previous)
+    number, previous = head(connection)
+    entry = journal.entry(number + 1, clock.now(), kind, body, previous)
     connection.execute(sa.insert(tables.journal).values(vars(entry)))
 
 
-def policy_id(connection: sa.Connection, policy: Policy) -> int:
-    """The stored policy's number; the first charge stores it."""
-    row = connection.execute(sa.select(tables.policies)).one_or_none()
-    if row is None:
-        values = {"id": 1, "created_at": clock.now(), "settings": policy.to_json()}
-        connection.execute(sa.insert(tables.policies).values(values))
-        append(connection, "policy", {"policy": 1, "settings": json.loads(policy.to_json())})
-        return 1
-    if Policy.from_json(row.settings) != policy:
-        raise LedgerError("the policy in the ledger is not the one this job was planned with")
-    return int(row.id)
-
-
 def store_prices(
-    connection: sa.Connection, policy_id: int, prices: Mapping[int, int]
+    connection: sa.Connection, allowance_id: int, prices: Mapping[int, int]
 ) -> dict[str, str]:
-    """Store the price of every k that has none; returns what was stored, as text."""
-    stored = set(connection.scalars(sa.select(tables.prices.c.k)))
+    """Keep the price of every k that has none yet; returns what was stored, as text."""
+    query = sa.select(tables.prices.c.k).where(tables.prices.c.allowance_id == allowance_id)
+    stored = set(connection.scalars(query))
     new = {str(k): str(price) for k, price in prices.items() if k not in stored}
     if new:
-        rows = [{"policy_id": policy_id, "k": int(k), "price": price} for k, price in new.items()]
+        rows = [
+            {"allowance_id": allowance_id, "k": int(k), "price": price} for k, price in new.items()
+        ]
         connection.execute(sa.insert(tables.prices), rows)
     return new
 
 
-def charge_labelers(connection: sa.Connection, event: Event) -> list[tuple[bytes, int, int]]:
-    """Take the places of the event; returns (labeler, capacity, new labels) of who is charged."""
-    known = {bytes(key) for key in connection.scalars(sa.select(tables.labelers.c.labeler))}
-    rows = list(
-        zip(keys(event.labelers), event.capacity.tolist(), event.charged.tolist(), strict=True)
-    )
-    new = [
-        {"labeler": key, "capacity": capacity, "used": count}
-        for key, capacity, count in rows
-        if key not in known and count
-    ]
-    old = [{"who": key, "count": count} for key, _, count in rows if key in known and count]
-    if new:
-        connection.execute(sa.insert(tables.labelers), new)
-    if old:
-        connection.execute(
-            sa.update(tables.labelers)
-            .where(tables.labelers.c.labeler == sa.bindparam("who"))
-            .values(used=tables.labelers.c.used + sa.bindparam("count")),
-            old,
+def reserve(
+    connection: sa.Connection,
+    policy_id: int,
+    allowance_id: int,
+    event: Event,
+    prices: Mapping[str, str],
+) -> str:
+    """Charge an event as a new release, `reserved`; its id. `prices` are those just stored.
+
+    Raises `LedgerError` if the same request has a release: a job that was cut off from the ledger
+    may not know that another one has made it since.
+    """
+    own = tables.releases.c
+    live = sa.and_(own.idempotency_key == event.idempotency_key, own.state.in_(LIVE))
+    made = connection.scalar(sa.select(own.id).where(live).limit(1))
+    if made:
+        raise LedgerError(
+            f"another job has made release {made} of this very request; run the same command again"
         )
-    return [row for row in rows if row[2]]
+    number = 1 + (connection.scalar(sa.select(sa.func.max(own.number))) or 0)
+    record = {
+        "id": f"r{number:04d}-{event.idempotency_key[:8]}",
+        "number": number,
+        "idempotency_key": event.idempotency_key,
+        "allowance_id": allowance_id,
+        "state": "reserved",
+        "created_at": clock.now(),
+        "settings": settings_text(event.settings),
+        "charged": int(event.charged.sum()),
+    }
+    connection.execute(sa.insert(tables.releases).values(record))
+    digest = charge(connection, number, allowance_id, event)
+    body = {"release": record["id"], "mechanism": event.mechanism}
+    body |= {"policy": policy_id, "event": event.kind}
+    body |= {"labels": record["charged"], "labelers": int((event.charged > 0).sum())}
+    append(connection, "charged", body | {"charges": digest, "prices": dict(prices)})
+    return str(record["id"])
 
 
-def charge_release(
-    connection: sa.Connection, release_id: str, charges: Sequence[tuple[bytes, int, int]]
-) -> None:
-    """Write down what a release charged to whom."""
-    rows = [
-        {"release_id": release_id, "labeler": labeler, "labels": labels}
-        for labeler, _, labels in charges
+def charge(connection: sa.Connection, number: int, allowance_id: int, event: Event) -> str:
+    """Take the places of an event for release `number`; the digest of who was charged what.
+
+    The table's own constraint refuses a labeler more than their places.
+    """
+    asked = np.flatnonzero(event.charged)
+    asked = asked[block128.order(event.labelers[asked])]
+    labelers = event.labelers[asked]
+    capacity, labels = event.capacity[asked], event.charged[asked]
+    columns = {"labeler": labelers, "capacity": capacity, "labels": labels}
+    bulk.insert(connection, tables.charges, {"release": number, **columns})
+    own, c = tables.charges.c, tables.counters.c
+    taken = sa.select(
+        sa.literal(allowance_id, sa.Integer), own.labeler, own.capacity, own.labels
+    ).where(own.release == number)
+    dialect = connection.dialect.name
+    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    names = ["allowance_id", "labeler", "capacity", "used"]
+    insert = make(tables.counters).from_select(names, taken)
+    connection.execute(
+        insert.on_conflict_do_update(
+            index_elements=[c.allowance_id, c.labeler],
+            set_={"used": c.used + insert.excluded.used},
+        )
+    )
+    return verification.charges_digest(labelers, capacity, labels)
+
+
+def refund(connection: sa.Connection, record: ReleaseRecord) -> None:
+    """Give back what a reserved release was charged."""
+    own = tables.releases.c
+    row = sa.select(own.allowance_id).where(own.id == record.id)
+    give_back(connection, record.number, connection.execute(row).scalar_one())
+    set_state(connection, record.id, "reserved", {"state": "refunded", "charged": 0})
+    append(connection, "refunded", {"release": record.id, "labels": record.charged})
+
+
+def give_back(connection: sa.Connection, number: int, allowance_id: int) -> None:
+    """Undo what release `number` charged."""
+    own, c = tables.charges.c, tables.counters.c
+    connection.execute(
+        sa.update(tables.counters)
+        .where(c.allowance_id == allowance_id, own.release == number, own.labeler == c.labeler)
+        .values(used=c.used - own.labels)
+    )
+    connection.execute(sa.delete(tables.charges).where(own.release == number))
+    # Nobody's k is fixed by a release that did not happen.
+    connection.execute(
+        sa.delete(tables.counters).where(c.allowance_id == allowance_id, c.used == 0)
+    )
+
+
+def usage(
+    connection: sa.Connection, allowance_ids: Mapping[Priced, int]
+) -> dict[Priced, list[tuple[int, int, int]]]:
+    """For each kind of event, how many units have which (capacity, used)."""
+    c = tables.counters.c
+    found = {}
+    for event, identity in allowance_ids.items():
+        query = sa.select(c.capacity, c.used, sa.func.count())
+        query = query.where(c.allowance_id == identity).group_by(c.capacity, c.used)
+        rows = connection.execute(query.order_by(c.capacity, c.used))
+        found[event] = [(int(row[0]), int(row[1]), int(row[2])) for row in rows]
+    return found
+
+
+def places(connection: sa.Connection, labeler: bytes) -> list[Any]:
+    """What a pseudonym has used of every allowance it was charged to, oldest policy first."""
+    c, a, p = tables.counters.c, tables.allowances.c, tables.policies.c
+    query = (
+        sa.select(c.labeler, p.name, p.state, a.event, c.capacity, c.used)
+        .join_from(tables.counters, tables.allowances, a.id == c.allowance_id)
+        .join(tables.policies, p.id == a.policy_id)
+        .where(c.labeler == labeler)
+        .order_by(a.id)
+    )
+    return list(connection.execute(query))
+
+
+def releases(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[ReleaseRecord]:
+    """Releases that meet a condition, oldest first."""
+    own, allowances = tables.releases.c, tables.allowances.c
+    query = (
+        sa.select(*(column for column in own if column.name != "allowance_id"))
+        .add_columns(allowances.policy_id, allowances.event)
+        .join_from(tables.releases, tables.allowances, allowances.id == own.allowance_id)
+        .where(condition)
+        .order_by(own.number)
+    )
+    return [
+        ReleaseRecord(
+            **row._asdict()
+            | {"settings": json.loads(row.settings), "files": json.loads(row.files or "{}")}
+        )
+        for row in connection.execute(query)
     ]
-    if rows:
-        connection.execute(sa.insert(tables.charges), rows)
 
 
 def set_state(
@@ -122,3 +233,8 @@ def keys(labelers: Blocks) -> list[bytes]:
     """Pseudonyms as the ledger stores them."""
     data = block128.to_bytes(labelers)
     return [data[start : start + 16] for start in range(0, len(data), 16)]
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Settings as the ledger keeps them."""
+    return json.dumps(dict(settings), sort_keys=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = sa.MetaData()
 meta = sa.Table(
@@ -17,24 +17,43 @@ policies = sa.Table(
     "policies",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.String(64), nullable=False, unique=True),
     sa.Column("created_at", sa.String(20), nullable=False),
     sa.Column("settings", sa.Text, nullable=False),
+    # What its allowances cost together, how that was computed, and by which version.
+    sa.Column("quote", sa.Text, nullable=False),
+    sa.Column("state", sa.String(8), nullable=False),  # draft, active, closed
+    # Where a closed policy was closed; null: at its full price.
+    sa.Column("point", sa.Integer),
+)
+allowances = sa.Table(
+    "allowances",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("policy_id", sa.ForeignKey("policies.id"), nullable=False),
+    sa.Column("event", sa.String(12), nullable=False),
+    sa.UniqueConstraint("policy_id", "event"),
 )
 prices = sa.Table(
     "prices",
     metadata,
-    sa.Column("policy_id", sa.ForeignKey("policies.id"), primary_key=True),
+    sa.Column("allowance_id", sa.ForeignKey("allowances.id"), primary_key=True),
     sa.Column("k", sa.BigInteger, primary_key=True),
     # Thresholds of coins reach 2^63, beyond a signed integer.
     sa.Column("price", sa.String(20), nullable=False),
 )
-labelers = sa.Table(
-    "labelers",
+counters = sa.Table(
+    "counters",
     metadata,
+    # Of allowances and releases, but not declared so: a million checks would take seconds.
+    sa.Column("allowance_id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
     sa.Column("capacity", sa.BigInteger, nullable=False),
     sa.Column("used", sa.BigInteger, nullable=False),
     sa.CheckConstraint("used >= 0 AND used <= capacity", name="allowance"),
+    sqlite_with_rowid=False,
+    # Room for a new version of every row beside the old one: counting up touches no index.
+    postgresql_with={"fillfactor": 50},
 )
 releases = sa.Table(
     "releases",
@@ -42,7 +61,7 @@ releases = sa.Table(
     sa.Column("id", sa.String(40), primary_key=True),
     sa.Column("number", sa.Integer, nullable=False, unique=True),
     sa.Column("idempotency_key", sa.String(64), nullable=False, index=True),
-    sa.Column("policy_id", sa.ForeignKey("policies.id"), nullable=False),
+    sa.Column("allowance_id", sa.ForeignKey("allowances.id"), nullable=False),
     sa.Column("state", sa.String(12), nullable=False),
     sa.Column("created_at", sa.String(20), nullable=False),
     sa.Column("settings", sa.Text, nullable=False),
@@ -55,9 +74,24 @@ releases = sa.Table(
 charges = sa.Table(
     "charges",
     metadata,
-    sa.Column("release_id", sa.ForeignKey("releases.id"), primary_key=True),
+    sa.Column("release", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
+    sa.Column("capacity", sa.BigInteger, nullable=False),
     sa.Column("labels", sa.BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+members = sa.Table(
+    "members",
+    metadata,
+    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
+    sa.Column("unit", sa.LargeBinary(16), nullable=False),
+)
+tombstones = sa.Table(
+    "tombstones",
+    metadata,
+    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
+    sa.Column("kind", sa.String(8), nullable=False),  # retired, erased
+    sa.Column("at", sa.String(20), nullable=False),
 )
 journal = sa.Table(
     "journal",

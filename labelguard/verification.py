@@ -9,68 +9,132 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
-from labelguard import journal, tables
+from labelguard import bulk, journal, migrations, people, tables
+from labelguard.block128 import Blocks
 
 _STATES = {
     "charged": "reserved",
     "computing": "computing",
     "committed": "committed",
     "refunded": "refunded",
+    "abandoned": "abandoned",
 }
+_POLICY_STATES = {"activated": "active", "closed": "closed"}
+_Told = Sequence[tuple[str, Mapping[str, Any]]]
 
 
-def charges_digest(charges: Iterable[tuple[bytes, int, int]]) -> str:
-    """SHA-256 of who was charged how many labels: rows of (labeler, capacity, labels)."""
-    digest = hashlib.sha256()
-    for labeler, capacity, labels in sorted(charges):
-        digest.update(labeler + capacity.to_bytes(8, "big") + labels.to_bytes(8, "big"))
-    return digest.hexdigest()
+def charges_digest(labelers: Blocks, capacity: NDArray[np.int64], labels: NDArray[np.int64]) -> str:
+    """SHA-256 of who was charged how many labels: 32-byte rows, sorted by labeler (n, 2)."""
+    rows = np.column_stack([labelers, capacity.astype(np.uint64), labels.astype(np.uint64)])
+    return hashlib.sha256(rows.astype(">u8").tobytes()).hexdigest()
 
 
 def first_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
     """The first thing in the ledger that does not hold, or None."""
+    broken = journal.first_fault(entries)
+    if broken:
+        return broken
+    told = [(entry.kind, json.loads(entry.body)) for entry in entries]
     return (
-        journal.first_fault(entries)
-        or _policy_fault(connection, entries)
+        _policy_fault(connection, told)
+        or _price_fault(connection, told)
         or _sum_fault(connection)
-        or _release_fault(connection, entries)
+        or _release_fault(connection, told)
+        or _people_fault(connection, told)
     )
 
 
-def _policy_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
-    bodies = [(entry.kind, json.loads(entry.body)) for entry in entries]
-    told = [body["settings"] for kind, body in bodies if kind == "policy"]
-    stored = [
-        json.loads(text) for text in connection.scalars(sa.select(tables.policies.c.settings))
-    ]
-    if told != stored:
-        return "the policy is not the one in the journal"
-    prices: dict[str, str] = {}
-    for kind, body in bodies:
-        prices |= body.get("prices", {}) if kind == "charged" else {}
-    query = sa.select(tables.prices.c.k, tables.prices.c.price)
-    if prices != {str(row.k): row.price for row in connection.execute(query)}:
+def _policy_fault(connection: sa.Connection, told: _Told) -> str | None:
+    """Policies that are not as the journal tells."""
+    story: dict[int, dict[str, Any]] = {}
+    for kind, body in told:
+        if kind == "policy":
+            state, quote = body.get("state", "active"), body.get("quote")
+            settings = migrations.settings_of_2(body["settings"])
+            story[body["policy"]] = {"settings": settings, "quote": quote, "state": state}
+            story[body["policy"]] |= {"point": None}
+        elif kind in _POLICY_STATES:
+            story[body["policy"]] |= {"state": _POLICY_STATES[kind], "point": body.get("point")}
+    rows = {row.id: row for row in connection.execute(sa.select(tables.policies))}
+    for number in sorted(rows.keys() | story.keys()):
+        row, tale = rows.get(number), story.get(number)
+        if row is None or tale is None:
+            return f"policy {number} is not the one in the journal"
+        if tale["quote"] is None:  # of an older version, which kept none
+            tale["quote"] = json.loads(row.quote)
+        if (json.loads(row.settings), json.loads(row.quote), row.state, row.point) != (
+            tale["settings"],
+            tale["quote"],
+            tale["state"],
+            tale["point"],
+        ):
+            return f"policy {number} is not the one in the journal"
+    return None
+
+
+def _price_fault(connection: sa.Connection, told: _Told) -> str | None:
+    prices: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+    events: dict[int, str] = {}
+    for kind, body in told:
+        if kind == "policy":
+            settings = migrations.settings_of_2(body["settings"])
+            events[body["policy"]] = settings["allowances"][0]["event"]
+            for event, found in body.get("prices", {}).items():
+                prices[body["policy"], event].update(found)
+        elif kind == "charged":
+            policy = body.get("policy", 1)
+            prices[policy, body.get("event") or events[policy]].update(body["prices"])
+    rows = connection.execute(sa.select(tables.allowances))
+    allowances = {row.id: (row.policy_id, row.event) for row in rows}
+    stored: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+    for row in connection.execute(sa.select(tables.prices)):
+        stored[allowances.get(row.allowance_id, (0, ""))][str(row.k)] = row.price
+    if {k: v for k, v in prices.items() if v} != dict(stored):
         return "the prices are not those in the journal"
     return None
 
 
 def _sum_fault(connection: sa.Connection) -> str | None:
-    """Labelers whose places in use are not the sum of their charges."""
+    """Labelers whose places in use are not the sum of their charges, in either direction."""
+    charges, releases, counters = tables.charges.c, tables.releases.c, tables.counters.c
     sums = (
-        sa.select(tables.charges.c.labeler, sa.func.sum(tables.charges.c.labels).label("total"))
-        .group_by(tables.charges.c.labeler)
+        sa.select(
+            releases.allowance_id,
+            charges.labeler,
+            sa.func.sum(charges.labels).label("total"),
+            sa.func.min(charges.capacity).label("least"),
+            sa.func.max(charges.capacity).label("most"),
+        )
+        .join_from(tables.charges, tables.releases, releases.number == charges.release)
+        .group_by(releases.allowance_id, charges.labeler)
         .subquery()
     )
+    matched = sa.and_(
+        sums.c.allowance_id == counters.allowance_id, sums.c.labeler == counters.labeler
+    )
+    holds = sa.and_(
+        counters.used == sums.c.total,
+        counters.capacity == sums.c.least,
+        counters.capacity == sums.c.most,
+    )
     differing = connection.scalar(
-        sa.select(tables.labelers.c.labeler)
-        .join(sums, sums.c.labeler == tables.labelers.c.labeler, isouter=True)
-        .where(tables.labelers.c.used != sa.func.coalesce(sums.c.total, 0))
-        .order_by(tables.labelers.c.labeler)
+        sa.select(counters.labeler)
+        .join_from(tables.counters, sums, matched, isouter=True)
+        .where(sa.or_(sums.c.labeler.is_(None), sa.not_(holds)))
+        .order_by(counters.labeler)
+        .limit(1)
+    ) or connection.scalar(
+        sa.select(sums.c.labeler)
+        .join_from(sums, tables.counters, matched, isouter=True)
+        .where(counters.labeler.is_(None))
+        .order_by(sums.c.labeler)
         .limit(1)
     )
     if differing is None:
@@ -78,17 +142,19 @@ def _sum_fault(connection: sa.Connection) -> str | None:
     return f"labeler {bytes(differing).hex()}: the charges do not add up to what is used"
 
 
-def _release_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
+def _release_fault(connection: sa.Connection, told: _Told) -> str | None:
     """Releases that are not as the journal tells, in the journal's order."""
-    told: dict[str, dict[str, Any]] = defaultdict(dict)
-    for entry in entries:
-        if entry.kind in _STATES:
-            body = json.loads(entry.body)
-            told[body["release"]] |= body | {"state": _STATES[entry.kind]}
+    stories: dict[str, dict[str, Any]] = defaultdict(dict)
+    for kind, body in told:
+        if kind in _STATES:
+            stories[body["release"]].update(body, state=_STATES[kind])
+        elif kind == "renamed":  # pseudonyms were changed: the same charges, under other names
+            for release, digest in body["charges"].items():
+                stories[release]["charges"] = digest
     query = sa.select(tables.releases).order_by(tables.releases.c.number)
     records = {row.id: row for row in connection.execute(query)}
-    for release in [*told, *(name for name in records if name not in told)]:
-        record, story = records.get(release), told.get(release)
+    for release in [*stories, *(name for name in records if name not in stories)]:
+        record, story = records.get(release), stories.get(release)
         if record is None:
             return f"release {release} is in the journal, but not among the releases"
         if story is None:
@@ -101,17 +167,28 @@ def _release_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) 
             0 if refunded else story["labels"],
         ):
             return f"release {release} is not what the journal says of it"
-        charged = _charges(connection, release)
-        if charged if refunded else charges_digest(charged) != story.get("charges"):
+        if not refunded and release_digest(connection, record.number) != story.get("charges"):
             return f"release {release}: its charges are not those in the journal"
     return None
 
 
-def _charges(connection: sa.Connection, release: str) -> list[tuple[bytes, int, int]]:
-    columns = (tables.charges.c.labeler, tables.labelers.c.capacity, tables.charges.c.labels)
-    query = (
-        sa.select(*columns)
-        .join(tables.labelers, tables.labelers.c.labeler == tables.charges.c.labeler, isouter=True)
-        .where(tables.charges.c.release_id == release)
-    )
-    return [(bytes(row[0]), row[1] or 0, row[2]) for row in connection.execute(query)]
+def release_digest(connection: sa.Connection, number: int) -> str:
+    """`charges_digest` of what a release charged, as the tables have it."""
+    own = tables.charges.c
+    query = sa.select(own.labeler, own.capacity, own.labels).where(own.release == number)
+    labelers, (capacity, labels) = bulk.keyed(connection, query.order_by(own.labeler))
+    return charges_digest(labelers, capacity, labels)
+
+
+def _people_fault(connection: sa.Connection, told: _Told) -> str | None:
+    """Members of groups, or tombstones, that are not those of the journal."""
+    for name, digest in (
+        ("members", people.members_digest),
+        ("tombstones", people.tombstones_digest),
+    ):
+        found = [body[name] for _, body in told if name in body]
+        table = tables.metadata.tables[name]
+        rows = connection.scalar(sa.select(sa.func.count()).select_from(table))
+        if digest(connection) != found[-1] if found else rows:
+            return f"the {name} are not those in the journal"
+    return None

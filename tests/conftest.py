@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import databases
 import pytest
 
 import labelguard
@@ -14,3 +16,19 @@ from labelguard.project import Project
 def project(tmp_path: Path) -> Project:
     """A fresh project."""
     return labelguard.init(tmp_path / "project")
+
+
+@pytest.fixture(params=databases.KINDS)
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database for a ledger, on SQLite and on PostgreSQL."""
+    with databases.fresh(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def project_on_each(
+    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Project]:
+    """A fresh project with its ledger on SQLite, and one with its ledger on PostgreSQL."""
+    with databases.project_on(ledger_url, tmp_path / "project", monkeypatch) as project:
+        yield project

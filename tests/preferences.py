@@ -16,6 +16,9 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from labelguard import overview
+from labelguard.project import Project
+
 RESPONSES = 3
 SCORES = (0.5, -1.25, 2.0)
 """Properties of responses; some pairs have equal ones."""
@@ -147,6 +150,11 @@ def dump(state: Path) -> dict[str, list[tuple[object, ...]]]:
         }
     finally:
         connection.close()
+
+
+def spent(project: Project) -> int:
+    """Places in use, of all allowances of the policy in force."""
+    return sum(one["used"] for one in overview.budget(project.state)["allowances"])
 
 
 def files(directory: Path) -> dict[str, bytes]:

@@ -113,8 +113,8 @@ def sensitivity_to_removal(*arguments: Any) -> float:
     return real_sensitivity(*arguments) / 2
 
 
-def flips_too_rare(policy: Any, places: NDArray[np.int64]) -> dict[int, int]:
-    return {count: round(0.7 * price) for count, price in real_prices(policy, places).items()}
+def flips_too_rare(*asked: Any) -> dict[int, int]:
+    return {count: round(0.7 * price) for count, price in real_prices(*asked).items()}
 
 
 def one_coin_for_all_prices(self: Coins, purpose: Any, *drawn: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -13,8 +12,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import databases
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from click.testing import CliRunner
 from preferences import LAYOUTS, dump, files, opinions, pairs, public, repeatable_bytes, write
 
@@ -22,9 +23,10 @@ import labelguard as lg
 from labelguard import overview
 from labelguard.cli import main
 from labelguard.errors import LabelguardError, LedgerError, ProjectBusy
-from labelguard.ledger import Event, Grant, Ledger, ReleaseRecord
+from labelguard.ledger import Grant, Ledger
 from labelguard.policy import Policy
 from labelguard.project import Project
+from labelguard.records import Event, ReleaseRecord
 from labelguard.release import ReleaseWriter
 
 POLICY = Policy(3.0, 1e-5)
@@ -33,8 +35,9 @@ PATIENCE = 60
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return lg.init(tmp_path / "project")
+def project(project_on_each: Project) -> Project:
+    """A fresh project, on each database."""
+    return project_on_each
 
 
 @pytest.fixture
@@ -65,12 +68,12 @@ def stopped(project: Project, labels: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_second_job_is_told_that_the_project_is_busy_and_changes_nothing(
     stopped: subprocess.Popen[str], project: Project, labels: Path
 ) -> None:
-    before = files(project.state)
+    before = files(project.state), databases.dump(project.ledger_url)
     arguments = ["privatize", str(labels), "--epsilon", "3", "--delta", "1e-5"]
     result = CliRunner().invoke(main, [*arguments, "--project", str(project.state)])
     assert result.exit_code == 4
     assert "another labelguard job works in" in result.stderr
-    assert files(project.state) == before
+    assert (files(project.state), databases.dump(project.ledger_url)) == before
     stopped.send_signal(signal.SIGCONT)
     _, errors = stopped.communicate(timeout=PATIENCE)
     assert stopped.returncode == 0, errors
@@ -90,7 +93,7 @@ def test_one_of_two_commands_at_once_works_and_the_other_is_told(
     with ThreadPoolExecutor(4) as pool:
         ends = list(pool.map(run, range(8)))
     assert ends.count("made") == 1 and set(ends) <= {"made", "reused", "busy"}
-    assert overview.budget(project.state)["used"] == 84
+    assert used(project) == 84
     assert overview.verify(project.state)["ok"]
 
 
@@ -105,9 +108,15 @@ def ledger(project: Project) -> Ledger:
     return overview.open_ledger(project.state)[2]
 
 
+def used(project: Project) -> int:
+    """Places taken, of all labelers."""
+    return sum(int(a["used"]) for a in overview.budget(project.state)["allowances"])
+
+
 def event(labels: int = 3, key: str = "aa" * 32) -> Event:
     return Event(
         mechanism="rr",
+        kind="rr",
         idempotency_key=key,
         settings={"mechanism": "rr"},
         labelers=np.array([[1, 2]], np.uint64),
@@ -126,7 +135,7 @@ def test_a_job_that_was_overtaken_can_neither_charge_nor_start_nor_commit_nor_gi
     other = slow.charge(event(key="bb" * 32), POLICY, old)
     slow.start(other, old)
     fast.begin_job()
-    before = dump(project.state)
+    before = databases.dump(project.ledger_url)
     for act in (
         lambda: slow.charge(event(key="cc" * 32), POLICY, old),
         lambda: slow.start(grant, old),
@@ -135,7 +144,7 @@ def test_a_job_that_was_overtaken_can_neither_charge_nor_start_nor_commit_nor_gi
     ):
         with pytest.raises(LedgerError, match="another job has begun"):
             act()
-    assert dump(project.state) == before
+    assert databases.dump(project.ledger_url) == before
 
 
 def test_every_job_has_an_epoch_of_its_own(project: Project) -> None:
@@ -149,11 +158,24 @@ def test_every_job_has_an_epoch_of_its_own(project: Project) -> None:
 
 def test_the_check_of_the_epoch_and_the_charge_are_one_step(project: Project) -> None:
     """Whoever writes has locked the ledger before it looks at it."""
-    other = sqlite3.connect(project.state / "ledger.sqlite3", timeout=0, isolation_level=None)
-    with ledger(project)._writing(), pytest.raises(sqlite3.OperationalError, match="locked"):
-        other.execute("BEGIN IMMEDIATE")
-    other.execute("BEGIN IMMEDIATE")
-    other.close()
+    engine = sa.create_engine(project.ledger_url, isolation_level="AUTOCOMMIT")
+    sqlite = engine.dialect.name == "sqlite"
+    lock = (
+        ["PRAGMA busy_timeout = 0", "BEGIN IMMEDIATE", "ROLLBACK"]
+        if sqlite
+        else ["BEGIN", "SELECT * FROM meta WHERE name = 'epoch' FOR UPDATE NOWAIT", "ROLLBACK"]
+    )
+
+    def try_to_lock() -> None:
+        with engine.connect() as other:
+            for statement in lock:
+                other.exec_driver_sql(statement)
+
+    with ledger(project)._writing(), pytest.raises(sa.exc.OperationalError, match="lock"):
+        try_to_lock()
+    engine.dispose()
+    try_to_lock()
+    engine.dispose()
 
 
 def test_charges_side_by_side_never_exceed_the_places(project: Project) -> None:
@@ -169,12 +191,12 @@ def test_charges_side_by_side_never_exceed_the_places(project: Project) -> None:
     with ThreadPoolExecutor(8) as pool:
         granted = sum(pool.map(charge, range(8)))
     assert granted == 2  # of 8 places, 3 each
-    assert overview.budget(project.state)["used"] == 6
+    assert used(project) == 6
     assert overview.verify(project.state)["ok"]
 
 
 def test_a_grant_comes_from_the_ledger_only(project: Project) -> None:
-    record = ReleaseRecord("r1", 1, "k", 1, "reserved", "", {}, 0, None, {})
+    record = ReleaseRecord("r1", 1, "k", 1, "rr", "reserved", "", {}, 0, None, {})
     for seal in (None, object(), True):
         with pytest.raises(LedgerError, match="charge before release"):
             Grant(record, {}, seal)
@@ -184,7 +206,7 @@ def test_only_an_unfinished_release_of_the_same_request_is_resumed(project: Proj
     book = ledger(project)
     epoch = book.begin_job()
     granted = book.charge(event(), POLICY, epoch).release
-    invented = ReleaseRecord("r9", 9, "k", 1, "computing", "", {}, 0, None, {})
+    invented = ReleaseRecord("r9", 9, "k", 1, "rr", "computing", "", {}, 0, None, {})
     for record in (invented, dataclasses.replace(granted, id="r9")):
         with pytest.raises(LedgerError, match="can resume"):
             book.charge(event(), POLICY, epoch, resumed=record)
@@ -199,7 +221,7 @@ def test_only_an_unfinished_release_of_the_same_request_is_resumed(project: Proj
 
 
 def test_a_release_writer_is_opened_by_a_grant_only(project: Project) -> None:
-    record = ReleaseRecord("r1", 1, "k", 1, "computing", "", {}, 0, None, {})
+    record = ReleaseRecord("r1", 1, "k", 1, "rr", "computing", "", {}, 0, None, {})
     for pretender in (None, record, "r1"):
         with pytest.raises(LabelguardError, match="charge before release"):
             ReleaseWriter(pretender, project.releases)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from labelguard.cli import main
+from labelguard.ledger import Ledger
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "generate_cli.py"
@@ -55,13 +56,13 @@ def run(line: str) -> None:
     """Run `labelguard …` or `cd …`; it must succeed."""
     program, *arguments = shlex.split(line)
     assert program == "labelguard", line
-    result = CliRunner().invoke(main, arguments)
+    result = CliRunner().invoke(main, arguments, input="y\n")
     assert result.exit_code == 0, f"{line}\n{result.output}"
 
 
 def examples(command: click.Command) -> list[str]:
     """The lines below `Example:` in a command's help."""
-    text = command.help or ""
+    text = re.sub(r"\\\n *", "", command.help or "")  # lines that go on
     return re.findall(r"(?m)^ *(labelguard .*)$", text.partition("Example:")[2])
 
 
@@ -82,9 +83,39 @@ def test_every_command_has_an_example_that_runs(
     if path[0] not in (*FROM_NOTHING, "privatize"):
         mechanism = HEAD if path[0] == "score" else ""
         run(f"labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 {mechanism}")
+    PREPARED.get(path, lambda: None)()
     for line in found:
         assert line.startswith(f"labelguard {' '.join(path)}")
         run(line)
+
+
+def _crashed() -> None:
+    """A release that was begun and not committed."""
+
+    def crash(*_: object) -> None:
+        raise RuntimeError
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
+        patch.setattr(Ledger, "commit", crash)
+        run("labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 --again --exhausted drop")
+
+
+def _policy() -> None:
+    run("labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:labels=50")
+
+
+def _groups() -> None:
+    Path("groups.csv").write_text("labeler_id,group_id\nnew-1,household\nnew-2,household\n")
+
+
+PREPARED = {
+    ("policy", "activate"): _policy,
+    ("policy", "show"): _policy,
+    ("policy", "groups"): _groups,
+    ("release", "abandon"): _crashed,
+    ("project", "restore"): lambda: run("labelguard project backup backup.tar.zst"),
+}
+"""What some examples take for granted."""
 
 
 def console_lines(page: Path) -> Iterator[str]:

@@ -29,8 +29,12 @@ from hypothesis import strategies as st
 
 import labelguard as lg
 from labelguard import block128, canonical
+from labelguard.groups import read_groups
 from labelguard.keys import KeyRing
+from labelguard.labels import Reading
 from labelguard.mechanisms.coins import Coins, Purpose
+from labelguard.pairs import distinct_pairs
+from labelguard.staging import StagingOptions, stage
 
 # ---------------------------------------------------------------- the reference
 
@@ -92,17 +96,30 @@ def json_number(value: float) -> str:
     return "-" * sign + body
 
 
-def item_digest(prompt: Any, responses: list[Any]) -> bytes:
+def item_hash(prompt: Any, responses: list[Any]) -> bytes:
     sides = b"".join(sorted(map(encode, responses)))
-    return hashlib.sha256(b"labelguard/item/1:" + encode(prompt) + sides).digest()[:16]
+    return hashlib.sha256(b"labelguard/item/1:" + encode(prompt) + sides).digest()
+
+
+def item_digest(prompt: Any, responses: list[Any]) -> bytes:
+    return item_hash(prompt, responses)[:16]
+
+
+def id_hash(item_id: str) -> bytes:
+    return hashlib.sha256(b"labelguard/id/1:" + encode(item_id)).digest()
 
 
 def id_digest(item_id: str) -> bytes:
-    return hashlib.sha256(b"labelguard/id/1:" + encode(item_id)).digest()[:16]
+    return id_hash(item_id)[:16]
 
 
 def ranking_digest(ranking_id: str) -> bytes:
     return hashlib.sha256(b"labelguard/ranking/1:" + encode(ranking_id)).digest()[:16]
+
+
+def question_digest(question: str, item: bytes) -> bytes:
+    """Of an item (its whole SHA-256) under a question."""
+    return hashlib.sha256(b"labelguard/question/1:" + encode(question) + item).digest()[:16]
 
 
 def pair_index(first: int, second: int, responses: int) -> int:
@@ -120,10 +137,18 @@ def cbc_mac(key: bytes, *blocks: bytes) -> bytes:
 
 
 def labeler_key(secret: bytes, namespace: str, labeler_id: str) -> bytes:
+    return named_key(secret, "labeler-id", namespace, labeler_id)
+
+
+def group_key(secret: bytes, namespace: str, group_id: str) -> bytes:
+    return named_key(secret, "group-id", namespace, group_id)
+
+
+def named_key(secret: bytes, purpose: str, namespace: str, name: str) -> bytes:
     message = b"".join(
-        len(part).to_bytes(8, "big") + part for part in (namespace.encode(), labeler_id.encode())
+        len(part).to_bytes(8, "big") + part for part in (namespace.encode(), name.encode())
     )
-    return hmac.digest(derive(secret, "labeler-id"), message, "sha256")[:16]
+    return hmac.digest(derive(secret, purpose), message, "sha256")[:16]
 
 
 def draw_block(purpose: int, pair: int, version: int, threshold: int) -> bytes:
@@ -200,6 +225,21 @@ def computed(given: dict[str, Any]) -> dict[str, Any]:
         "item_id": given["item_id"] | {"digest": id_digest(given["item_id"]["value"]).hex()},
         "ranking_id": given["ranking_id"]
         | {"digest": ranking_digest(given["ranking_id"]["value"]).hex()},
+        "questions": [
+            asked
+            | {
+                "item": question_digest(
+                    asked["question"],
+                    item_hash(given["item"]["prompt"], given["item"]["responses"]),
+                ).hex(),
+                "item_id": question_digest(
+                    asked["question"], id_hash(given["item_id"]["value"])
+                ).hex(),
+            }
+            for asked in given["questions"]
+        ],
+        "group": given["group"]
+        | {"pseudonym": group_key(secret, given["namespace"], given["group"]["group_id"]).hex()},
         "pairs": [
             pair | {"pair": pair_index(pair["first"], pair["second"], pair["responses"])}
             for pair in given["pairs"]
@@ -220,6 +260,10 @@ def test_the_library_gives_the_vectors_of_the_page(vectors: dict[str, Any], tmp_
     keys = KeyRing(tmp_path)
     labelers = keys.labeler_keys(vectors["namespace"], [vectors["labeler_id"]])
     assert block128.to_hex(labelers[0]) == vectors["labeler"]
+    group = {"labeler_id": [vectors["labeler_id"]], "group_id": [vectors["group"]["group_id"]]}
+    groups = read_groups(pa.table(group), keys, vectors["namespace"])
+    assert block128.to_hex(groups.units[0]) == vectors["group"]["pseudonym"]
+    assert np.array_equal(groups.labelers, labelers)
     salts = block128.from_bytes(salt)
     items = block128.from_bytes(bytes.fromhex(vectors["item"]["digest"]))
     coins = Coins(keys.coin_prf(), salts)
@@ -237,6 +281,27 @@ def test_the_library_gives_the_vectors_of_the_page(vectors: dict[str, Any], tmp_
             assert drawn[0] == int.from_bytes(output[:8], "big")
         if purpose is Purpose.ORDER:
             assert coins.order(identity) == drawn
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_library_gives_the_items_of_questions_on_the_page(
+    vectors: dict[str, Any], named: bool, tmp_path: Path
+) -> None:
+    first, second = vectors["item"]["responses"]
+    row = {"prompt": vectors["item"]["prompt"], "response_a": first, "response_b": second}
+    row |= {"item_id": vectors["item_id"]["value"]} if named else {}
+    expected = {
+        entry["question"]: entry["item_id" if named else "item"] for entry in vectors["questions"]
+    }
+    source = table([row | {"question": question} for question in expected])
+    options = StagingOptions(Reading({"question": "question"}, "item", labelled=False), "")
+    staged = stage(source, tmp_path / "input", KeyRing.create(tmp_path / "keys"), options)
+    found = distinct_pairs(staged)
+    digests = [block128.to_hex(item) for item in found.items]
+    assert found.questions is not None
+    assert dict(zip(found.questions.to_pylist(), digests, strict=True)) == expected
+    given = [f"item-17#{question}" for question in found.questions.to_pylist()]
+    assert found.ids.to_pylist() == (given if named else digests)
 
 
 # ---------------------------------------------------------------- canonical JSON in SQL
@@ -331,7 +396,7 @@ class Stored:
             self.thresholds = {
                 int(k): int(t) for k, t in ledger.execute("SELECT k, price FROM prices")
             }
-            self.capacity = dict(ledger.execute("SELECT labeler, capacity FROM labelers"))
+            self.capacity = dict(ledger.execute("SELECT labeler, capacity FROM counters"))
 
     def labeler(self, labeler_id: str) -> bytes:
         return labeler_key(self.secret, "files", labeler_id)

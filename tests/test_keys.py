@@ -39,12 +39,12 @@ def refuses(project: Project, table: pa.Table, match: str) -> None:
     """New labels are refused, twice, without a trace in keys or ledger."""
     salts = project.keys / "salts"
     before = salts.read_bytes() if salts.exists() else None
-    charged = dump(project.state)["labelers"]
+    charged = dump(project.state)["counters"]
     for _ in range(2):
         with pytest.raises(KeyProblem, match=match):
             lg.privatize(table, **PRICE, project=project)
     assert (salts.read_bytes() if salts.exists() else None) == before
-    assert dump(project.state)["labelers"] == charged
+    assert dump(project.state)["counters"] == charged
     assert not all(check.ok for check in examine(project.state))
 
 
@@ -145,7 +145,11 @@ def test_keys_may_live_elsewhere(
     monkeypatch.setenv("LABELGUARD_KEYS", str(vault))
     project = lg.init(tmp_path / "project")
     lg.privatize(table, **PRICE, project=project)
-    assert sorted(path.name for path in vault.iterdir()) == ["project.key", "salts"]
+    assert sorted(path.name for path in vault.iterdir()) == [
+        "ledger.head",
+        "project.key",
+        "salts",
+    ]
     assert not (project.state / "keys").exists()
     monkeypatch.delenv("LABELGUARD_KEYS")
     with pytest.raises(KeyProblem, match="set LABELGUARD_KEYS"):

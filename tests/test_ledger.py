@@ -18,9 +18,10 @@ import labelguard as lg
 from labelguard import journal, overview, tables
 from labelguard.cli import main
 from labelguard.errors import BudgetExceeded, KeyProblem, LabelguardError, LedgerError, PolicyError
-from labelguard.ledger import Event, Ledger
-from labelguard.policy import Policy
+from labelguard.ledger import Ledger
+from labelguard.policy import Allowance, Policy
 from labelguard.project import Project
+from labelguard.records import Event
 
 PRICE = {"epsilon": 3, "delta": 1e-5}
 
@@ -37,7 +38,9 @@ def project(tmp_path: Path) -> Project:
 
 
 def change(project: Project, *statements: str) -> None:
-    """Edit the ledger behind labelguard's back."""
+    """Edit the ledger behind labelguard's back, and what remembers how far it had come."""
+    for witness in project.witnesses:
+        witness.unlink(missing_ok=True)
     with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
         for statement in statements:
             connection.execute(statement)
@@ -75,21 +78,30 @@ def test_an_untouched_ledger_holds(project: Project) -> None:
         ),
         (["DELETE FROM journal WHERE number = 8"], "is not what the journal says"),
         (["DELETE FROM journal WHERE number > 5"], "is not in the journal"),
-        (["DELETE FROM journal WHERE number > 1"], "policy is not"),
-        (["UPDATE labelers SET used = used - 1"], "do not add up"),
+        (["DELETE FROM journal WHERE number > 1"], "policy 1 is not"),
+        (["UPDATE counters SET used = used - 1"], "do not add up"),
         (["UPDATE charges SET labels = labels + 1"], "do not add up"),
         (["DELETE FROM charges"], "do not add up"),
         (
-            ["UPDATE charges SET labels = labels - 1", "UPDATE labelers SET used = used - 2"],
+            ["UPDATE charges SET labels = labels - 1", "UPDATE counters SET used = used - 2"],
             "charges are not those in the journal",
         ),
-        (["UPDATE labelers SET capacity = 1000"], "charges are not those in the journal"),
+        (["UPDATE counters SET capacity = 1000"], "do not add up"),
+        (["UPDATE charges SET capacity = 21"], "do not add up"),
+        (
+            ["UPDATE charges SET capacity = 1000", "UPDATE counters SET capacity = 1000"],
+            "charges are not those in the journal",
+        ),
+        (["UPDATE policies SET quote = '{}'"], "policy 1 is not"),
+        (["UPDATE policies SET state = 'closed'"], "policy 1 is not"),
+        (["INSERT INTO members SELECT labeler, labeler FROM counters"], "the members are not"),
+        (["INSERT INTO tombstones SELECT labeler, 'erased', '' FROM counters"], "the tombstones"),
         (["UPDATE releases SET charged = 1 WHERE number = 1"], "is not what the journal says"),
         (["UPDATE releases SET state = 'refunded' WHERE number = 2"], "is not what the journal"),
         (["UPDATE releases SET files = '{}' WHERE number = 2"], "is not what the journal says"),
-        (["DELETE FROM releases WHERE number = 2"], "not among the releases"),
+        (["DELETE FROM releases WHERE number = 2"], "do not add up"),
         (["UPDATE prices SET price = '1'"], "prices are not those in the journal"),
-        (["UPDATE policies SET settings = replace(settings, '3.0', '2.0')"], "policy is not"),
+        (["UPDATE policies SET settings = replace(settings, '3.0', '2.0')"], "policy 1 is not"),
     ],
 )
 def test_an_altered_ledger_is_found(statements: list[str], found: str, project: Project) -> None:
@@ -122,14 +134,15 @@ def test_an_altered_release_file_is_found(
 
 @pytest.mark.parametrize("used", [9, -1])
 def test_the_database_itself_refuses_more_than_the_places(used: int, project: Project) -> None:
-    change(project, "UPDATE labelers SET capacity = 20")
+    change(project, "UPDATE counters SET capacity = 20")
     with pytest.raises(sqlite3.IntegrityError, match="allowance"):
-        change(project, f"UPDATE labelers SET used = {used} + {20 if used > 0 else 0}")
+        change(project, f"UPDATE counters SET used = {used} + {20 if used > 0 else 0}")
 
 
 def event(labels: list[int], capacity: int = 8, key: str = "aa" * 32) -> Event:
     return Event(
         mechanism="rr",
+        kind="rr",
         idempotency_key=key,
         settings={"mechanism": "rr"},
         labelers=np.array([[0, n] for n in range(len(labels))], np.uint64),
@@ -155,7 +168,7 @@ def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(tmp_path: Path
     assert dump(project.state) == before
     assert ledger.fault() is None
     ledger.charge(event([3, 0], key="cc" * 32), policy, epoch)
-    assert ledger.labelers().used.tolist() == [8, 8]
+    assert ledger.labelers("rr").used.tolist() == [8, 8]
 
 
 def test_a_refund_exists_for_reserved_releases_only(tmp_path: Path) -> None:
@@ -167,7 +180,7 @@ def test_a_refund_exists_for_reserved_releases_only(tmp_path: Path) -> None:
     reserved = ledger.charge(event([3], key="bb" * 32), policy, epoch)
     kept = ledger.charge(event([1], key="cc" * 32), policy, epoch)
     assert ledger.refund_reserved(epoch, keep=kept.release.id) == [reserved.release.id]
-    assert ledger.labelers().used.tolist() == [3]
+    assert ledger.labelers("rr").used.tolist() == [3]
     assert ledger.fault() is None
     with pytest.raises(LedgerError, match="is not reserved"):
         ledger.start(reserved, epoch)
@@ -223,8 +236,8 @@ def test_a_journal_continues_from_the_entry_before() -> None:
 
 
 def test_a_newer_schema_is_refused(project: Project) -> None:
-    change(project, "UPDATE meta SET value = '3' WHERE name = 'schema'")
-    with pytest.raises(LedgerError, match="has schema 3; this labelguard knows 2"):
+    change(project, "UPDATE meta SET value = '4' WHERE name = 'schema'")
+    with pytest.raises(LedgerError, match="has schema 4; this labelguard knows 2 to 3"):
         opened(project)
 
 
@@ -330,7 +343,7 @@ def test_postgresql_keeps_the_same_ledger_as_sqlite(
     old = slow.begin_job()
     fast.begin_job()
     with pytest.raises(LedgerError, match="another job has begun"):
-        slow.charge(event([1]), Policy(3.0, 1e-5, max_labels_per_labeler=20), old)
+        slow.charge(event([1]), Policy(3.0, 1e-5, (Allowance("rr", 20),)), old)
     with sa.create_engine(postgres).begin() as connection:
         connection.execute(sa.update(tables.charges).values(labels=1))
     assert "do not add up" in fault(project)
@@ -338,7 +351,7 @@ def test_postgresql_keeps_the_same_ledger_as_sqlite(
         pytest.raises(sa.exc.IntegrityError),
         sa.create_engine(postgres).begin() as connection,
     ):
-        connection.execute(sa.update(tables.labelers).values(used=21))
+        connection.execute(sa.update(tables.counters).values(used=21))
 
 
 def test_a_ledger_of_another_project_is_refused(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from preferences import LAYOUTS, chosen, dump, opinions, pairs, public, rankings
+from preferences import LAYOUTS, chosen, dump, opinions, pairs, public, rankings, spent
 
 import labelguard as lg
 from labelguard import overview, planning, segments
@@ -40,7 +40,7 @@ def privatized(project: Project, table: pa.Table, **options: Any) -> Release:
 
 
 def used(project: Project) -> int:
-    return int(overview.budget(project.state)["used"])
+    return spent(project)
 
 
 def private_map(project: Project) -> dict[bytes, list[tuple[int, int]]]:

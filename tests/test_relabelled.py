@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from preferences import spent
 from test_teacher import label_error, survey
 
 import labelguard as lg
@@ -30,9 +31,9 @@ def project(tmp_path: Path) -> Project:
 def test_it_betters_randomized_labels_at_their_price(combine: str, project: Project) -> None:
     raw = survey(labelers=300)
     randomized = lg.privatize(raw, project=project, **PRICE)
-    spent = overview.budget(project.state)["used"]
+    before = spent(project)
     release = lg.privatize(raw, project=project, combine=combine, **PROPS)
-    assert overview.budget(project.state)["used"] == spent  # the same permanent coins, free
+    assert spent(project) == before  # the same permanent coins, free
     released = lg.load(release)
     assert released.height == raw.height
     # One label of each item is compared: labels of an item may differ between its labelers.
@@ -94,11 +95,11 @@ def test_noise_that_drowns_the_model_is_reported(project: Project) -> None:
 def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) -> None:
     raw = survey(labelers=20)
     lg.privatize(raw, project=project, **PRICE, max_labels_per_labeler=20)
-    used = overview.budget(project.state)["used"]
+    used = spent(project)
     other = survey(labelers=20, seed=3).with_columns(prompt=pl.col("prompt") + "?")
     with pytest.raises(LabelguardError, match="no label is left to release"):
         lg.privatize(other, project=project, exhausted="drop", **PROPS)
-    assert overview.budget(project.state)["used"] == used
+    assert spent(project) == used
 
 
 def test_public_ties_that_are_to_be_kept_do_not_go_with_it(project: Project) -> None:
@@ -121,7 +122,7 @@ def test_what_cannot_be_asked_is_said(
 ) -> None:
     with pytest.raises(LabelguardError, match=message):
         lg.privatize(survey(labelers=20), project=project, **PROPS | options)
-    assert overview.budget(project.state)["used"] == 0
+    assert spent(project) == 0
 
 
 def test_all_rows_of_an_item_are_in_one_stage_and_stages_depend_on_items_alone(

@@ -91,9 +91,12 @@ def test_without_a_bound_the_places_are_the_labels_rounded_up(tmp_path: Path) ->
     asked = Public(np.repeat(np.arange(4), [1, 8, 9, 33]), np.arange(51))
     project = lg.init(tmp_path)
     lg.privatize(pairs(asked, opinions(51, 1)), project=project, **PRICE)
-    places = {labeler: overview.labeler(f"worker {labeler}", project.state) for labeler in range(4)}
-    assert [place["places"] for place in places.values()] == [8, 8, 16, 64]
-    assert [place["used"] for place in places.values()] == [1, 8, 9, 33]
+    places = [
+        overview.labeler(f"worker {labeler}", project.state)["allowances"][0]
+        for labeler in range(4)
+    ]
+    assert [place["places"] for place in places] == [8, 8, 16, 64]
+    assert [place["used"] for place in places] == [1, 8, 9, 33]
 
 
 def test_which_labels_are_kept_does_not_depend_on_labels_or_their_order(tmp_path: Path) -> None:
@@ -139,7 +142,7 @@ def test_labels_that_were_released_come_first(tmp_path: Path) -> None:
     both = lg.privatize(pairs(asked, ranks), project=project, exhausted="drop", **PRICE)
     assert len(items(both)) == 9 * 10
     assert not Counter(items(first)) - Counter(items(both))
-    assert overview.budget(project.state)["left"] == 0
+    assert overview.budget(project.state)["allowances"][0]["left"] == 0
 
 
 def test_a_ranking_is_kept_or_dropped_whole(tmp_path: Path) -> None:
@@ -153,7 +156,7 @@ def test_a_ranking_is_kept_or_dropped_whole(tmp_path: Path) -> None:
     )
     assert set(Counter(items(release)).values()) <= {3 * n for n in range(1, 7)}
     assert len(items(release)) == 6 * 6  # two rankings of three pairs each, in eight places
-    assert overview.budget(project.state)["left"] == 6 * 2
+    assert overview.budget(project.state)["allowances"][0]["left"] == 6 * 2
 
 
 def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path: Path) -> None:
@@ -172,7 +175,7 @@ def test_single_labels_cost_one_place_each(tmp_path: Path) -> None:
     table = pairs(asked, opinions(30, 1), labelers=False)
     release = lg.privatize(table, project=project, unit="item", epsilon=1, delta=0)
     assert release.card["counts"]["labelers"] == 30 == len(items(release))
-    assert overview.budget(project.state)["places"] == 30
+    assert overview.budget(project.state)["allowances"][0]["places"] == 30
     [flip] = lg.load(release)["flip_probability"].unique()
     assert flip == pytest.approx(1 / (1 + np.e))
 
@@ -242,7 +245,7 @@ def test_no_sequence_of_runs_takes_more_than_the_places(
             assert counts["rows"] == counts["charged"]
         for labeler, used in model.used.items():
             if model.places.get(labeler):
-                seen = overview.labeler(f"worker {labeler}", project.state)
+                [seen] = overview.labeler(f"worker {labeler}", project.state)["allowances"]
                 assert (seen["places"], seen["used"]) == (model.places[labeler], used)
                 assert used <= seen["places"]
     assert sum(issued(project).values()) == sum(model.used.values())

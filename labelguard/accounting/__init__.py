@@ -7,10 +7,20 @@ never by a general-purpose accountant: dp-accounting's `PLDAccountant` ignores t
 `RandomizedResponseDpEvent` (0.6.0) and so returns almost no noise, and its REPLACE_ONE relation
 doubles the sensitivity of a Gaussian.
 
+`joint` prices all of them together, exactly, and `upper_bounds` holds what other composition
+theorems say of the same releases.
+
 Importing this package loads the standard library and numpy only.
 """
 
-from labelguard.accounting import gaussian, randomized_response, ternary
+from labelguard.accounting import gaussian, joint, randomized_response, ternary, upper_bounds
 from labelguard.accounting.randomized_response import Composition
 
-__all__ = ["Composition", "gaussian", "randomized_response", "ternary"]
+__all__ = [
+    "Composition",
+    "gaussian",
+    "joint",
+    "randomized_response",
+    "ternary",
+    "upper_bounds",
+]

@@ -44,7 +44,7 @@ class Canary:
 
     def thresholds(self, *places: int) -> list[int]:
         """The threshold of a coin where a labeler has so many places."""
-        prices = pricing.prices(self.policy, np.array(places, np.int64))
+        prices = pricing.prices(self.policy, "rr", np.array(places, np.int64))
         return [prices[count] for count in places]
 
     def answers(self, labels: Labels, *thresholds: int) -> Iterator[tuple[Labels, ...]]:

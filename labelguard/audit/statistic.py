@@ -24,7 +24,7 @@ from labelguard.audit.result import FALSE_ALARM, AuditResult, Check
 from labelguard.labels import LABEL_A, LABEL_B
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
-from labelguard.policy import Policy
+from labelguard.policy import Allowance, Policy
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -96,8 +96,8 @@ def audit_statistic(
     Raises `PolicyError` for values that are no budget, or too few runs or labels.
     """
     check_sizes(labels=labels, runs=runs, pipeline_runs=pipeline_runs)
-    policy = Policy(epsilon, delta, ties="zero", mechanism="statistic")
-    [price] = pricing.prices(policy, np.array([1])).values()
+    policy = Policy(epsilon, delta, (Allowance("statistic", 1),), ties="zero")
+    [price] = pricing.prices(policy, "statistic", np.array([1])).values()
     noise_multiplier = gaussian.noise_multiplier_of(price)
     world = World.random(labels, components, noise_multiplier, seed)
     alpha = FALSE_ALARM / 3

@@ -4,7 +4,8 @@ A coin is 64 bits of PRF(salt of the labeler, item, what is drawn), where "what 
 of fixed-width fields: scheme version, purpose, pair index within a ranking, version of the
 submission, threshold. The encoding is injective, so two different draws never share a coin; the
 threshold is part of it, because one coin compared with two thresholds would reveal the label. The
-same draw gives the same coin on every run and machine, which is what makes a re-export free.
+same draw gives the same coin on every run and machine, which is what makes a re-export free. The
+salt is always that of the labeler who gave the label, also where labelers share places as a group.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Purpose(IntEnum):
 
 
 class Coins:
-    """The coins of a group of labelers; `salts` has shape (labelers, 2). Its repr is empty."""
+    """The coins of several labelers; `salts` has shape (labelers, 2). Its repr is empty."""
 
     def __init__(self, prf: Prf, salts: Blocks) -> None:
         self._prf = prf

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from labelguard.keys import KeyRing
 from labelguard.ledger import Grant, Ledger
 from labelguard.planning import Plan
-from labelguard.policy import Policy, Priced
+from labelguard.policy import Allowance, Policy, Priced
 from labelguard.project import Project
 from labelguard.staging import Staged
 
@@ -28,7 +28,9 @@ class Job:
     keys: KeyRing
     ledger: Ledger
     policy: Policy
+    allowance: Allowance
     columns: Mapping[str, str]
+    question: str | None
     skip_bad: bool
     again: bool
     workers: int

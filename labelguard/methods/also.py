@@ -24,7 +24,7 @@ Score = Callable[[pa.Table], NDArray[np.float64]]
 """Probabilities that the first side is preferred, of a table of pairs."""
 
 
-_PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id")
+_PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id", "question")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def read(options: FeatureOptions, job: Job, staged: Staged) -> Further | None:
         return None
     columns = {role: name for role, name in job.columns.items() if role in _PUBLIC_CONTENT}
     features = column_features(options.features)
-    reading = Reading(columns, "item", features, labelled=False)
+    reading = Reading(columns, "item", features, labelled=False, question=job.question)
     further = stage(
         options.also,
         job.project.work / "also",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from labelguard import tuning
+from labelguard.errors import PolicyError
 from labelguard.features import open_provider
 from labelguard.keys import KeyRing
 from labelguard.ledger import Ledger
@@ -29,26 +30,37 @@ class Choice:
 def choose(
     project: Project,
     source: Input,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None,
+    delta: float | None,
     columns: Mapping[str, str],
     options: FeatureOptions,
     *,
     labelers: bool,
+    question: str | None,
     skip_bad: bool,
     progress: Callable[[str, float | None], None],
 ) -> Choice:
     """The mechanism of the newest release, or, before the first, that of the best forecast."""
-    ledger = Ledger(project.ledger_url, KeyRing(project.keys).check_value())
+    ledger = Ledger.of(project, KeyRing(project.keys))
     stored = ledger.policy()
     made = [record for record in ledger.releases() if record.state != "refunded"]
-    if stored and made:
-        return Choice(made[-1].settings["mechanism"], stored[1].max_labels_per_labeler)
+    if stored:
+        payable = stored.policy.events
+        choices = [r.settings["mechanism"] for r in made if r.event in payable]
+        if choices or len(payable) == 1:
+            return Choice(choices[-1] if choices else payable[0])
+        epsilon, delta = stored.policy.epsilon, stored.policy.delta
+    if epsilon is None or delta is None:
+        raise PolicyError(
+            "this project has no policy yet: give --epsilon and --delta, or make one "
+            "(labelguard policy new, then labelguard policy activate)"
+        )
     pairs = read_pairs(
         source,
         columns=columns,
         features=column_features(options.features),
         labelers=labelers,
+        question=question,
         skip_bad=skip_bad,
     )
     provider = open_provider(options.features)
@@ -57,4 +69,4 @@ def choose(
     progress("comparing mechanisms on simulated labels", None)
     prior = tuning.Prior(options.agreement)
     found = tuning.recommend(provider(pairs.table), pairs.rows, epsilon, delta, prior)
-    return Choice(found.mechanism, found.max_labels_per_labeler)
+    return Choice(found.mechanism, None if stored else found.max_labels_per_labeler)

@@ -14,7 +14,6 @@ from labelguard import block128, planning, segments
 from labelguard.accounting import gaussian
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.features import PairFeatures, open_provider
-from labelguard.ledger import ReleaseRecord
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.protocol import Job
@@ -23,6 +22,7 @@ from labelguard.methods.featured import FeatureOptions
 from labelguard.pairs import DistinctPairs, distinct_pairs
 from labelguard.planning import Plan
 from labelguard.pricing import DISCRETISATION_SHARE, prices
+from labelguard.records import ReleaseRecord
 from labelguard.released_head import Head
 from labelguard.selection import SelectedRows
 from labelguard.staging import Staged
@@ -144,9 +144,16 @@ def _check_shape(options: FeatureOptions, first: Head) -> None:
 
 def _noise_multiplier(job: Job) -> float:
     """σ of each release: as the ledger has it, or calibrated for the first."""
-    releases = job.policy.releases
-    stored = job.ledger.prices() or prices(job.policy, np.array([releases]))
+    releases = _releases(job)
+    stored = job.ledger.prices("statistic")
+    stored = stored or prices(job.policy, "statistic", np.array([releases]))
     return gaussian.noise_multiplier_of(stored[releases])
+
+
+def _releases(job: Job) -> int:
+    """How many statistic releases the policy pays for."""
+    assert job.allowance.places is not None  # only coins go by labelers' own numbers
+    return job.allowance.places
 
 
 def _shape(
@@ -224,8 +231,12 @@ def _first_release(job: Job) -> str | None:
 
 
 def committed(job: Job) -> list[ReleaseRecord]:
-    """This project's finished releases, oldest first."""
-    return [record for record in job.ledger.releases() if record.state == "committed"]
+    """This project's finished statistic releases, oldest first."""
+    return [
+        record
+        for record in job.ledger.releases()
+        if record.state == "committed" and record.event == "statistic"
+    ]
 
 
 def _check_discretisation(job: Job, multiplier: float, components: int) -> None:
@@ -236,9 +247,9 @@ def _check_discretisation(job: Job, multiplier: float, components: int) -> None:
         raise PolicyError(
             f"epsilon {policy.epsilon:g} asks for less noise than the grid can hold; ask for less"
         )
-    spent = gaussian.discretisation_delta(policy.epsilon, components, ratio, policy.releases)
-    if spent > policy.delta * DISCRETISATION_SHARE:
-        least = spent / DISCRETISATION_SHARE
+    spent = gaussian.discretisation_delta(policy.epsilon, components, ratio, _releases(job))
+    if spent > policy.delta_at_points * DISCRETISATION_SHARE:
+        least = spent / DISCRETISATION_SHARE * policy.closing_points
         raise PolicyError(
             f"delta {policy.delta:g} is too small for noise on a grid with {components} "
             f"components at epsilon {policy.epsilon:g}; "

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from labelguard import block128, card, pricing
-from labelguard.ledger import Grant, LabelerTable
+from labelguard import card, planning, pricing
+from labelguard.ledger import Grant
 from labelguard.mechanisms import randomized_response
 from labelguard.mechanisms.protocol import Finished, Job
 from labelguard.planning import Plan
@@ -58,20 +58,33 @@ class RandomizedResponse:
 
     def finish(self, job: Job, staged: Staged, plan: Plan, grant: Grant) -> Finished:
         """The rows as drawn."""
-        return Finished(randomized_card(plan, grant, job.policy, job.ledger.labelers()))
+        return Finished(randomized_card(plan, grant, job.policy))
 
 
-def randomized_card(
-    plan: Plan, grant: Grant, policy: Policy, ledger: LabelerTable
-) -> dict[str, Any]:
+def randomized_card(plan: Plan, grant: Grant, policy: Policy) -> dict[str, Any]:
     """What the card of a release from randomized labels says."""
-    where = block128.positions(ledger.labelers, plan.units)
-    bounds, labelers = np.unique(ledger.capacity[where[where >= 0]], return_inverse=True)
-    flips = np.array([pricing.flip_probability(policy, grant.prices[int(k)]) for k in bounds])
     kind = "ternary randomized response" if policy.ties == "ternary" else "randomized response"
     return {
-        "privacy": {"accounting": f"{policy.composition} composition of {kind}"},
-        "flip_probability": card.spread(flips[labelers] if len(flips) else flips),
+        "privacy": {
+            "accounting": f"{policy.composition} composition of {kind}"
+            + card.together(policy, "rr")
+        },
+        "flip_probability": _flip_probabilities(plan, grant, policy),
         "train_with": "forward",
         "not_protected": [card.LINKABLE],
     }
+
+
+def _flip_probabilities(plan: Plan, grant: Grant, policy: Policy) -> dict[str, float]:
+    """Minimum, median and maximum over the labels; those of earlier releases keep theirs."""
+    found = []
+    for bucket, units in plan.bucket_units.items():
+        rows = planning.selected(plan, bucket)
+        assert rows is not None
+        bounds, place = np.unique(plan.capacity[units], return_inverse=True)
+        prices = np.array([grant.prices.get(int(k), 0) for k in bounds], np.uint64)
+        threshold = np.where(rows.new, prices[place][rows.unit], rows.threshold)
+        found.append(threshold[threshold > 0])  # a public tie was not flipped
+    thresholds, place = np.unique(np.concatenate(found), return_inverse=True)
+    flips = np.array([pricing.flip_probability(policy, int(t)) for t in thresholds])
+    return card.spread(flips[place] if len(flips) else flips)

@@ -139,7 +139,7 @@ class Relabelling(also.Featured[PropsOptions], RandomizedResponse):
             target[result.rows] = result.target
             residual[result.rows] = result.residual_flip_estimate
         rows.write(job.outcomes, target, residual, soft=self.options.combine == "soft")
-        card = randomized_card(plan, grant, job.policy, job.ledger.labelers())
+        card = randomized_card(plan, grant, job.policy)
         card |= self._card([result.report for result in results])
         finished = Finished(card)
         head = _head(results[-1].scorer, prepared, self.options.features)

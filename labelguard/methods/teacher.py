@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard import segments
+from labelguard import card, segments
 from labelguard._files import fresh_directory, publish_directory
 from labelguard.errors import LedgerError, ProjectError
 from labelguard.labels import LABEL_TIE
@@ -154,13 +154,13 @@ class Teacher(also.Featured[FeatureOptions]):
         )
 
     def _card(self, job: Job, grant: Grant, windows: list[Window]) -> dict[str, Any]:
-        design, policy = self._fixed, job.policy
+        design = self._fixed
         last = windows[-1]
         return {
             "kind": "teacher",
             "privacy": {
-                "accounting": f"analytic Gaussian mechanism, {policy.releases} per "
-                f"{policy.unit}, noise on a grid"
+                "accounting": f"analytic Gaussian mechanism, {job.allowance.places} per "
+                f"{job.policy.unit}, noise on a grid" + card.together(job.policy, "statistic")
             },
             "statistic": {
                 "windows": len(windows),

@@ -1,0 +1,96 @@
+"""What a release of an input would take from the budget, before anything is spent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from labelguard import block128, labels, planning, policies, settling
+from labelguard.conflicts import refuse_conflicts
+from labelguard.groups import Groups
+from labelguard.keys import KeyRing
+from labelguard.ledger import Ledger
+from labelguard.methods import open_mechanism
+from labelguard.project import Project, find
+from labelguard.records import LabelerTable
+from labelguard.selection import Bound
+from labelguard.sources import Input
+from labelguard.staging import StagingOptions, stage
+
+
+def check(
+    source: Input,
+    *,
+    mechanism: str = "rr",
+    name: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    question: str | None = None,
+    bad_rows: Literal["stop", "quarantine"] = "stop",
+    project: Project | str | Path | None = None,
+    progress: Callable[[str, float | None], None] = lambda step, share: None,
+) -> dict[str, Any]:
+    """Plan a release of `source` under the policy in force, or a draft, and charge nothing.
+
+    The columns of labels are dropped at the door, so the answer depends on public columns only.
+    Raises what `privatize` would raise for these.
+    """
+    home = project if isinstance(project, Project) else find(Path(project) if project else None)
+    keys = KeyRing(home.keys)
+    ledger = Ledger.of(home, keys)
+    record = policies.named(ledger.policies(), name)
+    event = open_mechanism(mechanism).priced
+    policy = record.policy
+    reading = labels.Reading(
+        {**home.columns, **(columns or {})}, policy.unit, labelled=False, question=question
+    )
+    groups = Groups(*ledger.members()) if policy.unit == "group" else None
+    options = StagingOptions(
+        reading,
+        home.namespace,
+        bad_rows == "quarantine",
+        groups=groups,
+        refused=ledger.tombstones(),
+    )
+    table = ledger.labelers(event) if record.state == "active" else LabelerTable.empty()
+    with home.job():
+        home.work.mkdir(mode=0o700)
+        staged = stage(
+            source,
+            home.work / "input",
+            keys,
+            options,
+            lambda part, rows: progress(f"reading {part}: {rows:,} rows", None),
+        )
+        if staged.given_ids:
+            refuse_conflicts(staged)
+        plan = planning.plan(
+            staged,
+            home,
+            keys,
+            table,
+            again=False,
+            finished=None,
+            excluding=settling.others(ledger.releases(), event, None),
+            bound=Bound.of(policy, event),
+            workers=os.cpu_count() or 1,
+            progress=lambda share: progress("planning", share),
+        )
+    where = block128.positions(table.labelers, plan.units)
+    return {
+        "policy": record.name,
+        "epsilon": policy.epsilon,
+        "delta": policy.delta,
+        "unit": policy.unit,
+        "rows": plan.rows,
+        "labelers": len(plan.units),
+        "new": plan.drawn,
+        "released_before": plan.rows - plan.drawn,
+        "charged": plan.new,
+        "left": int(plan.capacity.sum() - table.used[where[where >= 0]].sum()),
+        "dropped_by_bound": plan.over_bound,
+        "exhausted_labelers": int((plan.short > 0).sum()),
+        "short": int(plan.short.sum()),
+        "fits": not plan.short.any(),
+    }

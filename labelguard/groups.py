@@ -1,0 +1,153 @@
+"""Labelers who are one unit of privacy: a person with several ids, a household, a team.
+
+A group shares its places, its contribution bound and its clip. Its members keep their own
+pseudonyms, salts and coins, so that who belongs together changes no coin. A labeler's group never
+changes once the group was charged: labels are remembered with the unit that they were charged to,
+and elsewhere they would be drawn and charged again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import polars as pl
+
+from labelguard import block128, queries, scan, sources
+from labelguard.block128 import Blocks
+from labelguard.card import counted
+from labelguard.errors import InvalidLabels
+from labelguard.keys import KeyRing
+from labelguard.labels import ID_EXPECTED, closest, is_id
+from labelguard.sources import Input, Part, identifier
+
+COLUMNS = ("labeler_id", "group_id")
+_BLANK = "expected an id, found null or an empty string"
+_FRACTION = "found a number with a fraction like 7.0; write whole numbers or names"
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Which group labelers belong to: pseudonyms of labelers, (n, 2), distinct and in byte order,
+    and those of their groups, (n, 2). Its repr is empty.
+    """
+
+    labelers: Blocks = field(repr=False)
+    units: Blocks = field(repr=False)
+
+    def __post_init__(self) -> None:
+        distinct = block128.unique(self.labelers)[0]
+        if len(self.units) != len(self.labelers) or not np.array_equal(distinct, self.labelers):
+            raise ValueError("expected distinct labelers in byte order, and a unit for each")
+
+    def unit_of(self, labelers: Blocks) -> Blocks:
+        """The unit of each labeler, (m, 2): their group, or themselves if they are in none."""
+        if not len(self.labelers):
+            return labelers
+        where = block128.positions(self.labelers, labelers)
+        return np.where((where >= 0)[:, None], self.units[where], labelers)
+
+
+def read_groups(source: Input, keys: KeyRing, namespace: str) -> Groups:
+    """Read who belongs together: columns labeler_id and group_id, in any format of labels.
+
+    Labelers that it does not name are units of their own. A group's pseudonym is a keyed hash of
+    (namespace, group id), of another domain than those of labelers. Raises `InvalidLabels` for
+    unreadable files, missing columns, empty ids and labelers in two groups.
+    """
+    parts = sources.parts(source)
+    with (
+        tempfile.TemporaryDirectory(prefix="labelguard-") as scratch,
+        scan.connect(Path(scratch)) as connection,
+    ):
+        found = pl.concat(_read(part, connection) for part in parts)
+    if not len(found):
+        raise InvalidLabels(f"{parts[0].name}: no rows in the input")
+    found = found.unique(COLUMNS, keep="first", maintain_order=True)
+    _refuse_clashes(found)
+    labelers = keys.labeler_keys(namespace, found["labeler_id"])
+    order = block128.order(labelers)
+    names = found["group_id"].unique(maintain_order=True)
+    units = _group_keys(keys, namespace, names)
+    place = found.select(
+        pl.col("group_id").replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
+    )["group_id"].to_numpy()
+    return Groups(labelers[order], units[place[order]])
+
+
+def _group_keys(keys: KeyRing, namespace: str, names: Iterable[str]) -> Blocks:
+    """Pseudonyms of groups, shape (n, 2)."""
+    prefix = _length_prefixed(namespace)
+    digests = (keys.mac("group-id", prefix + _length_prefixed(name))[:16] for name in names)
+    return block128.from_bytes(b"".join(digests))
+
+
+def _length_prefixed(text: str) -> bytes:
+    data = text.encode()
+    return len(data).to_bytes(8, "big") + data
+
+
+def _read(part: Part, connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """labeler_id and group_id of one part as texts, with `place`: where each row stands."""
+    _check_columns(part, connection)
+    named = ", ".join(f"{identifier(name)}::VARCHAR AS {name}" for name in COLUMNS)
+    faults = ", ".join(
+        f"CASE WHEN {queries.blank(name)} THEN 1 WHEN {queries.fraction(name)} THEN 2 ELSE 0 END "
+        f"AS {name}_fault"
+        for name in COLUMNS
+    )
+    query = f"WITH named AS (SELECT {named} FROM part) SELECT *, {faults} FROM named"
+    read = list(_frames(part, connection, query))
+    frame = pl.concat(read) if read else pl.DataFrame(schema=dict.fromkeys(COLUMNS, pl.String))
+    place = pl.format("{} row {}", pl.lit(part.name), pl.int_range(1, pl.len() + 1))
+    return frame.select(*COLUMNS, place=place)
+
+
+def _frames(
+    part: Part, connection: duckdb.DuckDBPyConnection, query: str
+) -> Iterator[pl.DataFrame]:
+    """The batches of one part; `InvalidLabels` at the first row with a bad id."""
+    start = 0
+    for batch in scan.batches(part, connection, query):
+        frame = pl.DataFrame(pl.from_arrow(batch))
+        for name in COLUMNS:
+            fault = frame[f"{name}_fault"].to_numpy()
+            if fault.any():
+                row = int(np.flatnonzero(fault)[0])
+                reason = _BLANK if fault[row] == 1 else _FRACTION
+                raise InvalidLabels(f"{part.name} row {start + row + 1}: column {name}: {reason}")
+        start += len(frame)
+        yield frame.select(COLUMNS)
+
+
+def _check_columns(part: Part, connection: duckdb.DuckDBPyConnection) -> None:
+    types = scan.columns(part, connection)
+    for name in COLUMNS:
+        if name not in types:
+            others = tuple(column for column in types if column not in COLUMNS)
+            raise InvalidLabels(
+                f"{part.name}: no column {name}{closest(name, others)}; a file of groups has "
+                f"labeler_id and group_id; found: {', '.join(types)}"
+            )
+        if not is_id(types[name]):
+            found = str(types[name])[:80]
+            raise InvalidLabels(
+                f"{part.name}: column {name}: expected {ID_EXPECTED}, found type {found}"
+            )
+
+
+def _refuse_clashes(found: pl.DataFrame) -> None:
+    """Raise `InvalidLabels` if a labeler is in two groups; `found` has distinct rows."""
+    clashing = found.filter(pl.len().over("labeler_id") > 1)
+    if not len(clashing):
+        return
+    labelers = clashing["labeler_id"]
+    one, other = clashing.filter(pl.col("labeler_id") == labelers[0])["place"][:2]
+    raise InvalidLabels(
+        f"{one} and {other}: the same labeler in two groups "
+        f"({counted(labelers.n_unique(), 'such labeler')}); put everybody into one group"
+    )

@@ -1,0 +1,65 @@
+"""Recognises the rows of labelers who have left: in an input, and wherever raw rows were kept."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelguard import block128
+from labelguard.block128 import Blocks
+from labelguard.keys import KeyRing
+
+_FRACTION = re.compile(r"([+-]?\d+)\.0")
+
+
+class Leavers:
+    """Tells by their ids which rows are of labelers who have left. Its repr shows nothing.
+
+    `labelers` are their keys, shape (n, 2). A number that was written with a fraction (7.0), which
+    is no id, is taken for that number's: such a row is bad, and it may have been set aside.
+    """
+
+    def __init__(self, keys: KeyRing, namespace: str, labelers: Blocks | None) -> None:
+        nobody = np.zeros((0, 2), np.uint64)
+        self.labelers = nobody if labelers is None else block128.unique(labelers)[0]
+        self._keys, self._namespace = keys, namespace
+        self._known: dict[str, int] = {}
+        self._met: set[int] = set()
+
+    def __repr__(self) -> str:
+        return "Leavers(…)"
+
+    @property
+    def met(self) -> int:
+        """How many of them had rows in what was looked at."""
+        return len(self._met)
+
+    def rows(self, ids: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+        """Which of these ids (text, or null) are theirs, shape (len(ids),)."""
+        if not len(self.labelers) or not len(ids):
+            return np.zeros(len(ids), dtype=bool)
+        encoded = pc.fill_null(ids, "").dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        distinct = encoded.dictionary.to_pylist()
+        self._look_up([labeler for labeler in distinct if labeler not in self._known])
+        places = np.array([self._known[labeler] for labeler in distinct], dtype=np.intp)
+        found = places[encoded.indices.to_numpy()]
+        self._met.update(places[places >= 0].tolist())
+        theirs: NDArray[np.bool_] = found >= 0
+        return theirs
+
+    def rows_of(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which rows of a canonical batch are theirs; none if it tells no labeler."""
+        if "labeler" not in batch.schema.names:
+            return np.zeros(batch.num_rows, dtype=bool)
+        return self.rows(batch["labeler"])
+
+    def _look_up(self, ids: list[str]) -> None:
+        meant = [match[1] if (match := _FRACTION.fullmatch(name)) else name for name in ids]
+        places = block128.positions(self.labelers, self._keys.labeler_keys(self._namespace, meant))
+        self._known.update(zip(ids, places.tolist(), strict=True))

@@ -1,0 +1,295 @@
+"""A labeler leaves: retired (no more labels, no salt), or erased (nothing raw is left either).
+
+The steps are ordered so that a crash leaves nothing half done that matters: first the tombstone,
+after which no release draws for this labeler; then raw rows; last the salt. Each step can be done
+again, so the same command completes what a crash left. What they spent stays in the ledger.
+
+Raw labels may come to lie in more places: each has its `Holder` in `HOLDERS`. No step reads a
+label; rows are recognised by their labeler's id alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from labelguard import block128, departures, lifetime, policies, quarantine, settling
+from labelguard.block128 import Blocks
+from labelguard.departures import Departure
+from labelguard.errors import InvalidLabels, LedgerError
+from labelguard.groups import Groups
+from labelguard.keys import KeyRing
+from labelguard.leavers import Leavers
+from labelguard.ledger import Ledger
+from labelguard.people import Leaving
+from labelguard.project import Project, find
+from labelguard.quarantine import Raw
+from labelguard.records import ReleaseRecord
+
+
+class Holder(Protocol):
+    """A place in a project where raw rows lie."""
+
+    def find(self, project: Project, leavers: Leavers) -> Raw:
+        """What of these labelers lies there."""
+        ...
+
+    def purge(self, project: Project, leavers: Leavers) -> Raw:
+        """Remove it, from disk too; what was found. May be called again after a crash."""
+        ...
+
+
+class Quarantine:
+    """Bad rows that were set aside."""
+
+    def find(self, project: Project, leavers: Leavers) -> Raw:
+        """Their rows, and files that cannot be read."""
+        return quarantine.find(project.quarantine, leavers)
+
+    def purge(self, project: Project, leavers: Leavers) -> Raw:
+        """Take the rows out, remove those files."""
+        return quarantine.purge(project.quarantine, leavers)
+
+
+class Work:
+    """Scratch space: whose rows are in it nobody can tell, and nobody needs it."""
+
+    def find(self, project: Project, leavers: Leavers) -> Raw:
+        """Nothing that is worth a word."""
+        return Raw()
+
+    def purge(self, project: Project, leavers: Leavers) -> Raw:
+        """Remove all of it."""
+        shutil.rmtree(project.work, ignore_errors=True)
+        return Raw()
+
+
+HOLDERS: tuple[Holder, ...] = (Quarantine(), Work())
+"""Every place where raw rows may lie; a store that keeps any adds itself here."""
+
+
+@dataclass(frozen=True)
+class _Leaver:
+    """Who leaves: their key, shape (1, 2), and the units that they may have been charged as."""
+
+    project: Project
+    keys: KeyRing
+    ledger: Ledger
+    key: Blocks
+    units: Blocks
+
+    @property
+    def rows(self) -> Leavers:
+        """How their rows are recognised."""
+        return Leavers(self.keys, self.project.namespace, self.key)
+
+    @property
+    def pseudonym(self) -> str:
+        return block128.to_hex(self.ledger.names.hide(self.key)[0])
+
+
+def preview(
+    labeler_id: str, kind: Leaving, project: Project | str | Path | None = None
+) -> dict[str, Any]:
+    """What `leave` would do and what would remain, before anything is changed."""
+    home = _home(project)
+    keys = KeyRing(home.keys)
+    leaver = _leaver(labeler_id, home, keys, Ledger.of(home, keys))
+    return _report(leaver, kind, _found(leaver))
+
+
+def leave(
+    labeler_id: str, kind: Leaving, project: Project | str | Path | None = None
+) -> dict[str, Any]:
+    """Retire or erase a labeler, by the id in the files or by a pseudonym of 32 hex digits.
+
+    Returns the labeler's pseudonym, what was found and removed (`salt`, `rows_set_aside`,
+    `unreadable_files`, `given_up`), what earlier releases took of them, from the ledger alone, and
+    `remains`: what this cannot undo. Erased stays erased; a retired labeler can be erased.
+
+    Releases that charged them and were never finished are given up, since their labels are no
+    longer there to finish them: their charges stay. Raises `LedgerError` for a group's pseudonym,
+    `ProjectBusy` while a job runs.
+    """
+    home = _home(project)
+    with home.job():
+        keys = KeyRing(home.keys)
+        ledger = Ledger.of(home, keys)
+        with ledger.exclusive():
+            leaver = _leaver(labeler_id, home, keys, ledger)
+            epoch = ledger.begin_job()
+            ledger.refund_reserved(epoch, keep=None)
+            report = _report(leaver, kind, Raw())
+            ledger.bury(leaver.key, kind, epoch)
+            _give_up(leaver, report["given_up"], epoch)
+            raw = _purged(leaver) if report["kind"] == "erased" else _found(leaver)
+            keys.destroy_salts(leaver.key)
+    report |= _raw(raw) | {"known": report["known"] or raw.rows > 0}
+    return report | {"remains": _remains(report, leaver)}
+
+
+def listing(project: Project | str | Path | None = None) -> list[dict[str, Any]]:
+    """Everybody who left, the first one first: pseudonym, kind and date."""
+    home = _home(project)
+    return [asdict(gone) for gone in _departures(Ledger.of(home, KeyRing(home.keys)))]
+
+
+def _home(project: Project | str | Path | None) -> Project:
+    return project if isinstance(project, Project) else find(Path(project) if project else None)
+
+
+def _leaver(labeler_id: str, home: Project, keys: KeyRing, ledger: Ledger) -> _Leaver:
+    """The labeler with this id or pseudonym; one that the project does not know goes by the id.
+
+    Labels of theirs may still come.
+    """
+    if not labeler_id.strip():
+        raise InvalidLabels("expected a labeler's id, found an empty one")
+    groups = Groups(*ledger.members())
+
+    def leaver(key: Blocks) -> _Leaver:
+        units = block128.unique(np.concatenate([key, groups.unit_of(key)]))[0]
+        return _Leaver(home, keys, ledger, key, units)
+
+    by_id = leaver(keys.labeler_keys(home.namespace, [labeler_id]))
+    if not re.fullmatch("[0-9a-f]{32}", labeler_id) or _known(by_id):
+        return by_id
+    named = ledger.names.reveal(block128.from_bytes(bytes.fromhex(labeler_id)))
+    if block128.positions(block128.unique(groups.units)[0], named)[0] >= 0:
+        raise LedgerError(
+            f"{labeler_id} is a group's pseudonym; groups do not leave: name each of its labelers"
+        )
+    by_name = leaver(named)
+    return by_name if _known(by_name) else by_id
+
+
+def _known(leaver: _Leaver) -> bool:
+    """Whether the project has met the labeler."""
+    ledger, key = leaver.ledger, leaver.key
+    return bool(
+        leaver.keys.has_salt(key)[0]
+        or len(leaver.units) > 1
+        or block128.positions(ledger.tombstones(), key)[0] >= 0
+        or _charges(ledger, leaver.units)
+    )
+
+
+def _give_up(leaver: _Leaver, releases: Sequence[str], epoch: int) -> None:
+    """Abandon unfinished releases, and destroy the exact sums that were kept for them."""
+    home, keys, ledger = leaver.project, leaver.keys, leaver.ledger
+    for release_id in releases:
+        ledger.abandon(release_id, epoch)
+    settling.tidy(home, keys, ledger.releases())
+    for unfinished in [home.keys / "salts.new", *(home.keys / "nonces").glob("*.new")]:
+        unfinished.unlink(missing_ok=True)
+
+
+def _report(leaver: _Leaver, kind: Leaving, raw: Raw) -> dict[str, Any]:
+    """What is known of a labeler, and what their leaving means."""
+    ledger = leaver.ledger
+    before = {gone.pseudonym: gone.kind for gone in _departures(ledger)}.get(leaver.pseudonym)
+    kind = "erased" if before == "erased" else kind
+    charges = _charges(ledger, leaver.units)
+    charged = [r for r in ledger.releases() if r.number in charges and r.state != "reserved"]
+    total = lifetime.total(policies.life(ledger))
+    taken = dict.fromkeys(("rr", "statistic"), 0)
+    for record in charged:
+        taken[record.event] += charges[record.number]
+    report = {
+        "labeler": leaver.pseudonym,
+        "kind": kind,
+        "before": before,
+        "known": _known(leaver) or raw.rows > 0,
+        "group": len(leaver.units) > 1,
+        "salt": bool(leaver.keys.has_salt(leaver.key)[0]),
+        "given_up": [r.id for r in _unfinished(leaver, kind, charged)],
+        "releases": [_told(record, charges[record.number]) for record in charged],
+        "randomized_labels": taken["rr"],
+        "statistic_releases": taken["statistic"],
+        "epsilon": total.epsilon,
+        "delta": total.delta,
+    }
+    report |= _raw(raw)
+    return report | {"remains": _remains(report, leaver)}
+
+
+def _raw(raw: Raw) -> dict[str, Any]:
+    return {"rows_set_aside": raw.rows, "unreadable_files": list(raw.whole)}
+
+
+def _unfinished(
+    leaver: _Leaver, kind: Leaving, charged: Sequence[ReleaseRecord]
+) -> list[ReleaseRecord]:
+    """Releases that were begun with labels of theirs and can no longer be finished."""
+    found = list(charged)
+    if kind == "erased" and _single(leaver.ledger):  # whose labels are in a sum is not known
+        found = [r for r in leaver.ledger.releases() if r.event == "statistic"]
+    return [record for record in found if record.state == "computing"]
+
+
+def _told(record: ReleaseRecord, places: int) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "created_at": record.created_at,
+        "state": record.state,
+        "mechanism": record.settings["mechanism"],
+        "event": record.event,
+        "places": places,
+    }
+
+
+def _single(ledger: Ledger) -> bool:
+    """Whether single labels are the unit, so that charges and salts tell no labeler."""
+    return any(
+        record.policy.unit == "item" for record in ledger.policies() if record.state != "draft"
+    )
+
+
+def _remains(report: dict[str, Any], leaver: _Leaver) -> list[str]:
+    """What leaving does not undo, in sentences."""
+    found = []
+    if any(release["state"] == "committed" for release in report["releases"]):
+        found += [
+            "releases that were delivered cannot be recalled",
+            "heads and models fitted on releases keep what those tell, under the same noise",
+        ]
+    found += [
+        "backups made before still hold their salt and the private maps",
+        "raw files given to labelguard, and exports made beside it, are where they were",
+    ]
+    if report["group"]:
+        found.append("the charges are those of their group, which keeps what it spent")
+    if _single(leaver.ledger):
+        found.append(
+            "single labels are the unit here: which charges and salts were theirs is not known"
+        )
+    quarantine = leaver.project.quarantine
+    if report["kind"] == "retired" and report["rows_set_aside"]:
+        found.append("their rows in quarantine stay; labelguard labeler erase removes them")
+    elif report["kind"] == "erased" and any(quarantine.rglob("*.parquet")):
+        found.append(f"rows that name no labeler cannot be told apart and stay in {quarantine}")
+    return found
+
+
+def _found(leaver: _Leaver) -> Raw:
+    return sum((holder.find(leaver.project, leaver.rows) for holder in HOLDERS), Raw())
+
+
+def _purged(leaver: _Leaver) -> Raw:
+    return sum((holder.purge(leaver.project, leaver.rows) for holder in HOLDERS), Raw())
+
+
+def _charges(ledger: Ledger, units: Blocks) -> dict[int, int]:
+    with ledger.snapshot() as connection:
+        return departures.charges(connection, ledger.names.hide(units))
+
+
+def _departures(ledger: Ledger) -> list[Departure]:
+    with ledger.snapshot() as connection:
+        return departures.departures(connection)

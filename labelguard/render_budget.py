@@ -1,0 +1,260 @@
+"""How policies, budgets and the journal look on a terminal, or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from labelguard.card import budget_of, counted
+from labelguard.terminal import number, print_facts, print_json, print_table, table
+
+
+def policy(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """A policy: what it pays for, and what that costs alone and together."""
+    if as_json:
+        print_json(value)
+        return
+    quote, unit = value["quote"], value["unit"]
+    print_facts(
+        [
+            ("policy", f"{value['name']} ({_state(value)})"),
+            ("budget", f"{budget_of(value)} for each {unit}, under replace_labels"),
+            ("pays for", " and ".join(_paid(one, unit) for one in value["allowances"])),
+            ("ties", f"{value['ties']}{', tie status public' * value['tie_status_public']}"),
+            ("accountant", f"{quote['accountant']}; labelguard {quote['versions']['labelguard']}"),
+            *([("together", _together(value))] if "events" in quote else []),
+        ]
+    )
+    if "events" not in quote:
+        return
+    click.echo()
+    rows = table("event", "noise", "times", "ε alone", right=["times", "ε alone"])
+    for event in quote["events"]:
+        times, alone = f"{event['places']:,}", f"{event['epsilon_alone']:.4f}"
+        rows.add_row(_EVENTS[event["event"]], _noise(event), times, alone)
+    rows.add_row("all, in any adaptive order", "", "", f"{quote['epsilon']:.4f}")
+    for name in _BOUNDS:
+        found = quote["upper_bounds"][name]
+        rows.add_row(f"  {_BOUNDS[name]}", "", "", "–" if found is None else f"{found:.4f}")
+    print_table(rows)
+    if value["closing_points"] > 1:
+        click.echo()
+        _closing_points(value)
+
+
+_EVENTS = {"rr": "label, randomized", "statistic": "statistic release"}
+_BOUNDS = {
+    "pure": "sum of pure ε (an upper bound)",
+    "basic": "basic composition (an upper bound)",
+    "advanced": "advanced composition (an upper bound)",
+    "rdp": "Rényi composition (an upper bound)",
+}
+
+
+def _closing_points(value: Mapping[str, Any]) -> None:
+    points = value["quote"]["points"]
+    rows = table("closing point", "used at most", "costs ε", right=["costs ε"])
+    for point in points:
+        used = ", ".join(f"{event} {count:,}" for event, count in point["used"].items())
+        rows.add_row(f"{point['point']} of {len(points)}", used, f"{point['epsilon']:.4f}")
+    print_table(rows)
+
+
+def _together(value: Mapping[str, Any]) -> str:
+    quote = value["quote"]
+    share = f" (δ/{value['closing_points']})" if value["closing_points"] > 1 else ""
+    return (
+        f"ε = {quote['epsilon']:.6f} at δ = {quote['delta_at_points']:g}{share}, "
+        f"slack {max(quote['slack'], 0):.1e}"
+    )
+
+
+def _noise(event: Mapping[str, Any]) -> str:
+    if "noise_multiplier" in event:
+        return f"σ = {event['noise_multiplier']:.4f} × sensitivity"
+    return f"flip probability {event['flip_probability']:.4f}"
+
+
+def _state(value: Mapping[str, Any]) -> str:
+    if value["closed_at_point"]:
+        return f"closed at point {value['closed_at_point']} of {value['closing_points']}"
+    return str(value["state"])
+
+
+def _paid(allowance: Mapping[str, Any], unit: str) -> str:
+    places = allowance["places"]
+    if allowance["event"] == "statistic":
+        return f"{counted(places, 'statistic release')}, each of any number of labels"
+    if places is None:
+        rounded = "1, 2, 4, …" if unit == "item" else "8, 16, 32, …"
+        return f"the {unit}'s own number of labels, rounded up to {rounded}"
+    return counted(places, "randomized label")
+
+
+def policies(values: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """All policies, one line each."""
+    if as_json:
+        print_json(values)
+        return
+    if not values:
+        click.echo("No policy yet: labelguard policy new makes one, or the first privatize.")
+        return
+    rows = table("name", "state", "created", "budget", "allowances", "costs ε", right=["costs ε"])
+    for value in values:
+        allowed = ", ".join(
+            f"{event} {'own' if count is None else format(count, ',')}"
+            for event, count in value["allowances"].items()
+        )
+        costs = "–" if value["costs"] is None else f"{value['costs']:.4g}"
+        first = (value["name"], value["state"], value["created_at"])
+        rows.add_row(*first, budget_of(value), allowed, costs)
+    print_table(rows)
+
+
+def preview(value: Mapping[str, Any]) -> None:
+    """What activating a policy means, before it is asked for."""
+    facts = [("activates", f"{value['activates']}, {budget_of(value)} for each {value['unit']}")]
+    closes = value["closes"]
+    if closes:
+        where = (
+            f"at closing point {closes['point']} of {closes['points']}, fixed beforehand"
+            if closes["point"]
+            else "at its full price, used or not"
+        )
+        facts.append(("closes", f"{closes['name']}, {where}: {budget_of(closes)}"))
+    facts.append(_total(value["total"]))
+    joint = value["joint_epsilon"]
+    if joint is not None and joint < value["total"]["epsilon"] - 5e-5:
+        facts.append(
+            ("", f"ε = {joint:.4f} at the same δ, if no release had a part in choosing a policy")
+        )
+    print_facts(facts)
+
+
+def activated(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """That a policy is in force."""
+    if as_json:
+        print_json(value)
+        return
+    click.echo(f"Policy {value['activates']} is in force.")
+
+
+def _total(total: Mapping[str, Any]) -> tuple[str, str]:
+    return "total", f"{budget_of(total)} over the project's life, whatever decided about changes"
+
+
+def anchor(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """The line to keep."""
+    if as_json:
+        print_json(value)
+        return
+    click.echo(value["anchor"])
+
+
+def exported(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """What was written."""
+    if as_json:
+        print_json(value)
+        return
+    rows = ", ".join(f"{name} {count:,}" for name, count in value["rows"].items())
+    click.echo(f"Written to {value['path']}: {rows}.")
+
+
+def groups(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """How many labelers are in groups."""
+    if as_json:
+        print_json(value)
+        return
+    added, everyone = counted(value["added"], "labeler"), counted(value["labelers"], "labeler")
+    click.echo(f"{added} added; {everyone} in {counted(value['groups'], 'group')}.")
+
+
+def check(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """What a release of an input would take, and whether it fits."""
+    if as_json:
+        print_json(value)
+        return
+    unit = value["unit"]
+    fits = "fits" if value["fits"] else "does not fit: labels of exhausted labelers are in it"
+    print_facts(
+        [
+            ("policy", f"{value['policy']}, {budget_of(value)}"),
+            ("rows, labelers", f"{value['rows']:,}, {value['labelers']:,}"),
+            ("new labels", f"{value['new']:,}; released before {value['released_before']:,}"),
+            ("would charge", f"{value['charged']:,} of {value['left']:,} free places of the input"),
+            ("beyond the bound", f"{value['dropped_by_bound']:,} labels"),
+            ("exhausted", f"{value['exhausted_labelers']:,} {unit}s, {value['short']:,} places"),
+            ("", f"The input {fits}."),
+        ]
+    )
+
+
+def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """Policy, places, and the total over the project's life."""
+    if as_json:
+        print_json(value)
+        return
+    policy = value["policy"]
+    if policy is None:
+        closed = value["lifetime"]["policies"]
+        remedy = "make another" if closed else "the first privatize fixes one, or"
+        click.echo(f"No policy is in force: {remedy} (labelguard policy new).")
+        if closed:
+            print_facts([_total(value["lifetime"])])
+        return
+    unit = policy["unit"]
+    facts = [
+        ("policy", f"{policy['name']}: {budget_of(policy)} for each {unit}"),
+        ("composition, ties", f"{policy['composition']}, {policy['ties']}"),
+    ]
+    if value["lifetime"]["policies"] > 1:
+        facts.append(_total(value["lifetime"]))
+    for allowance, used in zip(policy["allowances"], value["allowances"], strict=True):
+        facts += [
+            ("pays for", _paid(allowance, unit)),
+            (f"  {unit}s", f"{used['labelers']:,}, exhausted {used['exhausted_labelers']:,}"),
+            ("  places used", f"{used['used']:,} of {used['places']:,}"),
+            (f"  used per {unit}", _quartiles(used["used_per_labeler"])),
+            (f"  left per {unit}", _quartiles(used["left_per_labeler"])),
+        ]
+    print_facts(facts)
+
+
+def _quartiles(spread: Mapping[str, float]) -> str:
+    shown = " / ".join(f"{number:,.0f}" for number in spread.values())
+    return f"{shown}  (min / quartiles / max)" if shown else "–"
+
+
+def labeler(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """One labeler's places."""
+    if as_json:
+        print_json(value)
+        return
+    print_facts([("pseudonym", value["pseudonym"])])
+    click.echo()
+    numbers = ("places", "used", "left")
+    rows = table("policy", "event", *numbers, right=numbers)
+    for one in value["allowances"]:
+        rows.add_row(one["policy"], one["event"], *(f"{one[name]:,}" for name in numbers))
+    print_table(rows)
+
+
+_UNSEEN = ("files", "settings", "quote", "charges", "prices", "members", "tombstones")
+"""What a journal entry holds for `budget verify`, too long for a table."""
+
+
+def journal(entries: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """The journal, one line an entry."""
+    if as_json:
+        print_json(entries)
+        return
+    rows = table("no.", "at", "what", "release", "details", "digest", right=["no."])
+    for entry in entries:
+        body = {k: v for k, v in entry["body"].items() if k not in _UNSEEN}
+        release_id = body.pop("release", "")
+        details = ", ".join(f"{name} {number(value)}" for name, value in body.items())
+        place, digest = str(entry["number"]), entry["digest"][:12]
+        rows.add_row(place, entry["at"], entry["kind"], release_id, details, digest)
+    print_table(rows)

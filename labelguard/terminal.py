@@ -1,0 +1,72 @@
+"""What everything shown on a terminal is made of: facts, tables, JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+
+def width() -> int:
+    """Columns of the terminal; 100 where there is none."""
+    # Where nobody watches, lines must not depend on the width of a window that is not there.
+    return shutil.get_terminal_size(fallback=(100, 24)).columns
+
+
+def print_json(value: Any) -> None:
+    """Any result as JSON on standard output."""
+    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for what JSON has no number for (a loss multiplier at γ = ½)."""
+    if isinstance(value, Mapping):
+        return {name: _finite(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Names and values side by side; long values are wrapped between words, so paths stay whole."""
+    rows = list(facts)
+    indent = max(len(name) for name, _ in rows) + 2
+    for name, value in rows:
+        wrapped = textwrap.wrap(
+            value,
+            max(width() - indent, 20),
+            subsequent_indent="  " if value.startswith("· ") else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line, text in enumerate(wrapped or [""]):
+            shown = "" if line else name
+            click.echo(click.style(shown, bold=True) + " " * (indent - len(shown)) + text)
+
+
+def table(*names: str, right: Sequence[str] = ()) -> Table:
+    """A table with a line of column names; those in `right` hold numbers."""
+    made = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in names:
+        made.add_column(name, justify="right" if name in right else "left")
+    return made
+
+
+def print_table(rows: Table) -> None:
+    """A table without the spaces that would fill its lines up."""
+    console = Console(width=width(), highlight=False)
+    with console.capture() as capture:
+        console.print(rows)
+    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def number(value: object) -> str:
+    """A whole number with its thousands apart, or anything else as it is."""
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,32 @@
+"""Components of a joint price by their ε0 or noise multiplier, and strategies that draw them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from labelguard.accounting import gaussian, ternary
+from labelguard.accounting import randomized_response as rr
+from labelguard.accounting.joint import Coins, Gaussians, TernaryCoins
+
+
+def coins(epsilon0: float, count: int) -> Coins:
+    return Coins(rr.threshold(epsilon0), count)
+
+
+def ternary_coins(epsilon0: float, count: int) -> TernaryCoins:
+    return TernaryCoins(ternary.threshold(epsilon0), count)
+
+
+def gaussians(noise_multiplier: float, count: int) -> Gaussians:
+    return Gaussians(gaussian.units(noise_multiplier), count)
+
+
+epsilon0s = st.floats(1e-3, 3)
+counts = st.integers(1, 40)
+deltas = st.floats(1e-10, 0.2)
+components = st.one_of(
+    st.builds(coins, epsilon0s, counts),
+    st.builds(ternary_coins, epsilon0s, counts),
+    st.builds(gaussians, st.floats(0.3, 100), counts),
+)
+products = st.lists(components, min_size=1, max_size=3)

@@ -1,0 +1,78 @@
+"""A forwarder between labelguard and PostgreSQL that cuts the line at a chosen moment."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+
+class Proxy:
+    """Forwards to a port of this machine until the client's n-th piece of data; then nothing.
+
+    `delivered` says whether that piece still reaches the server: its answer never comes back.
+    """
+
+    def __init__(self, port: int, cut_at: int | None = None, *, delivered: bool = False) -> None:
+        self._target, self._cut_at, self._delivered = port, cut_at, delivered
+        self._lock, self._sockets = threading.Lock(), list[socket.socket]()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.pieces, self.is_cut = 0, False
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._listener.close()
+        self._cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                if self.is_cut:
+                    client.close()
+                    continue
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets += [client, server]
+                for work in (self._from_client, self._from_server):
+                    threading.Thread(target=work, args=(client, server), daemon=True).start()
+
+    def _from_client(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(1 << 16):
+                with self._lock:
+                    self.pieces += 1
+                    last = self.pieces == self._cut_at
+                    if last:
+                        self._close(client)  # before the server can answer
+                    if not self.is_cut and (not last or self._delivered):
+                        server.sendall(data)
+                    if last:
+                        self.is_cut = True
+                        self._cut()
+        self._close(server)
+
+    def _from_server(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(1 << 16):
+                client.sendall(data)
+        self._close(client)
+
+    def _cut(self) -> None:
+        for one in self._sockets:
+            self._close(one)
+
+    @staticmethod
+    def _close(one: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,328 @@
+"""The joint price against adversaries who choose what comes next from what they have seen.
+
+A worst-case labeler has all labels 1 in one data set and all 0 in the other; a statistic moves by
+its whole sensitivity. Transcripts are drawn under the first data set, L is the log-ratio of their
+probabilities, and δ(ε) is estimated without bias by the mean of (1 − e^(ε−L))₊, which is
+P[L > ε] − e^ε·Q[L > ε] with less variance.
+
+A check fails falsely if a mean of a million independent values in [0, 1] exceeds its expectation by
+5 standard errors: 3e-7 each (normal; at least 1,000 transcripts contribute to each mean), below
+2e-5 for all checks here together. Seeds are fixed, so that a pass stays a pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from labelguard.accounting import gaussian, joint
+from labelguard.accounting import randomized_response as rr
+from labelguard.accounting.joint import Coins, Gaussians, Share
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+TRANSCRIPTS = 1_000_000
+STANDARD_ERRORS = 5.0
+COINS, STATISTICS = 9, 3
+EPSILON, DELTA = 2.0, 5e-3
+
+
+@dataclass(frozen=True)
+class Estimate:
+    mean: float
+    standard_error: float
+
+    def exceeds(self, bound: float) -> bool:
+        return self.mean > bound + STANDARD_ERRORS * self.standard_error
+
+    def falls_short_of(self, bound: float) -> bool:
+        return self.mean < bound - STANDARD_ERRORS * self.standard_error
+
+
+def estimate(contributions: Floats) -> Estimate:
+    error = float(contributions.std()) / math.sqrt(contributions.size)
+    return Estimate(float(contributions.mean()), error)
+
+
+def excess(losses: Floats, epsilon: float | Floats) -> Floats:
+    return -np.expm1(np.minimum(epsilon - losses, 0.0))
+
+
+# --- one policy ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Seen:
+    """What an adversary knows before the next event, one entry a transcript."""
+
+    loss: Floats
+    coins_left: NDArray[np.int64]
+    statistics_left: NDArray[np.int64]
+    step: int
+    random: np.random.Generator
+
+
+Chooses = Callable[[Seen], Flags]
+"""Whether a statistic comes next rather than a coin; where none is left, the other kind does."""
+
+
+def never_stops(seen: Seen) -> Flags:
+    return np.zeros(seen.loss.shape, dtype=bool)
+
+
+def stops_when_ahead(seen: Seen) -> Flags:
+    return seen.loss > EPSILON + 0.5
+
+
+def stops_when_behind(seen: Seen) -> Flags:
+    return seen.loss < -1.0
+
+
+ORDERS: dict[str, Chooses] = {
+    "coins first": lambda seen: seen.loss > math.inf,
+    "statistics first": lambda seen: seen.loss > -math.inf,
+    "alternating": lambda seen: np.full(seen.loss.shape, seen.step % 2 == 1),
+    "random": lambda seen: seen.random.random(seen.loss.size) < 0.3,
+    "loss-greedy": lambda seen: seen.loss + seen.coins_left * 0.1 < EPSILON,
+    "switches when ahead": lambda seen: seen.loss > 0.6,
+    "gambles when behind": lambda seen: seen.loss < 0.0,
+}
+
+
+def losses_of(
+    chooses: Chooses,
+    stops: Chooses,
+    threshold: int,
+    noise_multiplier: float,
+    random: np.random.Generator,
+) -> Floats:
+    """L of every transcript: answers to labels 1, statistics 1 + noise, weighed against 0."""
+    flip = threshold / 2**64
+    weight = math.log((1 - flip) / flip)
+    size = TRANSCRIPTS
+    seen = Seen(np.zeros(size), np.full(size, COINS), np.full(size, STATISTICS), 0, random)
+    running = np.ones(size, dtype=bool)
+    for step in range(COINS + STATISTICS):
+        seen.step = step
+        running &= ~stops(seen)
+        statistic = (chooses(seen) & (seen.statistics_left > 0)) | (seen.coins_left == 0)
+        answer = random.integers(0, 2**64, size, dtype=np.uint64) >= np.uint64(threshold)
+        released = 1.0 + noise_multiplier * random.standard_normal(size)
+        gained = np.where(
+            statistic, (released - 0.5) / noise_multiplier**2, np.where(answer, weight, -weight)
+        )
+        seen.loss += np.where(running, gained, 0.0)
+        seen.statistics_left -= running & statistic
+        seen.coins_left -= running & ~statistic
+    return seen.loss
+
+
+@pytest.fixture(scope="module")
+def policy() -> tuple[Coins, Gaussians]:
+    coins, noise = joint.calibrate(
+        EPSILON, DELTA, [Share("rr", COINS), Share("statistic", STATISTICS)]
+    )
+    assert isinstance(coins, Coins)
+    assert isinstance(noise, Gaussians)
+    return coins, noise
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_adaptive_order_of_all_events_costs_the_joint_price(
+    policy: tuple[Coins, Gaussians], order: str
+) -> None:
+    coins, noise = policy
+    losses = losses_of(
+        ORDERS[order],
+        never_stops,
+        coins.threshold,
+        noise.noise_multiplier,
+        np.random.default_rng([1, list(ORDERS).index(order)]),
+    )
+    for epsilon in (EPSILON, EPSILON / 2):
+        found, price = estimate(excess(losses, epsilon)), joint.delta(policy, epsilon)
+        assert not found.exceeds(price)
+        assert not found.falls_short_of(price)  # nothing is wasted either
+
+
+@pytest.mark.parametrize("stops", [stops_when_ahead, stops_when_behind])
+@pytest.mark.parametrize("order", ["loss-greedy", "switches when ahead"])
+def test_an_adversary_who_stops_early_gains_nothing(
+    policy: tuple[Coins, Gaussians], order: str, stops: Chooses
+) -> None:
+    coins, noise = policy
+    losses = losses_of(
+        ORDERS[order],
+        stops,
+        coins.threshold,
+        noise.noise_multiplier,
+        np.random.default_rng([2, list(ORDERS).index(order)]),
+    )
+    assert not estimate(excess(losses, EPSILON)).exceeds(DELTA)
+
+
+@pytest.mark.parametrize("missing", [0.1, 0.3])
+@pytest.mark.parametrize("where", ["coins", "statistics"])
+def test_control_noise_that_is_too_small_is_caught(
+    policy: tuple[Coins, Gaussians], where: str, missing: float
+) -> None:
+    coins, noise = policy
+    threshold, noise_multiplier = coins.threshold, noise.noise_multiplier
+    if where == "coins":
+        threshold = rr.threshold(coins.epsilon0 / (1 - missing))
+    else:
+        noise_multiplier *= 1 - missing
+    losses = losses_of(
+        ORDERS["alternating"],
+        never_stops,
+        threshold,
+        noise_multiplier,
+        np.random.default_rng([3, round(10 * missing)]),
+    )
+    assert estimate(excess(losses, EPSILON)).exceeds(DELTA)
+
+
+# --- two policies --------------------------------------------------------------------------------
+
+# Nested caps, four times as large each: their losses are nearly independent, which is the best
+# case for someone who picks the moment at which the first policy ends.
+BLOCKS = np.array([1, 4, 16, 64, 256, 1024])
+COIN, NOISE = Coins(rr.threshold(0.04), 4), Gaussians(gaussian.units(8.0), 1)  # of one block
+SECOND_DELTA = 2e-3
+
+
+def cap(blocks: int) -> list[joint.Component]:
+    return [
+        Coins(COIN.threshold, COIN.count * blocks),
+        Gaussians(NOISE.units, NOISE.count * blocks),
+    ]
+
+
+def prices_of_caps(delta: float) -> Floats:
+    return np.array([joint.epsilon(cap(int(blocks)), delta) for blocks in BLOCKS])
+
+
+def added_loss(blocks: int, random: np.random.Generator) -> Floats:
+    """The loss that `blocks` more blocks add, for every transcript."""
+    coins, noise = COIN.count * blocks, NOISE.count * blocks
+    flips = random.binomial(coins, COIN.threshold / 2**64, TRANSCRIPTS)
+    distance = math.sqrt(noise) / NOISE.noise_multiplier
+    moved = distance * (distance / 2 + random.standard_normal(TRANSCRIPTS))
+    return (coins - 2 * flips) * COIN.epsilon0 + moved
+
+
+def closed_when_ahead(
+    prices: Floats, caution: float, random: np.random.Generator
+) -> tuple[Floats, NDArray[np.int64]]:
+    """Loss of the first policy and the cap at which it was closed.
+
+    Closed at the first cap whose price the loss exceeds by `caution` standard deviations of it,
+    else at the last one.
+    """
+    loss, closed_at = np.zeros(TRANSCRIPTS), np.full(TRANSCRIPTS, BLOCKS.size - 1)
+    running = np.ones(TRANSCRIPTS, dtype=bool)
+    for place, blocks in enumerate(np.diff(BLOCKS, prepend=0).tolist()):
+        loss += np.where(running, added_loss(blocks, random), 0.0)
+        spread = joint.noise_distance([Gaussians(NOISE.units, int(BLOCKS[place]))])
+        closing = running & (loss > prices[place] + caution * spread)
+        closed_at[closing] = place
+        running &= ~closing
+    return loss, closed_at
+
+
+def after_the_worst_second_policy(
+    loss: Floats, second_epsilon: Floats, second_delta: float, epsilon: float
+) -> Floats:
+    """Contributions to δ when the worst (ε, δ)-private mechanism follows, its outcome averaged.
+
+    With probability δ it tells all; else it is a coin at ε (Kairouz, Oh and Viswanath 2015).
+    """
+    truth = 1 / (1 + np.exp(-second_epsilon))
+    after_coin = truth * excess(loss + second_epsilon, epsilon)
+    after_coin += (1 - truth) * excess(loss - second_epsilon, epsilon)
+    return second_delta + (1 - second_delta) * after_coin
+
+
+@pytest.mark.parametrize("caution", [0.1, 0.5])
+def test_control_crediting_what_was_not_used_at_a_moment_of_ones_choice_exceeds_delta(
+    caution: float,
+) -> None:
+    prices = prices_of_caps(DELTA)  # what was used, priced afterwards as if nothing else could be
+    total = prices[-1] + 2.0
+    loss, closed_at = closed_when_ahead(prices, caution, np.random.default_rng([4]))
+    left = total - prices[closed_at]
+    found = estimate(after_the_worst_second_policy(loss, left, 0.0, total))
+    assert found.exceeds(1.5 * DELTA)
+
+
+@pytest.mark.parametrize("caution", [0.0, 0.1, 0.5])
+def test_closing_points_priced_beforehand_are_never_exceeded(caution: float) -> None:
+    prices = prices_of_caps(DELTA / BLOCKS.size)
+    total = prices[-1] + 2.0
+    loss, closed_at = closed_when_ahead(prices, caution, np.random.default_rng([5]))
+    left = total - prices[closed_at]
+    found = estimate(after_the_worst_second_policy(loss, left, SECOND_DELTA, total))
+    assert not found.exceeds(DELTA + SECOND_DELTA)
+    assert found.mean > SECOND_DELTA + DELTA / 4  # the adversary is a strong one
+
+
+def test_a_second_policy_calibrated_to_what_a_closing_point_leaves_stays_inside() -> None:
+    prices = prices_of_caps(DELTA / BLOCKS.size)
+    total = prices[-1] + 2.0
+    random = np.random.default_rng([6])
+    loss, closed_at = closed_when_ahead(prices, 0.1, random)
+    for place, price in enumerate(prices.tolist()):
+        here = np.flatnonzero(closed_at == place)
+        coins, noise = joint.calibrate(
+            total - price, SECOND_DELTA, [Share("rr", 5), Share("statistic", 2)]
+        )
+        assert isinstance(coins, Coins)
+        assert isinstance(noise, Gaussians)
+        flips = random.binomial(coins.count, coins.threshold / 2**64, here.size)
+        distance = joint.noise_distance([noise])
+        loss[here] += (coins.count - 2 * flips) * coins.epsilon0
+        loss[here] += distance * (distance / 2 + random.standard_normal(here.size))
+    assert not estimate(excess(loss, total)).exceeds(DELTA + SECOND_DELTA)
+
+
+def test_control_the_product_of_two_policies_does_not_cover_a_second_one_chosen_by_the_first() -> (
+    None
+):
+    """Of two second policies at one price (ε₂, δ₂), the one that hurts more, given the loss.
+
+    The joint price with either is sound for that one. Choosing between them by the loss exceeds
+    both, but not (ε₁ + ε₂, δ₁ + δ₂).
+    """
+    second_epsilon, second_delta = 1.0, 0.05
+    first, first_delta = [Coins(rr.threshold(0.3), 10)], 1e-3
+    total = joint.epsilon(first, first_delta) + second_epsilon
+    steep = joint.calibrate(second_epsilon, second_delta, [Share("rr", 1)])
+    flat = joint.calibrate(second_epsilon, second_delta, [Share("statistic", 1)])
+
+    def at(epsilon: float) -> float:
+        return max(joint.delta([*first, *second], epsilon) for second in (steep, flat))
+
+    for epsilon in (total / 3, total / 2, total):
+        chosen = 0.0
+        losses, probabilities = joint._binomial(first[0])
+        for loss, probability in zip(losses.tolist(), probabilities.tolist(), strict=True):
+            chosen += probability * max(
+                signed_delta(second, epsilon - loss) for second in (steep, flat)
+            )
+        assert chosen > at(epsilon) * 1.02
+    assert 1.3 * at(total) < chosen < first_delta + second_delta
+
+
+def signed_delta(components: tuple[joint.Component, ...], epsilon: float) -> float:
+    """δ for ε of either sign: 1 − e^ε + e^ε·δ(−ε) below 0, for components that look alike from
+    both data sets.
+    """
+    if epsilon >= 0:
+        return joint.delta(components, epsilon)
+    return -math.expm1(epsilon) + math.exp(epsilon) * joint.delta(components, -epsilon)
