@@ -15,4 +15,30 @@ project_option = click.option(
     metavar="DIR",
     help="Project directory; else LABELGUARD_PROJECT, else the nearest one upwards.",
 )
+columns_option = click.option(
+    "--columns",
+    default="",
+    metavar="ROLE=NAME,...",
+    help="Names of your columns, for example labeler_id=worker,prompt=question.",
+)
+question_option = click.option(
+    "--question",
+    metavar="NAME",
+    help="What was asked about every pair; answers to several questions about one pair are "
+    "several labels.",
+)
+bad_rows_option = click.option(
+    "--bad-rows",
+    type=click.Choice(["stop", "quarantine"]),
+    default="stop",
+    show_default=True,
+    help="Stop at rows that cannot be used, or leave them out; privatize sets them aside in the "
+    "project.",
+)
+ties_option = click.option(
+    "--ties",
+    type=click.Choice(["coin", "ternary", "half", "drop", "zero"]),
+    help="What becomes of ties; default coin, of statistics alone zero. half and drop need "
+    "--tie-status-public.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from labelguard.cli_options import HELP, json_option, project_option
+from labelguard.cli_options import (
+    HELP,
+    bad_rows_option,
+    columns_option,
+    json_option,
+    project_option,
+    question_option,
+    ties_option,
+)
 
 
 @click.group(context_settings=HELP)
@@ -49,11 +57,7 @@ def policy() -> None:
     show_default=True,
     help="How coins are priced together, where they are alone.",
 )
-@click.option(
-    "--ties",
-    type=click.Choice(["coin", "ternary", "half", "drop", "zero"]),
-    help="What becomes of ties; default coin, of statistics alone zero.",
-)
+@ties_option
 @click.option(
     "--tie-status-public",
     is_flag=True,
@@ -143,7 +147,7 @@ def policy_activate(name: str, yes: bool, project: Path | None, as_json: bool) -
 
 @policy.command("check", short_help="Whether an input fits, before anything is spent.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@click.option("--question", metavar="NAME", help="What was asked about every pair.")
+@question_option
 @click.option("--policy", "name", metavar="NAME", help="A draft; default: the policy in force.")
 @click.option(
     "--mechanism",
@@ -152,19 +156,8 @@ def policy_activate(name: str, yes: bool, project: Path | None, as_json: bool) -
     show_default=True,
     help="How labels would be privatized.",
 )
-@click.option(
-    "--bad-rows",
-    type=click.Choice(["stop", "quarantine"]),
-    default="stop",
-    show_default=True,
-    help="Stop at rows that cannot be used, or leave them out.",
-)
-@click.option(
-    "--columns",
-    default="",
-    metavar="ROLE=NAME,...",
-    help="Names of your columns, for example labeler_id=worker,prompt=question.",
-)
+@bad_rows_option
+@columns_option
 @project_option
 @json_option
 def policy_check(

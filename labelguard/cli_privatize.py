@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from labelguard.cli_options import json_option, project_option
+from labelguard.cli_options import (
+    bad_rows_option,
+    columns_option,
+    json_option,
+    project_option,
+    question_option,
+    ties_option,
+)
 
 
 @click.command(short_help="Release preference labels privately.")
@@ -32,25 +39,14 @@ from labelguard.cli_options import json_option, project_option
     type=click.Choice(["exact", "advanced", "basic"]),
     help="How k coins are priced together; default exact.",
 )
-@click.option(
-    "--ties",
-    type=click.Choice(["coin", "ternary", "half", "drop", "zero"]),
-    help="What becomes of ties; default coin, of a statistic zero. half and drop need "
-    "--tie-status-public.",
-)
+@ties_option
 @click.option(
     "--tie-status-public",
     is_flag=True,
     default=None,
     help="Declare that which labels are ties is no secret.",
 )
-@click.option(
-    "--bad-rows",
-    type=click.Choice(["stop", "quarantine"]),
-    default="stop",
-    show_default=True,
-    help="Stop at rows that cannot be used, or set them aside in the project.",
-)
+@bad_rows_option
 @click.option(
     "--exhausted",
     type=click.Choice(["refuse", "drop"]),
@@ -58,18 +54,8 @@ from labelguard.cli_options import json_option, project_option
     show_default=True,
     help="Refuse when labelers lack places, or leave those labels out.",
 )
-@click.option(
-    "--columns",
-    default="",
-    metavar="ROLE=NAME,...",
-    help="Names of your columns, for example labeler_id=worker,prompt=question.",
-)
-@click.option(
-    "--question",
-    metavar="NAME",
-    help="What was asked about every pair; answers to several questions about one pair are "
-    "several labels.",
-)
+@columns_option
+@question_option
 @click.option(
     "--unit",
     type=click.Choice(["labeler", "item", "group"]),
@@ -173,12 +159,7 @@ def privatize(
     required=True,
     help="Parquet file to write.",
 )
-@click.option(
-    "--columns",
-    default="",
-    metavar="ROLE=NAME,...",
-    help="Names of your columns, for example prompt=question.",
-)
+@columns_option
 @project_option
 @json_option
 def score(

@@ -26,9 +26,8 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def project_on_each(
-    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Project]:
+def project_on_each(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A fresh project with its ledger on SQLite, and one with its ledger on PostgreSQL."""
-    with databases.project_on(ledger_url, tmp_path / "project", monkeypatch) as project:
-        yield project
+    # By the test's own monkeypatch, so that what a test sets on top is undone before this.
+    monkeypatch.setenv("LABELGUARD_LEDGER_URL", ledger_url)
+    return labelguard.init(tmp_path / "project")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import databases
+import preferences
 import pytest
 from crashing import perform
 from preferences import files, fixed_bytes, opinions, pairs, public, write
@@ -32,16 +33,7 @@ Command = dict[str, Any]
 BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
 RR = {"workers": 1}
 IMPLICIT_RR = RR | BUDGET | {"max_labels_per_labeler": 12}
-STATISTIC: dict[str, Any] = {
-    "mechanism": "statistic",
-    "features": "length",
-    "components": 1,
-    "whitening": 0.5,
-    "floor": 1e-3,
-    "clip_quantile": 0.5,
-    "ridge": 1.0,
-    "workers": 1,
-}
+STATISTIC = preferences.STATISTIC | {"workers": 1}
 INIT: Command = {"do": "init"}
 JOINT: Command = {
     "do": "policy",

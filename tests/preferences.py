@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,18 @@ RESPONSES = 3
 SCORES = (0.5, -1.25, 2.0)
 """Properties of responses; some pairs have equal ones."""
 WORDS = ("plain", "careful", "brief")
+
+
+STATISTIC: dict[str, Any] = {
+    "mechanism": "statistic",
+    "features": "length",
+    "components": 1,
+    "whitening": 0.5,
+    "floor": 1e-3,
+    "clip_quantile": 0.5,
+    "ridge": 1.0,
+}
+"""A statistic release that tunes nothing."""
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,16 @@ def test_the_readme_shows_what_the_demo_prints() -> None:
     assert [line for line in printed if line in shown] == shown
 
 
+@pytest.mark.slow  # it lives a whole year
+def test_the_year_of_a_budget_is_as_the_page_tells() -> None:
+    spec = importlib.util.spec_from_file_location("year", ROOT / "docs" / "generate_budget.py")
+    assert spec and spec.loader
+    year = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(year)
+    told = (ROOT / "docs" / "budget.md").read_text(encoding="utf-8")
+    assert year.page(told) == told, "run: python docs/generate_budget.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_relative_links_lead_to_files(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)

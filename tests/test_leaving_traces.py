@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import preferences
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -42,19 +43,7 @@ from labelguard import block128, leaving, overview
 from labelguard.keys import KeyRing
 from labelguard.project import Project
 
-STATISTIC: dict[str, Any] = {
-    "mechanism": "statistic",
-    "epsilon": 3.0,
-    "delta": 1e-5,
-    "releases": 3,
-    "features": "length",
-    "components": 1,
-    "whitening": 0.5,
-    "floor": 1e-3,
-    "clip_quantile": 0.5,
-    "ridge": 1.0,
-    "workers": 1,
-}
+STATISTIC = preferences.STATISTIC | {"epsilon": 3.0, "delta": 1e-5, "releases": 3, "workers": 1}
 
 
 # ---------------------------------------------------------------- nothing is left

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from preferences import dump, files, fixed_bytes, opinions, pairs, public, write
+from databases import dump
+from preferences import files, fixed_bytes, opinions, pairs, public, write
 
 import labelguard as lg
 from labelguard import journal, overview, tables
@@ -26,10 +26,8 @@ from labelguard.records import Event
 PRICE = {"epsilon": 3, "delta": 1e-5}
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """A project with two committed releases."""
-    home = lg.init(tmp_path / "project")
+def released(home: Project) -> Project:
+    """The project with two committed releases."""
     asked = public()
     table = pairs(asked, opinions(len(asked), 1))
     lg.privatize(table.slice(0, 50), **PRICE, max_labels_per_labeler=20, project=home)
@@ -37,14 +35,27 @@ def project(tmp_path: Path) -> Project:
     return home
 
 
+@pytest.fixture
+def project(project_on_each: Project) -> Project:
+    """A project with two committed releases, on each database."""
+    return released(project_on_each)
+
+
+@pytest.fixture
+def on_sqlite(tmp_path: Path) -> Project:
+    """The same, its ledger a file."""
+    return released(lg.init(tmp_path / "project"))
+
+
 def change(project: Project, *statements: str) -> None:
     """Edit the ledger behind labelguard's back, and what remembers how far it had come."""
     for witness in project.witnesses:
         witness.unlink(missing_ok=True)
-    with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
+    engine = sa.create_engine(project.ledger_url)
+    with engine.begin() as connection:
         for statement in statements:
-            connection.execute(statement)
-    connection.close()
+            connection.exec_driver_sql(statement)
+    engine.dispose()
 
 
 def fault(project: Project) -> str:
@@ -135,7 +146,7 @@ def test_an_altered_release_file_is_found(
 @pytest.mark.parametrize("used", [9, -1])
 def test_the_database_itself_refuses_more_than_the_places(used: int, project: Project) -> None:
     change(project, "UPDATE counters SET capacity = 20")
-    with pytest.raises(sqlite3.IntegrityError, match="allowance"):
+    with pytest.raises(sa.exc.IntegrityError, match="allowance"):
         change(project, f"UPDATE counters SET used = {used} + {20 if used > 0 else 0}")
 
 
@@ -156,23 +167,25 @@ def opened(project: Project) -> Ledger:
     return overview.open_ledger(project.state)[2]
 
 
-def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(tmp_path: Path) -> None:
-    project = lg.init(tmp_path / "p")
+def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(
+    project_on_each: Project,
+) -> None:
+    project = project_on_each
     ledger, policy = opened(project), Policy(3.0, 1e-5)
     epoch = ledger.begin_job()
     ledger.charge(event([5, 8]), policy, epoch)
-    before = dump(project.state)
+    before = dump(project.ledger_url)
     for labels in ([3, 1], [0, 1], [4, 0]):
         with pytest.raises(LedgerError, match="exceed a labeler's allowance"):
             ledger.charge(event(labels, key="bb" * 32), policy, epoch)
-    assert dump(project.state) == before
+    assert dump(project.ledger_url) == before
     assert ledger.fault() is None
     ledger.charge(event([3, 0], key="cc" * 32), policy, epoch)
     assert ledger.labelers("rr").used.tolist() == [8, 8]
 
 
-def test_a_refund_exists_for_reserved_releases_only(tmp_path: Path) -> None:
-    project = lg.init(tmp_path / "p")
+def test_a_refund_exists_for_reserved_releases_only(project_on_each: Project) -> None:
+    project = project_on_each
     ledger, policy = opened(project), Policy(3.0, 1e-5)
     epoch = ledger.begin_job()
     computing = ledger.charge(event([2]), policy, epoch)
@@ -191,7 +204,7 @@ def test_a_refund_exists_for_reserved_releases_only(tmp_path: Path) -> None:
 def test_the_first_release_fixes_the_policy(project: Project) -> None:
     asked = public(seed=3)
     new = pairs(asked, opinions(len(asked), 3))
-    before = dump(project.state)
+    before = dump(project.ledger_url)
     for options in (
         {"epsilon": 1.0, "delta": 1e-5},
         {"epsilon": 3.0, "delta": 1e-6},
@@ -202,23 +215,23 @@ def test_the_first_release_fixes_the_policy(project: Project) -> None:
     ):
         with pytest.raises(PolicyError):
             lg.privatize(new, project=project, exhausted="drop", **options)
-    after = dump(project.state)
+    after = dump(project.ledger_url)
     assert {**after, "meta": []} == {**before, "meta": []}  # but for the epoch
 
 
 def test_a_shortage_names_labelers_by_pseudonym_and_charges_nothing(project: Project) -> None:
     asked = public(per_labeler=25, seed=4)
-    before = dump(project.state)
+    before = dump(project.ledger_url)
     with pytest.raises(BudgetExceeded, match="allowance") as caught:
         lg.privatize(pairs(asked, opinions(len(asked), 4)), project=project, **PRICE)
     assert caught.value.asked > caught.value.left and caught.value.exit_code == 3
     assert "worker" not in str(caught.value)
-    after = dump(project.state)
+    after = dump(project.ledger_url)
     assert {**after, "meta": []} == {**before, "meta": []}
 
 
-def test_the_ledger_holds_no_label_and_no_text(project: Project) -> None:
-    content = (project.state / "ledger.sqlite3").read_bytes()
+def test_the_ledger_holds_no_label_and_no_text(on_sqlite: Project) -> None:
+    content = (on_sqlite.state / "ledger.sqlite3").read_bytes()
     for text in (b"question", b"answer", b"worker"):
         assert text not in content
 
@@ -241,18 +254,18 @@ def test_a_newer_schema_is_refused(project: Project) -> None:
         opened(project)
 
 
-def test_a_lost_ledger_is_not_replaced_by_an_empty_one(project: Project) -> None:
-    (project.state / "ledger.sqlite3").unlink()
+def test_a_lost_ledger_is_not_replaced_by_an_empty_one(on_sqlite: Project) -> None:
+    (on_sqlite.state / "ledger.sqlite3").unlink()
     asked = public()
     for _ in range(2):
         with pytest.raises(LedgerError, match="has lost it"):
-            lg.privatize(pairs(asked, opinions(len(asked), 1)), **PRICE, project=project)
+            lg.privatize(pairs(asked, opinions(len(asked), 1)), **PRICE, project=on_sqlite)
 
 
-def test_something_that_is_no_database_is_refused(project: Project) -> None:
-    (project.state / "ledger.sqlite3").write_bytes(b"no database at all" * 100)
+def test_something_that_is_no_database_is_refused(on_sqlite: Project) -> None:
+    (on_sqlite.state / "ledger.sqlite3").write_bytes(b"no database at all" * 100)
     with pytest.raises(LedgerError, match="not a database"):
-        opened(project)
+        opened(on_sqlite)
 
 
 @pytest.mark.parametrize(

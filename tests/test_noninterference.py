@@ -7,6 +7,7 @@ what the commands print, their exit codes, the ledger with its journal, salts, a
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -48,6 +49,11 @@ AFTERWARDS = (
     ("release", "show", "--json"),
     ("release", "verify"),
     ("doctor",),
+    ("policy", "list"),
+    ("policy", "show", "--json"),
+    ("labeler", "list"),
+    ("budget", "anchor"),
+    ("budget", "export", "-o", "ledger.json"),
 )
 
 
@@ -59,6 +65,8 @@ class Run:
     rows: int | None = None
     bad: bool = False
     exits: int = 0
+    before: tuple[str, ...] = ()
+    """Commands that come first; {input} is the path of this run's labels."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,47 @@ SCENARIOS = {
     ),
     "props": Scenario((Run(PROPS, HALF), Run(PROPS, HALF), Run((*PROPS, *SOFT), HALF))),
     "props after rr": Scenario((Run(), Run(PROPS))),
+}
+DROP = ("--exhausted", "drop")
+JOINT = (
+    "policy new joint --epsilon 2 --delta 9e-6 --allow rr:labels=40 --allow statistic:releases=2 "
+    "--closing-points 2",
+    "policy activate joint --yes",
+)
+LATER = (
+    "policy new later --epsilon 1 --delta 1e-6 --allow rr:labels=12",
+    "policy activate later --yes",
+)
+GROUPED = (
+    "policy groups groups.csv",
+    "policy new groups --epsilon 3 --delta 1e-5 --unit group --allow rr:labels=30 "
+    "--allow statistic:releases=1",
+    "policy activate groups --yes",
+)
+SCENARIOS |= {
+    "a joint policy": Scenario(
+        (
+            Run(rows=HALF, before=(*JOINT, "policy check {input}")),
+            Run(STATISTIC, HALF),
+            Run(STATISTIC, before=("policy check {input} --mechanism statistic",)),
+            Run(("--exhausted", "drop"), before=("policy check {input}",)),
+        )
+    ),
+    "a change of policy": Scenario((Run(rows=HALF, before=JOINT), Run(before=LATER))),
+    "groups": Scenario((Run(before=GROUPED), Run(STATISTIC))),
+    "questions": Scenario((Run((*ROOM, "--question", "safer?"), HALF), Run((*ROOM, *DROP), HALF))),
+    "somebody leaves": Scenario(
+        (
+            Run(ROOM, HALF),
+            Run(ROOM, before=("labeler retire 'worker 1' --yes", "labeler erase 'worker 2' --yes")),
+        )
+    ),
+    "a backup and other names": Scenario(
+        (
+            Run(ROOM, HALF),
+            Run(ROOM, before=("project backup backup.tar.zst", "project rotate-pseudonyms")),
+        )
+    ),
 }
 ONE, ALL = [2], list(range(7))
 CASES = [
@@ -196,12 +245,17 @@ def world(
             return result.exit_code
 
         assert invoke("init") == 0
+        Path("groups.csv").write_text(
+            "labeler_id,group_id\n" + "".join(f"worker {n},{n // 2}\n" for n in range(5))
+        )
         for number, run in enumerate(scenario.runs):
             table = LAYOUTS[layout](
                 asked[: run.rows], ranks[: run.rows], labelers=scenario.labelers
             )
             path = here / f"in{number}{scenario.suffix}"
             write(_damaged(table) if run.bad else table, path)
+            for command in run.before:
+                assert invoke(*shlex.split(command.format(input=path.name))) == 0, seen
             options = [option.format(output=here / "output") for option in run.options]
             code = invoke("privatize", path.name, *PRICE, *options)
             path.unlink()

@@ -14,7 +14,7 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from preferences import dump, files, fixed_bytes, spent
+from preferences import STATISTIC, dump, files, fixed_bytes, spent
 
 import labelguard as lg
 from labelguard import keys, lifetime, overview, policies, pricing, quotes
@@ -30,15 +30,6 @@ from labelguard.project import Project
 from labelguard.simulate import SimulationConfig, simulate
 
 BOTH = (Allowance("rr", 50), Allowance("statistic", 12))
-TEACHER: dict[str, Any] = {
-    "mechanism": "statistic",
-    "features": "length",
-    "components": 1,
-    "whitening": 0.0,
-    "floor": 1.0,
-    "clip_quantile": 0.5,
-    "ridge": 1.0,
-}
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +171,7 @@ def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_lab
 ) -> None:
     made(project, "both", "rr:labels=50", "statistic:releases=12")
     coins = lg.privatize(table, project=project)
-    sums = lg.privatize(table, project=project, **TEACHER)
+    sums = lg.privatize(table, project=project, **STATISTIC)
     assert coins.card["counts"]["charged"] == coins.card["counts"]["rows"]
     assert sums.card["statistic"]["labels_in_window"] == len(table)
     assert sums.card["counts"]["charged"] == 25
@@ -203,7 +194,7 @@ def test_the_order_of_events_changes_no_label(
     for order in ((0, 1), (1, 0)):
         home = lg.init(tmp_path / str(order[0]))
         made(home, "both", "rr:labels=50", "statistic:releases=12")
-        found = {i: lg.privatize(table, project=home, **({}, TEACHER)[i]) for i in order}
+        found = {i: lg.privatize(table, project=home, **({}, STATISTIC)[i]) for i in order}
         released.append([(found[i].path / "data.parquet").read_bytes() for i in (0, 1)])
     assert released[0] == released[1]
 
@@ -221,7 +212,7 @@ def test_a_request_without_a_budget_takes_the_policys(table: pa.Table, project: 
     with pytest.raises(PolicyError, match="--epsilon and --delta together"):
         lg.privatize(table, project=project, epsilon=3)
     with pytest.raises(PolicyError, match="pays for rr, not for statistic"):
-        lg.privatize(table, project=project, **TEACHER)
+        lg.privatize(table, project=project, **STATISTIC)
     assert (
         lg.privatize(table.slice(0, 9), project=project, mechanism="auto", exhausted="drop").card[
             "mechanism"
@@ -235,10 +226,10 @@ def test_nobody_gets_more_than_an_allowance(table: pa.Table, project: Project) -
     lg.privatize(table, project=project)
     counters = dump(project.state)["counters"]
     assert max(used for _, _, _, used in counters) == 10
-    lg.privatize(table.slice(0, 250), project=project, **TEACHER)
+    lg.privatize(table.slice(0, 250), project=project, **STATISTIC)
     with pytest.raises(BudgetExceeded, match="beyond allowance"):
-        lg.privatize(table, project=project, **TEACHER)
-    left = lg.privatize(table, project=project, exhausted="drop", **TEACHER)
+        lg.privatize(table, project=project, **STATISTIC)
+    left = lg.privatize(table, project=project, exhausted="drop", **STATISTIC)
     assert left.card["counts"]["charged"] < 25
 
 
@@ -278,7 +269,7 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
 def test_a_closing_point_credits_what_was_not_used(table: pa.Table, project: Project) -> None:
     shown = made(project, "old", "rr:labels=40", "statistic:releases=8", closing_points=4)
     points = shown["quote"]["points"]
-    lg.privatize(table.slice(0, 20), project=project, **TEACHER)
+    lg.privatize(table.slice(0, 20), project=project, **STATISTIC)
     policies.new("new", epsilon=1, delta=1e-6, allow=["rr:labels=20"], project=project)
     told = policies.preview("new", project)
     assert told["closes"]["point"] == 1
@@ -360,10 +351,10 @@ def test_a_statistic_that_was_given_up_leaves_its_labels_for_the_next(
     made(project, "p", "statistic:releases=3")
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(Ledger, "commit", _crash)
-        lg.privatize(table, project=project, **TEACHER)
+        lg.privatize(table, project=project, **STATISTIC)
     abandon("r0001", project)
     assert not list((project.keys / "nonces").iterdir())
-    release = lg.privatize(table, project=project, **TEACHER)
+    release = lg.privatize(table, project=project, **STATISTIC)
     assert release.card["statistic"]["labels_in_window"] == len(table)
     assert release.card["statistic"]["windows"] == 1
     assert spent(project) == 50
@@ -388,7 +379,7 @@ def test_members_of_a_group_share_its_places(table: pa.Table, project: Project) 
     assert release.card["privacy"]["unit"] == "group"
     assert release.card["counts"]["labelers"] == len(ids) - 3
     assert release.card["budget"]["used"]["max"] <= 12
-    sums = lg.privatize(table, project=project, **TEACHER)
+    sums = lg.privatize(table, project=project, **STATISTIC)
     assert sums.card["counts"]["charged"] == len(ids) - 3
     shown = overview.labeler(ids[0], project.state)
     assert shown == overview.labeler(ids[2], project.state)

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run
-from preferences import Public, opinions, pairs, spent
+from preferences import STATISTIC, Public, opinions, pairs, spent
 
 import labelguard as lg
 from labelguard import overview, pipeline, policies
@@ -32,15 +32,6 @@ from labelguard.release import Release
 
 LABELERS, ITEMS = 3, 5
 PLACES: dict[Priced, int] = {"rr": 4, "statistic": 2}
-STATISTIC: dict[str, Any] = {
-    "mechanism": "statistic",
-    "features": "length",
-    "components": 1,
-    "whitening": 0.5,
-    "floor": 1e-3,
-    "clip_quantile": 0.5,
-    "ridge": 1.0,
-}
 LABELS = opinions(LABELERS * ITEMS, 1).reshape(LABELERS, ITEMS, -1)
 """What everyone thinks of every item: it never changes."""
 MOMENTS = {

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from labelguard.cli_options import HELP
+from labelguard.cli_options import (
+    HELP,
+    bad_rows_option,
+    columns_option,
+)
 from labelguard.errors import PolicyError
 
 if TYPE_CHECKING:
@@ -41,9 +45,7 @@ _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page
     show_default=True,
     help="How often two labelers agree on a strict label; not taken from the labels.",
 )
-@click.option(
-    "--columns", default="", metavar="ROLE=NAME,...", help="Names of your columns, as in privatize."
-)
+@columns_option
 @click.option(
     "--unit",
     type=click.Choice(["labeler", "item"]),
@@ -57,13 +59,7 @@ _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page
     metavar="K",
     help="Bound of randomized response; default: the best of several.",
 )
-@click.option(
-    "--bad-rows",
-    type=click.Choice(["stop", "quarantine"]),
-    default="stop",
-    show_default=True,
-    help="Stop at rows that cannot be used, or leave them out.",
-)
+@bad_rows_option
 @click.option(
     "-o",
     "--output",
