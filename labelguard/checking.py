@@ -45,6 +45,7 @@ def check(
     reading = labels.Reading(
         {**home.columns, **(columns or {})}, policy.unit, labelled=False, question=question
     )
+    policies.check_question(policy, question, reading.columns)
     groups = Groups(*ledger.members()) if policy.unit == "group" else None
     options = StagingOptions(
         reading,

@@ -107,7 +107,7 @@ def project_restore(
 @project_option
 @json_option
 def project_rotate_pseudonyms(project: Path | None, as_json: bool) -> None:
-    """Give every labeler a new pseudonym, so that older lists of them can no longer be matched.
+    """Give every labeler a new pseudonym: older lists can no longer be matched by name.
 
     Releases, coins and what was spent do not change. Entries that the journal has already keep the
     pseudonyms of their day.

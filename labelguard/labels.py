@@ -172,8 +172,10 @@ def layout(relation: duckdb.DuckDBPyRelation, name: str, reading: Reading) -> La
             "labeler_id=NAME) or, if nobody gave more than one label, use --unit item; "
             f"found: {', '.join(types)}"
         )
+    # Which text was chosen is a label, whatever else the column is called.
+    hidden = (*PRIVATE_ROLES, *(LAYOUTS[kind][1:] if kind == "chosen" else ()))
     for role, column in columns.items():
-        if role in PRIVATE_ROLES and list(columns.values()).count(column) > 1:
+        if role in hidden and list(columns.values()).count(column) > 1:
             raise InvalidLabels(
                 f"{name}: column {column} is {role}, which is private, and cannot be "
                 "anything else too"

@@ -75,7 +75,7 @@ def joint_epsilon(chapters: Sequence[Chapter]) -> float | None:
     # Noise on a grid costs (1 + e^ε) times a total variation: at a larger ε, up to e^(ε' − ε) more.
     grids = sum(
         chapter.quote["delta_for_grids"]
-        * math.exp(min(both.epsilon - chapter.policy.epsilon, 700.0))
+        * math.exp(min(max(both.epsilon - chapter.policy.epsilon, 0.0), 700.0))
         for chapter in chapters
     )
     if grids >= both.delta > 0:

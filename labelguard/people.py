@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Literal
 
 import numpy as np
@@ -31,6 +32,11 @@ def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> i
     what they spent would not count for the group.
     """
     known, groups = members(connection)
+    if _forgot(connection):
+        raise PolicyError(
+            "this project was restored without what followed its backup: who was charged alone since "
+            "then is not known, so nobody can join a group any more; use another project for them"
+        )
     place = block128.positions(known, labelers)
     found = place >= 0
     moved = (groups[place[found]] != units[found]).any(axis=1) if len(known) else np.zeros(0, bool)
@@ -47,6 +53,13 @@ def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> i
         body = {"labelers": len(new), "members": members_digest(connection)}
         statements.append(connection, "grouped", body)
     return len(new)
+
+
+def _forgot(connection: sa.Connection) -> bool:
+    """Whether the ledger was restored from a backup that may lack charges."""
+    own = tables.journal.c
+    bodies = connection.scalars(sa.select(own.body).where(own.kind == "restored"))
+    return any(not json.loads(body)["complete"] for body in bodies)
 
 
 def tombstones(connection: sa.Connection) -> Blocks:

@@ -226,6 +226,7 @@ class _Run:
         return self._answer(committed)
 
     def _stage(self, source: Input) -> Staged:
+        policies.check_question(self.policy, self.options.question, self.options.columns)
         ties = self.policy.ties_of(self.event)
         public = ties if ties in ("drop", "half") else ""
         reading = labels.Reading(

@@ -152,13 +152,16 @@ def salted(keys: KeyRing, units: Blocks, members: Groups, gone: Blocks) -> Block
 
     Each unit that is a labeler, and one of each group of `members`: one with a salt if any has,
     because who of a group gave no label yet has none. `gone` are the labelers who left, in byte
-    order, whose salts were destroyed: nothing is asked of them, or of groups of none but them.
+    order, whose salts were destroyed: nothing is asked of them, or of their groups.
     """
     charged = block128.unique(units)[0]
     groups = block128.unique(members.units)[0]
     labelers = charged[block128.positions(groups, charged) < 0]
     there = block128.positions(charged, members.units) >= 0
-    there &= block128.positions(gone, members.labelers) < 0
+    # Of a group that somebody left, theirs may have been the only salt.
+    left = block128.positions(gone, members.labelers) >= 0
+    emptied = block128.unique(members.units[left])[0]
+    there &= block128.positions(emptied, members.units) < 0
     candidates, group = members.labelers[there], block128.unique(members.units[there])[1]
     salted_first = np.argsort(~keys.has_salt(candidates), kind="stable")
     _, first = np.unique(group[salted_first], return_index=True)

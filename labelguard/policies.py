@@ -175,6 +175,18 @@ def life(ledger: Ledger) -> list[Chapter]:
     return [record.chapter() for record in ledger.policies() if record.state != "draft"]
 
 
+def check_question(policy: Policy, question: str | None, columns: Mapping[str, str]) -> None:
+    """Refuse questions where single labels are the unit: each question would be another unit.
+
+    One label could then be released once under every name, each time at the full price.
+    """
+    if policy.unit == "item" and (question is not None or "question" in columns):
+        raise PolicyError(
+            "questions go with --unit labeler or group: where single labels are the unit, a label "
+            "under another question would be another unit with a budget of its own"
+        )
+
+
 def total(ledger: Ledger, first: Policy) -> Total:
     """What a project costs over its life; before its first release, what `first` costs."""
     chapters = life(ledger)

@@ -125,10 +125,11 @@ def restore(
         with _alone(home):
             request = _request(source, since)
             done = _prepared(partial, request)
-            if done is None:
+            if done is None or _went_on(partial, state):
                 fresh_directory(partial, mode=0o700)
                 done = _prepare(source, partial, since, keys, passphrase)
-                data = json.dumps({"request": request, "result": done}, indent=1).encode()
+                seen = done.pop("seen")
+                data = json.dumps({"request": request, "result": done, "seen": seen}).encode()
                 write_atomically(partial / _DONE, data, mode=0o600)
             _place(partial, state)
             return {"project": str(state)} | done
@@ -166,6 +167,20 @@ def _prepared(partial: Path, request: str) -> dict[str, Any] | None:
     return found["result"] if found["request"] == request else None
 
 
+def _went_on(partial: Path, state: Path) -> bool:
+    """Whether the project did anything after a restore that crashed had looked at its witness.
+
+    What that restore found complete need not be so any more.
+    """
+    keys = Project(state).keys
+    if keys.parent == state:  # copied: nobody else works with them
+        return False
+    [own] = Witness([partial / witness.FILE]).seen()
+    looked = json.loads((partial / _DONE).read_text(encoding="utf-8"))["seen"]
+    now = [list(entry) for entry in Witness([keys / witness.FILE]).seen()]
+    return now not in (looked, [list(own)])
+
+
 def _prepare(
     source: Path,
     partial: Path,
@@ -190,6 +205,7 @@ def _prepare(
     number, digest = ledger.head()
     Witness([partial / witness.FILE]).replace(number, digest)
     return result | {
+        "seen": seen,
         "backup": str(source),
         "created_at": manifest["created_at"],
         "backup_anchor": str(head),
@@ -306,10 +322,16 @@ def _add_lost(
     connection: sa.Connection, known: Sequence[PolicyRecord], epsilon: float, delta: float
 ) -> PolicyRecord:
     """A policy that nobody remembers but for its price: paid in full, and closed."""
-    unit = known[-1].policy.unit if known else "labeler"
+    kin = [record.policy for record in known if record.state != "draft"]
+    like = kin[-1] if kin else Policy(epsilon, delta)
+    ties = "coin" if like.ties == "zero" else like.ties
     taken = {record.name for record in policybook.records(connection)}
     name = next(n for i in range(1, len(taken) + 2) if (n := f"lost-{i}") not in taken)
-    return policybook.add(connection, name, Policy(epsilon, delta, unit=unit), "closed")
+    # It promised about the same neighbours as the policies that are known, or none could follow it.
+    lost = Policy(
+        epsilon, delta, ties=ties, tie_status_public=like.tie_status_public, unit=like.unit
+    )
+    return policybook.add(connection, name, lost, "closed")
 
 
 def _without_salts(ledger: Ledger, ring: KeyRing) -> int:

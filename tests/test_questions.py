@@ -11,7 +11,7 @@ import preferences
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from preferences import LAYOUTS, Public, opinions, pairs, public, rankings, spent
+from preferences import LAYOUTS, Public, chosen, opinions, pairs, public, rankings, spent
 from test_noninterference import ALL, SCENARIOS, differences
 
 import labelguard as lg
@@ -127,6 +127,16 @@ def test_questions_of_every_type_are_told_by_their_text(tmp_path: Path) -> None:
 def test_a_column_that_nobody_named_is_no_question(project: Project) -> None:
     release = lg.privatize(told(pairs(ASKED, RANKS), SAFE), project=project, **PRICE)
     assert "question" not in lg.load(release).columns
+
+
+@pytest.mark.parametrize("role", ["question", "item_id"])
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+def test_which_text_was_chosen_is_no_name_of_anything(
+    role: str, side: str, project: Project
+) -> None:
+    """It would be published with the pair, and tell the label."""
+    with pytest.raises(InvalidLabels, match=f"column {side} is {side}, which is private"):
+        lg.privatize(chosen(ASKED, RANKS), columns={role: side}, project=project, **PRICE)
 
 
 def test_a_column_of_another_role_is_no_question(tmp_path: Path) -> None:
