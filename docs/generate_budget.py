@@ -6,7 +6,7 @@ The page is its own source: every `$ labelguard …` line of a console block is 
 lines below it are replaced by what was printed. HTML comments say what happens in between:
 
     <!-- date: 2030-02-01 -->          the clock stands there from now on
-    <!-- weekly: 1-20 -->             the nightly job of these weeks runs, its output unseen
+    <!-- weekly: 1-20 -->             the job of these Mondays runs, its output unseen
 
 Labels are simulated; only the clock and the source of random bytes are replaced, so that the page
 comes out the same each time. A test compares it.
@@ -22,6 +22,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Iterator
+from datetime import date, timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -36,6 +37,7 @@ from labelguard.simulate import SimulationConfig, simulate
 
 PAGE = Path(__file__).with_name("budget.md")
 WEEKS = 52
+MONDAY = date(2030, 1, 7)
 EXPORTS = (8, 26, 44)
 WEEKLY = (
     "privatize weeks/{week:02d}.parquet --mechanism statistic --features length --components 1 "
@@ -66,6 +68,7 @@ def page(text: str) -> str:
             elif directive == "weekly":
                 first, last = (int(week) for week in value.split("-"))
                 for week in range(first, last + 1):
+                    time.date = (MONDAY + timedelta(weeks=week - 1)).isoformat()
                     run(WEEKLY.format(week=week))
             else:
                 return f"```console\n{_console(block)}```"

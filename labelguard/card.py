@@ -141,8 +141,8 @@ Preference pairs whose labels were privatized by labelguard {card["labelguard"]}
 
 **Guarantee.** Mechanism `{card["mechanism"]}`: every {privacy["unit"]} is protected with
 {budget_of(privacy)} under adjacency `{privacy["adjacency"]}`: all labels of one
-{privacy["unit"]} may change. The bound holds for everything the project releases under this
-policy, against anyone without the project's keys.{_lifetime(privacy)}
+{privacy["unit"]} may change. The bound holds for {span(privacy)},
+against anyone without the project's keys; another policy adds to it.
 
 Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
 {privacy["skip_status"]}.
@@ -159,12 +159,13 @@ Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
 """
 
 
-def _lifetime(privacy: Mapping[str, Any]) -> str:
-    """The total over several policies, where there were others before."""
-    if "lifetime" not in privacy:
-        return ""
-    total = privacy["lifetime"]
-    return f" With the policies before it: {budget_of(total)} over the project's lifetime."
+def span(privacy: Mapping[str, Any]) -> str:
+    """For which releases the guarantee of a card holds; later policies add to it."""
+    if "policy" not in privacy:  # cards of before policies had names
+        return "the releases of its policy"
+    if "newly_charged" in privacy:
+        return f"all releases of all policies up to {privacy['policy']}"
+    return f"all releases under policy {privacy['policy']}"
 
 
 def _facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

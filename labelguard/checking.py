@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from labelguard import block128, labels, planning, policies, settling
 from labelguard.conflicts import refuse_conflicts
+from labelguard.errors import PolicyError
 from labelguard.groups import Groups
 from labelguard.keys import KeyRing
 from labelguard.ledger import Ledger
@@ -40,6 +41,8 @@ def check(
     keys = KeyRing(home.keys)
     ledger = Ledger.of(home, keys)
     record = policies.named(ledger.policies(), name)
+    if record.state == "closed":
+        raise PolicyError(f"policy {record.name!r} is closed; nothing can be charged to it")
     event = open_mechanism(mechanism).priced
     policy = record.policy
     reading = labels.Reading(
@@ -84,7 +87,9 @@ def check(
         "epsilon": policy.epsilon,
         "delta": policy.delta,
         "unit": policy.unit,
+        "rows_read": staged.rows_read,
         "rows": plan.rows,
+        "refused_rows": staged.refused_rows,
         "labelers": len(plan.units),
         "new": plan.drawn,
         "released_before": plan.rows - plan.drawn,

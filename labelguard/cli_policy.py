@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from labelguard.cli_options import (
     question_option,
     ties_option,
 )
+from labelguard.errors import BudgetExceeded
 
 
 @click.group(context_settings=HELP)
@@ -138,11 +140,33 @@ def policy_activate(name: str, yes: bool, project: Path | None, as_json: bool) -
     """
     from labelguard import policies, render_budget
 
-    if not as_json:
-        render_budget.preview(policies.preview(name, project))
+    shown = policies.preview(name, project)
+    if not (as_json and yes):
+        render_budget.preview(shown, err=as_json)
     if not yes:
         click.confirm("Put it into force?", abort=True, err=True)
-    render_budget.activated(policies.activate(name, project), as_json=as_json)
+    done = policies.activate(name, project, agreed=shown)
+    render_budget.activated(done, as_json=as_json)
+
+
+@policy.command("close", short_help="End the policy in force, without another.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@project_option
+@json_option
+def policy_close(yes: bool, project: Path | None, as_json: bool) -> None:
+    """Close the policy in force: nothing more can be charged to it.
+
+    It stays paid in full, or at the closing point that covers its use. Releases stay what they are.
+
+    \b
+    Example:
+      labelguard policy close --yes
+    """
+    from labelguard import policies, render_budget
+
+    if not yes:
+        click.confirm("Close the policy in force, for good?", abort=True, err=True)
+    render_budget.closed(policies.close(project), as_json=as_json)
 
 
 @policy.command("check", short_help="Whether an input fits, before anything is spent.")
@@ -165,6 +189,8 @@ def policy_check(
 ) -> None:
     """What a release of INPUT would charge, and whose places would not do. Reads no label.
 
+    Ends with exit code 3 if the input does not fit.
+
     \b
     Example:
       labelguard policy check labels.parquet
@@ -176,6 +202,7 @@ def policy_check(
     with render.progress() as progress:
         found = check(list(inputs), columns=mapping, project=project, progress=progress, **options)
     render_budget.check(found, as_json=as_json)
+    sys.exit(0 if found["fits"] else BudgetExceeded.exit_code)
 
 
 @policy.command("groups", short_help="Which labelers are one unit.")

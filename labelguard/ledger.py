@@ -85,7 +85,10 @@ class Ledger:
         self._witness = Witness(witnesses)
         with self._reading() as connection:
             if not sa.inspect(connection).has_table("meta"):
-                raise LedgerError(f"no ledger at {self.place}; a project without one has lost it")
+                raise LedgerError(
+                    f"no ledger at {self.place}: a project without one has lost it; if it lives in "
+                    "a database, set LABELGUARD_LEDGER_URL"
+                )
             meta = {row.name: row.value for row in connection.execute(sa.select(tables.meta))}
         if meta["key_check"] != key_check:
             raise KeyProblem(
@@ -158,9 +161,12 @@ class Ledger:
     def activate_policy(self, name: str, epoch: int) -> PolicyRecord:
         """Put a draft into force and close the policy before it where its use allows."""
         with self._writing(epoch) as connection:
-            before = policybook.in_force(connection)
-            point = policybook.point_of_use(connection, before) if before else None
-            return policybook.activate(connection, name, point)
+            return policybook.activate(connection, name)
+
+    def close_policy(self, record: PolicyRecord, epoch: int) -> int | None:
+        """Close a policy where its use allows; the closing point, or None at its full price."""
+        with self._writing(epoch) as connection:
+            return policybook.close_by_use(connection, record)
 
     def prices(self, kind: Priced) -> dict[int, int]:
         """Stored price of every k, for one kind of event, under the policy in force."""

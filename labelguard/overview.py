@@ -30,8 +30,13 @@ def budget(project: Path | None) -> dict[str, Any]:
     """The policy in force, what all policies cost together, and how far each allowance is used."""
     _, _, ledger = open_ledger(project)
     active, chapters = ledger.policy(), policies.life(ledger)
+    point = ledger.point_of_use(active) if active else None
+    closing = None
+    if active and point:
+        closing = {"point": point, "epsilon": active.chapter(point).epsilon}
     return {
         "policy": policies.described(active) if active else None,
+        "closing": closing,
         "lifetime": asdict(lifetime.total(chapters)) | {"policies": len(chapters)},
         "allowances": [_allowance(event, rows) for event, rows in ledger.usage().items()],
     }

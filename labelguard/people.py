@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from labelguard import block128, bulk, clock, statements, tables
 from labelguard.block128 import Blocks
+from labelguard.card import counted
 from labelguard.errors import PolicyError
 
 Leaving = Literal["retired", "erased"]
@@ -34,8 +35,8 @@ def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> i
     known, groups = members(connection)
     if _forgot(connection):
         raise PolicyError(
-            "this project was restored without what followed its backup: who was charged alone since "
-            "then is not known, so nobody can join a group any more; use another project for them"
+            "this project was restored without what followed its backup: who was charged alone "
+            "since then is not known, so nobody can join a group any more; use another project"
         )
     place = block128.positions(known, labelers)
     found = place >= 0
@@ -43,8 +44,9 @@ def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> i
     alone = block128.positions(charged(connection), labelers) >= 0
     if moved.any() or alone.any():
         raise PolicyError(
-            f"{int(moved.sum())} labelers would leave their group and {int(alone.sum())} were "
-            "charged before they had one; a labeler's group never changes: nothing was written"
+            f"{counted(int(moved.sum()), 'labeler')} would leave their group, "
+            f"{counted(int(alone.sum()), 'labeler')} charged before having one; a labeler's group "
+            "never changes: nothing was written"
         )
     new = np.flatnonzero(~found)
     new = new[block128.order(labelers[new])]

@@ -26,6 +26,7 @@ import numpy as np
 
 from labelguard import (
     delivery,
+    judging,
     labels,
     methods,
     planning,
@@ -38,7 +39,6 @@ from labelguard import (
 from labelguard.card import counted
 from labelguard.conflicts import refuse_conflicts
 from labelguard.errors import (
-    BudgetExceeded,
     InvalidLabels,
     LedgerError,
     PolicyError,
@@ -310,45 +310,20 @@ class _Run:
             workers=self.workers,
             progress=lambda share: self.progress("planning", share),
         )
-        if plan.changed_items:
-            raise InvalidLabels(
-                f"{counted(plan.changed_items, 'label')} given to an item_id that stood for "
-                "another content in an earlier release; a changed content needs an id of its own"
-            )
-        if not plan.rows and not plan.short.any() and record is None:
-            raise PolicyError(
-                f"no label fits: all {plan.over_bound:,} are beyond the bound of their "
-                f"{self.policy.unit} (a ranking is kept or dropped whole)"
-            )
-        short = int(plan.short.sum())
-        if short and record is None and self.options.exhausted == "refuse":
-            raise BudgetExceeded(
-                planning.shortage(
-                    replace(plan, units=self.keys.pseudonyms().hide(plan.units)),
-                    self.policy.unit,
-                    self._place(),
-                ),
-                asked=short + plan.new,
-                left=plan.new,
-            )
-        if short:
-            self.notes.append(f"{counted(short, self._place())} of exhausted labelers left out")
-        if self.policy.delta > 1 / max(len(plan.units), 1):
-            self.notes.append(
-                f"delta {self.policy.delta:g} is above 1/{len(plan.units)} "
-                f"(one over the number of {self.policy.unit}s): choose a smaller one"
-            )
+        total = policies.total(self.ledger, self.policy)
+        self.notes += judging.judge(
+            replace(plan, units=self.keys.pseudonyms().hide(plan.units)),
+            self.policy,
+            self.event,
+            self.request,
+            total,
+            drop=self.options.exhausted == "drop" or record is not None,
+            resumed=record is not None,
+        )
         return plan
-
-    def _place(self) -> str:
-        """What takes a place, in words."""
-        return "label" if self.event == "rr" else "statistic release"
 
     def _event(self, plan: Plan, key: str, parameters: Mapping[str, Any]) -> Event:
         prices = self.ledger.prices(self.event)
-        if plan.new:
-            total = policies.total(self.ledger, self.policy)
-            self.request.check_price(total.epsilon, total.delta)
         missing = np.setdiff1d(plan.capacity, np.array(sorted(prices), dtype=np.int64))
         if len(missing):
             self.progress("calibrating", None)

@@ -113,8 +113,15 @@ def preview(name: str, project: Project | str | Path | None = None) -> dict[str,
     return _preview(ledger, name)
 
 
-def activate(name: str, project: Project | str | Path | None = None) -> dict[str, Any]:
+def activate(
+    name: str,
+    project: Project | str | Path | None = None,
+    *,
+    agreed: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Put a draft into force; returns what `preview` said of it.
+
+    `agreed` is a preview that somebody agreed to: if it is no longer so, nothing is done.
 
     The policy before it is closed and stays paid: in full, or at the closing point that covers what
     has been used. One that is in force already stays so. Raises `PolicyError` for an unfinished
@@ -125,15 +132,12 @@ def activate(name: str, project: Project | str | Path | None = None) -> dict[str
         found = _preview(ledger, name)
         if named(ledger.policies(), name).state == "active":
             return found
-        unfinished = [r.id for r in ledger.releases() if r.state == "computing"]
-        if unfinished:
-            raise PolicyError(
-                f"release {unfinished[0]} is unfinished; run its command again, or give it up "
-                f"(labelguard release abandon {unfinished[0]}), before the policy changes"
-            )
-        epoch = ledger.begin_job()
-        ledger.refund_reserved(epoch, keep=None)
+        epoch = _at_rest(ledger)
         found = _preview(ledger, name)
+        if agreed is not None and agreed != found:
+            raise PolicyError(
+                "the project went on since this was shown, and the price is another now; look again"
+            )
         ledger.activate_policy(name, epoch)
         return found
 
@@ -154,6 +158,40 @@ def add_groups(source: str | Path, project: Project | str | Path | None = None) 
     return {"added": added, "labelers": len(labelers), "groups": groups}
 
 
+def close(project: Project | str | Path | None = None) -> dict[str, Any]:
+    """Close the policy in force without another: at the closing point of its use, or in full.
+
+    Nothing more can be charged to it. Raises `PolicyError` if none is in force, or for an
+    unfinished release.
+    """
+    home, ledger = _opened(project)
+    with home.job(), ledger.exclusive():
+        epoch, active = _at_rest(ledger), ledger.policy()
+        if active is None:
+            raise PolicyError("no policy is in force in this project; see: labelguard policy list")
+        point = ledger.close_policy(active, epoch)
+        last = active.chapter(point)
+    return {
+        "name": last.name,
+        "point": point,
+        "epsilon": last.epsilon,
+        "delta": active.policy.delta,
+    }
+
+
+def _at_rest(ledger: Ledger) -> int:
+    """A new epoch of a ledger in which nothing is under way: no policy changes over a release."""
+    unfinished = [r.id for r in ledger.releases() if r.state == "computing"]
+    if unfinished:
+        raise PolicyError(
+            f"release {unfinished[0]} is unfinished; run its command again, or give it up "
+            f"(labelguard release abandon {unfinished[0]}), before the policy changes"
+        )
+    epoch = ledger.begin_job()
+    ledger.refund_reserved(epoch, keep=None)
+    return epoch
+
+
 def for_request(ledger: Ledger, request: Request) -> tuple[int, Policy]:
     """The policy that a release is charged to, and its number: that in force, or a first one.
 
@@ -164,9 +202,10 @@ def for_request(ledger: Ledger, request: Request) -> tuple[int, Policy]:
         return active.id, request.under(active.policy)
     made = ledger.policies()
     if made:
-        drafts = [record.name for record in made if record.state == "draft"]
-        remedy = f"labelguard policy activate {drafts[-1]}" if drafts else "labelguard policy new"
-        raise PolicyError(f"no policy is in force in this project; see: {remedy}")
+        raise PolicyError(
+            "no policy is in force in this project; see labelguard policy list, and put one into "
+            "force: labelguard policy activate NAME"
+        )
     return 1, request.first_policy()
 
 
@@ -194,14 +233,17 @@ def total(ledger: Ledger, first: Policy) -> Total:
 
 
 def standing(ledger: Ledger) -> dict[str, Any]:
-    """What a card says of the policies: the name of that in force and, of several, the total."""
+    """What a card says of the policies: the name of that in force and, of several, the total.
+
+    Labels keep what earlier policies released of them, so ε and δ of a release are those of all
+    policies so far; what it newly charges is covered by the one in force.
+    """
     active, chapters = ledger.policy(), life(ledger)
     assert active is not None  # a release was charged to it
     if len(chapters) == 1:
         return {"policy": active.name}
-    total = lifetime.total(chapters)
-    together = {"policies": len(chapters), "epsilon": total.epsilon, "delta": total.delta}
-    return {"policy": active.name, "lifetime": together}
+    own = {"epsilon": active.policy.epsilon, "delta": active.policy.delta}
+    return {"policy": active.name, **asdict(lifetime.total(chapters)), "newly_charged": own}
 
 
 def described(record: PolicyRecord) -> dict[str, Any]:

@@ -75,8 +75,12 @@ class Policy:
                 f"--ties {self.ties} shows which labels are ties; if that is public anyway, "
                 "declare it with --tie-status-public, else use coin or ternary"
             )
-        if self.closing_points < 1:
-            raise PolicyError(f"closing points must be at least 1, found {self.closing_points}")
+        fewest = min((a.places for a in self.allowances if a.places is not None), default=1)
+        if not 1 <= self.closing_points <= max(fewest, 1):
+            raise PolicyError(
+                f"closing points must be at least 1 and at most the smallest allowance, {fewest}; "
+                f"found {self.closing_points}"
+            )
         self._check_allowances()
 
     def _check_allowances(self) -> None:
@@ -103,7 +107,7 @@ class Policy:
                 "nothing (zero), or, where tie status is public, may be dropped"
             )
         if "rr" in events and self.ties == "zero":
-            raise PolicyError("--ties zero goes with --mechanism statistic only")
+            raise PolicyError("--ties zero is for policies of statistics alone")
         if "statistic" in events:
             if not self.delta > 0:
                 raise PolicyError("the statistic's noise is Gaussian: it needs a delta above 0")

@@ -75,8 +75,8 @@ def add(connection: sa.Connection, name: str, policy: Policy, state: str) -> Pol
     return next(record for record in records(connection) if record.id == number)
 
 
-def activate(connection: sa.Connection, name: str, point: int | None) -> PolicyRecord:
-    """Put a draft into force; the policy in force before is closed, at a closing point or at full.
+def activate(connection: sa.Connection, name: str) -> PolicyRecord:
+    """Put a draft into force; the policy in force before is closed where its use allows.
 
     Raises `PolicyError` if there is no such draft.
     """
@@ -87,7 +87,7 @@ def activate(connection: sa.Connection, name: str, point: int | None) -> PolicyR
         )
     before = in_force(connection)
     if before:
-        close(connection, before, point)
+        close_by_use(connection, before)
     _set(connection, found[name].id, state="active")
     statements.append(connection, "activated", {"policy": found[name].id, "name": name})
     return next(record for record in records(connection) if record.name == name)
@@ -99,6 +99,13 @@ def close(connection: sa.Connection, record: PolicyRecord, point: int | None) ->
     statements.append(
         connection, "closed", {"policy": record.id, "name": record.name, "point": point}
     )
+
+
+def close_by_use(connection: sa.Connection, record: PolicyRecord) -> int | None:
+    """Close a policy at the closing point that covers its use, or at its full price (None)."""
+    point = point_of_use(connection, record)
+    close(connection, record, point)
+    return point
 
 
 def in_force(connection: sa.Connection) -> PolicyRecord | None:

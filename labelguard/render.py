@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from labelguard import card as cards
 from labelguard.card import budget_of, counted, own_facts, place
 from labelguard.terminal import print_facts, print_json, print_table, table
 
@@ -99,11 +100,9 @@ def _card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     privacy, counts = value["privacy"], value["counts"]
     unit = privacy["unit"]
     yield "release", value["release"]
-    several = "lifetime" in privacy
-    span = f"all releases of policy {privacy['policy']}" if several else "the project's lifetime"
-    yield "guarantee", f"{budget_of(privacy)} for each {unit}, over {span}"
-    if several:
-        yield "  with earlier ones", f"{budget_of(privacy['lifetime'])} over the project's lifetime"
+    yield "guarantee", f"{budget_of(privacy)} for each {unit}, over {cards.span(privacy)}"
+    if "newly_charged" in privacy:
+        yield "  newly charged", f"{budget_of(privacy['newly_charged'])} of it, by that policy"
     yield "mechanism", f"{value['mechanism']}, adjacency {privacy['adjacency']}"
     yield f"{unit}s", f"{counts['labelers']:,}"
     yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"

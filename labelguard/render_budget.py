@@ -21,7 +21,10 @@ def policy(value: Mapping[str, Any], *, as_json: bool) -> None:
         [
             ("policy", f"{value['name']} ({_state(value)})"),
             ("budget", f"{budget_of(value)} for each {unit}, under replace_labels"),
-            ("pays for", " and ".join(_paid(one, unit) for one in value["allowances"])),
+            (
+                "pays for",
+                " and ".join(_paid(one, unit, value["name"]) for one in value["allowances"]),
+            ),
             ("ties", f"{value['ties']}{', tie status public' * value['tie_status_public']}"),
             ("accountant", f"{quote['accountant']}; labelguard {quote['versions']['labelguard']}"),
             *([("together", _together(value))] if "events" in quote else []),
@@ -47,7 +50,7 @@ def policy(value: Mapping[str, Any], *, as_json: bool) -> None:
 _EVENTS = {"rr": "label, randomized", "statistic": "statistic release"}
 _BOUNDS = {
     "pure": "sum of pure ε (an upper bound)",
-    "basic": "basic composition (an upper bound)",
+    "basic": "sum of the kinds' own prices (an upper bound)",
     "advanced": "advanced composition (an upper bound)",
     "rdp": "Rényi composition (an upper bound)",
 }
@@ -67,7 +70,7 @@ def _together(value: Mapping[str, Any]) -> str:
     share = f" (δ/{value['closing_points']})" if value["closing_points"] > 1 else ""
     return (
         f"ε = {quote['epsilon']:.6f} at δ = {quote['delta_at_points']:g}{share}, "
-        f"slack {max(quote['slack'], 0):.1e}"
+        f"unused ε {max(quote['slack'], 0):.1e}"
     )
 
 
@@ -83,10 +86,12 @@ def _state(value: Mapping[str, Any]) -> str:
     return str(value["state"])
 
 
-def _paid(allowance: Mapping[str, Any], unit: str) -> str:
+def _paid(allowance: Mapping[str, Any], unit: str, name: str) -> str:
     places = allowance["places"]
     if allowance["event"] == "statistic":
         return f"{counted(places, 'statistic release')}, each of any number of labels"
+    if name.startswith("lost-"):
+        return "unknown: it followed the backup that was restored, and is paid in full"
     if places is None:
         rounded = "1, 2, 4, …" if unit == "item" else "8, 16, 32, …"
         return f"the {unit}'s own number of labels, rounded up to {rounded}"
@@ -113,8 +118,8 @@ def policies(values: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     print_table(rows)
 
 
-def preview(value: Mapping[str, Any]) -> None:
-    """What activating a policy means, before it is asked for."""
+def preview(value: Mapping[str, Any], *, err: bool) -> None:
+    """What activating a policy means, before it is asked for; `err`: on standard error."""
     facts = [("activates", f"{value['activates']}, {budget_of(value)} for each {value['unit']}")]
     closes = value["closes"]
     if closes:
@@ -130,7 +135,7 @@ def preview(value: Mapping[str, Any]) -> None:
         facts.append(
             ("", f"ε = {joint:.4f} at the same δ, if no release had a part in choosing a policy")
         )
-    print_facts(facts)
+    print_facts(facts, err=err)
 
 
 def activated(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -139,6 +144,15 @@ def activated(value: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(value)
         return
     click.echo(f"Policy {value['activates']} is in force.")
+
+
+def closed(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """That a policy is closed, and what it costs."""
+    if as_json:
+        print_json(value)
+        return
+    where = f"at closing point {value['point']}" if value["point"] else "at its full price"
+    click.echo(f"Policy {value['name']} is closed {where}: {budget_of(value)}.")
 
 
 def _total(total: Mapping[str, Any]) -> tuple[str, str]:
@@ -177,15 +191,24 @@ def check(value: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(value)
         return
     unit = value["unit"]
-    fits = "fits" if value["fits"] else "does not fit: labels of exhausted labelers are in it"
+    fits = "fits" if value["fits"] else f"does not fit: exhausted {unit}s are in it"
+    if value["fits"] and value["dropped_by_bound"]:
+        fits = "fits, but for labels beyond the bound, which would be left out"
+    read, who = (
+        f"{value['rows']:,} of {value['rows_read']:,} read",
+        counted(value["labelers"], unit),
+    )
+    facts = [("policy", f"{value['policy']}, {budget_of(value)}"), ("rows", f"{read}, of {who}")]
+    if value["refused_rows"]:
+        facts.append(("of who left", counted(value["refused_rows"], "row")))
+    short = f"{counted(value['exhausted_labelers'], unit)}, {counted(value['short'], 'label')}"
     print_facts(
         [
-            ("policy", f"{value['policy']}, {budget_of(value)}"),
-            ("rows, labelers", f"{value['rows']:,}, {value['labelers']:,}"),
+            *facts,
             ("new labels", f"{value['new']:,}; released before {value['released_before']:,}"),
             ("would charge", f"{value['charged']:,} of {value['left']:,} free places of the input"),
-            ("beyond the bound", f"{value['dropped_by_bound']:,} labels"),
-            ("exhausted", f"{value['exhausted_labelers']:,} {unit}s, {value['short']:,} places"),
+            ("beyond the bound", counted(value["dropped_by_bound"], "label")),
+            ("exhausted", short),
             ("", f"The input {fits}."),
         ]
     )
@@ -199,8 +222,8 @@ def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
     policy = value["policy"]
     if policy is None:
         closed = value["lifetime"]["policies"]
-        remedy = "make another" if closed else "the first privatize fixes one, or"
-        click.echo(f"No policy is in force: {remedy} (labelguard policy new).")
+        remedy = "" if closed else "the first privatize fixes one, or make one: "
+        click.echo(f"No policy is in force: {remedy}labelguard policy new")
         if closed:
             print_facts([_total(value["lifetime"])])
         return
@@ -211,9 +234,14 @@ def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
     ]
     if value["lifetime"]["policies"] > 1:
         facts.append(_total(value["lifetime"]))
+    if value["closing"]:
+        closing, last = value["closing"], policy["closing_points"]
+        facts.append(
+            ("closed today", f"at point {closing['point']} of {last}: ε = {closing['epsilon']:.4f}")
+        )
     for allowance, used in zip(policy["allowances"], value["allowances"], strict=True):
         facts += [
-            ("pays for", _paid(allowance, unit)),
+            ("pays for", _paid(allowance, unit, policy["name"])),
             (f"  {unit}s", f"{used['labelers']:,}, exhausted {used['exhausted_labelers']:,}"),
             ("  places used", f"{used['used']:,} of {used['places']:,}"),
             (f"  used per {unit}", _quartiles(used["used_per_labeler"])),

@@ -34,7 +34,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+def print_facts(facts: Iterable[tuple[str, str]], *, err: bool = False) -> None:
     """Names and values side by side; long values are wrapped between words, so paths stay whole."""
     rows = list(facts)
     indent = max(len(name) for name, _ in rows) + 2
@@ -48,7 +48,7 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
         )
         for line, text in enumerate(wrapped or [""]):
             shown = "" if line else name
-            click.echo(click.style(shown, bold=True) + " " * (indent - len(shown)) + text)
+            click.echo(click.style(shown, bold=True) + " " * (indent - len(shown)) + text, err=err)
 
 
 def table(*names: str, right: Sequence[str] = ()) -> Table:

@@ -296,8 +296,9 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
     assert_sound(project)
 
 
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("labelguard.keys.random_bytes", fixed_bytes)
     monkeypatch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
@@ -326,7 +327,7 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
     job = {"do": "erase"}
     [steps] = killed(job | {"project": str(expected), "kill_at": None})
     assert steps > 20
-    places = {step: copy(f"killed at {step}") for step in range(1, steps + 1, 3)}
+    places = {step: copy(f"killed at {step}") for step in range(1, steps + 1, every)}
     jobs = (job | {"project": str(place), "kill_at": step} for step, place in places.items())
     assert killed(*jobs) == []
     for step, place in places.items():

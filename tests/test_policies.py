@@ -125,9 +125,10 @@ def test_closing_points_rise_to_the_whole_price() -> None:
         ({"shares": "rr"}, "--shares expects"),
         ({"shares": "rr=-1"}, "above 0"),
         ({"closing_points": 0}, "closing points must be at least 1"),
+        ({"closing_points": 6}, "at most the smallest allowance, 5"),
         ({"delta": 0, "allow": ["statistic:releases=1"]}, "needs a delta above 0"),
         ({"ties": "half", "allow": ["rr:labels=5"]}, "--tie-status-public"),
-        ({"ties": "zero"}, "--ties zero"),
+        ({"ties": "zero"}, "statistics alone"),
         ({"composition": "basic", "allow": ["rr:labels=5", "statistic:releases=2"]}, "exact"),
         ({"epsilon": math.nan}, "epsilon must be a finite number"),
         ({"epsilon": 0}, "above 0"),
@@ -156,7 +157,7 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(
         project=project,
     )  # fmt: skip
     assert shown["state"] == "draft" and shown["quote"]["adjacency"] == "replace_labels"
-    with pytest.raises(PolicyError, match="labelguard policy activate one"):
+    with pytest.raises(PolicyError, match="labelguard policy activate NAME"):
         lg.privatize(table, project=project)
     with pytest.raises(PolicyError, match="a policy 'one' already"):
         policies.new("one", epsilon=1, delta=1e-5, allow=["rr:labels=1"], project=project)
@@ -254,11 +255,9 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
     }  # fmt: skip
     assert spent(project) == 0  # places of the new one are unused
     card = lg.privatize(table, project=project).card
-    assert card["privacy"]["lifetime"] == {
-        "policies": 2,
-        "epsilon": 5.0,
-        "delta": pytest.approx(1.5e-5),
-    }
+    # Labels that the old policy released are in it: both pay for this release.
+    assert (card["privacy"]["epsilon"], card["privacy"]["delta"]) == (5.0, pytest.approx(1.5e-5))
+    assert card["privacy"]["newly_charged"] == {"epsilon": 2.0, "delta": 5e-6}
     # What the old policy released keeps its value, its price, and costs nothing.
     assert card["counts"]["released_before"] == 10
     frame = lg.load(lg.privatize(table.slice(0, 10), project=project))
@@ -288,7 +287,7 @@ def test_the_point_is_that_of_the_busiest_labeler_in_the_dearest_allowance() -> 
     policy = Policy(3, 1e-5, BOTH, closing_points=4)
     assert policy.caps(1) == {"rr": 13, "statistic": 3}
     assert policy.caps(4) == {"rr": 50, "statistic": 12}
-    assert Policy(3, 1e-5, (Allowance("rr", 3),), closing_points=4).caps(1) == {"rr": 1}
+    assert Policy(3, 1e-5, (Allowance("rr", 5),), closing_points=4).caps(1) == {"rr": 2}
 
 
 def test_the_joint_price_of_several_policies_lies_between_the_largest_and_the_sum() -> None:
@@ -303,6 +302,30 @@ def test_the_joint_price_of_several_policies_lies_between_the_largest_and_the_su
     assert lifetime.joint_epsilon(chapters[:1]) is None
     own = replace(chapters[0], policy=Policy(3, 1e-5))  # labelers' own numbers: no closed form
     assert lifetime.joint_epsilon([own, *chapters[1:]]) is None
+
+
+def test_a_policy_can_end_without_another(table: pa.Table, project: Project) -> None:
+    shown = made(project, "p", "rr:labels=40", closing_points=4)
+    lg.privatize(table.slice(0, 20), project=project)
+    closing = overview.budget(project.state)["closing"]
+    assert closing == {"point": 1, "epsilon": shown["quote"]["points"][0]["epsilon"]}
+    assert policies.close(project)["point"] == 1
+    assert overview.budget(project.state)["lifetime"]["epsilon"] == closing["epsilon"]
+    with pytest.raises(PolicyError, match="no policy is in force"):
+        lg.privatize(table, project=project)
+    with pytest.raises(PolicyError, match="no policy is in force"):
+        policies.close(project)
+    assert overview.verify(project.state)["ok"]
+
+
+def test_what_was_agreed_to_must_still_be_so(table: pa.Table, project: Project) -> None:
+    made(project, "p", "rr:labels=40", closing_points=4)
+    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=9"], project=project)
+    agreed = policies.preview("q", project)
+    lg.privatize(table, project=project)
+    with pytest.raises(PolicyError, match="the price is another now"):
+        policies.activate("q", project, agreed=agreed)
+    assert policies.show(None, project)["name"] == "p"
 
 
 @pytest.mark.parametrize(
@@ -385,10 +408,10 @@ def test_members_of_a_group_share_its_places(table: pa.Table, project: Project) 
     assert shown == overview.labeler(ids[2], project.state)
     assert overview.verify(project.state)["ok"]
     csv.write_csv(pa.table({"labeler_id": [ids[0]], "group_id": ["b"]}), path)
-    with pytest.raises(PolicyError, match="1 labelers would leave their group"):
+    with pytest.raises(PolicyError, match="1 labeler would leave their group"):
         policies.add_groups(path, project)
     csv.write_csv(pa.table({"labeler_id": [ids[9]], "group_id": ["b"]}), path)
-    with pytest.raises(PolicyError, match="1 were charged before they had one"):
+    with pytest.raises(PolicyError, match="1 labeler charged before having one"):
         policies.add_groups(path, project)
 
 

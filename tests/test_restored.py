@@ -102,7 +102,7 @@ def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path: Pa
     policies.activate("p", home)
     backup(tmp_path / "backup.tar.zst", project=home)
     lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), project=home)
-    with pytest.raises(PolicyError, match="charged before they had one"):
+    with pytest.raises(PolicyError, match="charged before having one"):
         groups(home, tmp_path, ("x", "g"), ("y", "g"))
     back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back")
     with pytest.raises(PolicyError, match="nobody can join a group any more"):

@@ -259,8 +259,15 @@ def _killed(step: int, before: bool, act: Callable[[], object]) -> bool:
     return os.waitpid(child, 0)[1] == signal.SIGKILL
 
 
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize(
+    ("before", "rotated"),
+    [
+        (True, False),
+        (False, True),
+        pytest.param(True, True, marks=pytest.mark.slow),
+        pytest.param(False, False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_crash_at_any_step_leaves_the_old_names_or_the_new(
     rotated: bool, before: bool, project: Project, tmp_path: Path
 ) -> None:

@@ -64,14 +64,16 @@ class RandomizedResponse:
 def randomized_card(plan: Plan, grant: Grant, policy: Policy) -> dict[str, Any]:
     """What the card of a release from randomized labels says."""
     kind = "ternary randomized response" if policy.ties == "ternary" else "randomized response"
+    flips = _flip_probabilities(plan, grant, policy)
+    differ = flips and flips["min"] < flips["max"]
     return {
         "privacy": {
             "accounting": f"{policy.composition} composition of {kind}"
             + card.together(policy, "rr")
         },
-        "flip_probability": _flip_probabilities(plan, grant, policy),
+        "flip_probability": flips,
         "train_with": "forward",
-        "not_protected": [card.LINKABLE],
+        "not_protected": [card.LINKABLE] if differ else [],
     }
 
 

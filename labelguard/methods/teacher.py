@@ -156,6 +156,8 @@ class Teacher(also.Featured[FeatureOptions]):
     def _card(self, job: Job, grant: Grant, windows: list[Window]) -> dict[str, Any]:
         design = self._fixed
         last = windows[-1]
+        drawn = grant.release.settings["drawn"]  # without new labels the last window is an old one
+        multiplier = design.noise_multiplier if drawn else last.noise / last.sensitivity
         return {
             "kind": "teacher",
             "privacy": {
@@ -165,7 +167,7 @@ class Teacher(also.Featured[FeatureOptions]):
             "statistic": {
                 "windows": len(windows),
                 "labels_in_window": grant.release.settings["drawn"],
-                "noise_multiplier": design.noise_multiplier,
+                "noise_multiplier": multiplier,
                 "noise": last.noise,
                 "sensitivity": last.sensitivity,
                 "clip": last.clip,
