@@ -12,6 +12,12 @@ import labelguard
 from labelguard.project import Project
 
 
+@pytest.fixture(autouse=True)
+def _no_ledger_of_yours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger that the environment names is not for tests."""
+    monkeypatch.delenv("LABELGUARD_LEDGER_URL", raising=False)
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A fresh project."""

@@ -56,10 +56,11 @@ def _created(template: str = "template1") -> Iterator[str]:
 
 @contextlib.contextmanager
 def project_on(url: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """A fresh project whose ledger is at `url`, for as long as the context lasts."""
-    with monkeypatch.context() as patch:
-        patch.setenv("LABELGUARD_LEDGER_URL", url)
-        yield init(directory)
+    """A fresh project whose ledger is at `url`."""
+    # By the test's own monkeypatch: in a context of its own, what a test sets on top would come
+    # back after the test.
+    monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
+    yield init(directory)
 
 
 def server() -> str:
