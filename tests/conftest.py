@@ -32,6 +32,13 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
+def postgres(tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database."""
+    with databases.fresh("postgresql", tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
 def project_on_each(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A fresh project with its ledger on SQLite, and one with its ledger on PostgreSQL."""
     # By the test's own monkeypatch, so that what a test sets on top is undone before this.

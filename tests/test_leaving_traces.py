@@ -9,9 +9,8 @@ import signal
 import subprocess
 import sys
 import traceback
-import uuid
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,31 +93,10 @@ def test_the_search_sees_into_compressed_files(tmp_path: Path) -> None:
     assert found | {"i"} == {"1", "2", "3", "4", "i"}
 
 
-POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/"
-
-
-@pytest.fixture
-def postgres(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a fresh PostgreSQL database, which this test's projects use."""
-    options = {"connect_timeout": 3}
-    server = sa.create_engine(
-        POSTGRES + "postgres", isolation_level="AUTOCOMMIT", connect_args=options
-    )
-    name = f"labelguard_test_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-    try:
-        with server.connect() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    except (sa.exc.SQLAlchemyError, ModuleNotFoundError) as error:
-        pytest.skip(f"no PostgreSQL at 127.0.0.1:5432: {type(error).__name__}")
-    monkeypatch.setenv("LABELGUARD_LEDGER_URL", POSTGRES + name)
-    yield POSTGRES + name
-    with server.connect() as connection:
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
-
-
 def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
-    postgres: str, tmp_path: Path
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
     project = lg.init(tmp_path)
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
     assert leaving.leave(WHO, "erased", project)["randomized_labels"] == 10

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -298,28 +296,6 @@ def test_no_message_shows_the_password_of_the_ledger(
         assert arguments == ["doctor"] or len(result.stderr.splitlines()) == 1
     other = CliRunner().invoke(main, ["init", str(tmp_path / "other")])
     assert other.exit_code == 1 and "Hunter2" not in other.stdout + other.stderr
-
-
-POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/"
-
-
-@pytest.fixture
-def postgres() -> Iterator[str]:
-    """The URL of a fresh PostgreSQL database."""
-    server = sa.create_engine(
-        POSTGRES + "postgres",
-        isolation_level="AUTOCOMMIT",
-        connect_args={"connect_timeout": 3},
-    )
-    name = f"labelguard_test_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-    try:
-        with server.connect() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    except (sa.exc.SQLAlchemyError, ModuleNotFoundError) as error:
-        pytest.skip(f"no PostgreSQL at 127.0.0.1:5432: {type(error).__name__}")
-    yield POSTGRES + name
-    with server.connect() as connection:
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def test_postgresql_keeps_the_same_ledger_as_sqlite(
