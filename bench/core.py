@@ -18,7 +18,7 @@ from labelguard.accounting import randomized_response as rr
 from labelguard.keys import random_bytes
 from labelguard.mechanisms.coins import Coins
 from labelguard.mechanisms.randomized_response import randomize
-from labelguard.prf import Prf
+from labelguard.row_keys import RowKeys
 
 
 def core(rows: int = 5_000_000, labelers: int = 20_000) -> float:
@@ -32,18 +32,17 @@ def core(rows: int = 5_000_000, labelers: int = 20_000) -> float:
             "item_lo": generator.integers(0, 1 << 63, rows, dtype=np.uint64),
         }
     )
-    coins = Coins(Prf(random_bytes(32), 3), block128.from_bytes(random_bytes(16 * labelers)))
+    coins, names = Coins.fresh(), RowKeys(random_bytes(32))
+    known = block128.from_bytes(random_bytes(16 * labelers))
     threshold = np.full(rows, rr.threshold(0.1), np.uint64)
     start = time.perf_counter()
     for begin in range(0, rows, 250_000):  # a bucket at a time, as the pipeline does
         part = table.slice(begin, 250_000)
         columns = [part[name].chunk(0).to_numpy() for name in table.column_names]
         label, unit, items = columns[0], columns[1], np.stack(columns[2:], axis=1)
-        pair, version = np.zeros(len(label), np.uint16), np.zeros(len(label), np.uint32)
-        identity = coins.identify(unit, items)
-        coins.row_keys(identity, pair)
+        row_keys = names.keys(names.identify(known[unit], items), np.zeros(len(label), np.uint16))
         limit = threshold[begin : begin + 250_000]
-        pa.array(randomize(label, coins, identity, pair, version, limit))
+        pa.array(randomize(label, coins, row_keys, limit))
     return rows / (time.perf_counter() - start)
 
 

@@ -21,7 +21,7 @@ def abandon(release_id: str, project: Project | Path | None = None) -> dict[str,
     keys = KeyRing(home.keys)
     ledger = Ledger.of(home, keys)
     with home.job(), ledger.exclusive():
-        begun = [record for record in ledger.releases() if record.state == "computing"]
+        begun = [record for record in ledger.releases() if record.unfinished]
         named = [record for record in begun if record.id.startswith(release_id)]
         if len(named) != 1:
             raise LedgerError(

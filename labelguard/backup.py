@@ -2,9 +2,8 @@
 
 The ledger goes into it as an SQLite file, whichever database it lives in; with it go settings,
 public releases, and the PRIVATE maps of released labels, without which labels would be drawn anew.
-Left out are rows that were set aside (`quarantine`: they are raw), nonces and exact sums of
-unfinished releases (they serve once, so no release can be resumed from a backup), and, unless asked
-for, the keys: whoever holds these and the releases undoes every randomized label.
+Left out are rows that were set aside (`quarantine`: they are raw) and, unless asked for, the keys:
+whoever holds these and the private maps learns which released labels are whose.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def _backup(
     if passphrase is not None:
         members[archive.KEYS] = home.work / archive.KEYS
         members[archive.KEYS].write_bytes(sealing.seal(keys.secrets(), passphrase))
-    unfinished = [record.id for record in records if record.state == "computing"]
+    unfinished = [record.id for record in records if record.unfinished]
     for name in archive.DIRECTORIES:
         for source in sorted((home.state / name).rglob("*")):
             if source.is_symlink() or not source.is_dir():
@@ -94,8 +93,6 @@ def _copy_ledger(ledger: Ledger, path: Path) -> Anchor:
     try:
         with ledger.snapshot() as source, database.writing(engine) as copy:
             copy_tables(source, copy)
-            # A seal follows from labels, and is of use only beside the nonce that is not here.
-            copy.execute(sa.update(tables.releases).values(seal=None))
             return Anchor(*statements.head(source))
     finally:
         engine.dispose()

@@ -135,6 +135,14 @@ def encoded(expression: str, shape: Shape) -> str:
     )
 
 
+def plain_text(expression: str, shape: Shape) -> str:
+    """SQL for the words of a text or chat (VARCHAR): roles, names and JSON left out, '' if none."""
+    if isinstance(shape, list) and isinstance(shape[0], dict) and "content" in shape[0]:
+        said = _words("m.content", shape[0]["content"])
+        return f"array_to_string(list_transform({expression}, lambda m: {said}), '')"
+    return _words(expression, shape)
+
+
 def item_digest(encoded_prompt: str, sorted_responses: str) -> str:
     """SQL for an item's 32-byte digest, from SQL of its encodings (responses between commas)."""
     return f"unhex(sha256(concat('{ITEM_TAG}', {encoded_prompt}, {sorted_responses})))"
@@ -224,6 +232,27 @@ def _json(expression: str, shape: Shape, depth: int = 0) -> str:
         number = f"CASE WHEN {whole} THEN to_json({expression}::BIGINT) "
         return f"({number} ELSE to_json({expression}) END)::VARCHAR"
     return f"to_json({expression})::VARCHAR"
+
+
+def _words(expression: str, shape: Shape, depth: int = 0) -> str:
+    """SQL for all text within a value, in the order of the canonical JSON; '' for null."""
+    if shape is None:
+        return "''"
+    if isinstance(shape, list):
+        name = f"w{depth}"
+        inner = _words(name, shape[0], depth + 1)
+        return (
+            f"coalesce(array_to_string(list_transform({expression}, lambda {name}: {inner}), ''), "
+            "'')"
+        )
+    if isinstance(shape, dict):
+        members = [
+            _words(f"struct_extract({expression}, {_literal(name)})", child, depth)
+            for name, child in sorted(shape.items())
+            if name not in ("role", "type")
+        ]
+        return f"concat({', '.join(members)})" if members else "''"
+    return f"coalesce({expression}::VARCHAR, '')"
 
 
 def _literal(text: str) -> str:

@@ -19,7 +19,7 @@ NOT_PROTECTED = (
     "one person labelling under several ids",
     "a labeler's identity outside the project",
     "labelers whose labels are correlated with one another's",
-    "anything against who holds the coin keys, and against the curator, who sees raw labels",
+    "anything against the curator, who sees raw labels, and whoever reads a running job's memory",
     "raw exports made before or beside labelguard",
 )
 LINKABLE = (

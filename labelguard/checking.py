@@ -48,7 +48,6 @@ def check(
     reading = labels.Reading(
         {**home.columns, **(columns or {})}, policy.unit, labelled=False, question=question
     )
-    policies.check_question(policy, question, reading.columns)
     groups = Groups(*ledger.members()) if policy.unit == "group" else None
     options = StagingOptions(
         reading,
@@ -76,8 +75,8 @@ def check(
             table,
             again=False,
             finished=None,
-            excluding=settling.others(ledger.releases(), event, None),
-            bound=Bound.of(policy, event),
+            earlier=settling.known(ledger.releases(), event),
+            bound=Bound.of(policy, event, staged),
             workers=os.cpu_count() or 1,
             progress=lambda share: progress("planning", share),
         )

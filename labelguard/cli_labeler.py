@@ -20,16 +20,16 @@ def labeler() -> None:
     """Labelers who leave: retired or erased."""
 
 
-@labeler.command("retire", short_help="No more labels of a labeler, and no salt.")
+@labeler.command("retire", short_help="No more labels of a labeler, none remembered.")
 @click.argument("labeler_id")
 @_yes_option
 @project_option
 @json_option
 def labeler_retire(labeler_id: str, yes: bool, project: Path | None, as_json: bool) -> None:
-    """Refuse a labeler's later labels, and destroy the salt of the earlier ones, for good.
+    """Refuse a labeler's later labels, and forget which earlier ones were theirs, for good.
 
-    LABELER_ID is the id in your files, or a pseudonym. Nobody can then undo the randomized labels
-    of earlier releases, not even with the project's keys. What was spent stays in the ledger.
+    LABELER_ID is the id in your files, or a pseudonym. Their rows are taken out of the private maps
+    of earlier releases, which stay as they are. What was spent stays in the ledger.
 
     \b
     Example:

@@ -35,7 +35,7 @@ def connect(url: str) -> sa.Engine:
             connection.execute("PRAGMA busy_timeout = 60000")
             connection.execute("PRAGMA synchronous = EXTRA")
             connection.execute("PRAGMA foreign_keys = ON")
-            # A seal follows from labels until its nonce is destroyed: nothing of it stays behind.
+            # What a labeler's leaving takes out of the ledger is gone from the file too.
             connection.execute("PRAGMA secure_delete = ON")
 
         @sa.event.listens_for(engine, "begin")

@@ -79,9 +79,8 @@ def _accounting() -> str:
 
 
 def _project_checks(project: Path | None) -> list[Check]:
-    from labelguard.groups import Groups
     from labelguard.overview import open_ledger, verify
-    from labelguard.planning import salted
+    from labelguard.private_map import PrivateMap
     from labelguard.project import find
 
     try:
@@ -96,9 +95,7 @@ def _project_checks(project: Path | None) -> list[Check]:
         return str(home.state)
 
     def keys() -> str:
-        _, ring, ledger = open_ledger(home.state)
-        people, gone = Groups(*ledger.members()), ledger.tombstones()
-        ring.require_salts(salted(ring, ledger.charged(), people, gone))
+        open_ledger(home.state)
         return f"{home.keys}: present, private, and those of the ledger"
 
     def ledger() -> str:
@@ -108,7 +105,18 @@ def _project_checks(project: Path | None) -> list[Check]:
         entries = counted(verdict["journal_entries"], "journal entry")
         return f"{entries}, {counted(verdict['releases'], 'release')}"
 
-    return [_check("project", writable), _check("keys", keys), _check("ledger", ledger)]
+    def maps() -> str:
+        _, ring, ledger = open_ledger(home.state)
+        digests = {record.id: record.map for record in ledger.releases() if record.map}
+        PrivateMap(home.released, ring).check(digests)
+        return f"{counted(len(digests), 'private map')} as drawn"
+
+    return [
+        _check("project", writable),
+        _check("keys", keys),
+        _check("ledger", ledger),
+        _check("private maps", maps),
+    ]
 
 
 def _check(name: str, work: Callable[[], str]) -> Check:

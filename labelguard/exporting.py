@@ -25,7 +25,7 @@ TABLES = (
     tables.tombstones,
     tables.journal,
 )
-_SECRET = ("seal", "idempotency_key")
+_SECRET = ("map", "idempotency_key")
 """Keyed digests that mean nothing outside the project."""
 _JSON = ("settings", "quote", "files", "body")
 

@@ -1,9 +1,9 @@
 """Labelers who are one unit of privacy: a person with several ids, a household, a team.
 
 A group shares its places, its contribution bound and its clip. Its members keep their own
-pseudonyms, salts and coins, so that who belongs together changes no coin. A labeler's group never
-changes once the group was charged: labels are remembered with the unit that they were charged to,
-and elsewhere they would be drawn and charged again.
+pseudonyms and row keys, so that who is grouped later keeps the labels they released. A labeler's
+group never changes once the group was charged: labels are remembered with the unit that they were
+charged to, and elsewhere they would be drawn and charged again.
 """
 
 from __future__ import annotations

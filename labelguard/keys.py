@@ -1,8 +1,10 @@
-"""The project's secrets: one project key, and a random salt for every labeler.
+"""The project's secret: one project key, for row keys, pseudonyms, and what proves records whole.
 
-Whoever holds both undoes every randomized-response release, so they live apart from the data
-(`keys/`, mode 0600, or the directory named by LABELGUARD_KEYS), are never logged, and are never
-regenerated: a new key would draw new coins for old labels and reveal them.
+No randomness of a release comes from it: coins and noise live in the memory of the release that
+draws them and are forgotten with it (`labelguard.mechanisms.coins`). So whoever holds the key
+learns which rows are whose, and no label. It lives apart from the data (`keys/`, mode 0600, or the
+directory named by LABELGUARD_KEYS), is never logged, and is never regenerated: without it, labels
+that were released before could not be told from new ones.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ import contextlib
 import hmac
 import os
 import secrets
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelguard import block128
 from labelguard._files import fsync_path, write_atomically
@@ -23,14 +25,12 @@ from labelguard.block128 import Blocks
 from labelguard.errors import KeyProblem
 from labelguard.prf import Prf, derive_key
 from labelguard.pseudonyms import Pseudonyms
+from labelguard.row_keys import RowKeys
 
 _KEY_HEADER = b"labelguard project key v1\n"
-_SALTS_HEADER = b"labelguard salts v1\n"
-_NONCE_HEADER = b"labelguard nonce v1\n"
 _PSEUDONYMS_HEADER = b"labelguard pseudonyms v1\n"
-_SUM_HEADER = b"labelguard sum v1\n"
 
-KEY_FILES = ("project.key", "salts", "pseudonyms")
+KEY_FILES = ("project.key", "pseudonyms")
 """What must be kept for as long as the project lives."""
 
 
@@ -47,14 +47,19 @@ class KeyRing:
         self._secret = _read_private(directory / "project.key", _KEY_HEADER)
         if len(self._secret) != 32:
             raise KeyProblem(f"{directory / 'project.key'} is damaged; restore it from a backup")
-        self._unit_prf = Prf(derive_key(self._secret, "unit"), 3)
-        self._wrap = Prf(derive_key(self._secret, "salt-wrap"), 1)
-        self._labelers, self._wrapped = self._read_salts()
-        self._stored = len(self._labelers)
-        self._unsaved = False
 
     def __repr__(self) -> str:
         return "KeyRing(…)"
+
+    @classmethod
+    def unkeyed(cls) -> KeyRing:
+        """A ring under a key that everybody knows, for readings that release nothing.
+
+        What they read has the same order everywhere, whatever the order of the input.
+        """
+        ring = cls.__new__(cls)
+        ring._directory, ring._secret = Path(os.devnull), bytes(32)
+        return ring
 
     @classmethod
     def create(cls, directory: Path) -> KeyRing:
@@ -99,13 +104,21 @@ class KeyRing:
         write_atomically(path, _PSEUDONYMS_HEADER + random_bytes(32), mode=0o600)
         return _naming(path)
 
-    def coin_prf(self, lineage: str = "") -> Prf:
-        """The function of (salt, item, what is drawn) that coins and row keys come from.
+    def row_keys(self) -> RowKeys:
+        """The names of rows in private maps, the same in every release."""
+        return RowKeys(derive_key(self._secret, "row"))
 
-        Coins of a project that was restored come from one of its own (see `labelguard.lineage`);
-        row keys never change.
-        """
-        return Prf(derive_key(self._secret, f"coin/{lineage}" if lineage else "coin"), 3)
+    def content_units(self, digests: Blocks) -> Blocks:
+        """Pseudonyms of units that are contents (`--unit item`), shape (n, 2)."""
+        return Prf(derive_key(self._secret, "unit"), 1)(digests)
+
+    def digests(self, columns: Mapping[str, NDArray[np.generic]]) -> Blocks:
+        """A keyed digest of every row of named columns of at most 8 bytes; shape (n, 2)."""
+        names = sorted(columns)
+        values = [_bits(columns[name]) for name in names]
+        values += [np.zeros_like(values[0])] * (len(values) % 2)
+        blocks = [np.stack(pair, axis=1) for pair in zip(values[::2], values[1::2], strict=True)]
+        return Prf(derive_key(self._secret, "public/" + ",".join(names)), len(blocks))(*blocks)
 
     def labeler_keys(self, namespace: str, labeler_ids: Iterable[str]) -> Blocks:
         """Pseudonyms of labelers: keyed hashes of (namespace, id), shape (n, 2)."""
@@ -117,103 +130,8 @@ class KeyRing:
         )
         return block128.from_bytes(digests)
 
-    def unit_keys(self, labelers: Blocks, items: Blocks, occurrences: Blocks) -> Blocks:
-        """Pseudonyms where every label is a unit of its own (`--unit item`)."""
-        return self._unit_prf(labelers, items, occurrences)
-
-    def salts(self, labelers: Blocks) -> Blocks:
-        """The salt of each labeler; all must exist (see `add_salts`)."""
-        self.require_salts(labelers)
-        where = block128.positions(self._labelers, labelers)
-        return self._wrap.invert(self._wrapped[where])
-
-    def has_salt(self, labelers: Blocks) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Whether each labeler has a salt."""
-        return block128.positions(self._labelers, labelers) >= 0
-
-    def require_salts(self, labelers: Blocks) -> None:
-        """Refuse to go on if labelers who were charged have lost their salts."""
-        lost = int((~self.has_salt(labelers)).sum())
-        if lost:
-            raise KeyProblem(
-                f"{lost} of the labelers charged have no salt in {self._directory / 'salts'}; "
-                "restore the keys from a backup: they are never regenerated"
-            )
-
-    def add_salts(self, labelers: Blocks) -> None:
-        """Draw salts for labelers (distinct) that have none. Kept in memory until `save`."""
-        new = labelers[~self.has_salt(labelers)]
-        if not len(new):
-            return
-        wrapped = self._wrap(block128.from_bytes(random_bytes(16 * len(new))))
-        merged = np.concatenate([self._labelers, new])
-        order = block128.order(merged)
-        self._labelers = merged[order]
-        self._wrapped = np.concatenate([self._wrapped, wrapped])[order]
-        self._unsaved = True
-
-    def save(self) -> None:
-        """Flush new salts to disk; to be called before any coin is drawn with them."""
-        if not self._unsaved:
-            return
-        if len(self._read_salts()[0]) != self._stored:
-            raise KeyProblem(
-                f"{self._directory / 'salts'} was changed by somebody else; "
-                "every project needs a keys directory of its own"
-            )
-        payload = block128.to_bytes(self._labelers) + block128.to_bytes(self._wrapped)
-        tag = self.mac("salts", payload)
-        write_atomically(self._directory / "salts", _SALTS_HEADER + tag + payload, mode=0o600)
-        self._stored = len(self._labelers)
-        self._unsaved = False
-
-    def destroy_salts(self, labelers: Blocks) -> int:
-        """Forget the salts of labelers who leave, on disk too; how many there were.
-
-        Then nobody can undo their coins or find their rows in the private map, not even with the
-        project key. The file is replaced as a whole: copies of it, and what the medium keeps of
-        blocks no longer in use, are beyond this program.
-        """
-        stays = block128.positions(block128.unique(labelers)[0], self._labelers) < 0
-        gone = int((~stays).sum())
-        if gone:
-            self._labelers, self._wrapped = self._labelers[stays], self._wrapped[stays]
-            self._unsaved = True
-            self.save()
-        return gone
-
-    def nonce(self, release_id: str) -> bytes:
-        """The secret that the noise of a release comes from: drawn once, kept until `forget`."""
-        path = self._directory / "nonces" / release_id
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True, mode=0o700)
-            write_atomically(path, _NONCE_HEADER + random_bytes(32), mode=0o600)
-        nonce = _read_private(path, _NONCE_HEADER)
-        if len(nonce) != 32:
-            raise KeyProblem(f"{path} is damaged; release {release_id} cannot be resumed")
-        return nonce
-
-    def kept(self, release_id: str) -> bytes | None:
-        """PRIVATE: what a release that was begun is about to hide under its noise."""
-        path = self._directory / "nonces" / f"{release_id}.sum"
-        return _read_private(path, _SUM_HEADER) if path.exists() else None
-
-    def keep(self, release_id: str, exact: bytes) -> None:
-        """Keep it until `forget`: a resumed release adds its noise to this and to nothing else."""
-        path = self._directory / "nonces" / f"{release_id}.sum"
-        write_atomically(path, _SUM_HEADER + exact, mode=0o600)
-
-    def forget(self, release_id: str) -> None:
-        """Destroy what was kept for a release that is committed, and its nonce."""
-        for name in (f"{release_id}.sum", release_id):
-            (self._directory / "nonces" / name).unlink(missing_ok=True)
-
-    def forget_all(self) -> None:
-        """Destroy every nonce, and what was kept with them: no release can be resumed."""
-        shutil.rmtree(self._directory / "nonces", ignore_errors=True)
-
     def secrets(self) -> dict[str, bytes]:
-        """The files that a backup of the keys is made of; never nonces, which serve once."""
+        """The files that a backup of the keys is made of."""
         paths = [self._directory / name for name in KEY_FILES]
         return {path.name: path.read_bytes() for path in paths if path.exists()}
 
@@ -229,16 +147,11 @@ class KeyRing:
                 write_atomically(directory / name, files[name], mode=0o600)
         return cls(directory)
 
-    def _read_salts(self) -> tuple[Blocks, Blocks]:
-        path = self._directory / "salts"
-        if not path.exists():
-            return np.zeros((0, 2), np.uint64), np.zeros((0, 2), np.uint64)
-        data = _read_private(path, _SALTS_HEADER)
-        tag, payload = data[:32], data[32:]
-        if len(payload) % 32 or not hmac.compare_digest(tag, self.mac("salts", payload)):
-            raise KeyProblem(f"{path} is damaged or belongs to another project key")
-        half = len(payload) // 2
-        return block128.from_bytes(payload[:half]), block128.from_bytes(payload[half:])
+
+def _bits(values: NDArray[np.generic]) -> NDArray[np.uint64]:
+    """Numbers of at most 8 bytes as 64 bits; different values stay different."""
+    wide = values.astype(np.float64) if values.dtype.kind == "f" else values
+    return wide.view(np.uint64) if wide.dtype.itemsize == 8 else wide.astype(np.uint64)
 
 
 def _naming(path: Path) -> Pseudonyms:
@@ -256,7 +169,7 @@ def _read_private(path: Path, header: bytes) -> bytes:
     except FileNotFoundError:
         raise KeyProblem(
             f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "
-            "without it no label can be released again"
+            "without it nothing can be released"
         ) from None
     except OSError as error:
         raise KeyProblem(f"{path} cannot be read: {error.strerror}") from None

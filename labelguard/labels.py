@@ -69,7 +69,8 @@ class Layout:
 
     `types` are the columns' types by role, `content` is the shape of prompt and responses.
     `features` maps the name of each numeric feature to its columns: one for each side, or one list.
-    `question` is the one that all rows answer, if it is not told by a column.
+    `question` is the one that all rows answer, if it is not told by a column. With `content_units`
+    the words of every side are read too, of which units are made (see `labelguard.content_units`).
     """
 
     kind: str
@@ -79,6 +80,7 @@ class Layout:
     features: Mapping[str, tuple[str, ...]]
     labelled: bool = True
     question: str | None = None
+    content_units: bool = False
 
     @property
     def asked(self) -> bool:
@@ -95,9 +97,9 @@ class Layout:
 class Reading:
     """The choices that decide how rows are read.
 
-    `columns` maps roles to names; `unit` is `labeler`, `group` (of labelers) or `item` (labels
-    without labelers). `features` names numeric properties of responses that are carried along, as
-    differences of the two sides. Unless `labelled`, the columns of labels are dropped at the door:
+    `columns` maps roles to names; `unit` is `labeler`, `group` (of labelers), `item` (what is
+    compared, whoever compares it) or `none`: nobody is charged. `features` names numeric properties
+    of responses that are carried along, as differences of the two sides. Unless `labelled`, the columns of labels are dropped at the door:
     every row reads like a tie, whatever it says. `question` is what all rows were asked about
     their pair, where no column tells it.
     """
@@ -166,7 +168,7 @@ def layout(relation: duckdb.DuckDBPyRelation, name: str, reading: Reading) -> La
             f"{name}: column {columns['question']} says which question every row answers; "
             "leave out --question, or drop the column"
         )
-    if "labeler_id" not in columns and reading.unit != "item":
+    if "labeler_id" not in columns and reading.unit in ("labeler", "group"):
         raise InvalidLabels(
             f"{name}: no column labeler_id{closest('labeler_id', types)}; name it (--columns "
             "labeler_id=NAME) or, if nobody gave more than one label, use --unit item; "
@@ -184,7 +186,16 @@ def layout(relation: duckdb.DuckDBPyRelation, name: str, reading: Reading) -> La
     _check_types(kinds, columns, name)
     content = _content(kinds, columns, kind, name)
     features = _features(reading.features, kind, types, columns, name)
-    return Layout(kind, columns, kinds, content, features, reading.labelled, reading.question)
+    return Layout(
+        kind,
+        columns,
+        kinds,
+        content,
+        features,
+        reading.labelled,
+        reading.question,
+        content_units=reading.unit == "item",
+    )
 
 
 def _layouts(labelled: bool) -> Mapping[str, tuple[str, ...]]:

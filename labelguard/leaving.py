@@ -1,8 +1,9 @@
-"""A labeler leaves: retired (no more labels, no salt), or erased (nothing raw is left either).
+"""A labeler leaves: retired (no more labels, none remembered), or erased (nothing raw is left).
 
 The steps are ordered so that a crash leaves nothing half done that matters: first the tombstone,
-after which no release draws for this labeler; then raw rows; last the salt. Each step can be done
-again, so the same command completes what a crash left. What they spent stays in the ledger.
+after which no release draws for this labeler; then raw rows; last their rows in the private maps of
+releases. Each step can be done again, so the same command completes what a crash left. What they
+spent stays in the ledger.
 
 Raw labels may come to lie in more places: each has its `Holder` in `HOLDERS`. No step reads a
 label; rows are recognised by their labeler's id alone.
@@ -28,6 +29,7 @@ from labelguard.keys import KeyRing
 from labelguard.leavers import Leavers
 from labelguard.ledger import Ledger
 from labelguard.people import Leaving
+from labelguard.private_map import PrivateMap
 from labelguard.project import Project, find
 from labelguard.quarantine import Raw
 from labelguard.records import ReleaseRecord
@@ -109,9 +111,9 @@ def leave(
 ) -> dict[str, Any]:
     """Retire or erase a labeler, by the id in the files or by a pseudonym of 32 hex digits.
 
-    Returns the labeler's pseudonym, what was found and removed (`salt`, `rows_set_aside`,
-    `unreadable_files`, `given_up`), what earlier releases took of them, from the ledger alone, and
-    `remains`: what this cannot undo. Erased stays erased; a retired labeler can be erased.
+    Returns the labeler's pseudonym, what was found and removed (`rows_remembered` in private maps,
+    `rows_set_aside`, `unreadable_files`, `given_up`), what earlier releases took of them, from the
+    ledger alone, and `remains`: what this cannot undo. Erased stays erased; a retired labeler can be erased.
 
     Releases that charged them and were never finished are given up, since their labels are no
     longer there to finish them: their charges stay. Raises `LedgerError` for a group's pseudonym,
@@ -129,7 +131,7 @@ def leave(
             ledger.bury(leaver.key, kind, epoch)
             _give_up(leaver, report["given_up"], epoch)
             raw = _purged(leaver) if report["kind"] == "erased" else _found(leaver)
-            keys.destroy_salts(leaver.key)
+            _forget(leaver, epoch)
     report |= _raw(raw) | {"known": report["known"] or raw.rows > 0}
     return report | {"remains": _remains(report, leaver)}
 
@@ -173,21 +175,44 @@ def _known(leaver: _Leaver) -> bool:
     """Whether the project has met the labeler."""
     ledger, key = leaver.ledger, leaver.key
     return bool(
-        leaver.keys.has_salt(key)[0]
-        or len(leaver.units) > 1
+        len(leaver.units) > 1
         or block128.positions(ledger.tombstones(), key)[0] >= 0
         or _charges(ledger, leaver.units)
     )
 
 
 def _give_up(leaver: _Leaver, releases: Sequence[str], epoch: int) -> None:
-    """Abandon unfinished releases, and destroy the exact sums that were kept for them."""
+    """Abandon unfinished releases."""
     home, keys, ledger = leaver.project, leaver.keys, leaver.ledger
     for release_id in releases:
         ledger.abandon(release_id, epoch)
     settling.tidy(home, keys, ledger.releases())
-    for unfinished in [home.keys / "salts.new", *(home.keys / "nonces").glob("*.new")]:
-        unfinished.unlink(missing_ok=True)
+
+
+def _maps(leaver: _Leaver) -> dict[str, str]:
+    """The digests of the private maps that the ledger counts."""
+    return {record.id: record.map for record in leaver.ledger.releases() if record.map}
+
+
+def _remembered(leaver: _Leaver) -> int:
+    """How many rows of theirs are in private maps."""
+    private_map = PrivateMap(leaver.project.released, leaver.keys)
+    return sum(private_map.rows_of(release, leaver.key) for release in _maps(leaver))
+
+
+def _forget(leaver: _Leaver, epoch: int) -> None:
+    """Take their rows out of every private map.
+
+    New files are written beside the old ones, the ledger takes the digests that follow, and then
+    the files change places; whoever opens the maps next completes what a crash left.
+    """
+    private_map = PrivateMap(leaver.project.released, leaver.keys)
+    private_map.check(_maps(leaver))
+    changed = [release for release in _maps(leaver) if private_map.leave_out(release, leaver.key)]
+    if changed:
+        digests = {release: private_map.digest(release, rewritten=True) for release in changed}
+        leaver.ledger.replace_maps(digests, epoch)
+        private_map.check(digests)
 
 
 def _report(leaver: _Leaver, kind: Leaving, raw: Raw) -> dict[str, Any]:
@@ -207,7 +232,7 @@ def _report(leaver: _Leaver, kind: Leaving, raw: Raw) -> dict[str, Any]:
         "before": before,
         "known": _known(leaver) or raw.rows > 0,
         "group": len(leaver.units) > 1,
-        "salt": bool(leaver.keys.has_salt(leaver.key)[0]),
+        "rows_remembered": _remembered(leaver),
         "given_up": [r.id for r in _unfinished(leaver, kind, charged)],
         "releases": [_told(record, charges[record.number]) for record in charged],
         "randomized_labels": taken["rr"],
@@ -230,7 +255,7 @@ def _unfinished(
     found = list(charged)
     if kind == "erased" and _single(leaver.ledger):  # whose labels are in a sum is not known
         found = [r for r in leaver.ledger.releases() if r.event == "statistic"]
-    return [record for record in found if record.state == "computing"]
+    return [record for record in found if record.unfinished]
 
 
 def _told(record: ReleaseRecord, places: int) -> dict[str, Any]:
@@ -245,7 +270,7 @@ def _told(record: ReleaseRecord, places: int) -> dict[str, Any]:
 
 
 def _single(ledger: Ledger) -> bool:
-    """Whether single labels are the unit, so that charges and salts tell no labeler."""
+    """Whether contents are the unit, so that charges tell no labeler."""
     return any(
         record.policy.unit == "item" for record in ledger.policies() if record.state != "draft"
     )
@@ -260,15 +285,13 @@ def _remains(report: dict[str, Any], leaver: _Leaver) -> list[str]:
             "heads and models fitted on releases keep what those tell, under the same noise",
         ]
     found += [
-        "backups made before still hold their salt and the private maps",
+        "backups made before still hold the private maps of their day",
         "raw files given to labelguard, and exports made beside it, are where they were",
     ]
     if report["group"]:
         found.append("the charges are those of their group, which keeps what it spent")
     if _single(leaver.ledger):
-        found.append(
-            "single labels are the unit here: which charges and salts were theirs is not known"
-        )
+        found.append("contents are the unit here: which charges were theirs is not known")
     quarantine = leaver.project.quarantine
     if report["kind"] == "retired" and report["rows_set_aside"]:
         found.append("their rows in quarantine stay; labelguard labeler erase removes them")

@@ -2,7 +2,8 @@
 
 One transaction checks allowances and writes charges together with the release as `reserved`; only
 this yields a `Grant`, and only a grant opens a release writer. States of a release: `reserved`
-(charged, no label read), `computing`, `committed`, `refunded` (from `reserved` only).
+(charged, no label read), `computing`, `drawn` (the private map is complete; what follows comes from
+it alone), `committed`, `abandoned`, `refunded` (from `reserved` only).
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from labelguard import (
     bulk,
     database,
     journal,
-    lineage,
     migrations,
     people,
     policybook,
@@ -48,14 +48,11 @@ _SEAL = object()
 class Grant:
     """The right to compute one release: it was charged. Only the ledger makes grants."""
 
-    def __init__(
-        self, record: ReleaseRecord, prices: Mapping[int, int], seal: object, lineage: str = ""
-    ) -> None:
+    def __init__(self, record: ReleaseRecord, prices: Mapping[int, int], seal: object) -> None:
         if seal is not _SEAL:
             raise LedgerError("a grant comes from Ledger.charge only: charge before release")
         self.release = record
         self.prices = dict(prices)
-        self.lineage = lineage  # see labelguard.lineage
 
     def __repr__(self) -> str:
         return f"Grant({self.release.id})"
@@ -246,7 +243,7 @@ class Ledger:
             release_id = statements.reserve(connection, active.id, allowance, event, prices)
         granted = self.release(release_id)
         assert granted is not None
-        return Grant(granted, self.prices(event.kind), _SEAL, self.lineage())
+        return Grant(granted, self.prices(event.kind), _SEAL)
 
     def start(self, grant: Grant, epoch: int) -> None:
         """Mark that labels are about to be read; from here on there is no refund."""
@@ -257,29 +254,33 @@ class Ledger:
                 )
                 statements.append(connection, "computing", {"release": grant.release.id})
 
-    def seal(self, grant: Grant, epoch: int, digest: str) -> None:
-        """Keep, until the commit, a keyed digest of the exact value that noise is about to hide.
+    def mark_drawn(self, grant: Grant, epoch: int, digest: str, labels: int) -> Grant:
+        """The private map is complete, with this keyed digest: from here on it is never redrawn.
 
-        Raises `LedgerError` if another was kept: the same noise over two values would tell their
-        difference, which is a function of labels without any noise.
+        Returns the grant as it then stands.
         """
         with self._writing(epoch) as connection:
-            own = tables.releases.c.id == grant.release.id
-            kept = connection.scalar(sa.select(tables.releases.c.seal).where(own))
-            if kept is None:
-                statements.set_state(connection, grant.release.id, "computing", {"seal": digest})
-            elif kept != digest:
-                raise LedgerError(
-                    f"release {grant.release.id} cannot be resumed: the sum kept for it is not "
-                    "the one that was sealed; restore the keys directory from a backup"
-                )
+            values = {"state": "drawn", "map": digest, "drawn": labels}
+            statements.set_state(connection, grant.release.id, "computing", values)
+            body = {"release": grant.release.id, "map": digest, "drawn": labels}
+            statements.append(connection, "drawn", body)
+        record = self.release(grant.release.id)
+        assert record is not None
+        return Grant(record, grant.prices, _SEAL)
+
+    def replace_maps(self, digests: Mapping[str, str], epoch: int) -> None:
+        """Rows of somebody who left were taken out of these private maps: their new digests."""
+        with self._writing(epoch) as connection:
+            for release, digest in digests.items():
+                own = tables.releases.c.id == release
+                connection.execute(sa.update(tables.releases).where(own).values(map=digest))
+            statements.append(connection, "rewritten", {"maps": dict(digests)})
 
     def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
         """The release is complete on disk; `files` maps public file names to SHA-256."""
         with self._writing(epoch) as connection:
             values = {"state": "committed", "rows": rows, "files": json.dumps(dict(files))}
-            values |= {"seal": None}
-            statements.set_state(connection, grant.release.id, "computing", values)
+            statements.set_state(connection, grant.release.id, "drawn", values)
             body = {"release": grant.release.id, "rows": rows, "files": dict(files)}
             statements.append(connection, "committed", body)
 
@@ -287,7 +288,7 @@ class Ledger:
         """Give up a release that read labels and was never finished: it stays charged."""
         with self._writing(epoch) as connection:
             statements.set_state(
-                connection, release_id, "computing", {"state": "abandoned", "seal": None}
+                connection, release_id, statements.UNFINISHED, {"state": "abandoned"}
             )
             statements.append(connection, "abandoned", {"release": release_id})
 
@@ -339,11 +340,6 @@ class Ledger:
         with self._reading() as connection:
             return statements.head(connection)
 
-    def lineage(self) -> str:
-        """What coins depend on since the last restore (see `labelguard.lineage`)."""
-        with self._reading() as connection:
-            return lineage.newest(connection)
-
     def fault(self) -> str | None:
         """The first thing in the ledger that does not hold, or None."""
         with self._reading() as connection:
@@ -356,7 +352,7 @@ class Ledger:
             record = self.release(crashed.id)
         if (
             record is None
-            or record.state not in ("reserved", "computing")
+            or record.state not in ("reserved", *statements.UNFINISHED)
             or record.idempotency_key != event.idempotency_key
         ):
             raise LedgerError(f"release {crashed.id} is not one that this command can resume")
@@ -370,7 +366,7 @@ class Ledger:
             raise LedgerError(
                 f"release {record.id} cannot be resumed: it would need more than it was charged"
             )
-        return Grant(record, self.prices(event.kind), _SEAL, self.lineage())
+        return Grant(record, self.prices(event.kind), _SEAL)
 
     def _records(self, condition: sa.ColumnElement[bool]) -> list[ReleaseRecord]:
         with self._reading() as connection:

@@ -151,7 +151,7 @@ def verify(project: Path | None, anchor: str | None = None) -> dict[str, Any]:
 
     `anchor` is a line of `anchor`, from whenever: the journal must still hold its entry.
     """
-    home, _, ledger = open_ledger(project)
+    home, keys, ledger = open_ledger(project)
     kept = Anchor.parse(anchor) if anchor else None
     everything = ledger.releases()
     records = [record for record in everything if record.state == "committed"]
@@ -162,7 +162,7 @@ def verify(project: Path | None, anchor: str | None = None) -> dict[str, Any]:
         lost = f"the journal does not hold entry {kept.number} of the anchor: it was cut or changed"
     elif strays:
         lost = f"release {strays[0]} is not in the ledger: it is an older copy"
-    broken = ledger.fault() or lost or _release_fault(home, records)
+    broken = ledger.fault() or lost or _release_fault(home, keys, records)
     return {
         "ok": broken is None,
         "fault": broken,
@@ -180,10 +180,10 @@ def anchor(project: Path | None) -> dict[str, Any]:
 
 def verify_releases(release_id: str | None, project: Path | None) -> dict[str, Any]:
     """Whether the files of releases are what was committed; the first fault if not."""
-    home, _, ledger = open_ledger(project)
+    home, keys, ledger = open_ledger(project)
     records = _committed(ledger, release_id)
     chosen = records if release_id is None else records[-1:]
-    broken = _release_fault(home, chosen)
+    broken = _release_fault(home, keys, chosen)
     return {"ok": broken is None, "fault": broken, "releases": len(chosen)}
 
 
@@ -217,13 +217,14 @@ def _committed(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
     return records
 
 
-def _release_fault(project: Project, records: list[ReleaseRecord]) -> str | None:
+def _release_fault(project: Project, keys: KeyRing, records: list[ReleaseRecord]) -> str | None:
+    from labelguard.private_map import PrivateMap
     from labelguard.release import fault
-    from labelguard.segments import ReleasedMap
 
+    private_map = PrivateMap(project.released, keys)
     for record in records:
         broken = fault(project.releases / record.id, record.files)
-        broken = broken or ReleasedMap(project.released).fault(record.id)
+        broken = broken or private_map.fault(record.id, record.map or "")
         if broken:
             return f"release {record.id}: {broken}"
     return None

@@ -72,8 +72,9 @@ class Pairs:
 
 
 def distinct_pairs(staged: Staged) -> DistinctPairs:
-    """Distinct (item, pair of a ranking, numeric features), in the order of items' buckets.
+    """Distinct (item, pair of a ranking, numeric features), in the order of these.
 
+    The order of the input does not enter, so that sums over pairs are the same to the last bit.
     Raises `InvalidLabels` if there is none, or if one id stands for several contents.
     """
     if not staged.rows:
@@ -88,15 +89,12 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
         texts = segments.read_bucket(staged.texts_directory, bucket)
         if texts is None:
             continue
+        firsts, inverse = _distinct(texts)
         features = [name for name in texts.column_names if name.startswith("feature_")]
-        pair = [name for name in ("pair",) if name in texts.column_names]
-        named = pl.DataFrame(texts.select(["item_hi", "item_lo", *pair, *features]))
-        first = named.with_row_index("place").select(pl.col("place").min().over(named.columns))
-        firsts, inverse = np.unique(first.to_series(), return_inverse=True)
         row = segments.column(texts, "row").astype(np.intp)
         of_row[row] = found + inverse
         rows.append(row[firsts])
-        number = segments.column(texts, "pair") if pair else np.zeros(len(row))
+        number = segments.column(texts, "pair") if "pair" in texts.column_names else 0 * row
         numbers.append(number[firsts].astype(np.int64))
         tables.append(texts.select(["prompt", "first", "second", *features]).take(pa.array(firsts)))
         if staged.questions:
@@ -119,12 +117,23 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
     )
 
 
+def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """One row of each distinct pair of a bucket, in the order of pairs, and each row's pair."""
+    attached = [name for name in texts.column_names if name.startswith("feature_")]
+    names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
+    named = pl.DataFrame(texts.select(names)).with_row_index("place")
+    first = named.group_by(names).agg(pl.col("place").min()).sort(names)
+    number = first.drop("place").with_row_index("number")
+    inverse = named.join(number, on=names, how="left", maintain_order="left")["number"]
+    return first["place"].to_numpy().astype(np.intp), inverse.to_numpy().astype(np.intp)
+
+
 def read_pairs(
     source: Input,
     *,
     columns: Mapping[str, str] | None = None,
     features: tuple[str, ...] = (),
-    labelers: bool = True,
+    unit: str = "labeler",
     skip_bad: bool = False,
     groups: Input | None = None,
     question: str | None = None,
@@ -132,61 +141,43 @@ def read_pairs(
 ) -> Pairs:
     """Read an input without its labels: the columns label, tie and ranks are dropped at the door.
 
-    `features` names numeric properties of responses (`--features columns:…`). Without `labelers`
-    no labeler_id is needed, and `rows` holds every row as a unit of its own. One labeler's repeated
-    comparisons of one pair count once. `groups` says which labelers are one unit (see
-    `labelguard.groups`), `question` what all rows were asked. `skip_bad` leaves unusable rows out,
-    and `skipped` counts them. Raises `InvalidLabels` like any reading of labels.
+    `features` names numeric properties of responses (`--features columns:…`). `unit` is labeler,
+    item, or none where nobody will be charged; with the latter two no labeler_id is needed. One
+    labeler's repeated comparisons of one pair count once. `groups` says which labelers are one unit
+    (see `labelguard.groups`), `question` what all rows were asked. `skip_bad` leaves unusable rows
+    out, and `skipped` counts them. Raises `InvalidLabels` like any reading of labels.
     """
-    unit = "item" if not labelers else "labeler" if groups is None else "group"
+    unit = unit if groups is None else "group"
     reading = Reading(columns or {}, unit, features, labelled=False, question=question)
     with tempfile.TemporaryDirectory(prefix="labelguard-") as scratch:
         place = Path(scratch)
-        keys = KeyRing.create(place / "keys")  # pseudonyms for this reading only
+        keys = KeyRing.unkeyed()  # pseudonyms for this reading only
         members = read_groups(groups, keys, "") if unit == "group" else None
         options = StagingOptions(reading, "", quarantine=skip_bad, groups=members)
         staged = stage(source, place / "input", keys, options, progress)
         pairs = distinct_pairs(staged)
-        rows = _rows(staged, pairs.of_row, labelers)
+        rows = _rows(staged, pairs.of_row)
         return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)
 
 
-def _rows(staged: Staged, of_row: NDArray[np.intp], labelers: bool) -> Rows:
-    """Every labeler's distinct comparisons, in the order of the input.
-
-    Labelers are numbered by their first row, so nothing depends on this reading's pseudonyms.
-    """
-    if not labelers:
-        return Rows(of_row, np.arange(len(of_row)), len(of_row))
-    names = ["row", "unit_hi", "unit_lo"]
-    names += ["labeler_hi", "labeler_lo"] if staged.people is not None else []
-    names += ["item_hi", "item_lo", "size"] if staged.pairs_of_rankings else []
+def _rows(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
+    """Every labeler's distinct comparisons, in canonical order; units are numbered in theirs."""
     tables = [
-        table.select(names)
+        table
         for bucket in range(segments.BUCKETS)
         if (table := segments.read_bucket(staged.rows_directory, bucket)) is not None
     ]
-    table = pa.concat_tables(tables).sort_by("row")
-    row = segments.column(table, "row").astype(np.intp)
-    unit = _by_appearance(segments.blocks(table, "unit"))
-    person = unit
-    if staged.people is not None:
-        person = block128.unique(segments.blocks(table, "labeler"))[1]
-    pair = of_row[row]
+    table = pa.concat_tables(tables)
+    pair = of_row[segments.column(table, "row").astype(np.intp)]
+    units, unit = block128.unique(segments.blocks(table, "unit"))
+    if not staged.labelers:
+        return Rows(pair, unit, len(units))
+    name = "author" if "author_hi" in table.column_names else "unit"
+    person = block128.unique(segments.blocks(table, name))[1]
     first = np.sort(np.unique(person * (of_row.max() + 1) + pair, return_index=True)[1])
     ranking = size = None
     if staged.pairs_of_rankings:
         group = block128.unique(segments.blocks(table, "item"))[1]
         ranking = np.unique(person * (group.max() + 1) + group, return_inverse=True)[1][first]
         size = segments.column(table, "size").astype(np.int64)[first]
-    return Rows(pair[first], unit[first], int(unit.max()) + 1, ranking, size)
-
-
-def _by_appearance(keys: Blocks) -> NDArray[np.intp]:
-    """Numbers for distinct keys, in the order in which they first appear."""
-    distinct, code = block128.unique(keys)
-    first = np.full(len(distinct), len(code))
-    np.minimum.at(first, code, np.arange(len(code)))
-    rank = np.empty(len(distinct), np.intp)
-    rank[np.argsort(first)] = np.arange(len(distinct))
-    return rank[code]
+    return Rows(pair[first], unit[first], len(units), ranking, size)

@@ -15,7 +15,7 @@ from labelguard.card import counted
 from labelguard.errors import PolicyError
 
 Leaving = Literal["retired", "erased"]
-"""`retired`: no more labels, and the salt is gone. `erased`: raw rows are gone as well."""
+"""`retired`: no more labels, and none remembered. `erased`: raw rows are gone as well."""
 
 
 def members(connection: sa.Connection) -> tuple[Blocks, Blocks]:

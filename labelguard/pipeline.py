@@ -1,22 +1,26 @@
 """`privatize`: raw preference labels in, a labeler-level private release out, its budget accounted.
 
-The order of a release is plan → charge → run → publish, and each step can crash:
+The order of a release is plan → charge → draw → publish, and each step can crash:
 
 1. the input is staged canonically, and the release's idempotency key is computed from its public
    columns; a request that was answered before is answered again without looking at labels;
 2. rows, bounds and charges are planned from public columns;
 3. one ledger transaction charges and reserves; it yields the grant that the next steps need;
-4. labels are randomized into the PRIVATE map, which is flushed and renamed as a whole;
+4. labels are randomized into the PRIVATE map, which is flushed and renamed as a whole; the ledger
+   then marks the release as drawn, with the map's keyed digest, and the randomness, which was in
+   memory only, is forgotten;
 5. the output is written from the map and the public texts alone, flushed, renamed, committed.
 
-A crash before 4 is complete draws the same permanent coins again; after it, the map is taken as it
-is and no label is read. So there is one charge and one answer, whatever happens.
+A crash before the mark discards what was drawn, and the same command draws everything afresh:
+nothing was visible, so one charge is right. After it, the map is taken as it is and no label is
+read. So there is one charge and one answer, whatever happens, and no randomness to come back to.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -52,10 +56,10 @@ from labelguard.methods import auto
 from labelguard.options import Options
 from labelguard.planning import Plan
 from labelguard.policy import Composition, Request, Ties, Unit
+from labelguard.private_map import PrivateMap
 from labelguard.project import Project, find
 from labelguard.records import Event, ReleaseRecord
 from labelguard.release import Release, fault, read_card
-from labelguard.segments import ReleasedMap
 from labelguard.selection import Bound
 from labelguard.sources import Input, parts
 from labelguard.staging import Staged, StagingOptions, stage
@@ -114,7 +118,7 @@ def privatize(
             delta,
             columns,
             asked,
-            labelers=unit != "item",
+            unit=unit or "labeler",
             question=question,
             skip_bad=bad_rows == "quarantine",
             progress=progress,
@@ -202,7 +206,6 @@ class _Run:
         further = self.mechanism.read(self.job, staged)
         key, record = self._request(staged.public_digest + further)
         if record and record.state == "committed":
-            self.keys.forget(record.id)  # a crash may have come between
             return self._answer(record, reused=True)
         delivery.check_new(self.options.output)
         self._judge(staged)
@@ -213,20 +216,18 @@ class _Run:
         recorded = record.settings["parameters"] if record else None
         parameters = self.mechanism.prepare(self.job, staged, plan, recorded)
         event = self._event(plan, key, parameters)
-        self.keys.save()
         grant = self.ledger.charge(event, self.policy, epoch, resumed=record)
         self.ledger.start(grant, epoch)
-        self._draw(staged, plan, grant, epoch)
+        grant = self._draw(staged, plan, grant, epoch)
         rows, hashes = self._publish(staged, plan, grant)
         self._set_aside(staged, source, grant)
         self.ledger.commit(grant, epoch, rows, hashes)
-        self.keys.forget(grant.release.id)
+        shutil.rmtree(self.project.stages / grant.release.id, ignore_errors=True)
         committed = self.ledger.release(grant.release.id)
         assert committed is not None
         return self._answer(committed)
 
     def _stage(self, source: Input) -> Staged:
-        policies.check_question(self.policy, self.options.question, self.options.columns)
         ties = self.policy.ties_of(self.event)
         public = ties if ties in ("drop", "half") else ""
         reading = labels.Reading(
@@ -288,25 +289,17 @@ class _Run:
             )
 
     def _plan(self, staged: Staged, record: ReleaseRecord | None) -> Plan:
-        private_map = ReleasedMap(self.project.released)
-        for earlier in self.ledger.releases():
-            lost = private_map.fault(earlier.id) if earlier.state == "committed" else None
-            if lost:
-                raise ProjectError(f"release {earlier.id}: {lost}")
-        complete = record is not None and (self.project.released / record.id).exists()
-        labelers = self.ledger.labelers(self.event, excluding=None if complete else record)
-        people, gone = Groups(*self.ledger.members()), self.ledger.tombstones()
-        charged = self.ledger.charged()
-        self.keys.require_salts(planning.salted(self.keys, charged, people, gone))
+        drawn = record is not None and record.state == "drawn"
+        labelers = self.ledger.labelers(self.event, excluding=None if drawn else record)
         plan = planning.plan(
             staged,
             self.project,
             self.keys,
             labelers,
             again=self.options.again,
-            finished=record.id if record and complete else None,
-            excluding=settling.others(self.ledger.releases(), self.event, record),
-            bound=Bound.of(self.policy, self.event),
+            finished=record.id if record and drawn else None,
+            earlier=settling.known(self.ledger.releases(), self.event),
+            bound=Bound.of(self.policy, self.event, staged),
             workers=self.workers,
             progress=lambda share: self.progress("planning", share),
         )
@@ -347,10 +340,18 @@ class _Run:
             rows = counted(staged.fault_count + staged.label_fault_count, "bad row")
             self.notes.append(f"{rows} set aside in {directory}")
 
-    def _draw(self, staged: Staged, plan: Plan, grant: Grant, epoch: int) -> None:
-        if plan.new > grant.release.charged:
-            raise LedgerError(f"release {grant.release.id} was charged less than it would draw")
-        self.mechanism.draw(self.job, staged, plan, grant, epoch)
+    def _draw(self, staged: Staged, plan: Plan, grant: Grant, epoch: int) -> Grant:
+        """Draw what is new into the private map, and let the ledger know that it is complete."""
+        release = grant.release
+        if plan.new > release.charged:
+            raise LedgerError(f"release {release.id} was charged less than it would draw")
+        if release.state == "drawn":
+            self.mechanism.draw(self.job, staged, plan, grant, None)
+            return grant
+        private_map = PrivateMap(self.project.released, self.keys)
+        begun = private_map.begin(release.id)
+        self.mechanism.draw(self.job, staged, plan, grant, begun)
+        return self.ledger.mark_drawn(grant, epoch, private_map.complete(release.id), plan.drawn)
 
     def _publish(self, staged: Staged, plan: Plan, grant: Grant) -> tuple[int, Mapping[str, str]]:
         finished = self.mechanism.finish(self.job, staged, plan, grant)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,18 +13,17 @@ from labelguard import block128, segments
 from labelguard._files import fresh_directory
 from labelguard.block128 import Blocks
 from labelguard.card import counted
-from labelguard.groups import Groups
 from labelguard.keys import KeyRing
 from labelguard.parallel import ordered_map
+from labelguard.private_map import PrivateMap
 from labelguard.project import Project
 from labelguard.records import LabelerTable
-from labelguard.segments import ReleasedMap
-from labelguard.selection import Allowances, Bound, SelectedRows, Selection, select, unit_keys
+from labelguard.selection import Allowances, Bound, SelectedRows, Selection, select
 from labelguard.staging import Staged
 
 # The label column of a staged bucket is not among what planning may read.
-_PUBLIC = ["row", "unit_hi", "unit_lo", "labeler_hi", "labeler_lo", "item_hi", "item_lo", "pair"]
-_PUBLIC += ["group_hi", "group_lo", "content", "submitted", "record", "tie", "size"]
+_PUBLIC = ["row", "unit_hi", "unit_lo", "author_hi", "author_lo", "item_hi", "item_lo", "pair"]
+_PUBLIC += ["group_hi", "group_lo", "content", "tie", "size"]
 
 
 @dataclass(frozen=True)
@@ -64,18 +63,19 @@ def plan(
     *,
     again: bool,
     finished: str | None,
-    excluding: frozenset[str],
+    earlier: Collection[str],
     bound: Bound,
     workers: int,
     progress: Callable[[float], None],
 ) -> Plan:
     """Select rows bucket by bucket and write them to the work directory.
 
-    `finished` names the release being resumed if its private map is complete already. Releases in
-    `excluding` count as not made.
+    `finished` names the release that is being resumed, if it was drawn already; `earlier` are the
+    releases whose labels are known, it among them.
     """
     directory = fresh_directory(project.work / "selected", mode=0o700)
-    private_map = ReleasedMap(project.released)
+    private_map, row_keys = PrivateMap(project.released, keys), keys.row_keys()
+    known = [finished] if finished and again else earlier
 
     def allowances(units: Blocks) -> Allowances:
         where = block128.positions(ledger.labelers, units)
@@ -87,30 +87,17 @@ def plan(
             np.where(found, ledger.capacity[where], 0), np.where(found, ledger.used[where], 0)
         )
 
-    def units(bucket: int) -> Blocks:
-        table = segments.read_bucket(staged.rows_directory, bucket)
-        if table is None:
-            return np.zeros((0, 2), np.uint64)
-        return block128.unique(unit_keys(table, keys, anonymous=not staged.labelers))[0]
-
-    # Before the workers start, and in byte order: which worker is faster decides nothing.
-    everyone = staged.labeler_keys if staged.people is None else staged.people
-    if everyone is None:
-        everyone = np.concatenate(list(ordered_map(units, range(segments.BUCKETS), workers)))
-    keys.add_salts(block128.unique(everyone)[0])
-
     def work(bucket: int) -> Selection | None:
         table = segments.read_bucket(staged.rows_directory, bucket)
         if table is None:
             return None
         table = table.select([name for name in _PUBLIC if name in table.column_names])
-        own = finished if again else None
         selection = select(
             table,
-            keys,
-            private_map.released(bucket, own, excluding),
+            row_keys,
+            private_map.released(bucket, known),
             allowances,
-            anonymous=not staged.labelers,
+            labelers=staged.labelers,
             again=again and not finished,
             released_only=finished is not None,
             bound=bound,
@@ -147,35 +134,11 @@ def plan(
     )
 
 
-def salted(keys: KeyRing, units: Blocks, members: Groups, gone: Blocks) -> Blocks:
-    """The labelers who must have salts, shape (m, 2), where `units` (n, 2) were charged.
-
-    Each unit that is a labeler, and one of each group of `members`: one with a salt if any has,
-    because who of a group gave no label yet has none. `gone` are the labelers who left, in byte
-    order, whose salts were destroyed: nothing is asked of them, or of their groups.
-    """
-    charged = block128.unique(units)[0]
-    groups = block128.unique(members.units)[0]
-    labelers = charged[block128.positions(groups, charged) < 0]
-    there = block128.positions(charged, members.units) >= 0
-    # Of a group that somebody left, theirs may have been the only salt.
-    left = block128.positions(gone, members.labelers) >= 0
-    emptied = block128.unique(members.units[left])[0]
-    there &= block128.positions(emptied, members.units) < 0
-    candidates, group = members.labelers[there], block128.unique(members.units[there])[1]
-    salted_first = np.argsort(~keys.has_salt(candidates), kind="stable")
-    _, first = np.unique(group[salted_first], return_index=True)
-    return np.concatenate(
-        [labelers[block128.positions(gone, labelers) < 0], candidates[salted_first[first]]]
-    )
-
-
 def counts(plan: Plan) -> dict[str, int]:
     """What the ledger keeps of a plan beside the charges."""
     return {
         "labelers": len(plan.units),
         "rows_planned": plan.rows,
-        "drawn": plan.drawn,
         "duplicates": plan.duplicates,
         "dropped_by_bound": plan.over_bound,
     }

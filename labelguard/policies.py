@@ -181,7 +181,7 @@ def close(project: Project | str | Path | None = None) -> dict[str, Any]:
 
 def _at_rest(ledger: Ledger) -> int:
     """A new epoch of a ledger in which nothing is under way: no policy changes over a release."""
-    unfinished = [r.id for r in ledger.releases() if r.state == "computing"]
+    unfinished = [r.id for r in ledger.releases() if r.unfinished]
     if unfinished:
         raise PolicyError(
             f"release {unfinished[0]} is unfinished; run its command again, or give it up "
@@ -212,18 +212,6 @@ def for_request(ledger: Ledger, request: Request) -> tuple[int, Policy]:
 def life(ledger: Ledger) -> list[Chapter]:
     """The policies that were or are in force, each as far as it is charged."""
     return [record.chapter() for record in ledger.policies() if record.state != "draft"]
-
-
-def check_question(policy: Policy, question: str | None, columns: Mapping[str, str]) -> None:
-    """Refuse questions where single labels are the unit: each question would be another unit.
-
-    One label could then be released once under every name, each time at the full price.
-    """
-    if policy.unit == "item" and (question is not None or "question" in columns):
-        raise PolicyError(
-            "questions go with --unit labeler or group: where single labels are the unit, a label "
-            "under another question would be another unit with a budget of its own"
-        )
 
 
 def total(ledger: Ledger, first: Policy) -> Total:

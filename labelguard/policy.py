@@ -15,6 +15,9 @@ Priced = Literal["rr", "statistic"]
 Ties = Literal["coin", "ternary", "half", "drop", "zero"]
 Unit = Literal["labeler", "item", "group"]
 
+ITEM_BOUND = 1
+"""How many labels of a content may be randomized over its life, unless more are asked for."""
+
 
 @dataclass(frozen=True)
 class Allowance:
@@ -89,6 +92,11 @@ class Policy:
         if not events or len(set(events)) != len(events):
             raise PolicyError("a policy allows each kind of event once, and at least one")
         own = any(allowance.places is None for allowance in self.allowances)
+        if own and self.unit == "item":
+            raise PolicyError(
+                "where contents are the unit, their number of labels over their life is fixed "
+                "beforehand: --max-labels-per-labeler K, or allow rr:labels=K"
+            )
         if own and (events != ["rr"] or self.closing_points > 1):
             raise PolicyError(
                 "a joint price, or one of closing points, needs the number of labels of a "
@@ -206,8 +214,9 @@ class Request:
                 "(labelguard policy new, then labelguard policy activate)"
             )
         rr = self.mechanism == "rr"
-        places = self.max_labels_per_labeler if rr else self.releases
-        places = places if rr or places is not None else 1
+        places = self.max_labels_per_labeler if rr else self.releases or 1
+        if rr and places is None and self.unit == "item":
+            places = ITEM_BOUND
         given = {
             name: getattr(self, name)
             for name in ("composition", "ties", "tie_status_public", "unit")

@@ -45,7 +45,7 @@ class Prf:
         return _apply(self._cipher.encryptor(), state ^ block)
 
     def invert(self, blocks: Blocks) -> Blocks:
-        """Undo a one-block function (used to unwrap salts)."""
+        """Undo a one-block function (pseudonyms are undone so)."""
         if self._length != 1:
             raise ValueError("only a one-block function can be inverted")
         return _apply(self._cipher.decryptor(), blocks)

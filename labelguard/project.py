@@ -87,6 +87,11 @@ class Project:
         return self.state / "released"
 
     @property
+    def stages(self) -> Path:
+        """Finished stages of PROPS releases that are under way; released labels only."""
+        return self.state / "props"
+
+    @property
     def work(self) -> Path:
         """Scratch space of the running job; emptied when a job starts and when it ends."""
         return self.state / "work"

@@ -1,7 +1,7 @@
 """Pseudonyms: how the ledger names labelers, and how these names are changed.
 
-Inside the project a labeler goes by a key that never changes, a keyed hash of their id: salts,
-buckets and coins hang on it. The ledger, what is printed and what is exported show a pseudonym: the
+Inside the project a labeler goes by a key that never changes, a keyed hash of their id: row keys
+and buckets hang on it. The ledger, what is printed and what is exported show a pseudonym: the
 key itself at first, and after a rotation the key enciphered with AES under a fresh secret, so that
 lists of pseudonyms from before can no longer be matched by name. (What each of them spent stays,
 and can tell them apart.)

@@ -196,7 +196,7 @@ def _card(
             "rows": rows,
             "labelers": len(plan.units),
             "charged": grant.release.charged,
-            "released_before": plan.rows - plan.public_ties - grant.release.settings["drawn"],
+            "released_before": plan.rows - plan.public_ties - (grant.release.drawn or 0),
             "public_ties": plan.public_ties,
             "further_pairs": further_pairs,
             "released_ties_dropped": plan.rows + further_pairs - rows,

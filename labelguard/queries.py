@@ -72,6 +72,7 @@ def _pair_query(layout: Layout, content: Shape) -> str:
                 {canonical.encoded("prompt", content)} AS ep,
                 {canonical.encoded(a, content)} AS ea,
                 {canonical.encoded(b, content)} AS eb,
+                {_sides(layout, content, a, b)}
                 ({label})::UTINYINT AS given
             FROM named)
         SELECT
@@ -123,6 +124,7 @@ def _ranking_query(layout: Layout, content: Shape) -> str:
                 {canonical.encoded("prompt", content)} AS ep,
                 list_transform(responses,
                     lambda r: coalesce({canonical.encoded("r", content)}, '')) AS es,
+                {_sides(layout, content)}
                 len(responses) AS k
             FROM named),
         ordered AS (
@@ -163,9 +165,23 @@ def _asked(digest: str, layout: Layout) -> str:
     return canonical.question_digest("question", digest) if layout.asked else digest
 
 
+def _sides(layout: Layout, content: Shape, *sides: str) -> str:
+    """SELECT list of the words of prompt and response of every side, where contents are units."""
+    if not layout.content_units:
+        return ""
+    prompt = canonical.plain_text("prompt", content)
+    if sides:
+        words = (f"concat({prompt}, {canonical.plain_text(side, content)})" for side in sides)
+        return f"[{', '.join(words)}] AS sides, "
+    said = canonical.plain_text("r", content)
+    return f"list_transform(responses, lambda r: concat({prompt}, {said})) AS sides, "
+
+
 def _common_columns(layout: Layout) -> str:
     """SELECT list of the identifying columns that all layouts share."""
     pieces, kinds = [], layout.types
+    if layout.content_units:
+        pieces.append("sides")
     if "labeler_id" in kinds:
         pieces.append("labeler_id AS labeler")
     if "item_id" in kinds:

@@ -15,7 +15,11 @@ from labelguard.policy import Priced
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """One release as the ledger knows it; `event` is the kind of places it takes."""
+    """One release as the ledger knows it; `event` is the kind of places it takes.
+
+    `map` is the keyed digest of its private map, and `drawn` how many labels that holds, from the
+    moment on when the map is complete.
+    """
 
     id: str
     number: int
@@ -28,7 +32,13 @@ class ReleaseRecord:
     charged: int
     rows: int | None
     files: Mapping[str, str]
-    seal: str | None = None
+    map: str | None = None
+    drawn: int | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it read labels, or may have, and was neither committed nor given up."""
+        return self.state in ("computing", "drawn")
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,9 @@ def _facts(value: Mapping[str, Any], done: bool) -> Iterator[tuple[str, str]]:
     yield "is" if done else "will be", _state(value)
     if not value["known"]:
         yield "", "nothing of theirs was found; labels that come later are refused"
-    if value["salt"]:
-        yield "salt", "destroyed" if done else "destroyed: nobody can undo their randomized labels"
+    if value["rows_remembered"]:
+        rows = counted(value["rows_remembered"], "row")
+        yield "private maps", f"{rows} of theirs {'forgotten' if done else 'to be forgotten'}"
     erased = value["kind"] == "erased"
     if value["rows_set_aside"]:
         rows = counted(value["rows_set_aside"], "row")

@@ -75,13 +75,6 @@ def restored(value: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _steps(value: Mapping[str, Any]) -> Iterable[str]:
-    lost = value["labelers_without_salt"]
-    if lost:
-        yield (
-            f"{counted(lost, 'labeler')} charged before {'has' if lost == 1 else 'have'} no salt "
-            "in these keys, and nothing is released without: restore again with newer keys, or "
-            "retire those who had left (labelguard labeler retire)."
-        )
     if not value["complete"]:
         yield (
             "Put a new policy into force (labelguard policy new, labelguard policy activate): "

@@ -7,11 +7,10 @@ point, and what follows is paid on top. Policies that were put into force after 
 in it; their prices must be given (`lost`), or it must be said that there were none. Only an anchor
 that equals the backup's head shows that nothing followed; then the project is whole.
 
-Charges add up so only if randomness is fresh. Every restore begins a lineage, so that labels which
-the lost project drew and this one does not know get coins of their own (`labelguard.lineage`);
-unfinished releases are abandoned and all nonces destroyed, because they may have been finished
-after the backup. Labels that the backup knows keep their values. Keys are never made: a labeler who
-was charged and has no salt in an older copy of the keys stops the project, as ever.
+Labels that the backup knows keep their values. Labels that were drawn after it are not known here,
+and are drawn afresh if they come again, as events of their own under policies of their own: no
+randomness is kept anywhere, so the two answers are independent. Unfinished releases are abandoned,
+because they may have been finished after the backup. Keys are never made.
 
 All is prepared beside the place, then put into it: the ledger's tables (if they live elsewhere),
 the keys and their witness, and last, by one rename, the project. After a crash, run it again.
@@ -35,10 +34,7 @@ import sqlalchemy as sa
 from labelguard import (
     archive,
     backup,
-    block128,
     database,
-    lineage,
-    planning,
     policybook,
     sealing,
     statements,
@@ -54,7 +50,6 @@ from labelguard.errors import (
     ProjectBusy,
     ProjectError,
 )
-from labelguard.groups import Groups
 from labelguard.keys import KEY_FILES, KeyRing
 from labelguard.ledger import Ledger
 from labelguard.policy import Policy
@@ -199,7 +194,6 @@ def _prepare(
         whole = _whole(connection, head, since, seen)
     ledger = _named_as_now(ledger, partial, ring)
     result = _settle(ledger, whole, since.lost or ())
-    ring.destroy_salts(ledger.tombstones())  # an older copy of the keys may hold them still
     for release in result["abandoned"]:
         shutil.rmtree(partial / "releases" / release, ignore_errors=True)
     number, digest = ledger.head()
@@ -211,7 +205,6 @@ def _prepare(
         "backup_anchor": str(head),
         "anchor": str(Anchor(number, digest)),
         "keys": origin,
-        "labelers_without_salt": _without_salts(ledger, ring),
     }
 
 
@@ -293,22 +286,21 @@ def _whole(
 
 
 def _settle(ledger: Ledger, whole: bool, lost: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Close what may have been charged, give up what cannot be resumed, begin a lineage."""
+    """Close what may have been charged, and give up what cannot be resumed."""
     epoch = ledger.begin_job()
     known = ledger.policies()
-    ends = ("computing",) if whole else ("reserved", "computing")
+    ends = statements.UNFINISHED if whole else ("reserved", *statements.UNFINISHED)
     given_up = [(r.id, r.state) for r in ledger.releases() if r.state in ends]
     closed = [record.name for record in known if record.state == "active" and not whole]
     with ledger.transaction(epoch) as connection:
         for release, before in given_up:
-            statements.set_state(connection, release, before, {"state": "abandoned", "seal": None})
+            statements.set_state(connection, release, before, {"state": "abandoned"})
             statements.append(connection, "abandoned", {"release": release})
         active = policybook.in_force(connection)
         if active and not whole:
             policybook.close(connection, active, None)
         names = [_add_lost(connection, known, *price).name for price in lost]
-        body = {"complete": whole, "lineage": lineage.begin()}
-        statements.append(connection, "restored", body)
+        statements.append(connection, "restored", {"complete": whole})
     return {
         "complete": whole,
         "closed": closed,
@@ -334,13 +326,6 @@ def _add_lost(
     return policybook.add(connection, name, lost, "closed")
 
 
-def _without_salts(ledger: Ledger, ring: KeyRing) -> int:
-    """How many labelers were charged and have no salt; a project with any refuses to release."""
-    people = Groups(*ledger.members())
-    wanted = planning.salted(ring, ledger.charged(), people, ledger.tombstones())
-    return int((~ring.has_salt(block128.unique(wanted)[0])).sum())
-
-
 def _place(partial: Path, state: Path) -> None:
     """Put what is ready into its places, the project last; may be repeated."""
     [head] = Witness([partial / witness.FILE]).seen()
@@ -354,7 +339,6 @@ def _place(partial: Path, state: Path) -> None:
             KeyRing.install(own, KeyRing(copied).secrets())
         shutil.rmtree(copied, ignore_errors=True)
         copied = own
-    KeyRing(copied).forget_all()
     Witness([copied / witness.FILE]).replace(*head)
     (partial / archive.KEYS).unlink(missing_ok=True)
     publish_directory(partial, state)

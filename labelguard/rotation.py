@@ -1,7 +1,7 @@
 """`project rotate-pseudonyms`: the same labelers under new names, which only the keys connect.
 
-All pseudonyms in the ledger change in one transaction. Coins, salts, buckets and the private maps
-hang on labelers' keys, which do not change: releases are what they would have been. The secret of
+All pseudonyms in the ledger change in one transaction. Row keys, buckets and the private maps hang
+on labelers' keys, which do not change: releases are what they would have been. The secret of
 the new names is written beside the old one first, and takes its place when the ledger has them; a
 crash between is completed by whoever opens the ledger next, which knows the secret's fingerprint.
 Entries that the journal has already stay as they were: a `retired` or `erased` one names its

@@ -40,7 +40,7 @@ def score(
             f"found {provider.identity()}"
         )
     features = column_features(head.features)
-    pairs = read_pairs(source, columns=columns, features=features, labelers=False)
+    pairs = read_pairs(source, columns=columns, features=features, unit="none")
     probability = head.probability(provider(pairs.table))
     first = probability >= 0.5
     sides = pa.concat_arrays([*pairs.table["first"].chunks, *pairs.table["second"].chunks])

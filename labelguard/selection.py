@@ -1,8 +1,8 @@
-"""Which labels a release may touch, decided for one bucket of labelers from public columns only.
+"""Which labels a release may touch, decided for one bucket of units from public columns only.
 
-Every labeler has k places. Labels that were released before keep their place and value and cost
-nothing; new labels take the free places in the order of a keyed hash of the item, never by label
-or arrival. A ranking is kept or dropped whole. The label column is not read here.
+Every unit has k places. Labels that were released before keep their place and value and cost
+nothing; new labels take the free places in the order of a keyed hash of labeler and item, never by
+label or arrival. A ranking is kept or dropped whole. The label column is not read here.
 """
 
 from __future__ import annotations
@@ -17,50 +17,54 @@ from numpy.typing import NDArray
 
 from labelguard import block128, segments
 from labelguard.block128 import Blocks
-from labelguard.keys import KeyRing
 from labelguard.labels import LABEL_TIE
-from labelguard.mechanisms.coins import Coins
 from labelguard.policy import Policy, Priced
-from labelguard.segments import ReleasedLabels
+from labelguard.private_map import ReleasedLabels
+from labelguard.row_keys import RowKeys
+from labelguard.staging import Staged
 
 SMALLEST_BOUND = 8
-"""Smallest k of a labeler whose bound is rounded; single labels (`--unit item`) start at 1."""
+"""Smallest k of a labeler whose bound is rounded."""
 
 
-def rounded_bound(counts: NDArray[np.int64], smallest: int) -> NDArray[np.int64]:
+def rounded_bound(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Counts rounded up to 8, 16, 32, …, so that prices do not single a labeler out."""
     # 2^e for the smallest e with count <= 2^e; exact, unlike a logarithm.
-    exponents = np.frexp((np.maximum(counts, smallest) - 1).astype(np.float64))[1]
+    exponents = np.frexp((np.maximum(counts, SMALLEST_BOUND) - 1).astype(np.float64))[1]
     return np.left_shift(1, exponents.astype(np.int64))
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How many places labelers who are new get, and what takes one.
+    """How many places units who are new get, and what takes one.
 
-    `places` for everybody, or None: their labels rounded up to a power of two from `smallest`.
-    `per_label`: every label takes a place; else a release takes one for all labels of a labeler.
+    `places` for everybody, or None: a labeler's labels rounded up to 8, 16, 32, …; `per_label`:
+    every label takes a place, else a release takes one for all labels of a unit. `contents` as
+    units are never exhausted: what is beyond their places is left out. `once`: a content that was
+    released takes no further labels, because nothing tells these from those released.
     """
 
     places: int | None
-    smallest: int = SMALLEST_BOUND
     per_label: bool = True
+    contents: bool = False
+    once: bool = False
 
     @classmethod
-    def of(cls, policy: Policy, event: Priced) -> Bound:
-        """The bound that a policy sets for one kind of event."""
-        places = policy.allowance(event).places
-        if event == "statistic":
-            return cls(places, per_label=False)
-        # Counts single a labeler out, but not one of many equal items.
-        return cls(places, 1 if policy.unit == "item" else SMALLEST_BOUND)
+    def of(cls, policy: Policy, event: Priced, staged: Staged) -> Bound:
+        """The bound that a policy sets for one kind of event, for the rows of an input."""
+        return cls(
+            policy.allowance(event).places,
+            per_label=event != "statistic",
+            contents=policy.unit == "item",
+            once=not (staged.labelers or staged.recorded),
+        )
 
 
 @dataclass(frozen=True)
 class Allowances:
-    """What the ledger says of the labelers of a bucket, in the order of `units`.
+    """What the ledger says of the units of a bucket, in the order of `units`.
 
-    `capacity` is k, or 0 for a labeler the ledger has not met; `used` counts issued coins.
+    `capacity` is k, or 0 for a unit the ledger has not met; `used` counts issued coins.
     """
 
     capacity: NDArray[np.int64]
@@ -69,15 +73,16 @@ class Allowances:
 
 @dataclass(frozen=True)
 class SelectedRows:
-    """The labels of one bucket that go into a release; every column has shape (n,), `key` (n, 2).
+    """The labels of one bucket that go into a release; columns are (n,), `key` and `author` (n, 2).
 
-    `index` is the place in the staged bucket, `unit` that of the labeler in `Selection.units`;
-    `new` labels have to be drawn as `version` at the price of their labeler; the others keep their
-    `value` and the `threshold` it was drawn with. `content` tells contents of a given id apart.
+    `index` is the place in the staged bucket, `unit` that of the unit in `Selection.units`; `new`
+    labels have to be drawn as `version` at the price of their unit; the others keep their `value`
+    and the `threshold` it was drawn with. `content` tells contents of a given id apart.
     """
 
     index: NDArray[np.intp]
     unit: NDArray[np.intp]
+    author: Blocks
     key: Blocks
     new: NDArray[np.bool_]
     version: NDArray[np.uint32]
@@ -91,18 +96,23 @@ class SelectedRows:
 
     def to_arrow(self) -> pa.Table:
         """As a table; `from_arrow` is the inverse."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "key"}
-        return pa.table(
-            columns
-            | {"new": self.new.view(np.uint8), "key_hi": self.key[:, 0], "key_lo": self.key[:, 1]}
-        )
+        columns = {name: getattr(self, name) for name in _NUMBERS}
+        for name in _BLOCKS:
+            values = getattr(self, name)
+            columns |= {f"{name}_hi": values[:, 0], f"{name}_lo": values[:, 1]}
+        return pa.table(columns | {"new": self.new.view(np.uint8)})
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> SelectedRows:
         """From `to_arrow`."""
-        columns = {f.name: segments.column(table, f.name) for f in fields(cls) if f.name != "key"}
+        columns = {name: segments.column(table, name) for name in _NUMBERS}
         columns["new"] = columns["new"].astype(bool)
-        return cls(**columns, key=segments.blocks(table, "key"))  # type: ignore[arg-type]
+        found = columns | {name: segments.blocks(table, name) for name in _BLOCKS}
+        return cls(**found)  # type: ignore[arg-type]
+
+
+_BLOCKS = ("author", "key")
+_NUMBERS = tuple(field.name for field in fields(SelectedRows) if field.name not in _BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -129,79 +139,61 @@ class Selection:
         return int(self.rows.new.sum())
 
 
-def unit_keys(table: pa.Table, keys: KeyRing, *, anonymous: bool) -> Blocks:
-    """The labeler of every staged row, shape (n, 2).
+def authors(table: pa.Table, *, labelers: bool) -> Blocks:
+    """Who gave the label of every staged row, shape (n, 2), as far as it is known.
 
-    `anonymous`: without labelers the n-th label of an item is that of an n-th person.
+    The labeler; without `labelers` the record, if records have ids; else the row's number among the
+    labels of its pair, in canonical order.
     """
-    units = segments.blocks(table, "unit")
-    if not anonymous:
-        return units
-    items = segments.blocks(table, "item")
-    frame = pl.DataFrame({"hi": items[:, 0], "lo": items[:, 1]})
-    if "pair" in table.column_names:
-        frame = frame.with_columns(pair=pl.Series(segments.column(table, "pair")))
-    nth = frame.select(pl.int_range(pl.len(), dtype=pl.UInt64).over(frame.columns)).to_series()
-    occurrences = np.stack([np.zeros(len(nth), np.uint64), nth.to_numpy()], axis=1)
-    return keys.unit_keys(units, items, occurrences)
-
-
-def of_coins(
-    table: pa.Table, units: Blocks, unit: NDArray[np.intp], index: NDArray[np.intp] | None = None
-) -> tuple[Blocks, NDArray[np.intp]]:
-    """Whose salts the coins come from, (m, 2), and for every row the place of its labeler in them.
-
-    These are the units, unless units are groups: then the labelers, each by their own pseudonym,
-    so that a label's coin does not depend on who belongs together. `index` are the rows of the
-    staged bucket that `unit` is of; None: all.
-    """
-    if "labeler_hi" not in table.column_names:
-        return units, unit
-    labelers = segments.blocks(table, "labeler")
-    return block128.unique(labelers if index is None else labelers[index])
+    if "author_hi" in table.column_names:
+        return segments.blocks(table, "author")
+    if labelers:
+        return segments.blocks(table, "unit")
+    names = [n for n in ("item_hi", "item_lo", "pair") if n in table.column_names]
+    frame = pl.DataFrame(table.select(names))
+    number = frame.select(pl.int_range(pl.len(), dtype=pl.UInt64).over(names)).to_series()
+    return np.stack([np.zeros(len(number), np.uint64), number.to_numpy()], axis=1)
 
 
 def select(
     table: pa.Table,
-    keys: KeyRing,
+    keys: RowKeys,
     released: ReleasedLabels,
     allowances: Callable[[Blocks], Allowances],
     *,
-    anonymous: bool,
+    labelers: bool,
     again: bool,
     released_only: bool,
     bound: Bound,
 ) -> Selection:
     """Select one bucket's labels.
 
-    `table` is a staged bucket whose labelers (see `of_coins`) all have salts, `released` the
-    private map of it, `allowances` looks units up. `again`: the latest submission of every label
-    is drawn anew as its next version. `released_only`: take no label but those in `released` (a
-    release whose map is complete is being finished).
+    `table` is a staged bucket, `released` the private map of it, `allowances` looks units up.
+    `labelers`: rows say whose they are. `again`: every label is drawn anew as its next version.
+    `released_only`: take no label but those in `released` (a release that was drawn is being
+    finished).
     """
-    units, unit = block128.unique(unit_keys(table, keys, anonymous=anonymous))
-    people, person = of_coins(table, units, unit)
-    coins = Coins(keys.coin_prf(), keys.salts(people))
-    items = segments.blocks(table, "item")
-    pair = _optional(table, "pair", len(unit)).astype(np.uint16)
-    row_keys = coins.row_keys(coins.identify(person, items), pair)
-    index = _submissions(table, row_keys, last=again)
-    duplicates = len(unit) - len(index)
-    unit, person, row_keys = unit[index], person[index], row_keys[index]
+    author, items = authors(table, labelers=labelers), segments.blocks(table, "item")
+    pair = _optional(table, "pair", len(items)).astype(np.uint16)
+    row_keys = keys.keys(keys.identify(author, items), pair)
+    index = _latest(row_keys)
+    units, unit = block128.unique(segments.blocks(table, "unit")[index])
+    author, items, row_keys = author[index], items[index], row_keys[index]
     public_tie = _optional(table, "tie", table.num_rows)[index] == np.uint8(1)
 
     place = block128.positions(released.keys, row_keys)
     issued = place >= 0
-    new = ~public_tie & (~issued | again)
     ledger = allowances(units)
+    new = ~public_tie & (~issued | again) & (not released_only)
+    keep = issued | public_tie if released_only else np.ones(len(unit), dtype=bool)
+    if bound.once and not again:
+        closed = (ledger.used > 0)[unit] & ~issued & ~public_tie
+        keep &= ~closed
+        new &= ~closed
     labels = np.bincount(unit[~public_tie], minlength=len(units))
-    fresh = (
-        np.full(len(units), bound.places) if bound.places else rounded_bound(labels, bound.smallest)
-    )
+    fresh = np.full(len(units), bound.places) if bound.places else rounded_bound(labels)
     capacity = np.where(ledger.capacity > 0, ledger.capacity, fresh).astype(np.int64)
 
-    keep = issued | public_tie if released_only else np.ones(len(unit), dtype=bool)
-    new &= not released_only
     free = capacity - ledger.used
     wanted = np.bincount(unit[new], minlength=len(units))
     if not bound.per_label:
@@ -210,13 +202,10 @@ def select(
     if len(over) and not bound.per_label:
         keep[over] = False
     elif len(over):
-        grouping = segments.blocks(table, "group") if "group_hi" in table.column_names else items
-        rankings = grouping[index[over]]
-        order = coins.order(coins.identify(person[over], rankings))
-        distinct, ranking = block128.unique(rankings)
-        # Two members of a group who rank the same responses give two rankings.
-        ranking += person[over] * len(distinct)
-        keep[over] = bounded(unit[over], ranking, order, free)
+        ranked = "group_hi" in table.column_names
+        grouping = segments.blocks(table, "group")[index] if ranked else items
+        order = keys.order(keys.identify(author[over], grouping[over]))
+        keep[over] = bounded(unit[over], _rankings(author[over], grouping[over]), order, free)
 
     def known_or(default: int, values: NDArray[np.generic]) -> NDArray[np.generic]:
         if not len(values):
@@ -228,6 +217,7 @@ def select(
     rows = SelectedRows(
         index=index,
         unit=unit,
+        author=author if labelers else np.zeros_like(author),
         key=row_keys,
         new=new,
         version=(known_or(-1, released.version.astype(np.int64)) + new).clip(0).astype(np.uint32)
@@ -240,14 +230,15 @@ def select(
     charged = np.bincount(rows.unit[rows.new], minlength=len(units)).astype(np.int64)
     if not bound.per_label:
         charged = np.minimum(charged, 1)
+    # A new labeler meets their bound; only who was charged before can be exhausted.
+    exhaustible = (ledger.capacity > 0) & (not bound.contents)
     return Selection(
         rows=rows,
         units=units,
         capacity=capacity,
         charged=charged,
-        # A new labeler meets their bound; only who was charged before can be exhausted.
-        short=np.where(ledger.capacity > 0, wanted - charged, 0),
-        duplicates=duplicates,
+        short=np.where(exhaustible, wanted - charged, 0),
+        duplicates=table.num_rows - len(index),
         over_bound=int((~keep).sum()),
         public_ties=int(public_tie.sum()),
         changed_items=int(changed.sum()),
@@ -259,21 +250,20 @@ def _optional(table: pa.Table, name: str, rows: int) -> NDArray[np.generic]:
     return segments.column(table, name) if name in table.column_names else np.zeros(rows, np.uint8)
 
 
-def _submissions(table: pa.Table, row_keys: Blocks, *, last: bool) -> NDArray[np.intp]:
-    """The first (or last) submission of every (labeler, item, pair), as ascending row indices.
+def _latest(row_keys: Blocks) -> NDArray[np.intp]:
+    """The latest submission of every label, as ascending indices of canonically sorted rows.
 
-    Submissions are ordered by time, then by keyed hash of the record id, then by place.
+    Equal row keys stand together there, in the order of their times.
     """
-    distinct, same = block128.unique(row_keys)
-    index = np.arange(len(row_keys))
-    if len(distinct) == len(row_keys):
-        return index
-    times = [segments.column(table, n) for n in ("record", "submitted") if n in table.column_names]
-    ordered = np.lexsort([index, *times, same])
-    if last:
-        ordered = ordered[::-1]
-    _, first = np.unique(same[ordered], return_index=True)
-    return np.sort(ordered[first])
+    last = np.ones(len(row_keys), dtype=bool)
+    last[:-1] = (row_keys[1:] != row_keys[:-1]).any(axis=1)
+    return np.flatnonzero(last)
+
+
+def _rankings(authors: Blocks, groups: Blocks) -> NDArray[np.intp]:
+    """Numbers for what is kept or dropped whole: the items or rankings of each author."""
+    distinct, ranking = block128.unique(groups)
+    return ranking + block128.unique(authors)[1] * len(distinct)
 
 
 def bounded(

@@ -9,6 +9,7 @@ from labelguard.errors import LedgerError
 from labelguard.keys import KeyRing
 from labelguard.ledger import Ledger
 from labelguard.policy import Priced
+from labelguard.private_map import PrivateMap
 from labelguard.project import Project
 from labelguard.records import ReleaseRecord
 
@@ -19,7 +20,8 @@ def settle(
     """Give back what crashed jobs reserved and never used; notes on this and on what they began.
 
     `keep` is the release that is about to be resumed, if any. Raises `LedgerError` if releases on
-    disk are unknown to the ledger: it is an older copy.
+    disk are unknown to the ledger: it is an older copy; `ProjectError` if a private map is not the
+    one that was drawn.
     """
     notes = [
         f"release {release_id} never drew a coin; its charge was given back"
@@ -33,40 +35,41 @@ def settle(
             "copy and would forget what was spent; put the newest copy back"
         )
     tidy(project, keys, releases)
+    PrivateMap(project.released, keys).check({r.id: r.map for r in releases if r.map})
     return notes + [
         f"release {record.id} is unfinished and stays charged; run its command again to finish it, "
         f"or give it up: labelguard release abandon {record.id}"
         for record in releases
-        if record.state == "computing" and record.id != keep
+        if record.unfinished and record.id != keep
     ]
 
 
 def tidy(project: Project, keys: KeyRing, releases: Iterable[ReleaseRecord]) -> None:
-    """Remove what ended releases need no more: their nonces and, of abandoned ones, their files.
+    """Remove what counts for nothing: maps that the ledger does not know to be drawn (nothing of
+    them was visible), stages of ended releases, and the files of abandoned ones.
 
     A crash may have come before whoever should have done it.
     """
+    private_map = PrivateMap(project.released, keys)
     for record in releases:
-        if record.state != "computing":
-            keys.forget(record.id)
+        if not record.map:
+            private_map.discard(record.id)
+        if not record.unfinished:
+            shutil.rmtree(project.stages / record.id, ignore_errors=True)
         if record.state == "abandoned":
             shutil.rmtree(project.releases / record.id, ignore_errors=True)
 
 
-def others(
-    releases: Iterable[ReleaseRecord], event: Priced, resumed: ReleaseRecord | None
-) -> frozenset[str]:
-    """Releases whose labels are new to a release of this kind of event.
+def known(releases: Iterable[ReleaseRecord], event: Priced) -> list[str]:
+    """Releases whose labels were released before, for a release of this kind of event.
 
-    Coins and statistics do not know each other's labels. A statistic's labels are those it was
-    sealed with: a resumed one must not know what was made since, nor what was given up. Coins are
-    permanent and need no such care.
+    Coins and statistics do not know each other's labels. What an abandoned release drew keeps its
+    values, wholly; what it summed is in no sum.
     """
-    statistic = event == "statistic"
-    return frozenset(
-        other.id
-        for other in releases
-        if other.event != event
-        or (statistic and other.state == "abandoned")
-        or (statistic and resumed and other.number > resumed.number)
-    )
+    return [
+        record.id
+        for record in releases
+        if record.map
+        and record.event == event
+        and not (event == "statistic" and record.state == "abandoned")
+    ]

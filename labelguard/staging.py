@@ -4,21 +4,33 @@ Two views come out of the single pass. `rows/` holds what decides about labels (
 label), split by labeler; `texts/` holds the public content, split by item. Everything but the
 label column of `rows/` is public. Whether a label is valid is written down, not judged: the
 judgement comes later, after a repeated command was recognised without looking at labels.
+
+The order of an input may tell labels (an export sorted by them), so it is forgotten here: staged
+rows are sorted by what is public of them, and the digest of an input is that of a set of rows.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelguard import block128, labels, queries, scan, segments, sources
+from labelguard import (
+    block128,
+    content_units,
+    labels,
+    ordering,
+    queries,
+    scan,
+    segments,
+    sources,
+)
 from labelguard.block128 import Blocks
 from labelguard.errors import InvalidLabels
 from labelguard.groups import Groups
@@ -59,12 +71,6 @@ class Staged:
     label_faults: list[Fault] = field(default_factory=list)
     label_fault_count: int = 0
     public_digest: bytes = b""
-    labeler_keys: Blocks | None = None
-    """The pseudonyms of all units that may be charged, labelers or groups of them, (n, 2); None
-    where single labels are the unit.
-    """
-    people: Blocks | None = None
-    """With groups: the pseudonyms of all labelers, (m, 2), whose coins are drawn."""
     content_type: pa.DataType = field(default_factory=pa.string)
     layouts: set[str] = field(default_factory=set)
     pairs_of_rankings: bool = False
@@ -81,7 +87,7 @@ class Staged:
 
     @property
     def rows_directory(self) -> Path:
-        """PRIVATE: rows by labeler, with labels."""
+        """PRIVATE: rows by unit, with labels, in canonical order (see `labelguard.ordering`)."""
         return self.directory / "rows"
 
     @property
@@ -136,13 +142,13 @@ def stage(
     at the first row whose public columns are at fault.
     """
     staged = Staged(directory)
-    stager = _Stager(staged, keys, options)
     parts = sources.parts(source)
     with (
         BucketWriter(staged.rows_directory) as rows,
         BucketWriter(staged.texts_directory) as texts,
         scan.connect(directory / "spill") as connection,
     ):
+        stager = _Stager(staged, keys, options, connection)
         # Every part is looked at before any is read: a wrong column in the last file shows at
         # once, and chats whose members differ from file to file get one type.
         layouts = [scan.look(part, connection, options.reading) for part in parts]
@@ -159,25 +165,28 @@ def stage(
     if not staged.rows_read:
         raise InvalidLabels(f"{parts[0].name}: no rows in the input")
     staged.public_digest = stager.public_digest()
-    if options.reading.unit != "item":
-        staged.labeler_keys = stager.labeler_keys
-    if options.groups is not None:
-        staged.people = stager.labeler_keys
-        staged.labeler_keys = block128.unique(options.groups.unit_of(staged.people))[0]
+    ordering.sort_buckets(staged.rows_directory)
     return staged
 
 
 class _Stager:
     """Turns canonical batches into bucketed rows and texts."""
 
-    def __init__(self, staged: Staged, keys: KeyRing, options: StagingOptions) -> None:
+    def __init__(
+        self,
+        staged: Staged,
+        keys: KeyRing,
+        options: StagingOptions,
+        connection: duckdb.DuckDBPyConnection,
+    ) -> None:
         self.staged = staged
         self.options = options
-        self._digests: dict[str, hashlib._Hash] = {}
+        self._digest = np.zeros(2, np.uint64)
         self._keys = keys
+        self._connection = connection
         self._leavers = Leavers(keys, options.namespace, options.refused)
         self._labelers: dict[str, int] = {}
-        self.labeler_keys = np.zeros((0, 2), np.uint64)
+        self._labeler_keys = np.zeros((0, 2), np.uint64)
         self._part_rows = 0
 
     def begin(self, name: str, layout: Layout) -> None:
@@ -214,40 +223,38 @@ class _Stager:
         content = _digests(batch, "content")
         items = _digests(batch, "given_id") if self.staged.given_ids else content
         labelers = self._labeler_blocks(batch)
-        units = self._units(labelers, items)
+        units = self._units(labelers, batch)
         first = self.staged.rows
         numbers = np.arange(first, first + batch.num_rows, dtype=np.uint64)
         self.staged.rows += batch.num_rows
 
-        columns: dict[str, NDArray[np.generic]] = {"row": numbers}
-        columns |= _halves("unit", units) | _halves("item", items)
-        if self.options.groups is not None:  # coins are the labeler's, places the group's
-            columns |= _halves("labeler", labelers)
+        columns = _halves("unit", units) | _halves("item", items)
+        columns |= self._authors(labelers, batch)
         for name in ("pair", "size"):  # of rankings
             if name in batch.schema.names:
                 columns[name] = batch[name].to_numpy()
         if self.staged.rankings:
             grouping = "ranking" if "ranking" in batch.schema.names else None
             columns |= _halves("group", _digests(batch, grouping) if grouping else items)
-        if self.staged.given_ids:
-            columns["content"] = np.ascontiguousarray(content[:, 0])
         if self.staged.timed:
-            time = pc.fill_null(batch["submitted"], pa.scalar(np.iinfo(np.int64).max, pa.int64()))
+            time = pc.fill_null(batch["submitted"], pa.scalar(np.iinfo(np.int64).min, pa.int64()))
             columns["submitted"] = time.to_numpy()
-        if self.staged.recorded:
-            records = _digests(batch, "record")
-            empty = np.zeros_like(records)
-            columns["record"] = self._keys.unit_keys(records, empty, empty)[:, 0]
         label = batch["label"].to_numpy()
         if self.options.public_ties:
             columns["tie"] = (label == labels.LABEL_TIE).astype(np.uint8)
         features = {n: batch[n] for n in batch.schema.names if n.startswith("feature_")}
-        self._record(
-            columns
-            | (_halves("content", content) if self.staged.given_ids else {})
-            | {name: values.to_numpy() for name, values in features.items()}
-        )
-        columns["label"] = label
+        attached = {name: values.to_numpy() for name, values in features.items()}
+        if self.staged.given_ids:
+            attached |= _halves("content", content)
+        if self.staged.recorded:
+            attached |= _records(batch)
+        digests = self._keys.digests(columns | attached)
+        self._digest += digests.sum(axis=0, dtype=np.uint64)
+        if attached:  # rows may be equal but for these
+            columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
+        if self.staged.given_ids:
+            columns["content"] = np.ascontiguousarray(content[:, 0])
+        columns |= {"row": numbers, "label": label}
         rows.append(pa.table(columns), segments.bucket_of(units))
 
         public = {"row": numbers} | _halves("item", items)
@@ -265,17 +272,13 @@ class _Stager:
         self.staged.content_type = table.schema.field("prompt").type
         texts.append(table, segments.bucket_of(items))
 
-    def _record(self, public: dict[str, NDArray[np.generic]]) -> None:
-        """Digest each column on its own, so that batch boundaries do not matter."""
-        for key, value in public.items():
-            if key != "row":  # a running number
-                digest = self._digests.setdefault(key, hashlib.sha256())
-                digest.update(np.ascontiguousarray(value).data)
-
     def public_digest(self) -> bytes:
-        """SHA-256 over the names and digests of all public columns."""
-        pieces = [key.encode() + self._digests[key].digest() for key in sorted(self._digests)]
-        return hashlib.sha256(b"".join(pieces)).digest()
+        """A keyed digest of the multiset of rows, all their public columns: no order enters it.
+
+        The sum of pseudorandom numbers, one a row (MSet-Add-Hash of Clarke et al. 2003).
+        """
+        count = np.array([self.staged.rows], np.uint64)
+        return np.concatenate([count, self._digest]).astype(">u8").tobytes()
 
     def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Drop identical sides and (if asked) public ties; judge faults; keep the rest."""
@@ -340,17 +343,28 @@ class _Stager:
             for labeler in new:
                 self._labelers[labeler] = len(self._labelers)
             fresh = self._keys.labeler_keys(self.options.namespace, new)
-            self.labeler_keys = np.concatenate([self.labeler_keys, fresh])
+            self._labeler_keys = np.concatenate([self._labeler_keys, fresh])
         codes = np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
-        keys: Blocks = self.labeler_keys[codes[encoded.indices.to_numpy()]]
+        keys: Blocks = self._labeler_keys[codes[encoded.indices.to_numpy()]]
         return keys
 
-    def _units(self, labelers: Blocks, items: Blocks) -> Blocks:
-        """The unit of every row: whose places it takes."""
+    def _authors(self, labelers: Blocks, batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
+        """Who gave each label, where that is not the unit: the labeler, else the record, if any."""
+        if self.options.groups is None and self.options.reading.unit != "item":
+            return {}
+        if self.staged.labelers:
+            return _halves("author", labelers)
+        if self.staged.recorded:
+            return _halves("author", self._keys.digests(_records(batch)))
+        return {}
+
+    def _units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
+        """The unit of every row, whose uses it takes, shape (n, 2)."""
         if self.options.groups is not None:
             return self.options.groups.unit_of(labelers)
         if self.options.reading.unit == "item":
-            return self._keys.unit_keys(labelers, items, np.zeros_like(items))
+            found = content_units.digests(batch["sides"], self._connection)
+            return self._keys.content_units(found)
         return labelers
 
 
@@ -359,6 +373,10 @@ def _halves(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:
         f"{name}_hi": np.ascontiguousarray(values[:, 0]),
         f"{name}_lo": np.ascontiguousarray(values[:, 1]),
     }
+
+
+def _records(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
+    return _halves("record", _digests(batch, "record"))
 
 
 def _digests(batch: pa.RecordBatch, name: str | None) -> Blocks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from labelguard.records import ReleaseRecord
 if TYPE_CHECKING:
     from labelguard.records import Event
 
-LIVE = ("reserved", "computing", "committed")
+UNFINISHED = ("computing", "drawn")
+LIVE = ("reserved", *UNFINISHED, "committed")
 """States of a release that answers its request: not given back, not given up."""
 
 
@@ -220,13 +221,18 @@ def releases(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> li
 
 
 def set_state(
-    connection: sa.Connection, release_id: str, expected: str, values: Mapping[str, Any]
+    connection: sa.Connection,
+    release_id: str,
+    expected: str | Sequence[str],
+    values: Mapping[str, Any],
 ) -> None:
-    """Change a release, if it is in the expected state."""
-    condition = sa.and_(tables.releases.c.id == release_id, tables.releases.c.state == expected)
+    """Change a release, if it is in the expected state, or in one of several."""
+    states = [expected] if isinstance(expected, str) else expected
+    condition = sa.and_(tables.releases.c.id == release_id, tables.releases.c.state.in_(states))
     changed = connection.execute(sa.update(tables.releases).where(condition).values(**values))
     if changed.rowcount != 1:
-        raise LedgerError(f"release {release_id} is not {expected}; the ledger has moved on")
+        said = " or ".join(states)
+        raise LedgerError(f"release {release_id} is not {said}; the ledger has moved on")
 
 
 def keys(labelers: Blocks) -> list[bytes]:

@@ -68,8 +68,9 @@ releases = sa.Table(
     sa.Column("charged", sa.BigInteger, nullable=False),
     sa.Column("rows", sa.BigInteger),
     sa.Column("files", sa.Text),
-    # While computing: a keyed digest of what noise is about to hide (see Ledger.seal).
-    sa.Column("seal", sa.String(64)),
+    # From `drawn` on: a keyed digest of the private map, and how many labels it holds.
+    sa.Column("map", sa.String(64)),
+    sa.Column("drawn", sa.BigInteger),
 )
 charges = sa.Table(
     "charges",

@@ -23,7 +23,7 @@ from labelguard.errors import PolicyError
 from labelguard.mechanisms.geometry import Shape, Spectrum
 from labelguard.mechanisms.statistic import Rows
 from labelguard.prior import KINDS, Prior
-from labelguard.selection import SMALLEST_BOUND, rounded_bound
+from labelguard.selection import rounded_bound
 from labelguard.trials import Heads, Trial, World, world
 
 __all__ = [
@@ -267,7 +267,7 @@ class _Flips:
     @classmethod
     def of(cls, world: World, epsilon: float, delta: float, bound: int | None) -> _Flips:
         def flips(counts: NDArray[np.int64]) -> Floats:
-            places = rounded_bound(counts, SMALLEST_BOUND) if bound is None else counts * 0 + bound
+            places = rounded_bound(counts) if bound is None else counts * 0 + bound
             prices = randomized_response.calibrate_many(epsilon, delta, places)
             return np.asarray(1 / (1 + np.exp(prices)))
 

@@ -22,6 +22,7 @@ from labelguard.block128 import Blocks
 _STATES = {
     "charged": "reserved",
     "computing": "computing",
+    "drawn": "drawn",
     "committed": "committed",
     "refunded": "refunded",
     "abandoned": "abandoned",
@@ -151,6 +152,9 @@ def _release_fault(connection: sa.Connection, told: _Told) -> str | None:
         elif kind == "renamed":  # pseudonyms were changed: the same charges, under other names
             for release, digest in body["charges"].items():
                 stories[release]["charges"] = digest
+        elif kind == "rewritten":  # somebody left: their rows were taken out of private maps
+            for release, digest in body["maps"].items():
+                stories[release]["map"] = digest
     query = sa.select(tables.releases).order_by(tables.releases.c.number)
     records = {row.id: row for row in connection.execute(query)}
     for release in [*stories, *(name for name in records if name not in stories)]:
@@ -160,11 +164,14 @@ def _release_fault(connection: sa.Connection, told: _Told) -> str | None:
         if story is None:
             return f"release {release} is not in the journal"
         refunded = story["state"] == "refunded"
-        if (record.state, record.rows, json.loads(record.files or "null"), record.charged) != (
+        found = (record.state, record.rows, json.loads(record.files or "null"), record.charged)
+        if (*found, record.map, record.drawn) != (
             story["state"],
             story.get("rows"),
             story.get("files"),
             0 if refunded else story["labels"],
+            story.get("map"),
+            story.get("drawn"),
         ):
             return f"release {release} is not what the journal says of it"
         if not refunded and release_digest(connection, record.number) != story.get("charges"):

@@ -1,11 +1,11 @@
-"""The audit of randomized response: canaries answer by real coins, with fresh keys.
+"""The audit of randomized response: canaries answer by real coins, fresh ones for each release.
 
 Checks, each a distinguisher between two worlds of a canary with k labels:
 
 - `kernel`: how often single answers are flipped, composed for k labels;
 - `composition`: how many of the k answers say yes (the likelihood ratio grows with that number);
-- `reuse`: every label is answered at two prices that the budget covers together, and an answer
-  that is lost at the higher noise was given at the lower one;
+- `reuse`: every label is answered in two releases, at two prices that the budget covers together,
+  and an answer that is lost at the higher noise was given at the lower one;
 - `sharing`: whether the answers to two items agree, where the labels do and where they do not.
 """
 
@@ -26,7 +26,6 @@ from labelguard.labels import LABEL_A, LABEL_B
 from labelguard.mechanisms import randomized_response
 from labelguard.mechanisms.coins import Coins
 from labelguard.policy import Policy
-from labelguard.prf import Prf
 
 Labels = NDArray[np.uint8]
 Counts = NDArray[np.int64]
@@ -57,19 +56,12 @@ class Canary:
         for start in range(0, self.runs, some):
             canaries = min(some, self.runs - start)
             rows = canaries * self.labels
-            salts = from_bytes(keys.random_bytes(16 * canaries))
-            coins = Coins(Prf(keys.random_bytes(32), 3), salts)
-            item = from_bytes(keys.random_bytes(16 * self.labels))
-            identity = coins.identify(
-                np.repeat(np.arange(canaries), self.labels), np.tile(item, (canaries, 1))
-            )
-            first = (np.zeros(rows, np.uint16), np.zeros(rows, np.uint32))
+            row_keys = from_bytes(keys.random_bytes(16 * rows))
             yield tuple(
                 randomized_response.randomize(
                     np.tile(labels, canaries),
-                    coins,
-                    identity,
-                    *first,
+                    Coins.fresh(),  # a release's own
+                    row_keys,
                     np.full(rows, threshold, np.uint64),
                 ).reshape(canaries, self.labels)
                 for threshold in thresholds

@@ -1,24 +1,26 @@
-"""Permanent coins: the randomness of randomized response, a function of secret keys and identity.
+"""Coins: the randomness of one release of randomized response, which nothing keeps.
 
-A coin is 64 bits of PRF(salt of the labeler, item, what is drawn), where "what is drawn" is a block
-of fixed-width fields: scheme version, purpose, pair index within a ranking, version of the
-submission, threshold. The encoding is injective, so two different draws never share a coin; the
-threshold is part of it, because one coin compared with two thresholds would reveal the label. The
-same draw gives the same coin on every run and machine, which is what makes a re-export free. The
-salt is always that of the labeler who gave the label, also where labelers share places as a group.
+A coin is 64 bits of a pseudorandom function, under a nonce drawn for this release alone, of what it
+is for and of the row's key. The nonce lives in memory and is forgotten when the release is drawn:
+nobody, with whatever key, can draw a coin again, and two releases never share one, not even those
+of two copies of a project. Permanence (the same label keeps its value, free) comes from the private
+map. The encoding is injective, so within a release no two draws share a coin.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard import keys
 from labelguard.block128 import Blocks
 from labelguard.prf import Prf
 
-SCHEME_VERSION = 1
+SCHEME_VERSION = 2
+NONCE_BYTES = 32
 
 
 class Purpose(IntEnum):
@@ -26,55 +28,27 @@ class Purpose(IntEnum):
 
     FLIP = 1
     TIE = 2
-    ROW_KEY = 3
-    ORDER = 4
-    TERNARY = 5
+    TERNARY = 3
 
 
 class Coins:
-    """The coins of several labelers; `salts` has shape (labelers, 2). Its repr is empty."""
+    """The coins of one release. Its repr is empty."""
 
-    def __init__(self, prf: Prf, salts: Blocks) -> None:
-        self._prf = prf
-        self._salted = prf.absorb(np.zeros_like(salts), salts)
+    def __init__(self, nonce: bytes) -> None:
+        if len(nonce) != NONCE_BYTES:
+            raise ValueError(f"a nonce has {NONCE_BYTES} bytes, found {len(nonce)}")
+        self._prf = Prf(nonce, 2)
+
+    @classmethod
+    def fresh(cls) -> Self:
+        """Coins that nobody has tossed before."""
+        return cls(keys.random_bytes(NONCE_BYTES))
 
     def __repr__(self) -> str:
         return "Coins(…)"
 
-    def identify(self, unit: NDArray[np.intp], items: Blocks) -> Blocks:
-        """What all draws of the rows (labeler, item) share; `unit` indexes the labelers' salts."""
-        return self._prf.absorb(self._salted[unit], items)
-
-    def draw(
-        self,
-        purpose: Purpose,
-        identity: Blocks,
-        pair: NDArray[np.uint16],
-        version: NDArray[np.uint32],
-        threshold: NDArray[np.uint64],
-    ) -> NDArray[np.uint64]:
-        """One uniform 64-bit integer a row, shape (n,); `identity` comes from `identify`."""
-        return self._finish(purpose, identity, pair, version, threshold)[:, 0]
-
-    def row_keys(self, identity: Blocks, pair: NDArray[np.uint16]) -> Blocks:
-        """The secret names of (labeler, item, pair) in the private map, shape (n, 2)."""
-        return self._finish(Purpose.ROW_KEY, identity, pair, 0, 0)
-
-    def order(self, identity: Blocks) -> NDArray[np.uint64]:
-        """Keyed hashes that put a labeler's items (or rankings) in an order, shape (n,)."""
-        return self._finish(Purpose.ORDER, identity, 0, 0, 0)[:, 0]
-
-    def _finish(
-        self,
-        purpose: Purpose,
-        identity: Blocks,
-        pair: NDArray[np.uint16] | int,
-        version: NDArray[np.uint32] | int,
-        threshold: NDArray[np.uint64] | int,
-    ) -> Blocks:
-        drawn = np.empty_like(identity)
-        drawn[:, 0] = np.asarray(pair, np.uint64) << np.uint64(32)
-        drawn[:, 0] |= np.asarray(version, np.uint64)
-        drawn[:, 0] |= np.uint64(SCHEME_VERSION << 56 | int(purpose) << 48)
-        drawn[:, 1] = threshold
-        return self._prf.absorb(identity, drawn)
+    def draw(self, purpose: Purpose, row_keys: Blocks) -> NDArray[np.uint64]:
+        """One uniform 64-bit integer a row, shape (n,); `row_keys` are (n, 2) and distinct."""
+        field = np.array([[SCHEME_VERSION << 56 | int(purpose) << 48, 0]], np.uint64)
+        prefix = self._prf.absorb(np.zeros_like(field), field)
+        return self._prf.absorb(np.broadcast_to(prefix, row_keys.shape), row_keys)[:, 0]

@@ -1,8 +1,8 @@
 """What a mechanism does in a release, and in which order; `labelguard.pipeline` calls it.
 
 `prepare` sees public columns only and comes before the charge; `draw` alone reads labels, behind a
-grant, and leaves a complete private map; `finish` turns what was drawn into released rows and
-reads no label.
+grant, and fills the private map; once that is complete and the ledger knows it, `finish` turns what
+was drawn into released rows and reads no label.
 """
 
 from __future__ import annotations
@@ -85,8 +85,11 @@ class Mechanism(Protocol):
         """
         ...
 
-    def draw(self, job: Job, staged: Staged, plan: Plan, grant: Grant, epoch: int) -> None:
-        """Labels in, the private map out, complete and flushed; nothing if it is complete."""
+    def draw(self, job: Job, staged: Staged, plan: Plan, grant: Grant, drawn: Path | None) -> None:
+        """Labels in, the private map out, into the directory `drawn`, with randomness of its own.
+
+        Without that directory the release was drawn before, and no label is read.
+        """
         ...
 
     def finish(self, job: Job, staged: Staged, plan: Plan, grant: Grant) -> Finished:

@@ -1,10 +1,10 @@
-"""Randomized response: each label is flipped with a fixed probability by a permanent secret coin.
+"""Randomized response: each label is flipped with a fixed probability by a secret coin.
 
 Guarantee (mechanisms that compose it are priced in `labelguard.accounting`): with flip probability
 γ = 1/(1 + e^ε0), a labeler with at most k coins is (ε, δ(ε))-protected under `replace_labels`,
-computationally, against anyone without the coin keys (docs/guarantees.md#randomized-response).
-Source: Warner 1965; aup-rlhf section 4; ties: a tie becomes a permanent fair coin first, which is a
-function of the secret label alone.
+computationally, against anyone who cannot read the memory of the running release
+(docs/guarantees.md#randomized-response). Source: Warner 1965; aup-rlhf section 4; ties: a tie
+becomes a fair coin of its own first, which is a function of the secret label alone.
 """
 
 from __future__ import annotations
@@ -23,22 +23,18 @@ VERSION = 1
 def randomize(
     labels: NDArray[np.uint8],
     coins: Coins,
-    identity: Blocks,
-    pair: NDArray[np.uint16],
-    version: NDArray[np.uint32],
+    row_keys: Blocks,
     threshold: NDArray[np.uint64],
 ) -> NDArray[np.uint8]:
     """Binary randomized response.
 
-    `labels` are 0, 1 or 2 (tie), shape (n,); `identity` is `coins.identify` of their labelers and
-    items. A row is flipped iff its coin is below its
-    `threshold` ⌈γ·2^64⌉. Every row is treated alike: two coins are drawn whatever its label.
+    `labels` are 0, 1 or 2 (tie), shape (n,); `row_keys` (n, 2) are distinct. A row is flipped iff
+    its coin is below its `threshold` ⌈γ·2^64⌉. Every row is treated alike: two coins are drawn
+    whatever its label.
     Returns released labels, 0 or 1.
     """
-    drawn = (identity, pair, version)
-    half = np.full(len(labels), 1 << 63, np.uint64)
-    fair = (coins.draw(Purpose.TIE, *drawn, half) < half).astype(np.uint8)
-    flip = (coins.draw(Purpose.FLIP, *drawn, threshold) < threshold).astype(np.uint8)
+    fair = (coins.draw(Purpose.TIE, row_keys) >> np.uint64(63)).astype(np.uint8)
+    flip = (coins.draw(Purpose.FLIP, row_keys) < threshold).astype(np.uint8)
     binary = np.where(labels == LABEL_TIE, fair, labels).astype(np.uint8)
     return binary ^ flip
 
@@ -46,9 +42,7 @@ def randomize(
 def randomize_ternary(
     labels: NDArray[np.uint8],
     coins: Coins,
-    identity: Blocks,
-    pair: NDArray[np.uint16],
-    version: NDArray[np.uint32],
+    row_keys: Blocks,
     threshold: NDArray[np.uint64],
 ) -> NDArray[np.uint8]:
     """Ternary randomized response over {0, 1, tie}.
@@ -56,6 +50,6 @@ def randomize_ternary(
     A row changes iff its coin is below its even `threshold` ⌈2/(e^ε0 + 2)·2^64⌉, and then becomes
     each of the two other values with equal probability. Returns released labels, 0, 1 or 2.
     """
-    coin = coins.draw(Purpose.TERNARY, identity, pair, version, threshold)
+    coin = coins.draw(Purpose.TERNARY, row_keys)
     step = np.where(coin < threshold, 1 + (coin & np.uint64(1)), 0).astype(np.uint8)
     return (labels + step) % np.uint8(3)

@@ -41,7 +41,7 @@ def read(options: FeatureOptions, job: Job, staged: Staged) -> Further | None:
         return None
     columns = {role: name for role, name in job.columns.items() if role in _PUBLIC_CONTENT}
     features = column_features(options.features)
-    reading = Reading(columns, "item", features, labelled=False, question=job.question)
+    reading = Reading(columns, "none", features, labelled=False, question=job.question)
     further = stage(
         options.also,
         job.project.work / "also",

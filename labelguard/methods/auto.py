@@ -35,7 +35,7 @@ def choose(
     columns: Mapping[str, str],
     options: FeatureOptions,
     *,
-    labelers: bool,
+    unit: str,
     question: str | None,
     skip_bad: bool,
     progress: Callable[[str, float | None], None],
@@ -59,7 +59,7 @@ def choose(
         source,
         columns=columns,
         features=column_features(options.features),
-        labelers=labelers,
+        unit=unit,
         question=question,
         skip_bad=skip_bad,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -55,15 +54,6 @@ class Design:
             "shape": asdict(self.shape),
             "first": self.first,
         }
-
-    def fingerprint(self) -> bytes:
-        """SHA-256 of all that decides the sum beside labels, bit by bit."""
-        digest = hashlib.sha256(repr((self.grid, self.bounds and self.bounds.clip)).encode())
-        columns = [self.z, self.rows.pair, self.rows.unit, self.rows.ranking, self.rows.size]
-        for column in [*columns, self.bounds and self.bounds.weight]:
-            if column is not None:
-                digest.update(np.ascontiguousarray(column).data)
-        return digest.digest()
 
 
 def design(

@@ -1,8 +1,9 @@
-"""`--mechanism rr`: every label is flipped with a known probability by a permanent coin."""
+"""`--mechanism rr`: every label is flipped with a known probability."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,15 +44,15 @@ class RandomizedResponse:
         """Nothing to choose."""
         return {}
 
-    def draw(self, job: Job, staged: Staged, plan: Plan, grant: Grant, epoch: int) -> None:
+    def draw(self, job: Job, staged: Staged, plan: Plan, grant: Grant, drawn: Path | None) -> None:
         """Draw the coins of new labels; the released rows are known with them."""
         randomize_labels(
             staged,
             plan,
             grant,
-            job.project,
-            job.keys,
+            job.project.work,
             job.policy,
+            drawn,
             workers=job.workers,
             progress=lambda share: job.progress("randomizing", share),
         )

@@ -159,7 +159,7 @@ class Relabelling(also.Featured[PropsOptions], RandomizedResponse):
         self, job: Job, grant: Grant, prepared: _Prepared, labels: ReleasedLabels
     ) -> list[StageResult]:
         """All stages; those that an interrupted run finished are taken from disk."""
-        directory = job.project.state / "props" / grant.release.id
+        directory = job.project.stages / grant.release.id
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         saved = [_load(path) for path in _consecutive(directory, self.options.stages)]
         results = []
@@ -234,7 +234,8 @@ class _Released:
             if table is not None:
                 strict = segments.column(table, "value") != np.uint8(LABEL_TIE)
                 # Threads wrote them in any order.
-                tables[bucket] = table.filter(pa.array(strict)).sort_by("row")
+                order = [("key_hi", "ascending"), ("key_lo", "ascending")]
+                tables[bucket] = table.filter(pa.array(strict)).sort_by(order)
         return cls(tables)
 
     def column(self, name: str) -> NDArray[Any]:

@@ -17,6 +17,7 @@ from labelguard.features import open_provider
 from labelguard.mechanisms.statistic import Rows
 from labelguard.methods.featured import column_features
 from labelguard.pairs import Pairs, read_pairs
+from labelguard.policy import ITEM_BOUND
 from labelguard.sources import Input
 from labelguard.tuning import Forecast, Prior
 
@@ -63,6 +64,8 @@ class PlanOptions:
     def bounds(self) -> tuple[int | None, ...]:
         """The bounds that randomized response may choose from."""
         bound = self.max_labels_per_labeler
+        if bound is None and self.unit == "item":
+            bound = ITEM_BOUND
         return tuning.BOUNDS if bound is None else (bound,)
 
 
@@ -140,7 +143,7 @@ def _read(source: Input, options: PlanOptions, progress: Progress) -> Pairs:
         source,
         columns=options.columns,
         features=column_features(options.features),
-        labelers=options.unit == "labeler",
+        unit=options.unit,
         skip_bad=options.bad_rows == "quarantine",
         progress=lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
     )
@@ -212,7 +215,7 @@ def _command(source: Input, options: PlanOptions, chosen: Forecast) -> str:
         words += ["--components", str(shape.components), "--whitening", f"{shape.whitening:g}"]
         words += ["--floor", f"{shape.floor:g}", "--clip-quantile", f"{shape.clip_quantile:g}"]
         words += ["--ridge", f"{shape.ridge:g}"]
-    if chosen.max_labels_per_labeler is not None and options.unit == "labeler":
+    if chosen.max_labels_per_labeler is not None:
         words += ["--max-labels-per-labeler", str(chosen.max_labels_per_labeler)]
     if options.unit == "item":
         words += ["--unit", "item"]
