@@ -99,9 +99,9 @@ class Reading:
 
     `columns` maps roles to names; `unit` is `labeler`, `group` (of labelers), `item` (what is
     compared, whoever compares it) or `none`: nobody is charged. `features` names numeric properties
-    of responses that are carried along, as differences of the two sides. Unless `labelled`, the columns of labels are dropped at the door:
-    every row reads like a tie, whatever it says. `question` is what all rows were asked about
-    their pair, where no column tells it.
+    of responses that are carried along, as differences of the two sides. Unless `labelled`, the
+    columns of labels are dropped at the door: every row reads like a tie, whatever it says.
+    `question` is what all rows were asked about their pair, where no column tells it.
     """
 
     columns: Mapping[str, str]

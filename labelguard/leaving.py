@@ -113,7 +113,8 @@ def leave(
 
     Returns the labeler's pseudonym, what was found and removed (`rows_remembered` in private maps,
     `rows_set_aside`, `unreadable_files`, `given_up`), what earlier releases took of them, from the
-    ledger alone, and `remains`: what this cannot undo. Erased stays erased; a retired labeler can be erased.
+    ledger alone, and `remains`: what this cannot undo. Erased stays erased; a retired labeler can
+    be erased.
 
     Releases that charged them and were never finished are given up, since their labels are no
     longer there to finish them: their charges stay. Raises `LedgerError` for a group's pseudonym,

@@ -98,7 +98,8 @@ def run(job: dict[str, Any]) -> int:
     """Do one job; returns the number of steps, if it survives."""
     os.environ["LABELGUARD_LEDGER_URL"] = job.get("ledger", "")
     labelguard.clock.now = lambda: "2026-01-01T00:00:00Z"
-    labelguard.keys.random_bytes = fixed_bytes
+    if not job.get("fresh_randomness"):
+        labelguard.keys.random_bytes = fixed_bytes
     if "user" in job:  # what is imported late may not be readable then
         perform(job, Path(job["rehearsal"]))
         os.setgid(job["user"])

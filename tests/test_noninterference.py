@@ -2,15 +2,19 @@
 
 Two worlds differ in raw labels (strict labels become ties and back) and in coins, together, so that
 the released labels are equal. Then everything else must be equal, byte for byte: releases, cards,
-what the commands print, their exit codes, the ledger with its journal, salts, and the private map.
+what the commands print, their exit codes, the ledger with its journal, and the private map.
+
+The order of a file may tell its labels too: in the second world every file is sorted by them, and
+in a third it is shuffled. Only the numbers of rows in messages follow the file.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +35,11 @@ from preferences import (
     write,
 )
 
-from labelguard import planning, randomizing, staging
+from labelguard import ordering, planning, randomizing, staging
 from labelguard.cli import main
 from labelguard.labels import LABEL_TIE
 from labelguard.mechanisms import statistic
+from labelguard.mechanisms.coins import Purpose
 
 PRICE = ("--epsilon", "3", "--delta", "1e-5")
 AFTERWARDS = (
@@ -195,19 +200,21 @@ class Coins:
 
     def wrap(self, draw: Callable[..., NDArray[np.uint8]]) -> Callable[..., NDArray[np.uint8]]:
         def drawn(
-            given: NDArray[np.uint8], coins: Any, identity: NDArray[np.uint64], *what: Any
+            given: NDArray[np.uint8], coins: Any, row_keys: NDArray[np.uint64], price: Any
         ) -> NDArray[np.uint8]:
-            names = [row.tobytes() for row in np.column_stack([identity, *what]).astype(np.uint64)]
+            # Of one release: its randomness tells it from others.
+            release = coins.draw(Purpose.FLIP, np.zeros((1, 2), np.uint64)).tobytes()
+            rows = np.column_stack([row_keys, price]).astype(np.uint64)
+            names = [release + row.tobytes() for row in rows]
             if self.replayed:
                 return np.array([self.outcomes[name] for name in names], np.uint8)
-            released = draw(given, coins, identity, *what)
+            released = draw(given, coins, row_keys, price)
             self.outcomes.update(zip(names, released.tolist(), strict=True))
             return released
 
         return drawn
 
     def noisy(self, total: NDArray[np.int64], grid: Any, nonce: bytes) -> NDArray[np.int64]:
-        # The key of the noise covers the sum, so it differs; everything public must not.
         if not self.replayed:
             self.statistics.append((repr(grid), statistic_noisy(total, grid, nonce)))
             return self.statistics[-1][1]
@@ -226,6 +233,7 @@ def world(
     asked: Public,
     ranks: NDArray[np.int64],
     coins: Coins,
+    order: str = "as asked",
 ) -> dict[str, object]:
     """Everything that can be seen of a project in which `ranks` were the raw labels."""
     here.mkdir()
@@ -240,7 +248,7 @@ def world(
 
         def invoke(*arguments: str) -> int:
             result = CliRunner().invoke(main, arguments, catch_exceptions=False)
-            said = (result.exit_code, result.stdout, result.stderr)
+            said = (result.exit_code, result.stdout, re.sub(r"row \d+", "row _", result.stderr))
             seen[f"step {len(seen)}: {' '.join(arguments)}"] = said
             return result.exit_code
 
@@ -252,8 +260,10 @@ def world(
             table = LAYOUTS[layout](
                 asked[: run.rows], ranks[: run.rows], labelers=scenario.labelers
             )
+            table = _damaged(table) if run.bad else table
+            table = table.take(pa.array(ORDERS[order](ranks[: run.rows])))
             path = here / f"in{number}{scenario.suffix}"
-            write(_damaged(table) if run.bad else table, path)
+            write(table, path)
             for command in run.before:
                 assert invoke(*shlex.split(command.format(input=path.name))) == 0, seen
             options = [option.format(output=here / "output") for option in run.options]
@@ -268,6 +278,13 @@ def world(
         seen["directories"] = sorted(map(str, here.rglob("*")))
     shutil.rmtree(here)
     return seen
+
+
+ORDERS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.intp]]] = {
+    "as asked": lambda ranks: np.arange(len(ranks)),
+    "by label": lambda ranks: np.lexsort([*ranks.T, labels(ranks)]),
+    "shuffled": lambda ranks: np.random.default_rng(5).permutation(len(ranks)),
+}
 
 
 def _damaged(table: pa.Table) -> pa.Table:
@@ -294,7 +311,7 @@ def other_opinions(
 
 
 def differences(here: Path, layout: str, scenario: Scenario, labelers: list[int]) -> list[str]:
-    """What differs between a world and the one in which `labelers` labelled otherwise."""
+    """What differs between a world and those in which `labelers` labelled otherwise."""
     asked = public()
     asked = asked[np.r_[: len(asked), :20]]  # some rows are labelled a second time, anyhow
     ranks = opinions(len(asked), seed=1)
@@ -306,8 +323,12 @@ def differences(here: Path, layout: str, scenario: Scenario, labelers: list[int]
     coins = Coins({}, replayed=False)
     one = world(here / "world", layout, scenario, asked, ranks, coins)
     coins.replayed = True
-    two = world(here / "world", layout, scenario, asked, others, coins)
-    return [name for name in sorted({*one, *two}) if one.get(name) != two.get(name)]
+    found = set()
+    for order in ("by label", "shuffled"):
+        again = replace(coins, statistics=list(coins.statistics))
+        two = world(here / "world", layout, scenario, asked, others, again, order)
+        found |= {name for name in {*one, *two} if one.get(name) != two.get(name)}
+    return sorted(found)
 
 
 @pytest.mark.parametrize(("layout", "scenario", "labelers"), CASES)
@@ -330,9 +351,9 @@ def test_the_comparison_sees_everything_a_project_holds(tmp_path: Path) -> None:
     for part in ("data.parquet", "card.json", "CARD.md", "SHA256SUMS"):
         assert f"output/{part}" in seen
         assert any(".labelguard/releases/" in name and name.endswith(part) for name in seen)
-    assert ".labelguard/keys/salts" in seen and ".labelguard/ledger.sqlite3" in seen
+    assert ".labelguard/keys/project.key" in seen and ".labelguard/ledger.sqlite3" in seen
     assert any(".labelguard/released/" in name for name in seen)
-    assert len(seen["journal"]) == 5  # type: ignore[arg-type]
+    assert len(seen["journal"]) == 6  # type: ignore[arg-type]
 
 
 # Negative controls: three natural mistakes, each of which the comparison must find.
@@ -356,7 +377,7 @@ def labels_enter_the_key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def digested(self: Any, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         usable = whole(self, name, batch)
-        self._record({"label": usable["label"].to_numpy()})
+        self._digest += usable["label"].to_numpy().sum(dtype=np.uint64)
         return usable
 
     monkeypatch.setattr(staging._Stager, "_usable", digested)
@@ -364,14 +385,8 @@ def labels_enter_the_key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def rows_come_in_the_order_of_labels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    whole = staging._Stager._usable
-
-    def ordered(self: Any, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        usable = whole(self, name, batch)
-        return usable.take(pa.array(np.argsort(usable["label"].to_numpy(), kind="stable")))
-
-    monkeypatch.setattr(staging._Stager, "_usable", ordered)
+def rows_keep_the_order_of_the_file(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(ordering, "canonical", lambda table: np.arange(table.num_rows))
     yield
 
 
@@ -393,7 +408,7 @@ def the_ledger_counts_preferences(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     [
         "ties_are_dropped",
         "labels_enter_the_key",
-        "rows_come_in_the_order_of_labels",
+        "rows_keep_the_order_of_the_file",
         "the_ledger_counts_preferences",
     ],
 )

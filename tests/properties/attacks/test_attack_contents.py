@@ -1,0 +1,176 @@
+"""Attacks on `--unit item`: what is compared is renamed, moved or dressed up to buy fresh coins.
+
+Every attack releases the same comparison again and again, and reads the label off the majority.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import labelguard as lg
+from labelguard.errors import LabelguardError
+
+PAIRS, NIGHTS = 120, 12
+ITEM: dict[str, Any] = {"unit": "item", "epsilon": 1, "delta": 1e-5}
+HIGHEST = 0.86
+"""A label answered once at ε = 1 is guessed right with probability e/(1 + e) = .731; the rate over
+120 pairs exceeds .86 with a probability below 1e-3."""
+
+Night = Callable[[int, np.random.Generator], pl.DataFrame]
+
+
+def truth() -> np.ndarray[Any, Any]:
+    """PRIVATE: which of two answers is preferred, of every pair."""
+    return np.random.default_rng(7).integers(0, 2, PAIRS)
+
+
+def table(label: Any, **columns: Any) -> pl.DataFrame:
+    """One label for every pair."""
+    numbers = [str(number) for number in range(PAIRS)]
+    frame = {
+        "prompt": [f"Question {n}?" for n in numbers],
+        "response_a": [f"yes, {n}" for n in numbers],
+        "response_b": [f"no, {n}" for n in numbers],
+        "label": label,
+    }
+    return pl.DataFrame(frame | columns, strict=False)
+
+
+def accuracy(project: Path, night: Night, **options: Any) -> float:
+    """Of the majority of all that was released over the nights, pair by pair."""
+    rng = np.random.default_rng(0)
+    votes = np.zeros(PAIRS)
+    for number in range(NIGHTS):
+        try:
+            release = lg.privatize(night(number, rng), project=project, **ITEM | options)
+        except LabelguardError:
+            continue  # refused: nothing is learnt
+        for row in lg.load(release).iter_rows(named=True):
+            said = "".join(text_of(row["chosen"]).split()).lower()
+            pair = int(said.partition(",")[2])
+            votes[pair] += 1 if said.startswith("yes") else -1
+    decided = np.where(votes == 0, rng.random(PAIRS) < 0.5, votes > 0)
+    return float((decided == truth()).mean())
+
+
+def text_of(side: Any) -> str:
+    return side if isinstance(side, str) else "".join(message["content"] for message in side)
+
+
+def sorted_by_content(number: int, rng: np.random.Generator) -> pl.DataFrame:
+    """Labels of the attacker's own before it, one more every night: its place in the file moves."""
+    own = [table([place % 2] * PAIRS) for place in range(number)]
+    return pl.concat([*own, table(truth())])
+
+
+def renamed_ids(number: int, rng: np.random.Generator) -> pl.DataFrame:
+    """The same labels under new item ids."""
+    return table(truth(), item_id=[f"night {number}, {pair}" for pair in range(PAIRS)])
+
+
+def renamed_labelers(number: int, rng: np.random.Generator) -> pl.DataFrame:
+    """The same labels by new labelers."""
+    return table(truth(), labeler_id=[f"somebody {number}"] * PAIRS)
+
+
+def renamed_records(number: int, rng: np.random.Generator) -> pl.DataFrame:
+    """The same labels as new records."""
+    return table(truth(), record_id=[f"record {number} {pair}" for pair in range(PAIRS)])
+
+
+def another_question(number: int, rng: np.random.Generator) -> pl.DataFrame:
+    """The same labels as answers to another question."""
+    return table(truth(), question=[f"Better in the sense of {number}?"] * PAIRS)
+
+
+NIGHTLY = [
+    sorted_by_content,
+    renamed_ids,
+    renamed_labelers,
+    renamed_records,
+    another_question,
+]
+
+
+@pytest.mark.parametrize("night", NIGHTLY)
+def test_the_same_comparison_buys_no_fresh_coins(night: Night, tmp_path: Path) -> None:
+    lg.init(tmp_path)
+    options = {"columns": {"question": "question"}} if night is another_question else {}
+    assert accuracy(tmp_path, night, **options) < HIGHEST
+
+
+def chats(frame: pl.DataFrame) -> pa.Table:
+    """The same texts as chats with roles and names."""
+    columns = frame.to_dict(as_series=False)
+    for name in ("prompt", "response_a", "response_b"):
+        role = "user" if name == "prompt" else "assistant"
+        columns[name] = [[{"role": role, "content": t, "name": "x"}] for t in columns[name]]
+    return pa.table(columns)
+
+
+VARIANTS: dict[str, Callable[[pl.DataFrame], Any]] = {
+    "white space": lambda f: f.with_columns(pl.col("prompt") + "  \n"),
+    "case": lambda f: f.with_columns(pl.col("prompt").str.to_uppercase()),
+    "invisible characters": lambda f: f.with_columns(pl.col("response_a") + "\u200d\ufe0f"),
+    "compatible characters": lambda f: f.with_columns(pl.col("prompt").str.replace("Q", "\uff31")),
+    "a chat": chats,
+    "where the prompt ends": lambda f: f.with_columns(
+        prompt=pl.col("prompt").str.slice(0, 4),
+        response_a=pl.col("prompt").str.slice(4) + pl.col("response_a"),
+        response_b=pl.col("prompt").str.slice(4) + pl.col("response_b"),
+    ),
+    "sides exchanged": lambda f: f.rename({"response_a": "response_b", "response_b": "response_a"}),
+    "ids": lambda f: f.with_columns(item_id="prompt"),
+    "a labeler": lambda f: f.with_columns(labeler_id=pl.lit("somebody")),
+    "an attached column": lambda f: f.with_columns(model_a=pl.lit("m"), model_b=pl.lit("n")),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_content_in_another_dress_is_the_same_unit(variant: str, tmp_path: Path) -> None:
+    lg.init(tmp_path)
+    plain = table(truth())
+    lg.privatize(plain, project=tmp_path, **ITEM)
+    other = VARIANTS[variant](plain)
+    before = spent(tmp_path)
+    with contextlib.suppress(LabelguardError):  # or it is refused
+        lg.privatize(other, project=tmp_path, **ITEM)
+    assert spent(tmp_path) == before
+
+
+def spent(project: Path) -> int:
+    """Places in use."""
+    from labelguard import overview
+
+    return sum(one["used"] for one in overview.budget(project)["allowances"])
+
+
+def test_a_released_content_without_labelers_takes_further_labels_only_by_again(
+    tmp_path: Path,
+) -> None:
+    lg.init(tmp_path)
+    options = ITEM | {"max_labels_per_labeler": 4, "project": tmp_path}
+    lg.privatize(table(truth()), **options)
+    twice = pl.concat([table(truth()), table(1 - truth())])
+    later = lg.privatize(twice, **options)
+    assert later.card["counts"]["rows"] == PAIRS and later.card["counts"]["charged"] == 0
+    again = lg.privatize(twice, again=True, **options)
+    assert again.card["counts"]["charged"] == 2 * PAIRS
+
+
+def test_labels_of_a_content_share_its_places_whoever_gave_them(tmp_path: Path) -> None:
+    lg.init(tmp_path)
+    crowd = pl.concat(
+        [table(truth(), labeler_id=[f"worker {worker}"] * PAIRS) for worker in range(5)]
+    )
+    release = lg.privatize(crowd, project=tmp_path, max_labels_per_labeler=2, **ITEM)
+    counts = lg.load(release).group_by("item_id").len()["len"]
+    assert set(counts) == {2} and release.card["counts"]["dropped_by_bound"] == 3 * PAIRS

@@ -1,0 +1,157 @@
+"""Attacks by copies: whoever has two of one project, or made it, or keeps one of every moment.
+
+Randomness that lasts answers twice alike where the label is the same: the difference of two answers
+then tells who changed their mind, at any ε. Fresh randomness makes each answer cost its price.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from crashes import crash, steps_of
+from numpy.typing import NDArray
+from preferences import STATISTIC, files, write
+
+import labelguard as lg
+from labelguard import overview
+from labelguard.released_head import Head
+
+LABELERS, ITEMS = 5, 200
+PRICE: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-5, "max_labels_per_labeler": 2 * ITEMS}
+CHANCE = 0.58
+"""Of 1,000 guesses at random more than 58% are right with a probability below 1e-6; coins at this
+price are hardly better than chance."""
+
+Labels = NDArray[np.int64]
+
+
+def table(labels: Labels, first: int = 0) -> pl.DataFrame:
+    """Answers to 1,000 questions from number `first` on, each asked of one of five labelers."""
+    number = np.arange(first, first + len(labels))
+    return pl.DataFrame(
+        {
+            "labeler_id": [f"worker {n // ITEMS % LABELERS}" for n in number],
+            "prompt": [f"question {n}" for n in number],
+            "response_a": [f"yes, {'indeed ' * (n % 7)}{n}" for n in number],
+            "response_b": [f"no, {n}" for n in number],
+            "label": labels,
+        }
+    )
+
+
+def opinions(seed: int) -> Labels:
+    return np.random.default_rng(seed).integers(0, 2, LABELERS * ITEMS)
+
+
+def answers(release: Any) -> Labels:
+    """What was released, 1 for yes, in the order of the questions."""
+    frame = lg.load(release).with_columns(pl.col("prompt").str.slice(9).cast(pl.Int64))
+    return frame.sort("prompt")["chosen"].str.starts_with("yes").to_numpy().astype(np.int64)
+
+
+def edited(labels: Labels) -> tuple[Labels, NDArray[np.bool_]]:
+    """Half of the labels changed, and which."""
+    changed = np.random.default_rng(3).random(len(labels)) < 0.5
+    return np.where(changed, 1 - labels, labels), changed
+
+
+def likelier(guess: NDArray[Any], truth: NDArray[Any]) -> float:
+    """How often a guess is right, or always wrong, which is as good."""
+    right = float((guess == truth).mean())
+    return max(right, 1 - right)
+
+
+def test_two_copies_do_not_tell_which_labels_changed(tmp_path: Path) -> None:
+    project = lg.init(tmp_path / "one").state.parent
+    lg.privatize(table(opinions(9), first=5_000), project=project, **PRICE)  # everybody is known
+    copy = shutil.copytree(project, tmp_path / "other")
+    labels = opinions(1)
+    later, changed = edited(labels)
+    one = answers(lg.privatize(table(labels), project=project, **PRICE))
+    other = answers(lg.privatize(table(later), project=copy, **PRICE))
+    assert likelier(one != other, changed) < CHANCE
+
+
+def test_a_planted_project_gives_no_label_to_who_planted_it(tmp_path: Path) -> None:
+    """They have its keys, and everybody in it was charged before."""
+    planted = lg.init(tmp_path / "planted").state.parent
+    lg.privatize(table(opinions(9), first=5_000), project=planted, **PRICE)
+    kept = shutil.copytree(planted, tmp_path / "kept")
+    labels = opinions(1)
+    released = answers(lg.privatize(table(labels), project=planted, **PRICE))
+    # In their own copy they release labels that they know, and so learn the coins.
+    known = answers(lg.privatize(table(np.ones_like(labels)), project=kept, **PRICE))
+    assert likelier(released ^ (1 - known), labels) < CHANCE
+
+
+def test_two_copies_do_not_tell_the_sum_apart(tmp_path: Path) -> None:
+    """The same noise over two sums would leave their difference in the clear."""
+    project = lg.init(tmp_path / "one").state.parent
+    copy = shutil.copytree(project, tmp_path / "other")
+    options: dict[str, Any] = STATISTIC | {"epsilon": 0.5, "delta": 1e-5}
+    sums = [
+        Head.load(lg.privatize(table(opinions(1)), project=place, **options).path).statistic
+        for place in (project, copy)
+    ]
+    assert sums[0] is not None and sums[1] is not None and (sums[0] != sums[1]).all()
+
+
+@pytest.mark.parametrize("apart", [pytest.param(1, marks=pytest.mark.slow, id="every step"), 9])
+def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(apart: int, tmp_path: Path) -> None:
+    """Either both copies publish one drawing, or each draws for itself; each was charged once."""
+    project = lg.init(tmp_path / "base").state.parent
+    labels = opinions(1)
+    later, changed = edited(labels)
+    source = tmp_path / "labels.parquet"
+    write(table(labels).to_arrow(), source)
+    options = PRICE | {"workers": 1}
+    job = {"do": "privatize", "source": str(source), "options": options, "fresh_randomness": True}
+    drawn_once = drawn_twice = 0
+    for step in range(1, steps_of(job, project), apart):
+        moment = shutil.copytree(project, tmp_path / f"step {step}")
+        crash(job | {"project": str(moment), "kill_at": step})
+        found = []
+        for name, given in (("one", labels), ("other", later)):
+            copy = shutil.copytree(moment, tmp_path / f"{name} {step}")
+            write(table(given).to_arrow(), source)
+            found.append(answers(lg.privatize(str(source), project=copy, **options)))
+            [used] = overview.budget(copy)["allowances"]
+            assert used["used"] == len(labels)
+            shutil.rmtree(copy)
+        write(table(labels).to_arrow(), source)
+        shutil.rmtree(moment)
+        if (found[0] == found[1]).all():
+            drawn_once += 1  # the labels that were edited meanwhile were not read
+        else:
+            drawn_twice += 1
+            assert likelier(found[0] != found[1], changed) < CHANCE
+    assert drawn_once and drawn_twice
+
+
+def test_nothing_random_is_left_in_a_project(tmp_path: Path, monkeypatch: Any) -> None:
+    """Of all that was drawn, only what outlives a release by design is anywhere on disk."""
+    from labelguard import keys
+
+    handed_out: list[bytes] = []
+    draw = keys.random_bytes
+
+    def noted(count: int) -> bytes:
+        handed_out.append(draw(count))
+        return handed_out[-1]
+
+    monkeypatch.setattr(keys, "random_bytes", noted)
+    project = lg.init(tmp_path / "project").state.parent
+    key = len(handed_out)
+    lg.privatize(table(opinions(1)), project=project, **PRICE)
+    other = lg.init(tmp_path / "statistic").state.parent
+    options: dict[str, Any] = STATISTIC | {"epsilon": 0.5, "delta": 1e-5}
+    lg.privatize(table(opinions(1)), project=other, **options)
+    assert len(handed_out) == 2 * key + 2
+    everything = b"".join([*files(project).values(), *files(other).values()])
+    kept = [secret in everything for secret in handed_out]
+    assert kept == [*([True] * key), False, *([True] * key), False]
