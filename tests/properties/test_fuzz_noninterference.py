@@ -1,0 +1,155 @@
+"""A thousand random tables, layouts, types, orders and mechanisms: only released labels may differ.
+
+In every case labels and coins are changed together (see `worlds`). Planted leaks show what is
+found: an order, a type and a count that follow from labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from preferences import LAYOUTS, Public
+from worlds import Run, Scenario, differences
+
+from labelguard import ordering, planning, segments, staging
+
+CASES, FEW, A_LEAK_SHOWS = 1000, 20, 60
+LEARNING = ("--features", "length", "--components", "1", "--ridge", "1")
+STATISTIC = ("--mechanism", "statistic", *LEARNING, "--whitening", "0.5", "--floor", "0.01")
+STATISTIC += ("--clip-quantile", "0.5")
+MECHANISMS = (
+    (),
+    ("--ties", "ternary"),
+    ("--max-labels-per-labeler", "4"),
+    STATISTIC,
+    ("--mechanism", "props", *LEARNING),
+)
+UNITS = ((), ("--unit", "item"))
+LABELS: tuple[Callable[[pa.ChunkedArray], pa.ChunkedArray], ...] = (
+    lambda column: column,
+    lambda column: column.cast(pa.int64()),
+    lambda column: column.cast(pa.float32()),
+    lambda column: column.cast(pa.string()),
+    lambda column: column.cast(pa.string()).dictionary_encode(),
+    lambda column: column.cast(pa.bool_()),
+)
+AFTERWARDS = (("budget", "journal", "--json"), ("release", "show", "--json"), ("policy", "list"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One random table and what is done with it."""
+
+    layout: str
+    scenario: Scenario
+    who: list[int]
+    asked: Public
+    seed: int
+
+    @classmethod
+    def of(cls, number: int) -> Case:
+        """The case of a number."""
+        rng = np.random.default_rng([17, number])
+        labelers, items = int(rng.integers(1, 6)), int(rng.integers(2, 12))
+        rows = int(rng.integers(labelers, 5 * labelers + 4))
+        asked = Public(rng.integers(0, labelers, rows), rng.integers(0, items, rows))
+        layout = str(rng.choice(list(LAYOUTS)))
+        unit = UNITS[rng.integers(len(UNITS))]
+        options = (*MECHANISMS[rng.integers(len(MECHANISMS))], *unit)
+        runs = [Run(options, rows=int(rng.integers(1, rows + 1)), exits=None)]
+        if rng.random() < 0.5:
+            runs.append(Run((*options, "--exhausted", "drop"), exits=None))
+        kinds = [".parquet"] if layout == "rankings" else [".parquet", ".csv", ".jsonl"]
+        scenario = Scenario(
+            tuple(runs),
+            labelers=not unit or bool(rng.random() < 0.5),
+            suffix=str(rng.choice(kinds)),
+            dressed=_dressed(rng),
+            afterwards=AFTERWARDS,
+        )
+        who = rng.choice(labelers, int(rng.integers(1, labelers + 1)), replace=False).tolist()
+        return cls(layout, scenario, who, asked, int(rng.integers(1 << 30)))
+
+    def leaks(self, here: Path) -> list[str]:
+        """What follows from labels; an exception counts as well."""
+        given = (self.layout, self.scenario, self.who, self.asked, self.seed)
+        return differences(here, *given)
+
+
+def _dressed(rng: np.random.Generator) -> Callable[[pa.Table], pa.Table]:
+    """Another type of labels, columns in another order, large pieces or small ones."""
+    kind = LABELS[rng.integers(len(LABELS))]
+    order, pieces = rng.random(20), int(rng.integers(1, 5))
+
+    def dressed(table: pa.Table) -> pa.Table:
+        if "label" in table.column_names:
+            place = table.column_names.index("label")
+            table = table.set_column(place, "label", kind(table["label"]))
+        names = table.column_names
+        table = table.select([names[i] for i in np.argsort(order[: len(names)])])
+        return pa.Table.from_batches(table.to_batches(max(1, table.num_rows // pieces)))
+
+    return dressed
+
+
+@pytest.mark.parametrize("cases", [range(FEW), pytest.param(range(CASES), marks=pytest.mark.slow)])
+def test_no_case_tells_a_label(cases: range, tmp_path: Path) -> None:
+    found = {number: leaks for number in cases if (leaks := Case.of(number).leaks(tmp_path))}
+    assert not found
+
+
+# Negative controls: an order, a type, and a count that follow from labels.
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rows stay in the order of the file."""
+    monkeypatch.setattr(ordering, "canonical", lambda table: np.arange(table.num_rows))
+    yield
+
+
+@pytest.fixture
+def sniffed_type(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What type labels have is guessed from their values, and noted."""
+    counts = planning.counts
+
+    def with_type(plan: planning.Plan) -> dict[str, Any]:
+        rows = plan.directory.parent / "input" / "rows"
+        tables = [segments.read_bucket(rows, bucket) for bucket in range(segments.BUCKETS)]
+        ties = any(2 in table["label"].to_pylist() for table in tables if table is not None)
+        return counts(plan) | {"labels": "number" if ties else "boolean"}
+
+    monkeypatch.setattr(planning, "counts", with_type)
+    yield
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ties are not counted among the rows that were read."""
+    whole = staging._Stager._usable
+
+    def usable(self: Any, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        kept = whole(self, name, batch)
+        self.staged.rows_read -= int((kept["label"].to_numpy() == 2).sum())
+        return kept
+
+    monkeypatch.setattr(staging._Stager, "_usable", usable)
+    yield
+
+
+@pytest.mark.parametrize("leak", ["order", "sniffed_type", "count"])
+def test_a_planted_leak_is_found(leak: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(leak)
+    for number in range(A_LEAK_SHOWS):
+        try:
+            if Case.of(number).leaks(tmp_path):
+                return
+        except KeyError:  # other rows were drawn
+            return
+    raise AssertionError(f"{A_LEAK_SHOWS} cases do not show it")
