@@ -42,7 +42,8 @@ def judge(
     if not plan.rows and not short and not resumed:
         raise PolicyError(
             f"no label fits: all {plan.over_bound:,} are beyond the bound of their "
-            f"{policy.unit} (a ranking is kept or dropped whole)"
+            f"{policy.unit} (a ranking is kept or dropped whole); --max-labels-per-labeler sets it "
+            "where a project has no policy yet"
         )
     place = "label" if event == "rr" else "statistic release"
     if short and not drop:
@@ -56,7 +57,8 @@ def _notes(plan: Plan, policy: Policy, request: Request, total: Total, place: st
     short = int(plan.short.sum())
     if short:
         yield f"{counted(short, place)} of exhausted {policy.unit}s left out"
-    beyond = plan.over_bound - short if place == "label" else 0
+    told = place == "label" or policy.unit == "item"
+    beyond = plan.over_bound - short if told else 0
     if beyond > 0:
         yield f"{counted(beyond, 'label')} beyond the bound of their {policy.unit} left out"
     asked = {"epsilon": request.epsilon, "delta": request.delta}

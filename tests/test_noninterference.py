@@ -26,6 +26,7 @@ from labelguard.labels import LABEL_TIE
 HALF, MOST = 42, 70
 ROOM = ("--max-labels-per-labeler", "40")
 TWICE = ("--max-labels-per-labeler", "24")
+FEW = ("--max-labels-per-labeler", "6")
 BOUND = ("--max-labels-per-labeler", "10")
 FEATURES = ("--features", "text+length", "--components", "4", "--ridge", "2")
 TUNED = ("--mechanism", "statistic", "--features", "text+length")
@@ -58,7 +59,7 @@ SCENARIOS = {
     ),
     "the same command twice": Scenario((Run(), Run())),
     "single labels": Scenario(
-        (Run(("--unit", "item"), HALF), Run(("--unit", "item"))), labelers=False
+        (Run(("--unit", "item", *FEW), HALF), Run(("--unit", "item", *FEW))), labelers=False
     ),
     "one worker": Scenario((Run(("--workers", "1")),)),
     "chats": Scenario((Run(ROOM, HALF), Run(ROOM)), suffix=".jsonl"),
