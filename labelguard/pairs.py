@@ -122,13 +122,12 @@ def _distinct(texts: pa.Table, *, chat: bool) -> tuple[NDArray[np.intp], NDArray
     attached = [name for name in texts.column_names if name.startswith("feature_")]
     names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
     named = pl.DataFrame(texts.select(names)).with_row_index("place")
-    written = pl.lit(0, pl.UInt64).alias("written")
     if chat:  # of chats that are one content, which may be written in several ways, always the same
         written = pl.DataFrame(texts.select(["prompt", "first", "second"])).hash_rows(0)
-    named = named.with_columns(written.alias("written"))
-    first = named.sort("written").group_by(names).agg(pl.col("place").first()).sort(names)
+        named = named.with_columns(written=written).sort("written", "place")
+    first = named.group_by(names).agg(pl.col("place").first()).sort(names)
     number = first.drop("place").with_row_index("number")
-    inverse = named.join(number, on=names, how="left", maintain_order="left")["number"]
+    inverse = named.sort("place").join(number, on=names, how="left", maintain_order="left")["number"]
     return first["place"].to_numpy().astype(np.intp), inverse.to_numpy().astype(np.intp)
 
 
