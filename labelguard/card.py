@@ -142,7 +142,8 @@ Preference pairs whose labels were privatized by labelguard {card["labelguard"]}
 **Guarantee.** Mechanism `{card["mechanism"]}`: every {privacy["unit"]} is protected with
 {budget_of(privacy)} under adjacency `{privacy["adjacency"]}`: all labels of one
 {privacy["unit"]} may change. The bound holds for {span(privacy)},
-against anyone without the project's keys; another policy adds to it.
+against anyone without the project's keys; another policy adds to it, but all of them together give
+no more than {budget_of(privacy["ceiling"])}, the project's ceiling.
 
 Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
 {privacy["skip_status"]}.

@@ -67,8 +67,25 @@ def main() -> None:
 
 @main.command(short_help="Make a project: configuration, keys, an empty ledger.")
 @click.argument("directory", type=click.Path(path_type=Path), default=".")
-def init(directory: Path) -> None:
+@click.option(
+    "--max-epsilon",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="Ceiling of ε for the project's life, all policies together.",
+)
+@click.option(
+    "--max-delta",
+    type=float,
+    default=1e-4,
+    show_default=True,
+    help="Ceiling of δ for the project's life, all policies together.",
+)
+def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
     """Make a project in DIRECTORY (by default here): configuration, keys, an empty ledger.
+
+    Its ceiling is what all its policies together may cost a labeler; it can be raised later
+    (`project ceiling`), never lowered.
 
     \b
     Example:
@@ -76,8 +93,9 @@ def init(directory: Path) -> None:
     """
     from labelguard.project import init as make
 
-    project = make(directory)
+    project = make(directory, max_epsilon=max_epsilon, max_delta=max_delta)
     click.echo(f"Project made in {project.state}")
+    click.echo(f"Its policies together will cost at most ε = {max_epsilon:g}, δ = {max_delta:g}.")
     click.echo(f"Keys are in {project.keys}: back them up apart from the data; never share them.")
 
 

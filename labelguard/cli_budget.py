@@ -98,6 +98,25 @@ def budget_anchor(project: Path | None, as_json: bool) -> None:
     render_budget.anchor(overview.anchor(project), as_json=as_json)
 
 
+@budget.command("combine", short_help="What several projects cost the same people.")
+@click.argument("projects", nargs=-1, required=True, metavar="PROJECT...")
+@json_option
+def budget_combine(projects: tuple[str, ...], as_json: bool) -> None:
+    """Add up two or more projects, each a directory or the JSON file of its `budget export`.
+
+    Projects do not know each other: who labels in several of them loses what all of them cost, and
+    may lose up to the sum of their ceilings.
+
+    \b
+    Example:
+      labelguard budget combine study-1 study-2
+    """
+    from labelguard import render_budget
+    from labelguard.combining import combine
+
+    render_budget.combined(combine(projects), as_json=as_json)
+
+
 @budget.command("export", short_help="The whole ledger as JSON or CSV.")
 @click.option(
     "-o",

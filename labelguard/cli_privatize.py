@@ -29,6 +29,11 @@ from labelguard.cli_options import (
 @click.option("--epsilon", type=float, help="ε of each labeler; default: as the policy has it.")
 @click.option("--delta", type=float, help="δ of each labeler; default: as the policy has it.")
 @click.option(
+    "--accept-delta",
+    is_flag=True,
+    help="Accept a δ of 1 over the number of labelers in the release, or more.",
+)
+@click.option(
     "--max-labels-per-labeler",
     type=int,
     metavar="K",

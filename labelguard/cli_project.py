@@ -20,7 +20,7 @@ passphrase_option = click.option(
 
 @click.group(context_settings=HELP)
 def project() -> None:
-    """Backups of a project, and new pseudonyms."""
+    """A project as a whole: its ceiling, backups, new pseudonyms, new witnesses."""
 
 
 @project.command("backup", short_help="All of a project in one file, without its keys.")
@@ -101,6 +101,72 @@ def project_restore(
     secret = _passphrase(passphrase_file, confirm=False)
     found = restoring.restore(file, directory, since=since, keys=keys, passphrase=secret)
     render_project.restored(found, as_json=as_json)
+
+
+@project.command("ceiling", short_help="What all policies together may cost, for life.")
+@click.option(
+    "--raise",
+    "raised",
+    metavar="EPSILON,DELTA",
+    help="Raise it; from then on only this one is promised. It is never lowered.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@project_option
+@json_option
+def project_ceiling(raised: str | None, yes: bool, project: Path | None, as_json: bool) -> None:
+    """Show the ceiling that no sum of policies passes, and what is left below it; or raise it.
+
+    \b
+    Example:
+      labelguard project ceiling
+      labelguard project ceiling --raise 20,1e-4 --yes
+    """
+    from labelguard import raising, render_budget
+    from labelguard.ceilings import Ceiling
+    from labelguard.policy import parse_budget
+
+    if raised is None:
+        render_budget.ceiling(raising.show(project), as_json=as_json)
+        return
+    ceiling = Ceiling(*parse_budget("--raise", raised))
+    shown = raising.show(project, ceiling)
+    if not yes:
+        render_budget.ceiling(shown, as_json=False, err=True)
+        click.confirm("Raise the ceiling, for good?", abort=True, err=True)
+    render_budget.ceiling(raising.raise_ceiling(ceiling, project), as_json=as_json)
+
+
+@project.command("witness", short_help="Trust a ledger anew whose witnesses are lost.")
+@click.option("--renew", is_flag=True, required=True, help="Write both witnesses anew.")
+@click.option("--anchor", metavar="LINE", help="The newest anchor that was kept elsewhere.")
+@click.option("--no-anchor", is_flag=True, help="Declare that none was kept; asks.")
+@project_option
+@json_option
+def project_witness(
+    renew: bool, anchor: str | None, no_anchor: bool, project: Path | None, as_json: bool
+) -> None:
+    """Write the two files anew (ledger.head) that tell an older copy of the ledger from the newest.
+
+    Needed only if both are lost. Everything is verified first, and the journal tells of it. An
+    anchor shows that the ledger did not fall back behind it; what came after it, nothing shows.
+
+    \b
+    Example:
+      labelguard project witness --renew --no-anchor
+    """
+    from labelguard import render_project
+    from labelguard.renewal import renew as write
+
+    if (anchor is None) is not no_anchor:
+        raise click.UsageError("give either --anchor LINE or --no-anchor")
+    if no_anchor:
+        click.confirm(
+            "NOTHING WILL SHOW whether this ledger is an older copy. If it is, what was spent "
+            "since is forgotten, and labelers can lose more than was promised. Trust it?",
+            abort=True,
+            err=True,
+        )
+    render_project.renewed(write(anchor, project), as_json=as_json)
 
 
 @project.command("rotate-pseudonyms", short_help="New pseudonyms for all labelers.")

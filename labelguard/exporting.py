@@ -25,7 +25,7 @@ TABLES = (
     tables.tombstones,
     tables.journal,
 )
-_SECRET = ("map", "idempotency_key")
+_SECRET = ("map", "idempotency_key", "mac")
 """Keyed digests that mean nothing outside the project."""
 _JSON = ("settings", "quote", "files", "body")
 

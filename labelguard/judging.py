@@ -19,17 +19,17 @@ def judge(
     plan: Plan,
     policy: Policy,
     event: Priced,
-    request: Request,
-    total: Total,
     *,
     drop: bool,
     resumed: bool,
+    accept_delta: bool,
 ) -> list[str]:
     """Notes on a plan that may be charged; its units must go by their pseudonyms.
 
-    `drop`: labels of exhausted labelers are left out. `total` is what the project costs. Raises
-    `InvalidLabels` for contents that changed under their id, `PolicyError` if new labels were asked
-    for at a stricter price, or none fits, `BudgetExceeded` if labelers lack places.
+    `drop`: labels of exhausted labelers are left out. `accept_delta`: δ may be 1 over the number of
+    units, or more. Raises `InvalidLabels` for contents that
+    changed under their id, `PolicyError` if δ is too large or no label fits, `BudgetExceeded` if
+    labelers lack places.
     """
     if plan.changed_items:
         raise InvalidLabels(
@@ -37,8 +37,11 @@ def judge(
             "another content in an earlier release; a changed content needs an id of its own"
         )
     short = int(plan.short.sum())
-    if plan.new or short:
-        request.check_price(total.epsilon, total.delta)
+    if plan.new and _reveals_one(plan, policy) and not accept_delta:
+        raise PolicyError(
+            f"{_large_delta(plan, policy)}: that much δ allows giving one of them away; choose a "
+            "smaller one, release more of them together, or accept it: --accept-delta"
+        )
     if not plan.rows and not short and not resumed:
         raise PolicyError(
             f"no label fits: all {plan.over_bound:,} are beyond the bound of their "
@@ -50,10 +53,23 @@ def judge(
         raise BudgetExceeded(
             planning.shortage(plan, policy.unit, place), asked=short + plan.new, left=plan.new
         )
-    return list(_notes(plan, policy, request, total, place))
+    return list(_notes(plan, policy, place))
 
 
-def _notes(plan: Plan, policy: Policy, request: Request, total: Total, place: str) -> Iterator[str]:
+def price(request: Request, total: Total) -> list[str]:
+    """Notes on what was asked and what the project gives, where it costs `total` over its life.
+
+    Raises `PolicyError` if that is more than what was asked for.
+    """
+    request.check_price(total.epsilon, total.delta)
+    asked = {"epsilon": request.epsilon, "delta": request.delta}
+    given = {"epsilon": total.epsilon, "delta": total.delta}
+    if None in asked.values() or asked == given:
+        return []
+    return [f"asked: {budget_of(asked)}; the project gives {budget_of(given)} in all"]
+
+
+def _notes(plan: Plan, policy: Policy, place: str) -> Iterator[str]:
     short = int(plan.short.sum())
     if short:
         yield f"{counted(short, place)} of exhausted {policy.unit}s left out"
@@ -61,12 +77,17 @@ def _notes(plan: Plan, policy: Policy, request: Request, total: Total, place: st
     beyond = plan.over_bound - short if told else 0
     if beyond > 0:
         yield f"{counted(beyond, 'label')} beyond the bound of their {policy.unit} left out"
-    asked = {"epsilon": request.epsilon, "delta": request.delta}
-    given = {"epsilon": total.epsilon, "delta": total.delta}
-    if None not in asked.values() and asked != given:
-        yield f"asked: {budget_of(asked)}; the project gives {budget_of(given)} in all"
-    if policy.delta > 1 / max(len(plan.units), 1):
-        yield (
-            f"delta {policy.delta:g} is above 1/{len(plan.units)} "
-            f"(one over the number of {policy.unit}s): choose a smaller one"
-        )
+    if _reveals_one(plan, policy):
+        yield _large_delta(plan, policy)
+
+
+def _reveals_one(plan: Plan, policy: Policy) -> bool:
+    """Whether δ is so large that a mechanism may publish all labels of one unit in n."""
+    return policy.delta * len(plan.units) >= 1
+
+
+def _large_delta(plan: Plan, policy: Policy) -> str:
+    return (
+        f"delta {policy.delta:g} is not below 1/{len(plan.units)}, one over the number of "
+        f"{policy.unit}s in this release"
+    )

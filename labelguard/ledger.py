@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +21,9 @@ import sqlalchemy as sa
 from labelguard import (
     block128,
     bulk,
+    ceilings,
     database,
     journal,
-    migrations,
     people,
     policybook,
     statements,
@@ -31,7 +31,8 @@ from labelguard import (
     verification,
 )
 from labelguard.block128 import Blocks
-from labelguard.errors import KeyProblem, LedgerError
+from labelguard.ceilings import Ceiling
+from labelguard.errors import KeyProblem, LedgerError, PolicyError
 from labelguard.policy import Policy, Priced
 from labelguard.policybook import IMPLICIT, PolicyRecord
 from labelguard.pseudonyms import Pseudonyms, fingerprint
@@ -67,16 +68,16 @@ class Ledger:
     def __init__(
         self,
         url: str,
-        key_check: str,
-        names: Callable[[str], Pseudonyms] = Pseudonyms.unnamed,
+        keys: KeyRing,
         witnesses: Sequence[Path] = (),
+        names: Callable[[str], Pseudonyms] | None = None,
     ) -> None:
-        """Open an existing ledger, migrated if an older version wrote it.
+        """Open an existing ledger; `names`: pseudonyms other than those of the keys.
 
         The project key must be the one it was made with. Raises `LedgerError` if it is missing,
-        damaged, newer than this program, or older than what `witnesses` have seen.
+        damaged, of another version, written by others, or older than what `witnesses` have seen.
         """
-        self._engine = self._snapshots = database.connect(url)
+        self._engine = self._snapshots = _connect(url, keys)
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._witness = Witness(witnesses)
@@ -87,43 +88,63 @@ class Ledger:
                     "a database, set LABELGUARD_LEDGER_URL"
                 )
             meta = {row.name: row.value for row in connection.execute(sa.select(tables.meta))}
-        if meta["key_check"] != key_check:
+        if meta["schema"] != tables.schema():
+            raise LedgerError(
+                f"the ledger at {self.place} has the tables of another version of labelguard; "
+                "before 0.2.0 none reads another's: use the version that made it"
+            )
+        if meta["key_check"] != keys.check_value():
             raise KeyProblem(
                 f"the project key is not the one the ledger at {self.place} was made with"
             )
-        if migrations.needed(meta, self.place):
-            with database.writing(self._engine) as connection:
-                migrations.migrate(connection, self.place)
-        self.names = names(meta.get("pseudonyms", ""))
-        self.names.check(meta.get("pseudonyms", ""))
+        self.names = (names or keys.pseudonyms)(meta["pseudonyms"])
+        self.names.check(meta["pseudonyms"])
         with self._reading() as connection:
-            self._witness.check(connection, self.place)
+            self._guard(connection)
 
     @classmethod
     def of(cls, project: Project, keys: KeyRing) -> Ledger:
         """The ledger of a project, which goes by the project's pseudonyms and witnesses."""
-        return cls(project.ledger_url, keys.check_value(), keys.pseudonyms, project.witnesses)
+        return cls(project.ledger_url, keys, project.witnesses)
 
     @classmethod
-    def create(cls, url: str, key_check: str, witnesses: Sequence[Path] = ()) -> Ledger:
-        """Make the tables, unless they exist."""
-        engine = database.connect(url)
-        with database.writing(engine) as connection:
+    def create(
+        cls,
+        url: str,
+        keys: KeyRing,
+        witnesses: Sequence[Path] = (),
+        ceiling: Ceiling = ceilings.DEFAULT,
+    ) -> Ledger:
+        """Make the tables, unless they exist, and the witnesses."""
+        with database.writing(_connect(url, keys)) as connection:
             if not sa.inspect(connection).has_table("meta"):
                 tables.metadata.create_all(connection)
-                version = tables.SCHEMA_VERSION
-                rows = {"schema": str(version), "key_check": key_check, "epoch": "0"}
-                rows |= {"pseudonyms": ""}
+                rows = {"schema": tables.schema(), "key_check": keys.check_value()}
+                rows |= {"epoch": "0", "pseudonyms": ""}
                 connection.execute(
                     sa.insert(tables.meta), [{"name": k, "value": v} for k, v in rows.items()]
                 )
-                statements.append(connection, "created", {"schema": version})
-        return cls(url, key_check, witnesses=witnesses)
+                statements.append(connection, "created", {"ceiling": asdict(ceiling)})
+        number, digest = cls(url, keys).head()
+        if number == 1:  # nothing was charged: an earlier attempt may have crashed here
+            Witness(witnesses).note(number, digest)
+        ledger = cls(url, keys, witnesses)
+        found = ledger.ceiling()
+        if found != ceiling:
+            raise PolicyError(
+                f"the ledger at {ledger.place} was made with the ceiling {found}, asked: {ceiling}"
+            )
+        return ledger
 
     @property
     def place(self) -> str:
         """Where the ledger lives, without a password."""
         return database.place(self._engine.url)
+
+    def ceiling(self) -> Ceiling:
+        """What all policies together may cost a labeler, for life."""
+        with self._reading() as connection:
+            return ceilings.of(connection)
 
     def begin_job(self) -> int:
         """A new epoch: a job of an older one can no longer charge or commit."""
@@ -238,6 +259,7 @@ class Ledger:
             )
             if active.policy != policy:
                 raise LedgerError("the policy in force is not the one this job was planned with")
+            policybook.check_ceiling(connection)
             allowance = active.allowance_ids[event.kind]
             prices = statements.store_prices(connection, allowance, event.prices)
             release_id = statements.reserve(connection, active.id, allowance, event, prices)
@@ -386,10 +408,24 @@ class Ledger:
             if epoch is not None and current != epoch:
                 raise LedgerError("another job has begun in this project; this one cannot go on")
             self.names.check(fingerprint(connection))  # they may have been changed since
-            self._witness.check(connection, self.place)
+            self._guard(connection)
             yield connection
             head = statements.head(connection)
         self._witness.note(*head)
 
+    def _guard(self, connection: sa.Connection) -> None:
+        """Refuse a ledger that others wrote, or that fell back."""
+        statements.check_head(connection, self.place)
+        self._witness.check(connection, self.place)
+
     # For modules with statements of their own: one state to read, one transaction to write.
     snapshot, transaction = _reading, _writing
+
+
+def _connect(url: str, keys: KeyRing) -> sa.Engine:
+    """The engine of a ledger, whose connections sign the journal (see `statements.mac`)."""
+
+    def mac(digest: str) -> str:
+        return keys.mac("journal", digest.encode()).hex()
+
+    return database.connect(url).execution_options(journal_mac=mac)

@@ -9,8 +9,9 @@ price of all events only if they did not depend on what was released (docs/guara
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from labelguard import quotes
@@ -49,8 +50,18 @@ def total(chapters: Sequence[Chapter]) -> Total:
 
     Adaptive basic composition: the sums of ε and δ (closing points keep the δ of their policy).
     """
-    delta = min(1.0, sum(chapter.policy.delta for chapter in chapters))
-    return Total(sum(chapter.epsilon for chapter in chapters), delta)
+    return added([Total(chapter.epsilon, chapter.policy.delta) for chapter in chapters])
+
+
+def added(totals: Sequence[Total]) -> Total:
+    """What a labeler loses to several of them: ε adds, and so does δ."""
+    delta = _sum(total.delta for total in totals)
+    return Total(_sum(total.epsilon for total in totals), min(1.0, delta))
+
+
+def _sum(values: Iterable[float]) -> float:
+    """The sum of numbers as they are written: ten times 1e-5 are 1e-4, and not a little more."""
+    return float(sum(Fraction(repr(float(value))) for value in values))
 
 
 def joint_epsilon(chapters: Sequence[Chapter]) -> float | None:

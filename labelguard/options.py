@@ -19,6 +19,7 @@ class Options:
     bad_rows: Literal["stop", "quarantine"] = "stop"
     exhausted: Literal["refuse", "drop"] = "refuse"
     again: bool = False
+    accept_delta: bool = False
     output: Path | None = None
     workers: int | None = None
 

@@ -37,6 +37,7 @@ def budget(project: Path | None) -> dict[str, Any]:
     return {
         "policy": policies.described(active) if active else None,
         "closing": closing,
+        "ceiling": asdict(ledger.ceiling()),
         "lifetime": asdict(lifetime.total(chapters)) | {"policies": len(chapters)},
         "allowances": [_allowance(event, rows) for event, rows in ledger.usage().items()],
     }
@@ -111,7 +112,8 @@ def labeler(labeler_id: str, project: Path | None) -> dict[str, Any]:
 def journal(project: Path | None) -> list[dict[str, Any]]:
     """The journal's entries, oldest first."""
     _, _, ledger = open_ledger(project)
-    return [vars(entry) | {"body": json.loads(entry.body)} for entry in ledger.journal()]
+    entries = [vars(entry) | {"body": json.loads(entry.body)} for entry in ledger.journal()]
+    return [{k: v for k, v in entry.items() if k != "mac"} for entry in entries]
 
 
 def releases(project: Path | None) -> list[dict[str, Any]]:
@@ -152,7 +154,11 @@ def verify(project: Path | None, anchor: str | None = None) -> dict[str, Any]:
     `anchor` is a line of `anchor`, from whenever: the journal must still hold its entry.
     """
     home, keys, ledger = open_ledger(project)
-    kept = Anchor.parse(anchor) if anchor else None
+    return verdict(home, keys, ledger, Anchor.parse(anchor) if anchor else None)
+
+
+def verdict(home: Project, keys: KeyRing, ledger: Ledger, kept: Anchor | None) -> dict[str, Any]:
+    """`verify` of an open ledger."""
     everything = ledger.releases()
     records = [record for record in everything if record.state == "committed"]
     strays = home.strays(record.id for record in everything)

@@ -22,7 +22,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,6 +85,7 @@ def privatize(
     unit: Unit | None = None,
     releases: int | None = None,
     again: bool = False,
+    accept_delta: bool = False,
     output: str | Path | None = None,
     project: Project | str | Path | None = None,
     workers: int | None = None,
@@ -97,9 +98,10 @@ def privatize(
     call fixes the project's policy, unless one was made before (`labelguard.policies`); later calls
     release new labels under it, and labels released before keep their value at no cost. `columns`
     maps roles to column names; `question` names what was asked about every pair; `again` draws the
-    latest submission of every label anew, as a new event with a new charge; `output` is a directory
-    that gets a copy of the release. `choices` are the mechanism's own:
-    `methods.featured.FeatureOptions` of `statistic`, `methods.relabelled.PropsOptions` of `props`.
+    latest submission of every label anew, as a new event with a new charge; `accept_delta` allows a
+    δ of 1 over the number of units, or more; `output` is a directory that gets a copy of the
+    release. `choices` are the mechanism's own: `methods.featured.FeatureOptions` of `statistic`,
+    `methods.relabelled.PropsOptions` of `props`.
 
     Guarantee: (ε, δ) of the policy for each of its units under `replace_labels`, over all releases
     that it pays for, against anyone without the project's keys (docs/concepts.md).
@@ -147,6 +149,7 @@ def privatize(
         bad_rows,
         exhausted,
         again,
+        accept_delta,
         Path(output) if output else None,
         workers,
     )
@@ -195,7 +198,7 @@ class _Run:
             self.workers,
             progress,
         )
-        self.notes: list[str] = []
+        self.notes = judging.price(request, policies.total(self.ledger, self.policy))
         self.again = 0
 
     def run(self, source: Input) -> Release:
@@ -258,10 +261,10 @@ class _Run:
             "mechanism": self.mechanism.name,
             "mechanism_version": self.mechanism.version,
             "format": 1,
-            "request": asdict(self.request) | self.mechanism.settings(),
+            "policy": self.policy_id,  # it fixes all that a `Request` may say
+            "choices": self.mechanism.settings(),
             "exhausted": self.options.exhausted,
             "again": self.again,
-            **({"policy": self.policy_id} if self.policy_id > 1 else {}),
         }
 
     def _request(self, public_digest: bytes) -> tuple[str, ReleaseRecord | None]:
@@ -303,15 +306,13 @@ class _Run:
             workers=self.workers,
             progress=lambda share: self.progress("planning", share),
         )
-        total = policies.total(self.ledger, self.policy)
         self.notes += judging.judge(
             replace(plan, units=self.keys.pseudonyms().hide(plan.units)),
             self.policy,
             self.event,
-            self.request,
-            total,
             drop=self.options.exhausted == "drop" or record is not None,
             resumed=record is not None,
+            accept_delta=self.options.accept_delta,
         )
         return plan
 

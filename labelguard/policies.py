@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labelguard import block128, lifetime
+from labelguard import block128, lifetime, policybook
 from labelguard.errors import PolicyError
 from labelguard.keys import KeyRing
 from labelguard.ledger import Ledger
@@ -206,12 +206,15 @@ def for_request(ledger: Ledger, request: Request) -> tuple[int, Policy]:
             "no policy is in force in this project; see labelguard policy list, and put one into "
             "force: labelguard policy activate NAME"
         )
-    return 1, request.first_policy()
+    first = request.first_policy()
+    ledger.ceiling().check(Total(first.epsilon, first.delta))  # the charge would fail on it later
+    return 1, first
 
 
 def life(ledger: Ledger) -> list[Chapter]:
     """The policies that were or are in force, each as far as it is charged."""
-    return [record.chapter() for record in ledger.policies() if record.state != "draft"]
+    with ledger.snapshot() as connection:
+        return policybook.life(connection)
 
 
 def total(ledger: Ledger, first: Policy) -> Total:
@@ -221,17 +224,18 @@ def total(ledger: Ledger, first: Policy) -> Total:
 
 
 def standing(ledger: Ledger) -> dict[str, Any]:
-    """What a card says of the policies: the name of that in force and, of several, the total.
+    """What a card says of the policies: the ceiling, the name of that in force, and the total.
 
     Labels keep what earlier policies released of them, so ε and δ of a release are those of all
     policies so far; what it newly charges is covered by the one in force.
     """
     active, chapters = ledger.policy(), life(ledger)
     assert active is not None  # a release was charged to it
+    found = {"policy": active.name, "ceiling": asdict(ledger.ceiling())}
     if len(chapters) == 1:
-        return {"policy": active.name}
+        return found
     own = {"epsilon": active.policy.epsilon, "delta": active.policy.delta}
-    return {"policy": active.name, **asdict(lifetime.total(chapters)), "newly_charged": own}
+    return found | asdict(lifetime.total(chapters)) | {"newly_charged": own}
 
 
 def described(record: PolicyRecord) -> dict[str, Any]:
@@ -274,6 +278,8 @@ def _preview(ledger: Ledger, name: str) -> dict[str, Any]:
             closes = {"name": last.name, "point": last.point, "epsilon": last.epsilon}
             closes |= {"delta": before.policy.delta, "points": before.policy.closing_points}
         chapters.append(record.chapter())
+    ceiling = ledger.ceiling()
+    ceiling.check(lifetime.total(chapters))
     return {
         "activates": record.name,
         "epsilon": record.policy.epsilon,
@@ -281,6 +287,7 @@ def _preview(ledger: Ledger, name: str) -> dict[str, Any]:
         "unit": record.policy.unit,
         "closes": closes,
         "total": asdict(lifetime.total(chapters)),
+        "ceiling": asdict(ceiling),
         "joint_epsilon": lifetime.joint_epsilon(chapters),
     }
 

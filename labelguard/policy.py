@@ -19,6 +19,26 @@ ITEM_BOUND = 1
 """How many labels of a content may be randomized over its life, unless more are asked for."""
 
 
+def check_budget(epsilon: float, delta: float) -> None:
+    """Raise `PolicyError` unless ε is finite and above 0, and δ at least 0 and below 1."""
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise PolicyError(f"epsilon must be a finite number above 0, found {epsilon}")
+    if not (0 <= delta < 1):
+        raise PolicyError(f"delta must be at least 0 and below 1, found {delta}")
+
+
+def parse_budget(option: str, text: str) -> tuple[float, float]:
+    """`3,1e-5`, the value of an option, as ε and δ. Raises `PolicyError` for anything else."""
+    try:
+        epsilon, delta = map(float, text.split(","))
+    except ValueError:
+        raise PolicyError(
+            f"{option} expects EPSILON,DELTA, for example 3,1e-5; found {text!r}"
+        ) from None
+    check_budget(epsilon, delta)
+    return epsilon, delta
+
+
 @dataclass(frozen=True)
 class Allowance:
     """How often one kind of event may touch a labeler.
@@ -63,10 +83,7 @@ class Policy:
     closing_points: int = 1
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise PolicyError(f"epsilon must be a finite number above 0, found {self.epsilon}")
-        if not (0 <= self.delta < 1):
-            raise PolicyError(f"delta must be at least 0 and below 1, found {self.delta}")
+        check_budget(self.epsilon, self.delta)
         for name, allowed in (("composition", Composition), ("ties", Ties), ("unit", Unit)):
             if getattr(self, name) not in get_args(allowed):
                 raise PolicyError(
@@ -184,7 +201,7 @@ class Request:
     releases: int | None = None
 
     def __post_init__(self) -> None:
-        # ε = 3 and ε = 3.0 are one request: it is recognised by how it is written down.
+        # Plain numbers, which the ledger can write down.
         for name in ("epsilon", "delta"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, float(getattr(self, name)))
@@ -196,6 +213,8 @@ class Request:
                 raise PolicyError(f"{name.replace('_', '-')} must be at least 1, found {value}")
         if (self.epsilon is None) != (self.delta is None):
             raise PolicyError("give --epsilon and --delta together, or neither")
+        if self.epsilon is not None and self.delta is not None:
+            check_budget(self.epsilon, self.delta)
         if self.mechanism == "rr" and (self.releases is not None or self.ties == "zero"):
             raise PolicyError("--ties zero and --releases go with --mechanism statistic only")
         if self.mechanism == "statistic" and (
@@ -232,8 +251,7 @@ class Request:
     def under(self, policy: Policy) -> Policy:
         """The policy, if the request fits it; `PolicyError` where it contradicts it.
 
-        ε and δ are judged when new labels are charged (`check_price`): labels that were released
-        before keep their value whatever is asked.
+        ε and δ are judged by what the whole project costs (`check_price`).
         """
         allowance = policy.allowance(self.mechanism)
         replace(self, epsilon=policy.epsilon, delta=policy.delta).first_policy()
@@ -252,15 +270,12 @@ class Request:
         return policy
 
     def check_price(self, epsilon: float, delta: float) -> None:
-        """Refuse to release new labels where the project costs more, in all, than was asked for.
-
-        `epsilon` and `delta` are what all its policies cost together.
-        """
+        """Refuse a request for less than what all policies of the project cost together."""
         if self.epsilon is None or self.delta is None:
             return
-        if epsilon > self.epsilon or delta > self.delta * (1 + 1e-12):  # sums of δ are rounded
+        if epsilon > self.epsilon or delta > self.delta:
             raise PolicyError(
-                f"this project costs ε = {epsilon:g}, δ = {delta:g} over its life; "
-                f"new labels cannot be released at the stricter "
-                f"ε = {self.epsilon:g}, δ = {self.delta:g}; use another project for them"
+                f"this project costs ε = {epsilon:g}, δ = {delta:g} over its life, so nothing in "
+                f"it can be had at the stricter ε = {self.epsilon:g}, δ = {self.delta:g}; leave "
+                "both out, or use another project"
             )

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from labelguard import clock, quotes, statements, tables
+from labelguard import ceilings, clock, lifetime, quotes, statements, tables
 from labelguard.errors import PolicyError
 from labelguard.lifetime import Chapter
 from labelguard.policy import Policy, Priced
@@ -78,7 +78,7 @@ def add(connection: sa.Connection, name: str, policy: Policy, state: str) -> Pol
 def activate(connection: sa.Connection, name: str) -> PolicyRecord:
     """Put a draft into force; the policy in force before is closed where its use allows.
 
-    Raises `PolicyError` if there is no such draft.
+    Raises `PolicyError` if there is no such draft, or the project's ceiling would be passed.
     """
     found = {record.name: record for record in records(connection)}
     if name not in found or found[name].state != "draft":
@@ -89,6 +89,7 @@ def activate(connection: sa.Connection, name: str) -> PolicyRecord:
     if before:
         close_by_use(connection, before)
     _set(connection, found[name].id, state="active")
+    check_ceiling(connection)
     statements.append(connection, "activated", {"policy": found[name].id, "name": name})
     return next(record for record in records(connection) if record.name == name)
 
@@ -106,6 +107,16 @@ def close_by_use(connection: sa.Connection, record: PolicyRecord) -> int | None:
     point = point_of_use(connection, record)
     close(connection, record, point)
     return point
+
+
+def life(connection: sa.Connection) -> list[Chapter]:
+    """The policies that were or are in force, each as far as it is charged."""
+    return [record.chapter() for record in records(connection) if record.state != "draft"]
+
+
+def check_ceiling(connection: sa.Connection) -> None:
+    """Raise `PolicyError` if the policies that were or are in force pass the project's ceiling."""
+    ceilings.of(connection).check(lifetime.total(life(connection)))
 
 
 def in_force(connection: sa.Connection) -> PolicyRecord | None:

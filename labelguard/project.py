@@ -133,8 +133,15 @@ class Project:
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-def init(directory: Path) -> Project:
-    """Make a project in `directory`: configuration, keys, empty ledger."""
+def init(directory: Path, *, max_epsilon: float = 10.0, max_delta: float = 1e-4) -> Project:
+    """Make a project in `directory`: configuration, keys, empty ledger.
+
+    All policies of the project together will cost a labeler at most (`max_epsilon`, `max_delta`).
+    """
+    from labelguard.ceilings import Ceiling
+    from labelguard.ledger import Ledger
+
+    ceiling = Ceiling(float(max_epsilon), float(max_delta))
     state = directory / STATE
     if (state / "labelguard.toml").exists():
         raise ProjectError(f"{state} is a project already")
@@ -151,10 +158,8 @@ def init(directory: Path) -> Project:
             )
         if not key.exists():
             KeyRing.create(project.keys)
-        from labelguard.ledger import Ledger
-
-        check = KeyRing(project.keys).check_value()
-        Ledger.create(project.ledger_url, check, project.witnesses)
+        keys = KeyRing(project.keys)
+        Ledger.create(project.ledger_url, keys, project.witnesses, ceiling)
         # Written last: a directory without it is not a project, so a crash above can be repeated.
         write_atomically(state / "labelguard.toml", _CONFIG.encode())
     except OSError as error:

@@ -29,11 +29,6 @@ class Pseudonyms:
         if secret:
             self.fingerprint = hashlib.sha256(derive_key(secret, "fingerprint")).hexdigest()[:32]
 
-    @classmethod
-    def unnamed(cls, fingerprint: str = "") -> Pseudonyms:
-        """Keys themselves as pseudonyms, whatever the ledger says; `check` then finds out."""
-        return cls()
-
     def __repr__(self) -> str:
         return "Pseudonyms(…)"
 

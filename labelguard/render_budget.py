@@ -130,6 +130,7 @@ def preview(value: Mapping[str, Any], *, err: bool) -> None:
         )
         facts.append(("closes", f"{closes['name']}, {where}: {budget_of(closes)}"))
     facts.append(_total(value["total"]))
+    facts.append(_ceiling(value))
     joint = value["joint_epsilon"]
     if joint is not None and joint < value["total"]["epsilon"] - 5e-5:
         facts.append(
@@ -157,6 +158,39 @@ def closed(value: Mapping[str, Any], *, as_json: bool) -> None:
 
 def _total(total: Mapping[str, Any]) -> tuple[str, str]:
     return "total", f"{budget_of(total)} over the project's life, whatever decided about changes"
+
+
+def _ceiling(value: Mapping[str, Any]) -> tuple[str, str]:
+    return "ceiling", f"{budget_of(value['ceiling'])}, for all policies together"
+
+
+def ceiling(value: Mapping[str, Any], *, as_json: bool, err: bool = False) -> None:
+    """The ceiling of a project, what is reached of it, and what raising it means."""
+    if as_json:
+        print_json(value)
+        return
+    facts = [_ceiling(value)]
+    facts += [(name, budget_of(value[name])) for name in ("reached", "left")]
+    if value["raised"]:
+        facts.append(
+            ("raised to", f"{budget_of(value['raised'])}: only this is promised from then on")
+        )
+    print_facts(facts, err=err)
+
+
+def combined(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """What several projects cost the same people."""
+    if as_json:
+        print_json(value)
+        return
+    rows = table("project", "policies", "costs", "ceiling", right=["policies"])
+    for one in value["projects"]:
+        costs = budget_of(one) if one["policies"] else "nothing yet"
+        rows.add_row(one["project"], f"{one['policies']:,}", costs, budget_of(one["ceiling"]))
+    rows.add_row("together", "", budget_of(value), budget_of(value["ceiling"]))
+    print_table(rows)
+    unit = value["unit"] or "labeler"
+    click.echo(f"For a {unit} who is in all of them, under replace_labels.")
 
 
 def anchor(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -225,7 +259,7 @@ def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
         remedy = "" if closed else "the first privatize fixes one, or make one: "
         click.echo(f"No policy is in force: {remedy}labelguard policy new")
         if closed:
-            print_facts([_total(value["lifetime"])])
+            print_facts([_total(value["lifetime"]), _ceiling(value)])
         return
     unit = policy["unit"]
     facts = [
@@ -234,6 +268,7 @@ def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
     ]
     if value["lifetime"]["policies"] > 1:
         facts.append(_total(value["lifetime"]))
+    facts.append(_ceiling(value))
     if value["closing"]:
         closing, last = value["closing"], policy["closing_points"]
         facts.append(

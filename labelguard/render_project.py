@@ -103,6 +103,26 @@ def rotated(value: Mapping[str, Any], *, as_json: bool) -> None:
     )
 
 
+def renewed(value: Mapping[str, Any], *, as_json: bool) -> None:
+    """What the new witnesses know, and how far an anchor vouched for it."""
+    if as_json:
+        print_json(value)
+        return
+    known = value["proven_to"]
+    print_facts(
+        [
+            ("project", value["project"]),
+            ("witnesses", f"written, at journal entry {value['journal_entries']}"),
+            (
+                "proven",
+                f"up to entry {known}, by the anchor" if known else "nothing, without anchor",
+            ),
+            ("anchor", value["anchor"]),
+        ]
+    )
+    _next(["Keep the anchor where this project cannot change it."])
+
+
 def _next(steps: Iterable[str]) -> None:
     click.echo()
     for step in steps:

@@ -52,7 +52,7 @@ from labelguard.errors import (
 )
 from labelguard.keys import KEY_FILES, KeyRing
 from labelguard.ledger import Ledger
-from labelguard.policy import Policy
+from labelguard.policy import Policy, parse_budget
 from labelguard.policybook import PolicyRecord
 from labelguard.project import STATE, Project
 from labelguard.pseudonyms import Pseudonyms, fingerprint
@@ -81,17 +81,8 @@ def parse_since(anchor: str | None, lost: Sequence[str], no_later_policy: bool) 
     """
     if lost and no_later_policy:
         raise PolicyError("either policies were put into force after the backup, or none")
-    prices = []
-    for text in lost:
-        try:
-            epsilon, delta = map(float, text.split(","))
-        except ValueError:
-            raise PolicyError(
-                f"--lost-policy expects EPSILON,DELTA, for example 3,1e-5; found {text!r}"
-            ) from None
-        Policy(epsilon, delta)  # says what is wrong with numbers out of range
-        prices.append((epsilon, delta))
-    known = tuple(prices) if lost or no_later_policy else None
+    prices = tuple(parse_budget("--lost-policy", text) for text in lost)
+    known = prices if lost or no_later_policy else None
     return Since(Anchor.parse(anchor) if anchor else None, known)
 
 
@@ -223,7 +214,7 @@ def _ledger(partial: Path, ring: KeyRing) -> Ledger:
     def names(found: str) -> Pseudonyms:
         return ring.pseudonyms(found) if found else Pseudonyms()
 
-    return Ledger(f"sqlite:///{partial / archive.LEDGER}", ring.check_value(), names)
+    return Ledger(f"sqlite:///{partial / archive.LEDGER}", ring, names=names)
 
 
 def _named_as_now(ledger: Ledger, partial: Path, ring: KeyRing) -> Ledger:

@@ -61,10 +61,26 @@ def set_meta(connection: sa.Connection, name: str, value: str) -> None:
     connection.execute(sa.update(tables.meta).where(tables.meta.c.name == name).values(value=value))
 
 
+def check_head(connection: sa.Connection, place: str) -> None:
+    """Raise `LedgerError` unless the journal's newest entry was written with the project's key."""
+    own = tables.journal
+    rows = connection.execute(sa.select(own).order_by(own.c.number.desc()).limit(1))
+    last = [journal.Entry(*row) for row in rows]
+    fault = journal.first_forged(last, mac(connection)) if last else "the journal is empty"
+    if fault:
+        raise LedgerError(f"the ledger at {place} does not hold: {fault}; put a true copy back")
+
+
+def mac(connection: sa.Connection) -> journal.Mac:
+    """The HMAC of journal entries; the ledger gives it to its connections."""
+    found: journal.Mac = connection.get_execution_options()["journal_mac"]
+    return found
+
+
 def append(connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
     """Add an entry to the journal's chain."""
     number, previous = head(connection)
-    entry = journal.entry(number + 1, clock.now(), kind, body, previous)
+    entry = journal.entry(number + 1, clock.now(), kind, body, previous, mac(connection))
     connection.execute(sa.insert(tables.journal).values(vars(entry)))
 
 

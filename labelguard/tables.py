@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
+import hashlib
 
-SCHEMA_VERSION = 3
+import sqlalchemy as sa
 
 metadata = sa.MetaData()
 meta = sa.Table(
@@ -103,4 +103,14 @@ journal = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.Column("previous", sa.String(64), nullable=False),
     sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("mac", sa.String(64), nullable=False),  # of the digest, under the project's key
 )
+
+
+def schema() -> str:
+    """A name of all tables and columns: what a ledger of another version differs in.
+
+    Until 0.2.0 schemas have no numbers, and no version reads the ledger of another.
+    """
+    shape = [(t.name, [(c.name, str(c.type)) for c in t.columns]) for t in metadata.sorted_tables]
+    return hashlib.sha256(repr(shape).encode()).hexdigest()[:12]

@@ -16,7 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from labelguard import bulk, journal, migrations, people, tables
+from labelguard import bulk, journal, people, statements, tables
 from labelguard.block128 import Blocks
 
 _STATES = {
@@ -39,7 +39,9 @@ def charges_digest(labelers: Blocks, capacity: NDArray[np.int64], labels: NDArra
 
 def first_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
     """The first thing in the ledger that does not hold, or None."""
-    broken = journal.first_fault(entries)
+    broken = journal.first_fault(entries) or journal.first_forged(
+        entries, statements.mac(connection)
+    )
     if broken:
         return broken
     told = [(entry.kind, json.loads(entry.body)) for entry in entries]
@@ -57,10 +59,8 @@ def _policy_fault(connection: sa.Connection, told: _Told) -> str | None:
     story: dict[int, dict[str, Any]] = {}
     for kind, body in told:
         if kind == "policy":
-            state, quote = body.get("state", "active"), body.get("quote")
-            settings = migrations.settings_of_2(body["settings"])
-            story[body["policy"]] = {"settings": settings, "quote": quote, "state": state}
-            story[body["policy"]] |= {"point": None}
+            told_of = {name: body[name] for name in ("settings", "quote", "state")}
+            story[body["policy"]] = told_of | {"point": None}
         elif kind in _POLICY_STATES:
             story[body["policy"]] |= {"state": _POLICY_STATES[kind], "point": body.get("point")}
     rows = {row.id: row for row in connection.execute(sa.select(tables.policies))}
@@ -68,8 +68,6 @@ def _policy_fault(connection: sa.Connection, told: _Told) -> str | None:
         row, tale = rows.get(number), story.get(number)
         if row is None or tale is None:
             return f"policy {number} is not the one in the journal"
-        if tale["quote"] is None:  # of an older version, which kept none
-            tale["quote"] = json.loads(row.quote)
         if (json.loads(row.settings), json.loads(row.quote), row.state, row.point) != (
             tale["settings"],
             tale["quote"],
@@ -82,16 +80,12 @@ def _policy_fault(connection: sa.Connection, told: _Told) -> str | None:
 
 def _price_fault(connection: sa.Connection, told: _Told) -> str | None:
     prices: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
-    events: dict[int, str] = {}
     for kind, body in told:
         if kind == "policy":
-            settings = migrations.settings_of_2(body["settings"])
-            events[body["policy"]] = settings["allowances"][0]["event"]
-            for event, found in body.get("prices", {}).items():
+            for event, found in body["prices"].items():
                 prices[body["policy"], event].update(found)
         elif kind == "charged":
-            policy = body.get("policy", 1)
-            prices[policy, body.get("event") or events[policy]].update(body["prices"])
+            prices[body["policy"], body["event"]].update(body["prices"])
     rows = connection.execute(sa.select(tables.allowances))
     allowances = {row.id: (row.policy_id, row.event) for row in rows}
     stored: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)

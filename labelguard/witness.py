@@ -3,7 +3,9 @@
 A ledger restored from an old backup has forgotten what was spent since. Whoever opens it compares
 it with the newest journal entry that each witness has seen; one file lies in the project's state
 and one beside its keys, which are often kept and restored apart. Against a rollback of everything
-at once only an anchor helps that is kept elsewhere (`labelguard budget anchor`).
+at once only an anchor helps that is kept elsewhere (`labelguard budget anchor`). One file alone
+still guards, and the other is written again; without any the ledger is not opened until they are
+renewed (`labelguard.renewal`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ class Witness:
         self._paths = tuple(paths)
 
     def check(self, connection: sa.Connection, place: str) -> None:
-        """Raise `LedgerError` unless the ledger holds every entry that was seen."""
+        """Raise `LedgerError` unless there is a witness and the ledger holds every entry seen."""
+        if self._paths and not self.seen():
+            raise LedgerError(
+                f"{' and '.join(map(str, self._paths))} are missing, which would tell whether the "
+                f"ledger at {place} is an older copy; put one back, or, with an anchor kept "
+                "elsewhere: labelguard project witness --renew --anchor LINE"
+            )
         for path in self._paths:
             seen = _read(path)
             if seen and statements.digest_of(connection, seen[0]) != seen[1]:

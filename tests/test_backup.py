@@ -185,7 +185,7 @@ def test_labels_released_after_the_backup_get_other_coins(tmp_path: Path) -> Non
         "record_id", pa.array([str(i) for i in range(len(asked))])
     )
     price = {"epsilon": 20, "delta": 1e-5, "max_labels_per_labeler": 64}
-    home = lg.init(tmp_path / "project")
+    home = lg.init(tmp_path / "project", max_epsilon=40)
     lg.privatize(pairs(ASKED, opinions(len(ASKED), 1)), **price, project=home)
     made = backup(tmp_path / "backup.tar.zst", project=home)
     lost = lg.privatize(table, **price, project=home)

@@ -631,11 +631,6 @@ def test_impossible_requests_are_refused(case: str, project: Project) -> None:
     assert expected in refusal(project, table(), **options)
 
 
-def test_a_large_delta_is_noted(project: Project) -> None:
-    made = privatize(project, table(), delta=0.9)
-    assert any("delta 0.9 is above 1/2" in note for note in made.notes)
-
-
 def test_the_output_directory_must_be_empty(project: Project, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious").write_text("x")

@@ -30,12 +30,13 @@ from hypothesis.stateful import (
 )
 
 from labelguard import block128, lifetime, policies, quotes, tables
+from labelguard.ceilings import Ceiling
 from labelguard.errors import LedgerError, PolicyError
+from labelguard.keys import KeyRing
 from labelguard.ledger import Grant, Ledger
 from labelguard.policy import Allowance, Policy, Priced
 from labelguard.records import Event, ReleaseRecord
 
-CHECK = "0" * 32
 LABELERS = 4
 FATES = st.sampled_from(["done", "done", "done", "before", "after"])
 """A change is done, or its process dies just before or just after the commit."""
@@ -44,6 +45,7 @@ ASKED = st.dictionaries(
 )
 KINDS: tuple[Priced, ...] = ("rr", "statistic")
 quote = functools.cache(quotes.quote)  # a price is a function of the policy
+HIGH = Ceiling(1e6, 0.9)
 POLICIES = (
     Policy(3.0, 1e-5, (Allowance("rr", 5), Allowance("statistic", 2)), closing_points=2),
     Policy(1.0, 1e-6, (Allowance("rr", 3),)),
@@ -135,11 +137,12 @@ class LedgerMachine(RuleBasedStateMachine):
         directory = Path(tempfile.mkdtemp(prefix="lg-", dir=shm if shm.is_dir() else None))
         self.close.callback(shutil.rmtree, directory)
         self.witnesses = [directory / "ledger.head"]
+        self.keys = KeyRing.create(directory / "keys")
         return f"sqlite:///{directory / 'ledger.sqlite3'}"
 
     @initialize(policy=st.sampled_from([None, POLICIES[0], *POLICIES]))
     def create(self, policy: Policy | None) -> None:
-        Ledger.create(self.url, CHECK)
+        Ledger.create(self.url, self.keys, self.witnesses, HIGH)
         self.reopen()
         if policy:
             self.new_policy(policy, "a", "done")
@@ -156,7 +159,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """A new process: nothing is known but what is stored."""
         if hasattr(self, "ledger"):
             self.ledger._engine.dispose()
-        self.ledger = Ledger(self.url, CHECK, witnesses=self.witnesses)
+        self.ledger = Ledger(self.url, self.keys, self.witnesses)
         self.grants.clear()
         self.epoch = self.ledger.begin_job()
 

@@ -20,11 +20,11 @@ import pytest
 import sqlalchemy as sa
 
 from labelguard.errors import LedgerError, ProjectBusy
+from labelguard.keys import KeyRing
 from labelguard.ledger import Ledger
 from labelguard.policy import Allowance, Policy, Priced
 from labelguard.records import Event
 
-CHECK = "0" * 32
 KINDS: tuple[Priced, ...] = ("rr", "statistic")
 PATIENCE = 60
 Asked = dict[tuple[Priced, int], int]
@@ -64,10 +64,10 @@ def event(key: str, kind: Priced, asked: dict[int, int], places: int) -> Event:
     )
 
 
-def job(url: str, witness: Path, crowd: Crowd, seed: int) -> tuple[list[Asked], list[Asked], int]:
+def job(url: str, home: Path, crowd: Crowd, seed: int) -> tuple[list[Asked], list[Asked], int]:
     """One process: what it was granted, what it was refused, how often it was overtaken."""
     rng = random.Random(seed)
-    ledger = Ledger(url, CHECK, witnesses=[witness])
+    ledger = Ledger(url, KeyRing(home / "keys"), [home / f"head {seed}"])
     [policy] = [record.policy for record in ledger.policies()]
     granted, refused, overtaken = [], [], 0
     for number in range(crowd.charges):
@@ -114,14 +114,15 @@ def stored(url: str, query: str) -> Counter[tuple[Priced, int]]:
 def test_charges_of_many_processes_never_exceed_an_allowance_and_none_is_lost(
     crowd: Crowd, ledger_url: str, tmp_path: Path
 ) -> None:
-    ledger = Ledger.create(ledger_url, CHECK)
+    heads = [tmp_path / f"head {seed}" for seed in range(crowd.processes)]
+    keys = KeyRing.create(tmp_path / "keys")
+    ledger = Ledger.create(ledger_url, keys, heads)
     ledger.add_policy("both", crowd.policy)
     ledger.activate_policy("both", ledger.begin_job())
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(crowd.processes, mp_context=context) as pool:
         ends = [
-            pool.submit(job, ledger_url, tmp_path / f"head {seed}", crowd, seed)
-            for seed in range(crowd.processes)
+            pool.submit(job, ledger_url, tmp_path, crowd, seed) for seed in range(crowd.processes)
         ]
         outcomes = [end.result() for end in ends]
 
@@ -144,17 +145,17 @@ def test_charges_of_many_processes_never_exceed_an_allowance_and_none_is_lost(
     assert len({record.idempotency_key for record in records}) == len(granted)
     assert len(ledger.journal()) == 4 - 1 + len(granted)  # created, policy, activated
     assert ledger.fault() is None
-    heads = [tmp_path / f"head {seed}" for seed in range(crowd.processes)]
-    assert Ledger(ledger_url, CHECK, witnesses=heads).head() == ledger.head()  # all hold
+    assert Ledger(ledger_url, keys, heads).head() == ledger.head()  # all hold
 
 
 @pytest.fixture
-def charged(ledger_url: str) -> tuple[Ledger, Ledger]:
+def charged(ledger_url: str, tmp_path: Path) -> tuple[Ledger, Ledger]:
     """Two connections to one ledger with a policy."""
-    first = Ledger.create(ledger_url, CHECK)
+    keys = KeyRing.create(tmp_path / "keys")
+    first = Ledger.create(ledger_url, keys)
     first.add_policy("both", SMALL.policy)
     first.activate_policy("both", first.begin_job())
-    return first, Ledger(ledger_url, CHECK)
+    return first, Ledger(ledger_url, keys)
 
 
 def test_a_request_that_another_job_has_made_meanwhile_is_not_charged_again(
@@ -178,10 +179,11 @@ def test_a_request_that_another_job_has_made_meanwhile_is_not_charged_again(
 @pytest.fixture
 def rivals(tmp_path: Path) -> Iterator[tuple[str, Ledger, Ledger]]:
     with databases.fresh("postgresql", tmp_path) as url:
-        first = Ledger.create(url, CHECK)
+        keys = KeyRing.create(tmp_path / "keys")
+        first = Ledger.create(url, keys)
         first.add_policy("both", SMALL.policy)
         first.activate_policy("both", first.begin_job())
-        yield url, first, Ledger(url, CHECK)
+        yield url, first, Ledger(url, keys)
 
 
 def test_a_second_machine_is_told_that_the_ledger_is_busy(

@@ -151,7 +151,7 @@ def test_which_rows_appear_does_not_depend_on_ties(project: Project, tmp_path: P
     ties = np.ones_like(RANKS)
     rows = []
     for number, ranks in enumerate((RANKS, ties, 4 - RANKS)):
-        home = lg.init(tmp_path / str(number))
+        home = lg.init(tmp_path / str(number), max_epsilon=20_000, max_delta=1e-3)
         frame = lg.load(privatized(home, pairs(ASKED, ranks)))
         rows.append(frame["item_id"].sort())
     assert len(rows[0]) == 84 and rows[0].equals(rows[1]) and rows[0].equals(rows[2])
@@ -185,7 +185,7 @@ def test_the_first_submission_wins_wherever_it_stands(tmp_path: Path) -> None:
     orders = (np.arange(168), np.arange(168)[::-1], np.random.default_rng(1).permutation(168))
     outcomes = []
     for number, order in enumerate(orders):
-        home = lg.init(tmp_path / str(number))
+        home = lg.init(tmp_path / str(number), max_epsilon=20_000, max_delta=1e-3)
         # All but deterministic: a huge ε leaves labels as they are, but for ties.
         release = lg.privatize(
             table.take(pa.array(order)), epsilon=20_000, delta=0, project=home, ties="ternary"
@@ -196,7 +196,7 @@ def test_the_first_submission_wins_wherever_it_stands(tmp_path: Path) -> None:
 
 
 def privatized_exactly(directory: Path) -> list[tuple[Any, ...]]:
-    home = lg.init(directory)
+    home = lg.init(directory, max_epsilon=20_000)
     release = lg.privatize(
         pairs(ASKED, RANKS), epsilon=20_000, delta=0, project=home, ties="ternary"
     )

@@ -110,7 +110,7 @@ def assert_released_as_charged(release: Release, raw: pl.DataFrame) -> None:
 
 
 def privatize(source: object, project: Path, epsilon: float, **options: Any) -> Release:
-    home = lg.init(project)
+    home = lg.init(project, max_epsilon=300)
     release = lg.privatize(source, epsilon=epsilon, delta=DELTA, project=home, **options)
     verdict = overview.verify(home.state)
     assert verdict["ok"], verdict

@@ -24,7 +24,7 @@ PROPS: dict[str, Any] = PRICE | {"mechanism": "props", "features": "columns:scor
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    return lg.init(tmp_path / "project")
+    return lg.init(tmp_path / "project", max_epsilon=20)
 
 
 @pytest.mark.parametrize("combine", ["hard", "soft"])

@@ -77,7 +77,7 @@ def label_error(released: pl.DataFrame, raw: pl.DataFrame) -> float:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    return lg.init(tmp_path / "project")
+    return lg.init(tmp_path / "project", max_epsilon=1e6)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ Everything happens in temporary directories with keys and ledgers of their own.
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -113,14 +114,15 @@ class _Scratch(Project):
     @classmethod
     def create(cls, directory: Path) -> _Scratch:
         """An empty project with fresh keys."""
+        from labelguard.ceilings import Ceiling
         from labelguard.keys import KeyRing
         from labelguard.ledger import Ledger
 
         project = cls(directory / STATE)
         for path in (project.releases, project.released, project.quarantine):
             path.mkdir(parents=True, mode=0o700)
-        check_value = KeyRing.create(project.keys).check_value()
-        Ledger.create(project.ledger_url, check_value)
+        keys, anything = KeyRing.create(project.keys), Ceiling(sys.float_info.max, 1 - 2**-53)
+        Ledger.create(project.ledger_url, keys, project.witnesses, anything)
         return project
 
 

@@ -15,6 +15,7 @@ from labelguard.keys import KeyRing
 from labelguard.ledger import Ledger
 from labelguard.methods.featured import FeatureOptions, column_features
 from labelguard.pairs import read_pairs
+from labelguard.policy import Request
 from labelguard.project import Project
 from labelguard.sources import Input
 
@@ -41,6 +42,7 @@ def choose(
     progress: Callable[[str, float | None], None],
 ) -> Choice:
     """The mechanism of the newest release, or, before the first, that of the best forecast."""
+    Request(epsilon, delta)  # says what is wrong with numbers out of range
     ledger = Ledger.of(project, KeyRing(project.keys))
     stored = ledger.policy()
     made = [record for record in ledger.releases() if record.state != "refunded"]

@@ -1,0 +1,105 @@
+"""Budgets that protect nobody: by one price, by many, by what is asked for and not given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from databases import dump
+from preferences import opinions, pairs, public, spent, write
+
+from labelguard import overview
+from labelguard.cli import main
+from labelguard.project import Project
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command in a project; labels.parquet holds 4 labelers, more.parquet 3 others too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABELGUARD_PROJECT", str(project.state))
+    asked = public()
+    table = pairs(asked, opinions(len(asked), 1))
+    write(table, tmp_path / "more.parquet")
+    write(table.filter(asked.labeler < 4), tmp_path / "labels.parquet")
+
+    def command(text: str) -> Result:
+        return CliRunner().invoke(main, text.split())
+
+    return command
+
+
+def refused(result: Result, *told: str) -> None:
+    """It ended with one line that says so, and with nothing else."""
+    assert result.exit_code == 1 and not result.stdout
+    assert len(result.stderr.splitlines()) == 1
+    assert all(text in result.stderr for text in told), result.stderr
+
+
+def test_a_price_that_protects_nobody_is_refused(run: Run, project: Project) -> None:
+    refused(
+        run("privatize labels.parquet --epsilon 1000 --delta .2"), "ceiling", "--raise 1000,0.2"
+    )
+    refused(run("privatize labels.parquet --epsilon 11 --delta 1e-5"), "ceiling")
+    refused(run("privatize labels.parquet --epsilon 3 --delta 2e-4"), "ceiling")
+    assert overview.releases(project.state) == [] and spent(project) == 0
+
+
+def test_policies_one_after_another_do_not_pass_the_ceiling(run: Run, project: Project) -> None:
+    for number in range(3):
+        assert (
+            run(f"policy new p{number} --epsilon 3 --delta 1e-5 --allow rr:labels=9").exit_code == 0
+        )
+        assert run(f"policy activate p{number} --yes").exit_code == 0
+    assert run("policy new p3 --epsilon 3 --delta 1e-5 --allow rr:labels=9").exit_code == 0
+    before = dump(project.ledger_url)
+    refused(run("policy activate p3 --yes"), "ε = 12", "ceiling", "--raise 12,")
+    assert dump(project.ledger_url) == before
+    assert overview.budget(project.state)["lifetime"]["epsilon"] == 9
+
+
+@pytest.mark.parametrize("options", ["--epsilon 1 --delta 1e-5", "--epsilon 3 --delta 1e-6"])
+@pytest.mark.parametrize("file", ["labels", "more"])
+def test_a_stricter_price_is_never_answered_with_a_looser_one(
+    file: str, options: str, run: Run, project: Project
+) -> None:
+    """Neither for new labels, nor for a release that was made before and costs nothing."""
+    assert run("privatize labels.parquet --epsilon 3 --delta 1e-5").exit_code == 0
+    before = overview.anchor(project.state)
+    refused(run(f"privatize {file}.parquet {options}"), "stricter")
+    assert overview.anchor(project.state) == before
+
+
+@pytest.mark.parametrize("epsilon", ["-1", "0", "nan", "inf"])
+@pytest.mark.parametrize("mechanism", ["rr", "auto"])
+def test_an_epsilon_that_is_none_is_an_error_whatever_the_policy_says(
+    mechanism: str, epsilon: str, run: Run
+) -> None:
+    asked = f"privatize labels.parquet --epsilon {epsilon} --delta 1e-5 --mechanism {mechanism}"
+    refused(run(asked), "epsilon must be")
+    assert run("privatize labels.parquet --epsilon 3 --delta 1e-5").exit_code == 0
+    refused(run(asked), "epsilon must be")
+
+
+@pytest.mark.parametrize("delta", ["1", "-1e-9", "nan", "inf"])
+def test_a_delta_that_is_none_is_an_error_whatever_the_policy_says(delta: str, run: Run) -> None:
+    asked = f"privatize labels.parquet --epsilon 3 --delta {delta}"
+    refused(run(asked), "delta must be")
+    assert run("privatize labels.parquet --epsilon 3 --delta 1e-5").exit_code == 0
+    refused(run(asked), "delta must be")
+
+
+def test_a_delta_that_allows_giving_one_labeler_away_needs_consent(
+    run: Run, project: Project
+) -> None:
+    assert run("project ceiling --raise 10,.9 --yes").exit_code == 0
+    told = "privatize labels.parquet --epsilon 3 --delta .25"
+    refused(run(told), "--accept-delta")
+    assert spent(project) == 0
+    result = run(f"{told} --accept-delta")
+    assert result.exit_code == 0 and "note: delta 0.25 is not below 1/4" in result.stderr
+    assert run(told).exit_code == 0  # the same release: it was accepted, and costs nothing

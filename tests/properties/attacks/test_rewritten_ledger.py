@@ -1,0 +1,87 @@
+"""Who can write the ledger's database, or set it back, and has no key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from preferences import opinions, pairs, public
+
+import labelguard as lg
+from labelguard import block128, overview, policies, verification
+from labelguard.cli import main
+from labelguard.errors import LedgerError
+from labelguard.project import Project
+
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+PRICE = {"epsilon": 3, "delta": 1e-5}
+
+
+def verify(project: Project) -> Result:
+    return CliRunner().invoke(main, ["budget", "verify", "--project", str(project.state)])
+
+
+def rewrite(project: Project) -> None:
+    """Halve everybody's charges: counters, charges, the journal's body, and all digests after it.
+
+    The files that remember the newest entry go with them.
+    """
+    with sqlite3.connect(project.state / "ledger.sqlite3") as ledger:
+        ledger.execute("UPDATE charges SET labels = labels / 2")
+        ledger.execute("UPDATE counters SET used = used / 2")
+        rows = ledger.execute("SELECT labeler, capacity, labels FROM charges ORDER BY labeler")
+        names, capacity, labels = zip(*rows, strict=True)
+        ledger.execute("UPDATE releases SET charged = ?", (sum(labels),))
+        digest = verification.charges_digest(
+            block128.from_bytes(b"".join(names)), np.array(capacity), np.array(labels)
+        )
+        previous = "0" * 64
+        query = "SELECT number, at, kind, body FROM journal ORDER BY number"
+        for number, at, kind, body in ledger.execute(query).fetchall():
+            if kind == "charged":
+                told = json.loads(body) | {"charges": digest, "labels": sum(labels)}
+                body = json.dumps(told, sort_keys=True)
+            found = hashlib.sha256(json.dumps([number, at, kind, body, previous]).encode())
+            change = "UPDATE journal SET body = ?, previous = ?, digest = ? WHERE number = ?"
+            ledger.execute(change, (body, previous, found.hexdigest(), number))
+            previous = found.hexdigest()
+    for path in project.witnesses:
+        path.write_text(f"{number} {previous}\n")
+
+
+def test_a_journal_rewritten_to_its_end_opens_no_more(project: Project) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    rewrite(project)
+    result = verify(project)
+    assert result.exit_code == 1 and "without the project's key" in result.stderr
+    with pytest.raises(LedgerError, match="without the project's key"):
+        lg.privatize(TABLE, project=project)
+
+
+def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(
+    project: Project, tmp_path: Path
+) -> None:
+    """Nothing else tells that a policy was put into force since: no release lies beside it."""
+    lg.privatize(TABLE, **PRICE, project=project)
+    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=20"], project=project)
+    shutil.copy(project.state / "ledger.sqlite3", tmp_path / "older")
+    policies.activate("next", project)
+    shutil.copy(tmp_path / "older", project.state / "ledger.sqlite3")
+    for path in project.witnesses:
+        path.unlink()
+    result = verify(project)
+    assert result.exit_code == 1 and "labelguard project witness --renew" in result.stderr
+    for act in (
+        lambda: lg.privatize(TABLE, project=project),
+        lambda: policies.activate("next", project),
+        lambda: overview.budget(project.state),
+    ):
+        with pytest.raises(LedgerError, match="project witness --renew"):
+            act()
