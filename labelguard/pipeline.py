@@ -177,7 +177,7 @@ class _Run:
         options: Options,
         progress: Progress,
     ) -> None:
-        self.project, self.request, self.options = project, request, options
+        self.project, self.options = project, options
         self.mechanism, self.progress = mechanism, progress
         self.workers = options.workers or os.cpu_count() or 1
         self.keys = KeyRing(project.keys)

@@ -25,6 +25,7 @@ from click.testing import CliRunner, Result
 from labelguard import clock, keys
 from labelguard.cli import main
 from labelguard.ledger import Ledger
+from labelguard.project import find
 
 GOLDEN = Path(__file__).parent / "golden"
 REFERENCE = Path(__file__).parents[1] / "docs" / "generate_cli.py"
@@ -143,6 +144,7 @@ def test_account_reads_well(run: Run) -> None:
 def test_simulate_and_init_read_well(run: Run) -> None:
     compare("simulate", run(*SIMULATE))
     compare("init", run("init"))
+    compare("project-ceiling", run("project", "ceiling", "--raise", "20,1e-4", "--yes"))
     compare("budget-show-before-any-release", run("budget", "show"))
     compare("release-list-before-any-release", run("release", "list"))
 
@@ -230,6 +232,7 @@ def test_json_has_the_documented_keys(project: Run) -> None:
         "audit rr": f"audit rr {SMALL_AUDIT}",
         "audit statistic": f"audit statistic {SMALL_AUDIT}",
         "budget export": "budget export -o ledger.json",
+        "budget combine": "budget combine . ledger.json",
         "budget labeler": "budget labeler physician-0000",
         "labeler erase": "labeler erase physician-0003 --yes",
         "labeler retire": "labeler retire physician-0000 --yes",
@@ -259,6 +262,10 @@ def test_json_has_the_documented_keys(project: Run) -> None:
     # No policy changes while a release is unfinished.
     for name in sorted(keys, key=lambda name: (name != "release abandon", name == "policy close")):
         keys_of = keys[name]
+        if name == "project witness":
+            commands[name] = f"{name} --renew --anchor {project('budget', 'anchor').stdout}"
+            for path in find().witnesses:
+                path.unlink()
         result = project(*commands.get(name, name).split(), "--json")
         assert result.exit_code == 0, (name, result.output)
         printed = json.loads(result.stdout)

@@ -80,6 +80,25 @@ def test_a_second_job_is_told_that_the_project_is_busy_and_changes_nothing(
     assert lg.privatize(labels, epsilon=3, delta=1e-5, project=project).reused
 
 
+def test_another_host_with_the_same_database_is_told_that_it_is_busy(
+    stopped: subprocess.Popen[str], project: Project, labels: Path, tmp_path: Path
+) -> None:
+    """Its project is a directory of its own, so only the database can tell."""
+    if not project.ledger_url.startswith("postgresql"):
+        pytest.skip("an SQLite ledger has one host")
+    there = shutil.copytree(project.state, tmp_path / "host" / ".labelguard")
+    command = [sys.executable, "-m", "labelguard", "privatize", str(labels)]
+    command += ["--epsilon", "3", "--delta", "1e-5", "--project", str(there)]
+    before = databases.dump(project.ledger_url)
+    other = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert other.returncode == 4
+    assert "another labelguard job works with postgresql" in other.stderr
+    assert databases.dump(project.ledger_url) == before
+    stopped.send_signal(signal.SIGCONT)
+    _, errors = stopped.communicate(timeout=PATIENCE)
+    assert stopped.returncode == 0, errors
+
+
 def test_one_of_two_commands_at_once_works_and_the_other_is_told(
     project: Project, labels: Path
 ) -> None:

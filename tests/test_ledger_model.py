@@ -464,6 +464,8 @@ class PostgresMachine(LedgerMachine):
 
     def new_url(self) -> str:
         self.witnesses = []
+        directory = Path(self.close.enter_context(tempfile.TemporaryDirectory()))
+        self.keys = KeyRing.create(directory / "keys")
         return self.close.enter_context(databases.fresh("postgresql", Path()))
 
 

@@ -132,7 +132,7 @@ def test_all_rows_of_an_item_are_in_one_stage_and_stages_depend_on_items_alone(
     release = lg.privatize(raw, project=project, **PROPS | {"stages": 3})
     other = lg.privatize(
         raw.with_columns(label=1 - pl.col("label")),
-        project=lg.init(tmp_path / "other"),
+        project=lg.init(tmp_path / "other", max_epsilon=20),
         **PROPS | {"stages": 3},
     )
     rows = [[stage["rows"] for stage in r.card["props"]["stages"]] for r in (release, other)]

@@ -10,12 +10,14 @@ from typing import Any
 
 import databases
 import pytest
-from click.testing import CliRunner
+import sqlalchemy as sa
+from click.testing import CliRunner, Result
 from preferences import files, opinions, pairs, public
 
 import labelguard as lg
-from labelguard import overview, policies
+from labelguard import overview, policies, statements, tables
 from labelguard.abandoning import abandon
+from labelguard.anchors import Anchor
 from labelguard.backup import backup
 from labelguard.cli import main
 from labelguard.errors import LedgerError
@@ -113,12 +115,12 @@ def test_the_newest_ledger_is_taken_again(project: Project, tmp_path: Path) -> N
 
 def test_a_ledger_whose_end_was_rewritten_is_refused(project: Project, tmp_path: Path) -> None:
     """As long as the one that was seen, and another in its last entry."""
-    path = shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
-    with sqlite3.connect(path) as connection:
-        connection.execute(
-            "UPDATE journal SET digest = ? WHERE number = (SELECT max(number) FROM journal)",
-            ("0" * 64,),
-        )
+    shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
+    ledger = Ledger(project.ledger_url, KeyRing(project.keys))
+    number, _ = ledger.head()
+    with ledger.transaction() as connection:  # as another copy of the project would
+        connection.execute(sa.delete(tables.journal).where(tables.journal.c.number == number))
+        statements.append(connection, "refunded", {})
     with pytest.raises(LedgerError, match=REFUSED):
         overview.verify(project.state)
 
@@ -181,6 +183,80 @@ def test_a_server_restored_to_an_older_state_is_refused(
                 with pytest.raises(LedgerError, match=REFUSED):
                     act(home.state)
             assert databases.dump(older) == before
+
+
+@pytest.fixture
+def unseen(tmp_path: Path) -> Project:
+    """A project with a release whose witnesses are both lost."""
+    home = lg.init(tmp_path / "unseen")
+    lg.privatize(TABLE, **PRICE, project=home)
+    for path in home.witnesses:
+        path.unlink()
+    return home
+
+
+def kept(project: Project) -> str:
+    """The anchor that somebody kept elsewhere."""
+    return str(Anchor(*Ledger(project.ledger_url, KeyRing(project.keys)).head()))
+
+
+def renew(project: Project, *options: str, answer: str = "") -> Result:
+    command = ["project", "witness", "--renew", "--project", str(project.state), *options]
+    return CliRunner().invoke(main, command, input=answer)
+
+
+def test_init_writes_both_witnesses(tmp_path: Path) -> None:
+    home = lg.init(tmp_path / "fresh")
+    assert {path.read_text() for path in home.witnesses} == {f"1 {kept(home)[-64:]}\n"}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_one_witness_guards_and_the_other_is_written_again(lost: int, tmp_path: Path) -> None:
+    home = lg.init(tmp_path / "project")
+    home.witnesses[lost].unlink()
+    told = renew(home, "--no-anchor", answer="y\n")
+    assert told.exit_code == 1 and "guards the ledger" in told.stderr
+    lg.privatize(TABLE, **PRICE, project=home)
+    assert home.witnesses[0].read_text() == home.witnesses[1].read_text()
+
+
+def test_witnesses_are_renewed_by_an_anchor_that_the_ledger_holds(unseen: Project) -> None:
+    anchor = kept(unseen)
+    told = renew(unseen, "--anchor", anchor)
+    assert told.exit_code == 0 and "up to entry 6, by the anchor" in told.stdout
+    assert overview.journal(unseen.state)[-1]["body"] == {"proven_to": 6}
+    assert overview.verify(unseen.state, anchor)["ok"]
+    assert lg.privatize(TABLE, **PRICE, project=unseen).reused
+
+
+def test_an_anchor_of_later_than_the_ledger_renews_nothing(project: Project) -> None:
+    """The ledger was put back, the witnesses deleted: what is kept elsewhere still tells."""
+    newest = "labelguard-anchor:1:" + ":".join(project.witnesses[0].read_text().split())
+    for path in project.witnesses:
+        path.unlink()
+    shutil.rmtree(next(project.releases.glob("r0002*")))
+    shutil.rmtree(next(project.released.glob("r0002*")))
+    told = renew(project, "--anchor", newest)
+    assert told.exit_code == 1 and "does not hold entry" in told.stderr
+    assert not any(path.exists() for path in project.witnesses)
+
+
+def test_without_an_anchor_renewing_asks(unseen: Project) -> None:
+    assert renew(unseen).exit_code == 2
+    assert renew(unseen, "--anchor", kept(unseen), "--no-anchor").exit_code == 2
+    no = renew(unseen, "--no-anchor", answer="n\n")
+    assert no.exit_code == 1 and "NOTHING WILL SHOW" in no.stderr
+    assert not any(path.exists() for path in unseen.witnesses)
+    assert "nothing, without anchor" in renew(unseen, "--no-anchor", answer="y\n").stdout
+    assert overview.journal(unseen.state)[-1]["body"] == {"proven_to": 0}
+    assert overview.verify(unseen.state)["ok"]
+
+
+def test_a_ledger_that_does_not_hold_is_not_trusted_anew(unseen: Project) -> None:
+    with sqlite3.connect(unseen.state / "ledger.sqlite3") as connection:
+        connection.execute("UPDATE counters SET used = used - 1")
+    told = renew(unseen, "--anchor", kept(unseen))
+    assert told.exit_code == 1 and "do not add up" in told.stderr
 
 
 def _disconnect(url: str) -> None:
