@@ -8,7 +8,9 @@ can be raised, never lowered; from then on only the raised one is promised (docs
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Self
 
 import sqlalchemy as sa
 
@@ -34,6 +36,15 @@ class Ceiling:
 
     def __str__(self) -> str:
         return budget_of(asdict(self))
+
+    def to_journal(self) -> dict[str, float]:
+        """As entries of the journal tell it."""
+        return {"max_epsilon": self.epsilon, "max_delta": self.delta}
+
+    @classmethod
+    def from_journal(cls, body: Mapping[str, float]) -> Self:
+        """The inverse of `to_journal`."""
+        return cls(body["max_epsilon"], body["max_delta"])
 
     def check(self, total: Total) -> None:
         """Raise `PolicyError` if policies that cost `total` pass it."""
@@ -63,14 +74,13 @@ def of(connection: sa.Connection) -> Ceiling:
     fault = journal.first_forged([entry], statements.mac(connection))
     if fault:
         raise LedgerError(f"the project's ceiling is not known: {fault}; put a true copy back")
-    return Ceiling(**json.loads(entry.body)["ceiling"])
+    return Ceiling.from_journal(json.loads(entry.body))
 
 
 def raise_to(connection: sa.Connection, ceiling: Ceiling) -> None:
     """Promise no more than `ceiling` from now on. Raises `PolicyError` if that lowers it."""
-    present = of(connection)
-    check_raise(present, ceiling)
-    statements.append(connection, "ceiling", {"ceiling": asdict(ceiling)})
+    check_raise(of(connection), ceiling)
+    statements.append(connection, "ceiling", ceiling.to_journal())
 
 
 def check_raise(present: Ceiling, ceiling: Ceiling) -> None:

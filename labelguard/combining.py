@@ -91,7 +91,7 @@ def _exported(path: Path) -> _Book:
             if row["state"] != "draft"
         ]
         told = [row["body"] for row in found["journal"] if row["kind"] in ceilings.KINDS]
-        return _Book(str(path), chapters, Ceiling(**told[-1]["ceiling"]))
+        return _Book(str(path), chapters, Ceiling.from_journal(told[-1]))
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         raise ProjectError(
             f"{path} is neither a project nor a JSON file of labelguard budget export"

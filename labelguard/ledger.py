@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,7 +124,7 @@ class Ledger:
                 connection.execute(
                     sa.insert(tables.meta), [{"name": k, "value": v} for k, v in rows.items()]
                 )
-                statements.append(connection, "created", {"ceiling": asdict(ceiling)})
+                statements.append(connection, "created", ceiling.to_journal())
         number, digest = cls(url, keys).head()
         if number == 1:  # nothing was charged: an earlier attempt may have crashed here
             Witness(witnesses).note(number, digest)

@@ -68,9 +68,8 @@ def test_it_is_raised_after_asking_and_never_lowered(project: Project) -> None:
     assert no.exit_code == 1 and "only this is promised" in no.stderr
     assert ceiling(project) == Ceiling()
     assert run(project, "project", "ceiling", "--raise", "20,1e-4", input="y\n").exit_code == 0
-    assert overview.journal(project.state)[-1]["body"] == {
-        "ceiling": {"epsilon": 20.0, "delta": 1e-4}
-    }
+    told = overview.journal(project.state)[-1]["body"]
+    assert told == {"max_epsilon": 20.0, "max_delta": 1e-4}
     for lower in ("10,1e-4", "20,1e-5", "30,1e-5", "20,1e-4"):
         told = run(project, "project", "ceiling", "--raise", lower, "--yes")
         assert told.exit_code == 1 and "never lowered" in told.stderr
