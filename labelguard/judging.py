@@ -27,8 +27,8 @@ def judge(
     """Notes on a plan that may be charged; its units must go by their pseudonyms.
 
     `drop`: labels of exhausted labelers are left out. `accept_delta`: δ may be 1 over the number of
-    units, or more. Raises `InvalidLabels` for contents that changed under their id, `PolicyError` if
-    δ is too large or no label fits, `BudgetExceeded` if labelers lack places.
+    units, or more. Raises `InvalidLabels` for contents that changed under their id, `PolicyError`
+    if δ is too large or no label fits, `BudgetExceeded` if labelers lack places.
     """
     if plan.changed_items:
         raise InvalidLabels(

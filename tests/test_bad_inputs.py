@@ -646,7 +646,7 @@ def test_the_output_directory_must_be_empty(project: Project, tmp_path: Path) ->
     with pytest.raises(ProjectError, match=r"data.parquet is missing; remove"):
         privatize(project, table(), output=made.path)
     with pytest.raises(ProjectError, match="holds another release"):
-        privatize(project, table(), epsilon=4, output=made.path)
+        privatize(project, table(), again=True, output=made.path)
     assert len(overview.releases(project.state)) == 1
 
 
