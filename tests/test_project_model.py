@@ -61,7 +61,7 @@ class ProjectMachine(RuleBasedStateMachine):
         super().__init__()
         shm = Path("/dev/shm")
         self.directory = Path(tempfile.mkdtemp(prefix="lg-", dir=shm if shm.is_dir() else None))
-        self.project = lg.init(self.directory)
+        self.project = lg.init(self.directory, max_epsilon=1e3, max_delta=0.9)
         self.made = 0
         self.budget: Budget | None = None
         self.released: set[tuple[int, int]] = set()
