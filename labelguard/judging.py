@@ -82,7 +82,7 @@ def _notes(plan: Plan, policy: Policy, place: str) -> Iterator[str]:
 
 def _reveals_one(plan: Plan, policy: Policy) -> bool:
     """Whether δ is so large that a mechanism may publish all labels of one unit in n."""
-    return policy.delta * len(plan.units) >= 1
+    return policy.delta >= 1 / max(len(plan.units), 1)
 
 
 def _large_delta(plan: Plan, policy: Policy) -> str:
