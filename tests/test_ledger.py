@@ -65,11 +65,11 @@ def fault(project: Project) -> str:
 
 def test_an_untouched_ledger_holds(project: Project) -> None:
     verdict = overview.verify(project.state)
-    assert verdict == {"ok": True, "fault": None, "journal_entries": 8, "releases": 2}
+    assert verdict == {"ok": True, "fault": None, "journal_entries": 10, "releases": 2}
     assert [entry["kind"] for entry in overview.journal(project.state)] == [
         "created",
         "policy",
-        *["charged", "computing", "committed"] * 2,
+        *["charged", "computing", "drawn", "committed"] * 2,
     ]
 
 
@@ -86,8 +86,8 @@ def test_an_untouched_ledger_holds(project: Project) -> None:
             ],
             "9 was altered",  # the newest, at which everything looks
         ),
-        (["DELETE FROM journal WHERE number = 8"], "is not what the journal says"),
-        (["DELETE FROM journal WHERE number > 5"], "is not in the journal"),
+        (["DELETE FROM journal WHERE number = 10"], "is not what the journal says"),
+        (["DELETE FROM journal WHERE number > 6"], "is not in the journal"),
         (["DELETE FROM journal WHERE number > 1"], "policy 1 is not"),
         (["UPDATE counters SET used = used - 1"], "do not add up"),
         (["UPDATE charges SET labels = labels + 1"], "do not add up"),
@@ -195,7 +195,7 @@ def test_a_refund_exists_for_reserved_releases_only(project_on_each: Project) ->
     assert ledger.fault() is None
     with pytest.raises(LedgerError, match="is not reserved"):
         ledger.start(reserved, epoch)
-    with pytest.raises(LedgerError, match="is not computing"):
+    with pytest.raises(LedgerError, match="is not drawn"):
         ledger.commit(kept, epoch, 1, {})
 
 
