@@ -127,8 +127,9 @@ def _distinct(texts: pa.Table, *, chat: bool) -> tuple[NDArray[np.intp], NDArray
         named = named.with_columns(written=written).sort("written", "place")
     first = named.group_by(names).agg(pl.col("place").first()).sort(names)
     number = first.drop("place").with_row_index("number")
-    inverse = named.sort("place").join(number, on=names, how="left", maintain_order="left")["number"]
-    return first["place"].to_numpy().astype(np.intp), inverse.to_numpy().astype(np.intp)
+    joined = named.sort("place").join(number, on=names, how="left", maintain_order="left")
+    place, of_row = (c.to_numpy().astype(np.intp) for c in (first["place"], joined["number"]))
+    return place, of_row
 
 
 def read_pairs(
