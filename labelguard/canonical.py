@@ -252,7 +252,9 @@ def _words(expression: str, shape: Shape, depth: int = 0) -> str:
             if name not in ("role", "type")
         ]
         return f"concat({', '.join(members)})" if members else "''"
-    return f"coalesce({expression}::VARCHAR, '')"
+    # Not the column's way to write a number: other rows may have decided its type.
+    said = expression if shape == "VARCHAR" else _json(expression, shape)
+    return f"coalesce({said}, '')"
 
 
 def _literal(text: str) -> str:

@@ -2,7 +2,7 @@
 
 The unit must be something that the next export cannot rename. So it is coarser than an item: a
 digest of the set, over the sides of a comparison, of the words of prompt and response in a normal
-form (NFKC, without white space and invisible characters, in capitals). Ids, roles, JSON, the
+form (NFKC, without white space and what cannot be seen, in capitals). Ids, roles, JSON, the
 question, the order of sides, and where the prompt ends are not in it. Two items that fall together
 share their uses, which is always sound; a paraphrase is another unit (docs/guarantees.md).
 """
@@ -17,15 +17,24 @@ import pyarrow.compute as pc
 from labelguard import block128
 from labelguard.block128 import Blocks
 
-_INVISIBLE = r"[\s\p{Z}\p{C}\x{FE00}-\x{FE0F}\x{E0100}-\x{E01EF}]"
+_INVISIBLE = r"[\s\p{Z}\p{C}\p{Default_Ignorable_Code_Point}\x{2800}]"
 
 
 def normal_forms(texts: pa.Array) -> pa.Array:
     """Words as they are compared: one normal form for all ways to write them, shape (n,)."""
-    composed = pl.Series(pc.utf8_normalize(texts.cast(pa.large_string()), "NFKC"))
-    # Capitals, because they are fewer: ß and ss, and the three Greek sigmas, become one.
-    bare = composed.str.replace_all(_INVISIBLE, "").str.to_uppercase()
-    return pc.utf8_normalize(bare.to_arrow().cast(pa.large_string()), "NFKC")
+    composed = _composed(_bare(pl.Series(texts.cast(pa.large_string()))))
+    # Capitals, because they are fewer: ß and ss, and the three Greek sigmas, become one. By way of
+    # small letters, because there is a capital ß; and NFKC writes some marks with a space.
+    capitals = composed.str.to_lowercase().str.to_uppercase()
+    return _composed(_bare(capitals)).to_arrow()
+
+
+def _bare(texts: pl.Series) -> pl.Series:
+    return texts.str.replace_all(_INVISIBLE, "")
+
+
+def _composed(texts: pl.Series) -> pl.Series:
+    return pl.Series(pc.utf8_normalize(texts.to_arrow().cast(pa.large_string()), "NFKC"))
 
 
 def digests(sides: pa.ListArray, connection: duckdb.DuckDBPyConnection) -> Blocks:
@@ -33,7 +42,7 @@ def digests(sides: pa.ListArray, connection: duckdb.DuckDBPyConnection) -> Block
 
     The first 16 bytes of SHA-256 over the sorted distinct SHA-256 of the sides' normal forms.
     """
-    flat = normal_forms(sides.flatten())
+    flat = normal_forms(sides.flatten()).cast(pa.large_string())
     ends = pc.subtract(sides.offsets, sides.offsets[0]).cast(pa.int64())
     table = pa.table({"sides": pa.LargeListArray.from_arrays(ends, flat)})
     found = (

@@ -250,7 +250,7 @@ class _Stager:
             attached |= _records(batch)
         digests = self._keys.digests(columns | attached)
         self._digest += digests.sum(axis=0, dtype=np.uint64)
-        if attached:  # rows may be equal but for these
+        if attached or "ranking" in batch.schema.names:  # rows may be equal but for these
             columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
         if self.staged.given_ids:
             columns["content"] = np.ascontiguousarray(content[:, 0])

@@ -11,7 +11,8 @@ import hmac
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import combinations
@@ -28,18 +29,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import labelguard as lg
-from labelguard import block128, canonical
+from labelguard import block128, canonical, content_units, keys, leaving
 from labelguard.groups import read_groups
 from labelguard.keys import KeyRing
 from labelguard.labels import Reading
 from labelguard.mechanisms.coins import Coins, Purpose
 from labelguard.pairs import distinct_pairs
+from labelguard.private_map import PrivateMap
 from labelguard.staging import StagingOptions, stage
 
 # ---------------------------------------------------------------- the reference
 
-FLIP, TIE, ROW_KEY, ORDER, TERNARY = 1, 2, 3, 4, 5
-HALF = 1 << 63
+ROW_KEY, ORDER = 1, 2
+FLIP, TIE, TERNARY = 1, 2, 3
 
 
 def encode(value: str | list[Any]) -> bytes:
@@ -151,42 +153,66 @@ def named_key(secret: bytes, purpose: str, namespace: str, name: str) -> bytes:
     return hmac.digest(derive(secret, purpose), message, "sha256")[:16]
 
 
-def draw_block(purpose: int, pair: int, version: int, threshold: int) -> bytes:
-    fields = ((1, 1), (purpose, 1), (pair, 2), (version, 4), (threshold, 8))
-    return b"".join(value.to_bytes(width, "big") for value, width in fields)
+def name_block(purpose: int, pair: int) -> bytes:
+    return bytes([1, purpose]) + pair.to_bytes(2, "big") + bytes(12)
 
 
-def draw(
-    secret: bytes, salt: bytes, item: bytes, purpose: int, pair: int, version: int, threshold: int
-) -> bytes:
-    return cbc_mac(
-        derive(secret, "coin"), salt, item, draw_block(purpose, pair, version, threshold)
-    )
+def row_key(secret: bytes, author: bytes, item: bytes, pair: int = 0) -> bytes:
+    return cbc_mac(derive(secret, "row"), author, item, name_block(ROW_KEY, pair))
 
 
-def below(output: bytes, threshold: int) -> bool:
-    return int.from_bytes(output[:8], "big") < threshold
+def order_key(secret: bytes, author: bytes, item: bytes) -> bytes:
+    return cbc_mac(derive(secret, "row"), author, item, name_block(ORDER, 0))[:8]
 
 
-def salts_of(keys: Path) -> tuple[bytes, dict[bytes, bytes]]:
-    """The project secret and every labeler's salt, from the two key files."""
+def coin_block(purpose: int) -> bytes:
+    return bytes([2, purpose]) + bytes(14)
+
+
+def coin(nonce: bytes, purpose: int, key: bytes) -> int:
+    return int.from_bytes(cbc_mac(nonce, coin_block(purpose), key)[:8], "big")
+
+
+def normal_form(words: str) -> str:
+    composed = unicodedata.normalize("NFKC", bare(words))
+    return unicodedata.normalize("NFKC", bare(composed.lower().upper()))
+
+
+def bare(words: str) -> str:
+    return "".join(filter(_visible, words))
+
+
+def _visible(character: str) -> bool:
+    return unicodedata.category(character)[0] not in "ZC" and character not in IGNORABLE
+
+
+IGNORABLE = set(
+    "\u2800\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0"
+    + "".join(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
+)
+
+
+def content_digest(sides: list[str]) -> bytes:
+    """Of what is compared, from the words of prompt and response of every side."""
+    distinct = {hashlib.sha256(normal_form(words).encode()).hexdigest() for words in sides}
+    return hashlib.sha256("".join(sorted(distinct)).encode()).digest()[:16]
+
+
+def content_unit(secret: bytes, sides: list[str]) -> bytes:
+    return cbc_mac(derive(secret, "unit"), content_digest(sides))
+
+
+def map_digest(secret: bytes, release: str, files: dict[str, bytes]) -> str:
+    lines = [f"{name} {hashlib.sha256(data).hexdigest()}" for name, data in sorted(files.items())]
+    message = "\n".join([release, *lines]).encode()
+    return hmac.digest(derive(secret, "map"), message, "sha256").hex()
+
+
+def secret_of(keys: Path) -> bytes:
     header = b"labelguard project key v1\n"
     data = (keys / "project.key").read_bytes()
-    assert data.startswith(header)
-    secret = data.removeprefix(header)
-    assert len(secret) == 32
-    header = b"labelguard salts v1\n"
-    data = (keys / "salts").read_bytes()
-    assert data.startswith(header)
-    data = data.removeprefix(header)
-    tag, body = data[:32], data[32:]
-    assert hmac.digest(derive(secret, "salts"), body, "sha256") == tag
-    labelers, wrapped = body[: len(body) // 2], body[len(body) // 2 :]
-    decryptor = Cipher(algorithms.AES(derive(secret, "salt-wrap")), modes.ECB()).decryptor()
-    clear = decryptor.update(wrapped) + decryptor.finalize()
-    names = [labelers[at : at + 16] for at in range(0, len(labelers), 16)]
-    assert names == sorted(names)
-    return secret, {name: clear[16 * at : 16 * at + 16] for at, name in enumerate(names)}
+    assert data.startswith(header) and len(data) == len(header) + 32
+    return data.removeprefix(header)
 
 
 # ---------------------------------------------------------------- the page's vectors
@@ -203,18 +229,13 @@ def vectors() -> dict[str, Any]:
 
 def computed(given: dict[str, Any]) -> dict[str, Any]:
     """The vectors with everything that follows from the inputs computed by the reference."""
-    secret, salt = bytes.fromhex(given["project_secret"]), bytes.fromhex(given["salt"])
+    secret, nonce = bytes.fromhex(given["project_secret"]), bytes.fromhex(given["nonce"])
     item = item_digest(given["item"]["prompt"], given["item"]["responses"])
-    named = {"flip": FLIP, "tie": TIE, "row key": ROW_KEY, "order": ORDER, "ternary": TERNARY}
-    coins = []
-    for coin in given["coins"]:
-        fields = (named[coin["purpose"]], coin["pair"], coin["version"], int(coin["threshold"]))
-        output = draw(secret, salt, item, *fields)
-        coins.append(coin | {"block": draw_block(*fields).hex(), "output": output.hex()})
+    labeler = labeler_key(secret, given["namespace"], given["labeler_id"])
+    named = {"flip": FLIP, "tie": TIE, "ternary": TERNARY}
     return given | {
         "keys": {purpose: derive(secret, purpose).hex() for purpose in given["keys"]},
-        "labeler": labeler_key(secret, given["namespace"], given["labeler_id"]).hex(),
-        "wrapped_salt": cbc_mac(derive(secret, "salt-wrap"), salt).hex(),
+        "labeler": labeler.hex(),
         "encodings": [
             {"value": entry["value"], "encoding": encode(entry["value"]).decode()}
             for entry in given["encodings"]
@@ -244,7 +265,32 @@ def computed(given: dict[str, Any]) -> dict[str, Any]:
             pair | {"pair": pair_index(pair["first"], pair["second"], pair["responses"])}
             for pair in given["pairs"]
         ],
-        "coins": coins,
+        "row_keys": [
+            row | {"row_key": row_key(secret, labeler, item, row["pair"]).hex()}
+            for row in given["row_keys"]
+        ],
+        "order": order_key(secret, labeler, item).hex(),
+        "coins": [
+            drawn
+            | {"block": coin_block(named[drawn["purpose"]]).hex()}
+            | {"coin": str(coin(nonce, named[drawn["purpose"]], row_key(secret, labeler, item)))}
+            for drawn in given["coins"]
+        ],
+        "contents": [
+            content
+            | {"normal_forms": [normal_form(words) for words in content["sides"]]}
+            | {"digest": content_digest(content["sides"]).hex()}
+            | {"unit": content_unit(secret, content["sides"]).hex()}
+            for content in given["contents"]
+        ],
+        "map": given["map"]
+        | {
+            "digest": map_digest(
+                secret,
+                given["map"]["release"],
+                {name: text.encode() for name, text in given["map"]["files"].items()},
+            )
+        },
     }
 
 
@@ -252,35 +298,62 @@ def test_the_reference_gives_the_vectors_of_the_page(vectors: dict[str, Any]) ->
     assert computed(vectors) == vectors
 
 
-def test_the_library_gives_the_vectors_of_the_page(vectors: dict[str, Any], tmp_path: Path) -> None:
-    secret, salt = bytes.fromhex(vectors["project_secret"]), bytes.fromhex(vectors["salt"])
+@pytest.fixture
+def ring(vectors: dict[str, Any], tmp_path: Path) -> KeyRing:
+    """The keys of the page."""
     path = tmp_path / "project.key"
-    path.write_bytes(b"labelguard project key v1\n" + secret)
+    path.write_bytes(b"labelguard project key v1\n" + bytes.fromhex(vectors["project_secret"]))
     path.chmod(0o600)
-    keys = KeyRing(tmp_path)
-    labelers = keys.labeler_keys(vectors["namespace"], [vectors["labeler_id"]])
+    return KeyRing(tmp_path)
+
+
+def test_the_library_gives_the_names_of_the_page(vectors: dict[str, Any], ring: KeyRing) -> None:
+    labelers = ring.labeler_keys(vectors["namespace"], [vectors["labeler_id"]])
     assert block128.to_hex(labelers[0]) == vectors["labeler"]
     group = {"labeler_id": [vectors["labeler_id"]], "group_id": [vectors["group"]["group_id"]]}
-    groups = read_groups(pa.table(group), keys, vectors["namespace"])
+    groups = read_groups(pa.table(group), ring, vectors["namespace"])
     assert block128.to_hex(groups.units[0]) == vectors["group"]["pseudonym"]
     assert np.array_equal(groups.labelers, labelers)
-    salts = block128.from_bytes(salt)
-    items = block128.from_bytes(bytes.fromhex(vectors["item"]["digest"]))
-    coins = Coins(keys.coin_prf(), salts)
-    identity = coins.identify(np.zeros(1, np.intp), items)
-    for coin in vectors["coins"]:
-        purpose = Purpose[coin["purpose"].replace(" ", "_").upper()]
-        pair = np.array([coin["pair"]], np.uint16)
-        version = np.array([coin["version"]], np.uint32)
-        threshold = np.array([int(coin["threshold"])], np.uint64)
-        output = bytes.fromhex(coin["output"])
-        if purpose is Purpose.ROW_KEY:
-            assert block128.to_bytes(coins.row_keys(identity, pair)) == output
-        else:
-            drawn = coins.draw(purpose, identity, pair, version, threshold)
-            assert drawn[0] == int.from_bytes(output[:8], "big")
-        if purpose is Purpose.ORDER:
-            assert coins.order(identity) == drawn
+    names = ring.row_keys()
+    identity = names.identify(labelers, blocks([vectors["item"]["digest"]]))
+    for row in vectors["row_keys"]:
+        [key] = names.keys(identity, np.array([row["pair"]], np.uint16))
+        assert block128.to_hex(key) == row["row_key"]
+    assert f"{names.order(identity)[0]:016x}" == vectors["order"]
+
+
+def test_the_library_gives_the_coins_of_the_page(vectors: dict[str, Any]) -> None:
+    coins = Coins(bytes.fromhex(vectors["nonce"]))
+    keys = blocks([vectors["row_keys"][0]["row_key"]])
+    for drawn in vectors["coins"]:
+        assert str(coins.draw(Purpose[drawn["purpose"].upper()], keys)[0]) == drawn["coin"]
+
+
+def test_the_library_gives_the_contents_of_the_page(
+    vectors: dict[str, Any], ring: KeyRing, in_sql: duckdb.DuckDBPyConnection
+) -> None:
+    contents = vectors["contents"]
+    words = pa.array([content["sides"] for content in contents])
+    forms = [form for content in contents for form in content["normal_forms"]]
+    assert content_units.normal_forms(words.flatten()).to_pylist() == forms
+    digests = content_units.digests(words, in_sql)
+    assert np.array_equal(digests, blocks([content["digest"] for content in contents]))
+    units = blocks([content["unit"] for content in contents])
+    assert np.array_equal(ring.content_units(digests), units)
+
+
+def test_the_library_gives_the_digest_of_a_map_on_the_page(
+    vectors: dict[str, Any], ring: KeyRing, tmp_path: Path
+) -> None:
+    release = vectors["map"]["release"]
+    (tmp_path / release).mkdir()
+    for name, text in vectors["map"]["files"].items():
+        (tmp_path / release / name).write_bytes(text.encode())
+    assert PrivateMap(tmp_path, ring).digest(release) == vectors["map"]["digest"]
+
+
+def blocks(names: list[str]) -> block128.Blocks:
+    return block128.from_bytes(bytes.fromhex("".join(names)))
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -331,42 +404,42 @@ messages = st.fixed_dictionaries(
 
 
 @pytest.fixture(scope="module")
-def in_sql() -> Iterator[Callable[[Any, str], str | None]]:
+def in_sql() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as connection:
+        yield connection
 
-        def run(value: Any, sql_type: str) -> str | None:
-            kind = connection.sql(f"SELECT NULL::{sql_type} AS x").types[0]
-            encoding = canonical.encoded("x", canonical.content_shape([kind]))
-            query = f"SELECT {encoding} FROM (SELECT $1::{sql_type} AS x)"
-            found: str | None = connection.execute(query, [value]).fetchall()[0][0]
-            return found
 
-        yield run
+def encoded(connection: duckdb.DuckDBPyConnection, value: Any, sql_type: str) -> str | None:
+    kind = connection.sql(f"SELECT NULL::{sql_type} AS x").types[0]
+    encoding = canonical.encoded("x", canonical.content_shape([kind]))
+    query = f"SELECT {encoding} FROM (SELECT $1::{sql_type} AS x)"
+    found: str | None = connection.execute(query, [value]).fetchall()[0][0]
+    return found
 
 
 @settings(deadline=None)
 @given(chat=st.lists(messages, min_size=1, max_size=3))
 def test_chats_are_encoded_in_sql_as_in_the_reference(
-    in_sql: Callable[[Any, str], str | None], chat: list[Any]
+    in_sql: duckdb.DuckDBPyConnection, chat: list[Any]
 ) -> None:
-    assert in_sql(chat, CHAT) == encode(chat).decode()
+    assert encoded(in_sql, chat, CHAT) == encode(chat).decode()
 
 
 @settings(deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
 def test_texts_are_encoded_in_sql_as_in_the_reference(
-    in_sql: Callable[[Any, str], str | None], text: str
+    in_sql: duckdb.DuckDBPyConnection, text: str
 ) -> None:
-    assert in_sql(text, "VARCHAR") == encode(text).decode()
+    assert encoded(in_sql, text, "VARCHAR") == encode(text).decode()
 
 
-def test_empty_contents_have_no_encoding(in_sql: Callable[[Any, str], str | None]) -> None:
+def test_empty_contents_have_no_encoding(in_sql: duckdb.DuckDBPyConnection) -> None:
     message = {"role": "user", "content": None, "Name": None, "tags": None}
-    assert in_sql("", "VARCHAR") is None
-    assert in_sql(None, "VARCHAR") is None
-    assert in_sql([], CHAT) is None
-    assert in_sql([message, None], CHAT) is None
-    assert in_sql([message], CHAT) == 'c17:[{"role":"user"}]'
+    assert encoded(in_sql, "", "VARCHAR") is None
+    assert encoded(in_sql, None, "VARCHAR") is None
+    assert encoded(in_sql, [], CHAT) is None
+    assert encoded(in_sql, [message, None], CHAT) is None
+    assert encoded(in_sql, [message], CHAT) == 'c17:[{"role":"user"}]'
 
 
 # ---------------------------------------------------------------- what a project keeps
@@ -374,71 +447,103 @@ def test_empty_contents_have_no_encoding(in_sql: Callable[[Any, str], str | None
 
 @dataclass(frozen=True)
 class Label:
-    """One canonical label: `value` is 1, 0 or 2 (tie); `unit` is whose salt is used."""
+    """One canonical label: `value` is 1, 0 or 2 (tie); `author` gave it, `unit` has the places."""
 
-    unit: bytes
-    bucket: int
+    author: bytes
     prompt: Any
     sides: list[Any]
     value: int
     item: bytes
     pair: int = 0
     item_id: str | None = None
+    unit: bytes = b""
+    content: bytes = bytes(8)
+
+    @property
+    def payer(self) -> bytes:
+        return self.unit or self.author
+
+
+@pytest.fixture
+def nonces(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """All that is drawn at random, last what a release's coins come from: it is never stored."""
+    caught: list[bytes] = []
+    drawn = keys.random_bytes
+
+    def random_bytes(count: int) -> bytes:
+        caught.append(drawn(count))
+        return caught[-1]
+
+    monkeypatch.setattr(keys, "random_bytes", random_bytes)
+    return caught
 
 
 class Stored:
-    """A project read without labelguard: its keys, prices, private maps and releases."""
+    """A project read without labelguard: its key, prices, private maps and releases."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, nonce: bytes) -> None:
         self.state = state
-        self.secret, self.salts = salts_of(state / "keys")
+        self.nonce = nonce
+        self.secret = secret_of(state / "keys")
         with sqlite3.connect(state / "ledger.sqlite3") as ledger:
             self.thresholds = {
                 int(k): int(t) for k, t in ledger.execute("SELECT k, price FROM prices")
             }
             self.capacity = dict(ledger.execute("SELECT labeler, capacity FROM counters"))
+            self.maps = {
+                name: (digest, labels)
+                for name, digest, labels in ledger.execute("SELECT id, map, drawn FROM releases")
+            }
 
     def labeler(self, labeler_id: str) -> bytes:
         return labeler_key(self.secret, "files", labeler_id)
 
     def row_key(self, label: Label) -> bytes:
-        salt = self.salts[label.unit]
-        return draw(self.secret, salt, label.item, ROW_KEY, label.pair, 0, 0)
+        return row_key(self.secret, label.author, label.item, label.pair)
 
-    def value(self, label: Label, version: int, ternary: bool = False) -> int:
-        """The released label: randomized response with the permanent coins of this row."""
-        threshold = self.threshold(label)
-
-        def coin(purpose: int, price: int) -> bytes:
-            salt = self.salts[label.unit]
-            return draw(self.secret, salt, label.item, purpose, label.pair, version, price)
-
+    def value(self, label: Label, ternary: bool = False) -> int:
+        """The released label: randomized response with the coins of this release."""
+        key, threshold = self.row_key(label), self.threshold(label)
         if ternary:
-            output = coin(TERNARY, threshold)
-            step = 1 + (output[7] & 1) if below(output, threshold) else 0
-            return (label.value + step) % 3
-        fair = int(below(coin(TIE, HALF), HALF))
-        strict = fair if label.value == 2 else label.value
-        return strict ^ int(below(coin(FLIP, threshold), threshold))
+            drawn = coin(self.nonce, TERNARY, key)
+            return (label.value + (1 + drawn % 2 if drawn < threshold else 0)) % 3
+        strict = coin(self.nonce, TIE, key) >> 63 if label.value == 2 else label.value
+        return strict ^ int(coin(self.nonce, FLIP, key) < threshold)
 
     def threshold(self, label: Label) -> int:
-        return self.thresholds[self.capacity[label.unit]]
+        return self.thresholds[self.capacity[label.payer]]
 
-    def check(self, release: lg.Release, labels: list[Label], version: int = 0) -> None:
-        """Compare a release of these labels, each of them new in it, with the reference."""
+    def check(
+        self, release: lg.Release, labels: list[Label], version: int = 0, known: bool = True
+    ) -> None:
+        """Compare a release of these labels, each of them new in it, with the reference.
+
+        Unless `known`, the private map does not say who gave a label.
+        """
         ternary = release.card["privacy"]["ties"] == "ternary"
-        maps: dict[bytes, tuple[str, int, int, int]] = {}
-        for path in (self.state / "released" / release.id).glob("*.parquet"):
-            for row in pq.read_table(path, partitioning=None).to_pylist():
-                assert row["row_key"] not in maps
-                drawn = (row["version"], row["value"], row["threshold"])
-                maps[row["row_key"]] = (path.name, *drawn)
-        expected = {}
+        directory = self.state / "released" / release.id
+        data = {path.name: path.read_bytes() for path in directory.iterdir()}
+        assert self.maps[release.id] == (map_digest(self.secret, release.id, data), len(labels))
+        kept = [
+            {"bucket": int(name[7:9])} | row
+            for name in sorted(data)
+            for row in pq.read_table(directory / name, partitioning=None).to_pylist()
+        ]
+        expected = []
         rows = []
         for label in labels:
-            key, value = self.row_key(label), self.value(label, version, ternary)
-            name = f"bucket={label.bucket:02d}.parquet"
-            expected[key] = (name, version, value, self.threshold(label))
+            key, value = self.row_key(label), self.value(label, ternary)
+            expected.append(
+                {
+                    "bucket": label.payer[0] >> 2,
+                    "row_key": key,
+                    "labeler": label.author if known else bytes(16),
+                    "version": version,
+                    "value": value,
+                    "threshold": self.threshold(label),
+                    "content": int.from_bytes(label.content, "big"),
+                }
+            )
             if value == 2:
                 continue
             change = self.threshold(label) / 2**64
@@ -453,21 +558,17 @@ class Stored:
                 "residual_flip_estimate": None,
             }
             rows.append((label.item, key, row))
-        assert maps == expected
+        assert kept == sorted(expected, key=lambda row: (row["bucket"], row["row_key"]))
         rows.sort(key=lambda entry: entry[:2])
         assert lg.load(release, "arrow").to_pylist() == [row for _, _, row in rows]
 
 
-def bucket_of(key: bytes) -> int:
-    return key[0] >> 2
-
-
-def canonical_pair(unit: bytes, prompt: Any, a: Any, b: Any, label: float) -> Label:
+def canonical_pair(author: bytes, prompt: Any, a: Any, b: Any, label: float) -> Label:
     """Sides in canonical order, and the label mapped along."""
     value = 2 if label == 0.5 else int(label)
     if encode(a) > encode(b):
         a, b, value = b, a, value if value == 2 else 1 - value
-    return Label(unit, bucket_of(unit), prompt, [a, b], value, item_digest(prompt, [a, b]))
+    return Label(author, prompt, [a, b], value, item_digest(prompt, [a, b]))
 
 
 def labels_of(rows: list[dict[str, Any]], stored: Stored) -> list[Label]:
@@ -498,41 +599,56 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 @pytest.mark.parametrize("ties", ["coin", "ternary"])
-def test_every_released_pair_follows_from_keys_prices_and_labels(tmp_path: Path, ties: str) -> None:
+def test_every_released_pair_follows_from_key_nonce_prices_and_labels(
+    tmp_path: Path, nonces: list[bytes], ties: str
+) -> None:
     project = lg.init(tmp_path)
     release = lg.privatize(table(answers()), epsilon=9, delta=1e-5, ties=ties, project=project)
-    stored = Stored(project.state)
+    stored = Stored(project.state, nonces[-1])
     stored.check(release, labels_of(answers(), stored))
 
 
-def test_a_label_drawn_again_uses_the_coins_of_its_next_version(tmp_path: Path) -> None:
+def test_a_label_drawn_again_has_the_coins_of_that_release(
+    tmp_path: Path, nonces: list[bytes]
+) -> None:
     project = lg.init(tmp_path)
     budget: dict[str, Any] = {"epsilon": 9, "delta": 1e-5, "max_labels_per_labeler": 16}
     lg.privatize(table(answers()), project=project, **budget)
     release = lg.privatize(table(answers()), project=project, again=True, **budget)
-    stored = Stored(project.state)
+    stored = Stored(project.state, nonces[-1])
     stored.check(release, labels_of(answers(), stored), version=1)
 
 
-def test_labels_take_places_in_the_order_of_the_page(tmp_path: Path) -> None:
+def test_no_nonce_is_left_behind(tmp_path: Path, nonces: list[bytes]) -> None:
+    project = lg.init(tmp_path)
+    lg.privatize(table(answers()), epsilon=9, delta=1e-5, project=project)
+    nonce = nonces[-1]
+    everything = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(everything) > 10
+    for path in everything:
+        data = path.read_bytes()
+        assert nonce not in data and nonce.hex().encode() not in data, path
+
+
+def test_labels_take_places_in_the_order_of_the_page(tmp_path: Path, nonces: list[bytes]) -> None:
     project = lg.init(tmp_path)
     places = 3
     release = lg.privatize(
         table(answers()), epsilon=9, delta=1e-5, max_labels_per_labeler=places, project=project
     )
-    stored = Stored(project.state)
+    stored = Stored(project.state, nonces[-1])
 
     def order(label: Label) -> bytes:
-        return draw(stored.secret, stored.salts[label.unit], label.item, ORDER, 0, 0, 0)[:8]
+        return order_key(stored.secret, label.author, label.item)
 
     labels = labels_of(answers(), stored)
-    by_unit = {label.unit: [row for row in labels if row.unit == label.unit] for label in labels}
-    assert {len(own) for own in by_unit.values()} == {5}
-    kept = [label for own in by_unit.values() for label in sorted(own, key=order)[:places]]
+    by_author = {one.author: [row for row in labels if row.author == one.author] for one in labels}
+    assert {len(own) for own in by_author.values()} == {5}
+    kept = [label for own in by_author.values() for label in sorted(own, key=order)[:places]]
     stored.check(release, kept)
 
 
-def test_chats_with_given_ids_follow_too(tmp_path: Path) -> None:
+def test_chats_with_given_ids_follow_too(tmp_path: Path, nonces: list[bytes]) -> None:
     def chat(role: str, text: str) -> list[dict[str, Any]]:
         return [{"role": role, "content": text, "name": "Ann" if role == "user" else None}]
 
@@ -549,17 +665,18 @@ def test_chats_with_given_ids_follow_too(tmp_path: Path) -> None:
     ]
     project = lg.init(tmp_path)
     release = lg.privatize(table(rows), epsilon=9, delta=1e-5, project=project)
-    stored = Stored(project.state)
+    stored = Stored(project.state, nonces[-1])
     labels = []
     for row in rows:
         sides = (row["prompt"], row["chosen"], row["rejected"])
-        unit, item_id = stored.labeler(row["labeler_id"]), row["item_id"]
-        label = canonical_pair(unit, *sides, 0.5 if row["tie"] else 1.0)
-        labels.append(replace(label, item=id_digest(item_id), item_id=item_id))
+        author, item_id = stored.labeler(row["labeler_id"]), row["item_id"]
+        label = canonical_pair(author, *sides, 0.5 if row["tie"] else 1.0)
+        given = {"item": id_digest(item_id), "item_id": item_id, "content": label.item[:8]}
+        labels.append(replace(label, **given))
     stored.check(release, labels)
 
 
-def test_rankings_follow_too(tmp_path: Path) -> None:
+def test_rankings_follow_too(tmp_path: Path, nonces: list[bytes]) -> None:
     rows = [
         {
             "labeler_id": f"judge {row % 2}",
@@ -571,16 +688,15 @@ def test_rankings_follow_too(tmp_path: Path) -> None:
     ]
     project = lg.init(tmp_path)
     release = lg.privatize(table(rows), epsilon=9, delta=1e-5, project=project)
-    stored = Stored(project.state)
+    stored = Stored(project.state, nonces[-1])
     labels = []
     for row in rows:
         item = item_digest(row["prompt"], row["responses"])
         ranked = sorted(zip(row["responses"], row["ranks"], strict=True), key=_by_encoding)
         for pair, ((a, rank_a), (b, rank_b)) in enumerate(combinations(ranked, 2)):
             value = 2 if rank_a == rank_b else int(rank_a < rank_b)
-            unit = stored.labeler(row["labeler_id"])
-            label = Label(unit, bucket_of(unit), row["prompt"], [a, b], value, item, pair)
-            labels.append(label)
+            author = stored.labeler(row["labeler_id"])
+            labels.append(Label(author, row["prompt"], [a, b], value, item, pair))
     stored.check(release, labels)
 
 
@@ -588,24 +704,48 @@ def _by_encoding(ranked: tuple[str, float]) -> bytes:
     return encode(ranked[0])
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_single_labels_as_units_follow_too(tmp_path: Path, named: bool) -> None:
+@pytest.mark.parametrize("known_by", ["labeler_id", "record_id", None])
+def test_contents_as_units_follow_too(
+    tmp_path: Path, nonces: list[bytes], known_by: str | None
+) -> None:
     rows = answers()
-    if not named:
-        rows = [{name: row[name] for name in list(row)[1:]} for row in rows]
+    shown = [{k: v for k, v in row.items() if k != "labeler_id"} for row in rows]
+    if known_by:
+        shown = [row | {known_by: rows[n]["labeler_id"]} for n, row in enumerate(shown)]
     project = lg.init(tmp_path)
-    release = lg.privatize(table(rows), epsilon=2, delta=0, unit="item", project=project)
-    stored = Stored(project.state)
-    key = derive(stored.secret, "unit")
+    places = {"max_labels_per_labeler": 2, "unit": "item"}
+    release = lg.privatize(table(shown), epsilon=2, delta=0, project=project, **places)
+    stored = Stored(project.state, nonces[-1])
     labels = []
-    seen: dict[bytes, int] = {}
-    for label in labels_of(answers(), stored):
-        labeler = label.unit if named else bytes(16)
-        unit = cbc_mac(key, labeler, label.item, bytes(16))
-        bucket = bucket_of(unit)
-        if not named:
-            nth = seen[label.item] = seen.get(label.item, -1) + 1
-            unit = cbc_mac(key, unit, label.item, nth.to_bytes(16, "big"))
-        labels.append(replace(label, unit=unit, bucket=bucket))
-    assert set(stored.salts) == {label.unit for label in labels}
-    stored.check(release, labels)
+    met: dict[bytes, int] = {}
+    # Rows that are equal in all that is public are numbered in the order of their labels.
+    for label, row in sorted(
+        zip(labels_of(rows, stored), rows, strict=True), key=lambda pair: pair[0].value
+    ):
+        author = label.author
+        if known_by == "record_id":
+            record = ranking_digest(row["labeler_id"])
+            author = cbc_mac(derive(stored.secret, "public/record_hi,record_lo"), record)
+        elif known_by is None:
+            author = met.setdefault(label.item, 0).to_bytes(16, "big")
+            met[label.item] += 1
+        unit = content_unit(stored.secret, [label.prompt + side for side in label.sides])
+        labels.append(replace(label, author=author, unit=unit))
+    assert set(stored.capacity) == {label.unit for label in labels}
+    stored.check(release, labels, known=known_by == "labeler_id")
+
+
+def test_a_map_without_a_labelers_rows_has_the_digest_of_the_rest(tmp_path: Path) -> None:
+    project = lg.init(tmp_path)
+    release = lg.privatize(table(answers()), epsilon=9, delta=1e-5, project=project)
+    leaving.leave("worker 3", "retired", project.state)
+    stored = Stored(project.state, b"")
+    directory = project.released / release.id
+    data = {path.name: path.read_bytes() for path in directory.iterdir()}
+    assert stored.maps[release.id] == (map_digest(stored.secret, release.id, data), 40)
+    rows = [
+        row["labeler"]
+        for name in data
+        for row in pq.read_table(directory / name, partitioning=None).to_pylist()
+    ]
+    assert len(rows) == 35 and stored.labeler("worker 3") not in rows

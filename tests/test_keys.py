@@ -5,14 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from preferences import dump, opinions, pairs, public
 
 import labelguard as lg
 from labelguard import overview
-from labelguard.block128 import from_bytes
 from labelguard.doctor import examine
 from labelguard.errors import KeyProblem
 from labelguard.keys import KeyRing
@@ -36,59 +34,13 @@ def project(table: pa.Table, tmp_path: Path) -> Project:
 
 
 def refuses(project: Project, table: pa.Table, match: str) -> None:
-    """New labels are refused, twice, without a trace in keys or ledger."""
-    salts = project.keys / "salts"
-    before = salts.read_bytes() if salts.exists() else None
+    """New labels are refused, twice, without a trace in the ledger."""
     charged = dump(project.state)["counters"]
     for _ in range(2):
         with pytest.raises(KeyProblem, match=match):
             lg.privatize(table, **PRICE, project=project)
-    assert (salts.read_bytes() if salts.exists() else None) == before
     assert dump(project.state)["counters"] == charged
     assert not all(check.ok for check in examine(project.state))
-
-
-def test_lost_salts_are_not_drawn_anew(project: Project, table: pa.Table) -> None:
-    (project.keys / "salts").unlink()
-    refuses(project, table, "^7 .*have no salt .* restore the keys from a backup")
-
-
-def test_salts_from_an_old_backup_are_noticed(
-    project: Project, table: pa.Table, tmp_path: Path
-) -> None:
-    backup = shutil.copy(project.keys / "salts", tmp_path / "backup")
-    asked = public(labelers=9, seed=4)
-    more = pairs(asked, opinions(len(asked), 4))
-    lg.privatize(more, **PRICE, exhausted="drop", project=project)
-    shutil.copy(backup, project.keys / "salts")
-    refuses(project, table, "^2 .*have no salt")
-
-
-@pytest.mark.parametrize("where", [0, 30, 70, -1])
-def test_damaged_salts_are_refused(where: int, project: Project, table: pa.Table) -> None:
-    path = project.keys / "salts"
-    data = bytearray(path.read_bytes())
-    data[where] ^= 1
-    path.write_bytes(data)
-    refuses(project, table, "damaged")
-
-
-@pytest.mark.parametrize("length", [0, 10, 40, -16])
-def test_salts_that_were_cut_off_are_refused(
-    length: int, project: Project, table: pa.Table
-) -> None:
-    path = project.keys / "salts"
-    path.write_bytes(path.read_bytes()[:length])
-    refuses(project, table, "damaged")
-
-
-def test_salts_of_another_project_are_refused(
-    project: Project, table: pa.Table, tmp_path: Path
-) -> None:
-    other = lg.init(tmp_path / "other")
-    lg.privatize(table, **PRICE, project=other)
-    shutil.copy(other.keys / "salts", project.keys / "salts")
-    refuses(project, table, "belongs to another project key")
 
 
 def test_the_key_of_another_project_is_refused(
@@ -96,8 +48,6 @@ def test_the_key_of_another_project_is_refused(
 ) -> None:
     other = lg.init(tmp_path / "other")
     shutil.copy(other.keys / "project.key", project.keys / "project.key")
-    refuses(project, table, "belongs to another project key")
-    (project.keys / "salts").unlink()
     refuses(project, table, "is not the one the ledger .* was made with")
 
 
@@ -115,20 +65,18 @@ def test_a_damaged_project_key_is_refused(
     refuses(project, table, "damaged")
 
 
-@pytest.mark.parametrize("name", ["project.key", "salts"])
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
 def test_a_key_that_others_can_read_is_refused(
-    mode: int, name: str, project: Project, table: pa.Table
+    mode: int, project: Project, table: pa.Table
 ) -> None:
-    (project.keys / name).chmod(mode)
-    refuses(project, table, f"{name} is readable by others \\(mode {mode:o}\\); chmod 600 it")
+    (project.keys / "project.key").chmod(mode)
+    refuses(project, table, f"key is readable by others \\(mode {mode:o}\\); chmod 600 it")
 
 
 def test_keys_and_private_maps_are_for_their_owner_only(project: Project) -> None:
     for path in (project.state, project.keys, project.released, project.quarantine):
         assert path.stat().st_mode & 0o777 == 0o700, path
-    for name in ("project.key", "salts"):
-        assert (project.keys / name).stat().st_mode & 0o777 == 0o600
+    assert (project.keys / "project.key").stat().st_mode & 0o777 == 0o600
     for private in project.released.iterdir():
         assert private.stat().st_mode & 0o777 == 0o700
 
@@ -145,11 +93,7 @@ def test_keys_may_live_elsewhere(
     monkeypatch.setenv("LABELGUARD_KEYS", str(vault))
     project = lg.init(tmp_path / "project")
     lg.privatize(table, **PRICE, project=project)
-    assert sorted(path.name for path in vault.iterdir()) == [
-        "ledger.head",
-        "project.key",
-        "salts",
-    ]
+    assert sorted(path.name for path in vault.iterdir()) == ["ledger.head", "project.key"]
     assert not (project.state / "keys").exists()
     monkeypatch.delenv("LABELGUARD_KEYS")
     with pytest.raises(KeyProblem, match="set LABELGUARD_KEYS"):
@@ -163,43 +107,6 @@ def test_a_project_does_not_adopt_the_key_of_another(
     lg.init(tmp_path / "one")
     with pytest.raises(KeyProblem, match="the same coins"):
         lg.init(tmp_path / "two")
-
-
-def test_two_projects_that_share_keys_cannot_overwrite_each_others_salts(tmp_path: Path) -> None:
-    KeyRing.create(tmp_path)
-    one, two = KeyRing(tmp_path), KeyRing(tmp_path)
-    one.add_salts(np.array([[1, 1]], np.uint64))
-    two.add_salts(np.array([[2, 2]], np.uint64))
-    one.save()
-    with pytest.raises(KeyProblem, match="keys directory of its own"):
-        two.save()
-    assert KeyRing(tmp_path).has_salt(np.array([[1, 1], [2, 2]], np.uint64)).tolist() == [
-        True,
-        False,
-    ]
-
-
-def test_salts_are_kept_encrypted_and_stay_the_same(tmp_path: Path) -> None:
-    ring = KeyRing.create(tmp_path)
-    labelers = from_bytes(bytes(range(160)))
-    ring.add_salts(labelers[:6])
-    first = ring.salts(labelers[:6])
-    assert not (tmp_path / "salts").exists()  # nothing is written before `save`
-    ring.save()
-    again = KeyRing(tmp_path)
-    again.add_salts(labelers)
-    again.save()
-    assert (KeyRing(tmp_path).salts(labelers[:6]) == first).all()
-    assert len({row.tobytes() for row in again.salts(labelers)}) == 10
-    stored = (tmp_path / "salts").read_bytes()
-    for salt in again.salts(labelers):
-        assert salt.astype(">u8").tobytes() not in stored
-
-
-def test_a_missing_salt_is_never_invented(tmp_path: Path) -> None:
-    ring = KeyRing.create(tmp_path)
-    with pytest.raises(KeyProblem, match=r"^1 .*have no salt"):
-        ring.salts(np.array([[1, 2]], np.uint64))
 
 
 def test_pseudonyms_depend_on_the_key_the_namespace_and_the_id(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def resubmitted(ranks: np.ndarray[Any, np.dtype[np.int64]], later: int) -> pa.Ta
     return pa.concat_tables(tables)
 
 
-def test_a_label_that_was_changed_later_is_ignored(project: Project, tmp_path: Path) -> None:
+def test_a_label_that_was_changed_after_its_release_is_ignored(project: Project) -> None:
     first = privatized(project, pairs(ASKED, RANKS))
     charged = used(project)
     later = privatized(project, resubmitted(RANKS, later=7))
@@ -179,8 +179,8 @@ def test_a_label_that_was_changed_later_is_ignored(project: Project, tmp_path: P
     assert unread.id == later.id and unread.reused
 
 
-def test_the_first_submission_wins_wherever_it_stands(tmp_path: Path) -> None:
-    table = resubmitted(RANKS, later=7)
+def test_before_a_release_the_latest_submission_counts_wherever_it_stands(tmp_path: Path) -> None:
+    table = resubmitted(opinions(len(ASKED), 7), later=1)
     orders = (np.arange(168), np.arange(168)[::-1], np.random.default_rng(1).permutation(168))
     outcomes = []
     for number, order in enumerate(orders):

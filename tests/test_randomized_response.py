@@ -1,19 +1,19 @@
 """Randomized response flips with the probability that is charged, and by nothing but its coins.
 
 Statistical tests accept what happens unless it has a probability below FALSE_FAILURE under the
-claim. They run on fixed keys, so they fail at random only when the streams of coins change.
+claim. They run on fixed nonces, so they fail at random only when the streams of coins change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 from preferences import repeatable_bytes
 from scipy import stats
@@ -21,16 +21,17 @@ from scipy import stats
 import labelguard as lg
 from labelguard import pricing
 from labelguard.accounting import randomized_response as accounting
-from labelguard.block128 import Blocks, from_bytes, to_bytes
+from labelguard.block128 import from_bytes, to_bytes
 from labelguard.labels import LABEL_TIE
 from labelguard.mechanisms.coins import Coins, Purpose
 from labelguard.mechanisms.randomized_response import randomize, randomize_ternary
-from labelguard.prf import Prf, derive_key
+from labelguard.prf import Prf
+from labelguard.row_keys import RowKeys
 
 FALSE_FAILURE = 1e-6
 ROWS = 200_000
 LABELERS = 400
-KEY = bytes(range(32))
+NONCE, KEY = bytes(range(32)), bytes(range(32, 64))
 GAMMA = 0.3
 THRESHOLD = int(GAMMA * 2**64)
 
@@ -50,32 +51,28 @@ def independent(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
 
 
 class Rows:
-    """Rows of labelers and items with distinct identities, and what is drawn for them."""
+    """Rows of labelers and items with keys of their own, and what a release draws for them."""
 
-    def __init__(self, rows: int = ROWS, seed: str = "") -> None:
-        salts = from_bytes(repeatable_bytes(f"salts{seed}")(16 * LABELERS))
-        self.items = from_bytes(repeatable_bytes(f"items{seed}")(16 * rows))
-        self.unit = np.arange(rows, dtype=np.intp) % LABELERS
-        self.coins = Coins(Prf(KEY, 3), salts)
-        self.identity = self.coins.identify(self.unit, self.items)
-        self.pair = np.zeros(rows, np.uint16)
-        self.version = np.zeros(rows, np.uint32)
-        self.threshold = np.full(rows, THRESHOLD, np.uint64)
+    def __init__(self, nonce: bytes = NONCE) -> None:
+        authors = from_bytes(repeatable_bytes("authors")(16 * LABELERS))
+        self.items = from_bytes(repeatable_bytes("items")(16 * ROWS))
+        self.unit = np.arange(ROWS, dtype=np.intp) % LABELERS
+        names = RowKeys(KEY)
+        identity = names.identify(authors[self.unit], self.items)
+        self.keys = names.keys(identity, np.zeros(ROWS, np.uint16))
+        self.coins = Coins(nonce)
 
-    def flips(self, **changed: int) -> NDArray[np.uint8]:
+    def flips(self, threshold: int = THRESHOLD) -> NDArray[np.uint8]:
         """Released labels where every label is 0: which rows were flipped."""
-        return self.released(np.zeros(len(self.unit), np.uint8), **changed)
+        return self.released(constant(0), threshold=threshold)
 
     def released(
         self,
         labels: NDArray[np.uint8],
         draw: Callable[..., NDArray[np.uint8]] = randomize,
-        **changed: int,
+        threshold: int = THRESHOLD,
     ) -> NDArray[np.uint8]:
-        columns = {"pair": self.pair, "version": self.version, "threshold": self.threshold}
-        for name, value in changed.items():
-            columns[name] = np.full_like(columns[name], value)
-        return draw(labels, self.coins, self.identity, **columns)
+        return draw(labels, self.coins, self.keys, np.full(ROWS, threshold, np.uint64))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +112,7 @@ def test_at_a_flip_probability_of_one_half_nothing_is_left_of_the_labels(rows: R
 
 
 def test_every_row_has_a_coin_of_its_own(rows: Rows) -> None:
-    drawn = rows.coins.draw(Purpose.FLIP, rows.identity, rows.pair, rows.version, rows.threshold)
+    drawn = rows.coins.draw(Purpose.FLIP, rows.keys)
     # 64-bit coins of 200,000 rows collide with probability 1e-9.
     assert len(np.unique(drawn)) == ROWS
     assert stats.kstest(drawn / 2**64, "uniform").pvalue > FALSE_FAILURE
@@ -133,55 +130,55 @@ def test_flips_do_not_depend_on_labeler_item_or_place(rows: Rows) -> None:
 def test_answers_follow_rows_through_orders_and_subsets(rows: Rows) -> None:
     labels = np.random.default_rng(0).integers(0, 3, ROWS).astype(np.uint8)
     released = rows.released(labels)
+    threshold = np.full(ROWS, THRESHOLD, np.uint64)
     for index in (
         np.random.default_rng(1).permutation(ROWS),
         np.arange(ROWS)[::-7],
         np.array([5]),
         np.array([], dtype=np.intp),
     ):
-        again = randomize(
-            labels[index],
-            rows.coins,
-            rows.coins.identify(rows.unit[index], rows.items[index]),
-            rows.pair[index],
-            rows.version[index],
-            rows.threshold[index],
-        )
+        again = randomize(labels[index], rows.coins, rows.keys[index], threshold[index])
         assert (again == released[index]).all()
 
 
-@pytest.mark.parametrize(
-    "changed", [{"threshold": THRESHOLD + 1}, {"version": 1}, {"pair": 1}, {"version": 1 << 31}]
-)
-def test_another_price_version_or_pair_is_an_independent_coin(
-    changed: dict[str, int], rows: Rows
+@pytest.mark.parametrize("threshold", [THRESHOLD, 1 << 63])
+def test_two_releases_share_no_coin_at_the_same_price_or_another(
+    threshold: int, rows: Rows
 ) -> None:
-    assert independent(rows.flips(), rows.flips(**changed))
-
-
-def test_nested_prices_do_not_share_a_coin(rows: Rows) -> None:
     """With one coin for two prices, who is not flipped at γ = ½ would not be flipped at .3."""
-    at_half, cheaper = rows.flips(threshold=1 << 63), rows.flips()
-    assert ((at_half == 0) & (cheaper == 1)).sum() > ROWS / 10
-    assert independent(at_half, cheaper)
+    other = Rows(bytes(32)).flips(threshold)
+    assert independent(rows.flips(), other)
+    assert ((other == 0) & (rows.flips() == 1)).sum() > ROWS / 10
+
+
+def test_coins_are_fresh_and_show_nothing(rows: Rows) -> None:
+    one, other = (Coins.fresh().draw(Purpose.FLIP, rows.keys[:4]) for _ in range(2))
+    assert (one != other).all()
+    assert repr(Coins(NONCE)) == "Coins(…)"
+    with pytest.raises(ValueError, match="has 32 bytes, found 16"):
+        Coins(NONCE[:16])
 
 
 def test_every_purpose_has_coins_of_its_own(rows: Rows) -> None:
-    drawn = [
-        rows.coins.draw(purpose, rows.identity, rows.pair, rows.version, rows.threshold)
-        for purpose in Purpose
-    ]
+    drawn = [rows.coins.draw(purpose, rows.keys) for purpose in Purpose]
     assert len(np.unique(np.concatenate(drawn))) == ROWS * len(Purpose)
     for index, one in enumerate(drawn):
         for other in drawn[:index]:
             assert independent(one >> np.uint64(61), other >> np.uint64(61))
 
 
-def test_the_coins_of_two_labelers_on_one_item_are_independent() -> None:
-    one, other = Rows(), Rows()
-    other.identity = other.coins.identify((other.unit + 1) % LABELERS, other.items)
-    assert independent(one.flips(), other.flips())
-    assert not (one.identity == other.identity).all(axis=1).any()
+def test_keys_of_other_labelers_items_pairs_and_projects_are_others(rows: Rows) -> None:
+    authors = from_bytes(repeatable_bytes("authors")(32))
+    items = rows.items[:2]
+
+    def keys(key: bytes, author: int, item: int, pair: int) -> bytes:
+        names = RowKeys(key)
+        identity = names.identify(authors[[author]], items[[item]])
+        return to_bytes(names.keys(identity, np.array([pair], np.uint16)))
+
+    fields = product((KEY, NONCE), (0, 1), (0, 1), (0, 1, 256))
+    assert len({keys(*row) for row in fields}) == 24
+    assert len(np.unique(rows.keys, axis=0)) == ROWS
 
 
 def test_a_tie_becomes_a_fair_coin_that_is_independent_of_the_flip(rows: Rows) -> None:
@@ -190,12 +187,6 @@ def test_a_tie_becomes_a_fair_coin_that_is_independent_of_the_flip(rows: Rows) -
     released = rows.released(constant(LABEL_TIE))
     assert fits(int(released.sum()), ROWS, 0.5)
     assert independent(released ^ rows.flips(), rows.flips())
-
-
-def test_the_coin_of_a_tie_is_permanent_across_prices(rows: Rows) -> None:
-    """A tie's fair coin stands for its label: answers at several prices are about one label."""
-    tie = rows.released(constant(LABEL_TIE), threshold=1)
-    assert ((rows.released(constant(LABEL_TIE)) ^ rows.flips()) == tie).all()
 
 
 @pytest.mark.parametrize("label", [0, 1, LABEL_TIE])
@@ -213,65 +204,6 @@ def test_a_ternary_step_does_not_depend_on_the_label(rows: Rows) -> None:
     steps = (rows.released(labels, randomize_ternary).astype(int) - labels) % 3
     assert (steps == rows.released(constant(0), randomize_ternary)).all()
     assert independent(steps, rows.flips())
-
-
-def cbc_mac(key: bytes, message: bytes) -> bytes:
-    """AES in CBC mode from a zero start, the last block: what `Prf` does for columns."""
-    encryptor = Cipher(algorithms.AES(key), modes.CBC(bytes(16))).encryptor()
-    return (encryptor.update(message) + encryptor.finalize())[-16:]
-
-
-def test_a_coin_is_the_cbc_mac_of_salt_item_and_what_is_drawn() -> None:
-    generate = repeatable_bytes("vectors")
-    for number in range(50):
-        salt, item = generate(16), generate(16)
-        pair, version = number * 1301 % 2**16, number * 85_899_345 % 2**32
-        threshold = int.from_bytes(generate(8), "big")
-        purpose = list(Purpose)[number % len(Purpose)]
-        coins = Coins(Prf(KEY, 3), from_bytes(salt))
-        [coin] = coins.draw(
-            purpose,
-            coins.identify(np.zeros(1, np.intp), from_bytes(item)),
-            np.array([pair], np.uint16),
-            np.array([version], np.uint32),
-            np.array([threshold], np.uint64),
-        )
-        drawn = bytes([1, purpose]) + pair.to_bytes(2, "big") + version.to_bytes(4, "big")
-        mac = cbc_mac(KEY, salt + item + drawn + threshold.to_bytes(8, "big"))
-        assert int(coin) == int.from_bytes(mac[:8], "big")
-
-
-def test_row_keys_and_orders_are_draws_without_a_price() -> None:
-    salt, item = bytes(range(16)), bytes(range(16, 32))
-    coins = Coins(Prf(KEY, 3), from_bytes(salt))
-    identity = coins.identify(np.zeros(1, np.intp), from_bytes(item))
-    row_key: Blocks = coins.row_keys(identity, np.array([7], np.uint16))
-    assert to_bytes(row_key) == cbc_mac(
-        KEY, salt + item + bytes([1, Purpose.ROW_KEY, 0, 7]) + bytes(12)
-    )
-    [order] = coins.order(identity)
-    assert (
-        int(order).to_bytes(8, "big")
-        == (cbc_mac(KEY, salt + item + bytes([1, Purpose.ORDER]) + bytes(14))[:8])
-    )
-
-
-def test_coins_never_change() -> None:
-    """Frozen by an independent computation: another value would draw new coins for old labels."""
-    assert derive_key(KEY, "coin").hex() == FROZEN_KEY
-    coins = Coins(Prf(derive_key(KEY, "coin"), 3), from_bytes(bytes(16)))
-    [coin] = coins.draw(
-        Purpose.FLIP,
-        coins.identify(np.zeros(1, np.intp), from_bytes(b"\xff" * 16)),
-        np.array([3], np.uint16),
-        np.array([2], np.uint32),
-        np.array([1 << 62], np.uint64),
-    )
-    assert f"{int(coin):016x}" == FROZEN_COIN
-
-
-FROZEN_KEY = "abc8a8b56a171739f5cbefd0b8dc4ef3ea4f67d92fa46e2a023ee6f4728397f0"
-FROZEN_COIN = "cf559f8cb09352c9"
 
 
 def test_a_prf_takes_messages_of_its_length_only() -> None:

@@ -19,7 +19,6 @@ from labelguard import overview, segments, staging
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.keys import KeyRing
 from labelguard.labels import Reading
-from labelguard.mechanisms.coins import Coins
 from labelguard.project import Project
 from labelguard.selection import bounded, rounded_bound
 
@@ -67,19 +66,18 @@ def test_places_are_given_to_whole_groups_in_keyed_order(
     assert kept.tolist() == model_of_bounded(unit, group, order, free)
 
 
-@pytest.mark.parametrize("smallest", [1, 8])
-def test_a_bound_is_the_next_power_of_two(smallest: int) -> None:
+def test_a_bound_is_the_next_power_of_two() -> None:
     counts = [1, *(2**n + offset for n in range(1, 45) for offset in (-1, 0, 1))]
-    expected = [max(smallest, 1 << (count - 1).bit_length()) for count in counts]
-    assert rounded_bound(np.array(counts, np.int64), smallest).tolist() == expected
+    expected = [max(8, 1 << (count - 1).bit_length()) for count in counts]
+    assert rounded_bound(np.array(counts, np.int64)).tolist() == expected
 
 
-@given(st.integers(0, 2**44), st.sampled_from([1, 8]))
+@given(st.integers(0, 2**44))
 @settings(max_examples=300, deadline=None)
-def test_a_bound_holds_the_count_and_is_less_than_twice_as_large(count: int, smallest: int) -> None:
-    [bound] = rounded_bound(np.array([count], np.int64), smallest).tolist()
-    assert bound >= max(count, smallest)
-    assert bound == smallest or bound < 2 * count
+def test_a_bound_holds_the_count_and_is_less_than_twice_as_large(count: int) -> None:
+    [bound] = rounded_bound(np.array([count], np.int64)).tolist()
+    assert bound >= max(count, 8)
+    assert bound == 8 or bound < 2 * count
 
 
 def items(release: lg.Release) -> list[str]:
@@ -169,15 +167,23 @@ def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path: P
     assert overview.budget(project.state)["policy"] is None
 
 
-def test_single_labels_cost_one_place_each(tmp_path: Path) -> None:
+def test_a_content_has_one_place_unless_it_is_given_more(tmp_path: Path) -> None:
     asked = Public(np.zeros(30, np.int64), np.arange(30) % 10)
-    project = lg.init(tmp_path)
     table = pairs(asked, opinions(30, 1), labelers=False)
-    release = lg.privatize(table, project=project, unit="item", epsilon=1, delta=0)
-    assert release.card["counts"]["labelers"] == 30 == len(items(release))
-    assert overview.budget(project.state)["allowances"][0]["places"] == 30
-    [flip] = lg.load(release)["flip_probability"].unique()
-    assert flip == pytest.approx(1 / (1 + np.e))
+    for places, found in ((None, 10), (2, 20), (5, 30)):
+        project = lg.init(tmp_path / str(found))
+        release = lg.privatize(
+            table,
+            project=project,
+            unit="item",
+            epsilon=1,
+            delta=0,
+            max_labels_per_labeler=places,
+        )
+        assert release.card["counts"]["labelers"] == 10 and len(items(release)) == found
+        assert overview.budget(project.state)["allowances"][0]["places"] == 10 * (places or 1)
+        [flip] = lg.load(release)["flip_probability"].unique()
+        assert flip == pytest.approx(1 / (1 + np.exp(1 / (places or 1))))
 
 
 class Model:
@@ -253,26 +259,21 @@ def test_no_sequence_of_runs_takes_more_than_the_places(
 
 
 def known_rows(project: Project, everything: Public, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Which of the rows were drawn before, by the private map and the project's keys."""
+    """Which of the rows were drawn before, by the private map and the project's key."""
     counts = issued(project)
-    if not counts:
-        return np.zeros(len(rows), bool)
     keys = KeyRing(project.keys)
-    asked = everything[rows]
+    names = keys.row_keys()
     scratch = project.state / "scratch"
     scratch.mkdir(exist_ok=True)
-    table = pairs(asked, np.ones((len(rows), 3), np.int64))
+    table = pairs(everything[rows], np.ones((len(rows), 3), np.int64))
     staged = staging.stage(table, scratch, keys, staging.StagingOptions(Reading({}), "files"))
     known = np.zeros(len(rows), bool)
     for bucket in range(segments.BUCKETS):
         part = segments.read_bucket(staged.rows_directory, bucket)
         if part is None:
             continue
-        units = segments.blocks(part, "unit")
-        has = keys.has_salt(units)
-        place = segments.column(part, "row")[has].astype(np.intp)
-        coins = Coins(keys.coin_prf(), keys.salts(units[has]))
-        identity = coins.identify(np.arange(int(has.sum())), segments.blocks(part, "item")[has])
-        names = coins.row_keys(identity, np.zeros(int(has.sum()), np.uint16))
-        known[place] = [name.astype(">u8").tobytes() in counts for name in names]
+        identity = names.identify(segments.blocks(part, "unit"), segments.blocks(part, "item"))
+        row_keys = names.keys(identity, np.zeros(len(identity), np.uint16))
+        place = segments.column(part, "row").astype(np.intp)
+        known[place] = [name.astype(">u8").tobytes() in counts for name in row_keys]
     return known

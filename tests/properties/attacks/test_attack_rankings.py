@@ -1,0 +1,53 @@
+"""An attack by whoever puts one pair into two rankings: which of them it counts in tells its label.
+
+Rankings are kept or dropped whole. With room for three labels, those who prefer A keep the ranking
+of four in which they said so only if the pair is counted there, and lose it if it is not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from preferences import fixed_bytes
+
+import labelguard as lg
+
+LABELERS = 40
+
+
+def survey(label: int) -> pa.Table:
+    """Everybody compares X in two rankings, the second time the other way round."""
+    rows = []
+    for labeler in range(LABELERS):
+        for ranking, items, said in (("one", "XAB", label), ("two", "XCDE", 1 - label)):
+            for item in items:
+                rows.append(
+                    {
+                        "labeler_id": f"worker {labeler}",
+                        "ranking_id": f"{ranking} of {labeler}",
+                        "prompt": f"question {item}",
+                        "response_a": "yes",
+                        "response_b": "no",
+                        "label": said if item == "X" else 1,
+                    }
+                )
+    return pa.Table.from_pylist(rows)
+
+
+def test_which_of_two_rankings_a_pair_counts_in_does_not_depend_on_its_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelguard.keys.random_bytes", fixed_bytes)
+    kept = []
+    for label in (0, 1):
+        release = lg.privatize(
+            survey(label),
+            epsilon=3,
+            delta=1e-5,
+            max_labels_per_labeler=3,
+            project=lg.init(tmp_path / str(label)),
+        )
+        kept.append(sorted(lg.load(release)["item_id"]))
+    assert kept[0] == kept[1]
