@@ -49,11 +49,10 @@ def test_every_item_is_one_pair_whichever_side_comes_first() -> None:
 def test_rows_tell_who_compared_which_pair() -> None:
     read = read_pairs(pairs(ASKED, RANKS))
     prompts = np.array(read.table["prompt"].to_pylist())[read.rows.pair]
-    assert prompts.tolist() == [f"question {item}" for item in ASKED.item]
-    _, first = np.unique(ASKED.labeler, return_index=True)
-    numbers = {int(ASKED.labeler[i]): n for n, i in enumerate(np.sort(first))}
-    assert read.rows.unit.tolist() == [numbers[int(labeler)] for labeler in ASKED.labeler]
-    assert read.rows.units == len(numbers)
+    found = {frozenset(prompts[read.rows.unit == unit]) for unit in range(read.rows.units)}
+    asked = [ASKED.item[ASKED.labeler == labeler] for labeler in np.unique(ASKED.labeler)]
+    assert found == {frozenset(f"question {item}" for item in items) for items in asked}
+    assert len(read.rows) == len(ASKED)
 
 
 def test_a_ranking_is_all_its_pairs_with_its_size() -> None:
@@ -71,9 +70,12 @@ def test_a_repeated_comparison_counts_once() -> None:
     assert same(read_pairs(pa.concat_tables([table, table.slice(0, 20)])), read_pairs(table))
 
 
-def test_without_labelers_every_row_is_its_own() -> None:
-    read = read_pairs(pairs(ASKED, RANKS, labelers=False), labelers=False)
-    assert read.rows.units == len(read.rows) == len(ASKED)
+def test_without_labelers_every_row_counts_and_contents_are_units() -> None:
+    read = read_pairs(pairs(ASKED, RANKS, labelers=False), unit="item")
+    assert len(read.rows) == len(ASKED)
+    assert read.rows.units == len(read.table) == len(np.unique(ASKED.item))
+    uncharged = read_pairs(pairs(ASKED, RANKS, labelers=False), unit="none")
+    assert uncharged.table.equals(read.table)
 
 
 def test_a_numeric_property_of_responses_is_carried_as_a_difference() -> None:
@@ -90,7 +92,7 @@ def test_a_numeric_property_of_responses_is_carried_as_a_difference() -> None:
     read = read_pairs(table, features=("score",))
     # x comes before y and z: each difference is that of the first side in canonical order.
     assert sorted(read.table["feature_score"].to_pylist()) == [-3.0, -0.5]
-    assert read.rows.pair[0] == read.rows.pair[1]
+    assert sorted(np.bincount(read.rows.pair)) == [1, 2]
     chosen = table.rename(
         {
             "response_a": "chosen",

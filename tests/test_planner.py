@@ -107,11 +107,11 @@ def test_json_holds_forecasts_counts_and_the_recommended_command(
     assert "--columns labeler_id=worker" in value["command"]
 
 
-def test_single_labels_can_be_planned_without_labelers(labels: pa.Table) -> None:
+def test_contents_can_be_planned_without_labelers(labels: pa.Table) -> None:
     bare = labels.drop_columns(["labeler_id", "label", "tie"])
     options = PlanOptions(epsilons=(1,), features="length", unit="item")
     found = planner.plan(bare, options)
-    assert found.labelers == found.labels == 900
+    assert found.labels == 900 and found.labelers == len(set(bare["prompt"].to_pylist()))
     with pytest.raises(InvalidLabels, match="no column labeler_id"):
         planner.plan(bare, OPTIONS)
 

@@ -1,7 +1,7 @@
 """An attack by whoever puts one pair into two rankings: which of them it counts in tells its label.
 
-Rankings are kept or dropped whole. With room for three labels, those who prefer A keep the ranking
-of four in which they said so only if the pair is counted there, and lose it if it is not.
+Rankings are kept or dropped whole. With room for three labels, which of the two fits whole depends on
+where the pair is counted.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ LABELERS = 40
 
 def survey(label: int) -> pa.Table:
     """Everybody compares X in two rankings, the second time the other way round."""
-    rows = []
-    for labeler in range(LABELERS):
-        for ranking, items, said in (("one", "XAB", label), ("two", "XCDE", 1 - label)):
-            for item in items:
-                rows.append(
-                    {
-                        "labeler_id": f"worker {labeler}",
-                        "ranking_id": f"{ranking} of {labeler}",
-                        "prompt": f"question {item}",
-                        "response_a": "yes",
-                        "response_b": "no",
-                        "label": said if item == "X" else 1,
-                    }
-                )
+    rows = [
+        {
+            "labeler_id": f"worker {labeler}",
+            "ranking_id": f"{ranking} of {labeler}",
+            "prompt": f"question {item}",
+            "response_a": "yes",
+            "response_b": "no",
+            "label": said if item == "X" else 1,
+        }
+        for labeler in range(LABELERS)
+        for ranking, items, said in (("one", "XAB", label), ("two", "XCDE", 1 - label))
+        for item in items
+    ]
     return pa.Table.from_pylist(rows)
 
 
