@@ -1,7 +1,7 @@
 """An attack by whoever puts one pair into two rankings: which of them it counts in tells its label.
 
-Rankings are kept or dropped whole. With room for three labels, which of the two fits whole depends on
-where the pair is counted.
+Rankings are kept or dropped whole. With room for three labels, which of the two fits whole depends
+on where the pair is counted.
 """
 
 from __future__ import annotations
