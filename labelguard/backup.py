@@ -15,11 +15,12 @@ from typing import Any
 import sqlalchemy as sa
 
 import labelguard
-from labelguard import archive, clock, database, sealing, statements, tables
+from labelguard import archive, clock, database, sealing, settling, statements, tables
 from labelguard.anchors import Anchor
 from labelguard.errors import LedgerError, ProjectError
 from labelguard.keys import KeyRing
 from labelguard.ledger import Ledger
+from labelguard.private_map import PrivateMap
 from labelguard.project import Project, find
 
 _ROWS = 50_000
@@ -60,6 +61,9 @@ def _backup(
     broken = ledger.fault() or lost
     if broken:
         raise LedgerError(f"the ledger does not hold, so it is not backed up: {broken}")
+    # Labels of a map that does not count will be drawn anew: nobody may have them twice.
+    settling.tidy(home, keys, records)
+    PrivateMap(home.released, keys).settle({r.id: r.map for r in records if r.map})
     home.work.mkdir(mode=0o700)
     anchor = _copy_ledger(ledger, home.work / archive.LEDGER)
     members = {archive.CONFIG: home.state / archive.CONFIG}

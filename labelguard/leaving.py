@@ -197,8 +197,9 @@ def _maps(leaver: _Leaver) -> dict[str, str]:
 
 def _remembered(leaver: _Leaver) -> int:
     """How many rows of theirs are in private maps."""
-    private_map = PrivateMap(leaver.project.released, leaver.keys)
-    return sum(private_map.rows_of(release, leaver.key) for release in _maps(leaver))
+    private_map, maps = PrivateMap(leaver.project.released, leaver.keys), _maps(leaver)
+    private_map.check(maps)
+    return sum(private_map.rows_of(release, leaver.key) for release in maps)
 
 
 def _forget(leaver: _Leaver, epoch: int) -> None:
@@ -208,12 +209,12 @@ def _forget(leaver: _Leaver, epoch: int) -> None:
     the files change places; whoever opens the maps next completes what a crash left.
     """
     private_map = PrivateMap(leaver.project.released, leaver.keys)
-    private_map.check(_maps(leaver))
+    private_map.settle(_maps(leaver))
     changed = [release for release in _maps(leaver) if private_map.leave_out(release, leaver.key)]
     if changed:
         digests = {release: private_map.digest(release, rewritten=True) for release in changed}
         leaver.ledger.replace_maps(digests, epoch)
-        private_map.check(digests)
+        private_map.settle(digests)
 
 
 def _report(leaver: _Leaver, kind: Leaving, raw: Raw) -> dict[str, Any]:

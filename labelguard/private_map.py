@@ -87,23 +87,27 @@ class PrivateMap:
         files = {path.name: path for path in directory.iterdir() if path.suffix != _REWRITTEN}
         if rewritten:
             files |= {path.stem: path for path in directory.glob("*" + _REWRITTEN)}
-        listed = [release_id]
-        for name in sorted(files):
-            with files[name].open("rb") as file:
-                listed.append(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}")
+        listed = [release_id, *(f"{name} {_sha256(files[name])}" for name in sorted(files))]
         return self._mac("\n".join(listed).encode()).hex()
 
     def check(self, digests: Mapping[str, str]) -> None:
         """Raise `ProjectError` unless every map that the ledger counts is as it was drawn.
 
-        A rewriting that crashed is completed if the ledger has its digest, else undone.
+        Changes nothing, so that anybody may look while a job works.
         """
         for release_id, digest in digests.items():
-            if any((self._directory / release_id).glob("*" + _REWRITTEN)):
-                self._settle(release_id, digest)
             fault = self.fault(release_id, digest)
             if fault:
                 raise ProjectError(f"release {release_id}: {fault}")
+
+    def settle(self, digests: Mapping[str, str]) -> None:
+        """`check`, then complete a rewriting that crashed if the ledger has its digest, else undo
+        it. Only for who holds the project.
+        """
+        self.check(digests)
+        for release_id, digest in digests.items():
+            if any((self._directory / release_id).glob("*" + _REWRITTEN)):
+                self._settle(release_id, digest)
 
     def fault(self, release_id: str, digest: str) -> str | None:
         """What is wrong with a map that the ledger counts, or None."""
@@ -122,7 +126,7 @@ class PrivateMap:
     def leave_out(self, release_id: str, labelers: Blocks) -> int:
         """Write the files of a map anew without these labelers' rows, (n, 2); how many rows.
 
-        They take effect by `check`, once the ledger has the digest that follows.
+        They take effect by `settle`, once the ledger has the digest that follows.
         """
         found = 0
         for path in sorted((self._directory / release_id).glob("bucket=*.parquet")):
@@ -193,6 +197,14 @@ def write_bucket(
         schema=SCHEMA,
     )
     _write(table, directory / f"bucket={bucket:02d}.parquet")
+
+
+def _sha256(path: Path) -> str:
+    """Of what is no file there is none, and so no digest that a map may have."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write(table: pa.Table, path: Path) -> None:

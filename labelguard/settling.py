@@ -35,7 +35,7 @@ def settle(
             "copy and would forget what was spent; put the newest copy back"
         )
     tidy(project, keys, releases)
-    PrivateMap(project.released, keys).check({r.id: r.map for r in releases if r.map})
+    PrivateMap(project.released, keys).settle({r.id: r.map for r in releases if r.map})
     return notes + [
         f"release {record.id} is unfinished and stays charged; run its command again to finish it, "
         f"or give it up: labelguard release abandon {record.id}"

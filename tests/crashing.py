@@ -24,6 +24,7 @@ from preferences import fixed_bytes
 import labelguard.clock
 import labelguard.keys
 from labelguard import ledger, pipeline, policies
+from labelguard.private_map import PrivateMap
 from labelguard.project import init
 
 
@@ -76,7 +77,8 @@ def die_after(owner: Any, name: str) -> None:
 AFTER = {
     "charge": (ledger.Ledger, "charge"),
     "start": (ledger.Ledger, "start"),
-    "randomize": (pipeline._Run, "_draw"),
+    "complete": (PrivateMap, "complete"),
+    "draw": (pipeline._Run, "_draw"),
     "publish": (pipeline._Run, "_publish"),
     "commit": (ledger.Ledger, "commit"),
 }

@@ -145,7 +145,7 @@ def event(labels: int = 3, key: str = "aa" * 32) -> Event:
     )
 
 
-def test_a_job_that_was_overtaken_can_neither_charge_nor_start_nor_commit_nor_give_back(
+def test_a_job_that_was_overtaken_can_do_none_of_the_steps_of_a_release(
     project: Project,
 ) -> None:
     slow, fast = ledger(project), ledger(project)
@@ -158,7 +158,9 @@ def test_a_job_that_was_overtaken_can_neither_charge_nor_start_nor_commit_nor_gi
     for act in (
         lambda: slow.charge(event(key="cc" * 32), POLICY, old),
         lambda: slow.start(grant, old),
+        lambda: slow.mark_drawn(other, old, "0" * 64, 3),
         lambda: slow.commit(other, old, 3, {}),
+        lambda: slow.replace_maps({other.release.id: "0" * 64}, old),
         lambda: slow.refund_reserved(old, keep=None),
     ):
         with pytest.raises(LedgerError, match="another job has begun"):
@@ -234,7 +236,7 @@ def test_only_an_unfinished_release_of_the_same_request_is_resumed(project: Proj
     assert book.charge(event(), POLICY, epoch, resumed=granted).release == granted
     book.start(book.charge(event(), POLICY, epoch, resumed=granted), epoch)
     last = book.charge(event(), POLICY, epoch, resumed=granted)
-    book.commit(last, epoch, 1, {})
+    book.commit(book.mark_drawn(last, epoch, "0" * 64, 3), epoch, 1, {})
     with pytest.raises(LedgerError, match="can resume"):
         book.charge(event(), POLICY, epoch, resumed=granted)
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from crashes import assert_sound, killed, same_world, steps_of
-from preferences import Public, opinions, pairs, public, rankings, spent, write
+from crashes import assert_sound, crash, killed, same_world, steps_of
+from preferences import STATISTIC, Public, files, opinions, pairs, public, rankings, spent, write
 
 import labelguard as lg
 from labelguard import overview
 from labelguard.project import find
 
-PRICE: dict[str, Any] = {
-    "epsilon": 3.0,
-    "delta": 1e-5,
-    "max_labels_per_labeler": 12,
-    "workers": 1,
-}
+BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "workers": 1}
+PRICE = BUDGET | {"max_labels_per_labeler": 12}
 AGAIN = PRICE | {"again": True, "exhausted": "drop"}
 
 
@@ -95,10 +92,12 @@ def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_comman
     assert lg.privatize(small, project=project, **PRICE).id not in (first, release.id)
 
 
-@pytest.mark.parametrize("moment", ["start", "randomize", "publish"])
+@pytest.mark.parametrize(
+    ("moment", "state"), [("start", "computing"), ("draw", "drawn"), ("publish", "drawn")]
+)
 @pytest.mark.parametrize("options", [PRICE, AGAIN], ids=["first time", "again"])
 def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
-    moment: str, options: dict[str, Any], small: Path, large: Path, tmp_path: Path
+    moment: str, state: str, options: dict[str, Any], small: Path, large: Path, tmp_path: Path
 ) -> None:
     project = lg.init(tmp_path / "p").state.parent
     roomy = {"max_labels_per_labeler": 40}
@@ -114,7 +113,7 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     }
     killed(job | {"kill_after": moment})
     first = overview.releases(project)[-1]["id"]
-    assert charged(project)[first] == ("computing", 30)
+    assert charged(project)[first] == (state, 30)
     assert used(project) == before + 30
 
     other = lg.privatize(large, project=project, **PRICE | roomy)
@@ -126,6 +125,43 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     assert finished.card["counts"]["charged"] == 30
     assert_sound(project)
     assert not lg.privatize(large, project=project, **PRICE | roomy).notes
+
+
+@pytest.mark.parametrize("moment", ["complete", "draw"])
+@pytest.mark.parametrize(
+    "options",
+    [PRICE, AGAIN | {"max_labels_per_labeler": 40}, STATISTIC | BUDGET],
+    ids=["first time", "again", "statistic"],
+)
+def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_it_is(
+    moment: str, options: dict[str, Any], small: Path, tmp_path: Path
+) -> None:
+    """Processes that draw fresh bytes: 30 labels come out alike twice with probability 2e-9."""
+    project = lg.init(tmp_path / "p").state.parent
+    if "again" in options:
+        lg.privatize(small, project=project, **options | {"again": False})
+    job = {"do": "privatize", "source": str(small), "options": options, "fresh_randomness": True}
+    killed(job | {"project": str(project), "kill_after": moment})
+    begun = overview.releases(project)[-1]
+    marked = moment == "draw"
+    assert begun["state"] == ("drawn" if marked else "computing")
+    drawn = files(project / ".labelguard" / "released" / begun["id"])
+    other = shutil.copytree(project, tmp_path / "other")
+    worlds = []
+    for number, home in enumerate((project, other)):  # in the second one the labels have changed
+        asked = public(labelers=5, per_labeler=6, items=9)
+        write(pairs(asked, opinions(len(asked), 1 + number)), small)
+        [end] = crash(job | {"project": str(home)})
+        assert not end["error"], end
+        assert charged(home)[begun["id"]] == ("committed", begun["charged"])
+        assert_sound(home)
+        published = files(home / ".labelguard" / "releases" / begun["id"])
+        worlds.append((files(home / ".labelguard" / "released" / begun["id"]), published))
+    assert worlds[0][0].keys() == worlds[1][0].keys() == drawn.keys()
+    if marked:
+        assert worlds[0] == worlds[1] and worlds[0][0] == drawn
+    else:
+        assert drawn not in (worlds[0][0], worlds[1][0]) and worlds[0][0] != worlds[1][0]
 
 
 def test_a_release_that_was_committed_before_the_crash_is_answered_without_reading_labels(

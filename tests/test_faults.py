@@ -103,7 +103,6 @@ def test_no_file_can_grow_beyond_a_size(
         *(
             pytest.param(place, marks=pytest.mark.slow)
             for place in (
-                "keys/salts",
                 "keys/ledger.head",
                 "ledger.head",
                 "releases",
@@ -134,7 +133,7 @@ def test_what_cannot_be_written_is_named_and_nothing_is_lost(
         if end["error"]:  # files that are replaced as a whole may be read-only
             assert_told(end)
         else:
-            assert place in ("keys/salts", "keys/ledger.head", "ledger.head")
+            assert place in ("keys/ledger.head", "ledger.head")
         target.chmod(mode)
         assert_finished(ring, project, seen(expected), place)
 

@@ -31,12 +31,10 @@ from preferences import (
     repeatable_bytes,
     write,
 )
-from test_format import ROW_KEY, Stored, canonical_pair, draw, group_key, labeler_key, salts_of
 from test_noninterference import Coins
 
 import labelguard as lg
 from labelguard import block128, planning, randomizing, segments
-from labelguard.block128 import Blocks
 from labelguard.errors import InvalidLabels
 from labelguard.groups import Groups, read_groups
 from labelguard.keys import KeyRing
@@ -46,6 +44,7 @@ from labelguard.methods import design
 from labelguard.pairs import distinct_pairs, read_pairs
 from labelguard.planning import Plan
 from labelguard.policy import Policy
+from labelguard.private_map import PrivateMap
 from labelguard.project import Project
 from labelguard.selection import Bound
 from labelguard.staging import Staged, StagingOptions, stage
@@ -86,6 +85,7 @@ class Home:
         **of: Any,
     ) -> Plan:
         """One release; what it charges is written down. `look` sees its files."""
+        earlier = [f"r{number + 1}" for number in range(self.releases)]
         self.releases += 1
         keys, options = self.keys, StagingOptions(Reading({}, "group"), "files", groups=self.groups)
         names = sorted(self.places)
@@ -102,27 +102,23 @@ class Home:
                 self.project,
                 keys,
                 table_of_labelers,
-                bound=self.bound,
-                **{"again": False, "finished": None, "excluding": frozenset(), "workers": 1}
-                | {"progress": lambda share: None}
+                **{"again": False, "finished": None, "earlier": earlier, "bound": self.bound}
+                | {"workers": 1, "progress": lambda share: None}
                 | of,
             )
-            keys.save()
-            grant: Any = SimpleNamespace(
-                release=SimpleNamespace(id=f"r{self.releases}"),
-                prices={int(k): HALF // int(k) for k in plan.capacity},
-                lineage="",
-            )
+            private_map, release = PrivateMap(self.project.released, keys), f"r{self.releases}"
+            grant: Any = SimpleNamespace(prices={int(k): HALF // int(k) for k in plan.capacity})
             randomizing.randomize_labels(
                 staged,
                 plan,
                 grant,
-                self.project,
-                keys,
+                self.project.work,
                 Policy(3, 1e-5),
+                private_map.begin(release),
                 workers=1,
                 progress=lambda share: None,
             )
+            private_map.complete(release)
             look(staged, plan)
         for unit, places, charged in zip(plan.units, plan.capacity, plan.charged, strict=True):
             name = unit.astype(">u8").tobytes()
@@ -250,32 +246,18 @@ def test_who_belongs_together_changes_no_coin(layout: str, tmp_path: Path) -> No
     assert drawn[0] == drawn[1]
 
 
-def test_every_coin_follows_the_page(home: Home) -> None:
+def test_labels_lie_with_their_group_under_the_name_and_at_the_price_of_their_labeler(
+    home: Home,
+) -> None:
     home.release(pairs(ASKED, RANKS))
-    secret, salts = salts_of(home.project.keys)
-    assert set(salts) == {labeler_key(secret, "files", f"worker {n}") for n in range(7)}
-    group = {f"worker {n}": "ab"[n // 2] for n in range(4)}
-    expected = {}
-    for row in pairs(ASKED, RANKS).to_pylist():
-        salt = salts[labeler_key(secret, "files", row["labeler_id"])]
-        label = 0.5 if row["label"] is None else row["label"]
-        one = canonical_pair(b"\0", row["prompt"], row["response_a"], row["response_b"], label)
-        name = group.get(row["labeler_id"])
-        unit = (
-            group_key(secret, "files", name)
-            if name
-            else labeler_key(secret, "files", row["labeler_id"])
-        )
-        stored: Any = SimpleNamespace(
-            secret=secret,
-            salts={one.unit: salt},
-            threshold=lambda label, unit=unit: HALF // home.places[unit],
-        )
-        key = draw(secret, salt, one.item, ROW_KEY, 0, 0, 0)
-        expected[key] = (Stored.value(stored, one, 0), HALF // home.places[unit], unit[0] >> 2)
-    found = {
-        key: (row["value"], row["threshold"], row["bucket"]) for key, row in home.drawn().items()
-    }
+    expected: Counter[tuple[bytes, int, int]] = Counter()
+    for name in pairs(ASKED, RANKS)["labeler_id"].to_pylist():
+        unit = unit_of(home, name)
+        labeler = block128.to_bytes(home.keys.labeler_keys("files", [name]))
+        expected[labeler, HALF // home.places[unit], unit[0] >> 2] += 1
+    found = Counter(
+        (row["labeler"], row["threshold"], row["bucket"]) for row in home.drawn().values()
+    )
     assert found == expected
 
 
@@ -305,13 +287,10 @@ def test_no_sequence_of_runs_takes_more_than_a_groups_places(
     runs: list[set[int]], places: int, again: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     asked = Public(np.arange(40) % 2, np.arange(40) // 2)
-    with pytest.MonkeyPatch.context() as patch:
-        # Salts differ even where they are drawn in different runs.
-        patch.setattr("labelguard.keys.random_bytes", repeatable_bytes())
-        home = Home(lg.init(tmp_path_factory.mktemp("runs")), bound=Bound(places))
-        for rows in runs:
-            index = np.array(sorted(rows))
-            home.release(pairs(asked[index], RANKS[index]), again=again)
+    home = Home(lg.init(tmp_path_factory.mktemp("runs")), bound=Bound(places))
+    for rows in runs:
+        index = np.array(sorted(rows))
+        home.release(pairs(asked[index], RANKS[index]), again=again)
     [used] = home.used.values()
     seen = len(set().union(*runs))
     assert used <= places and (again or used == min(places, seen))
@@ -331,35 +310,6 @@ def test_a_ranking_of_each_member_is_kept_or_dropped_on_its_own(tmp_path: Path) 
     asked = Public(np.arange(5), np.zeros(5, np.int64))
     plan = home.release(rankings(asked, opinions(5, 1)))
     assert plan.rows == plan.new == 6 and plan.over_bound == 9
-
-
-# ---------------------------------------------------------------- salts
-
-
-def rows_of(blocks: Blocks) -> set[tuple[int, ...]]:
-    return set(map(tuple, blocks.tolist()))
-
-
-def test_salts_are_asked_of_whoever_was_charged_and_never_of_groups(home: Home) -> None:
-    asked = ASKED[np.isin(ASKED.labeler, (0, 4))]
-    plan = home.release(pairs(asked, RANKS[: len(asked)]))
-    keys, nobody = home.keys, np.zeros((0, 2), np.uint64)
-    zero, one, four = keys.labeler_keys("files", ["worker 0", "worker 1", "worker 4"])
-    found = planning.salted(keys, plan.units, home.groups, nobody)
-    assert rows_of(found) == rows_of(np.stack([zero, four]))  # worker 1 gave no label yet
-    keys.require_salts(found)
-    assert not keys.has_salt(plan.units).all()
-    # Those who left are not asked, nor is a group of theirs: theirs may have been the only salt.
-    assert rows_of(planning.salted(keys, plan.units, home.groups, four[None])) == rows_of(
-        zero[None]
-    )
-    assert rows_of(planning.salted(keys, plan.units, home.groups, one[None])) == rows_of(four[None])
-    everyone = block128.unique(np.stack([zero, one, four]))[0]
-    assert not len(planning.salted(keys, plan.units, home.groups, everyone))
-    assert not len(planning.salted(keys, nobody, home.groups, nobody))
-    (home.project.keys / "salts").unlink()
-    lost = home.keys
-    assert not lost.has_salt(planning.salted(lost, plan.units, home.groups, nobody)).any()
 
 
 # ---------------------------------------------------------------- features

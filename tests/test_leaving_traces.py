@@ -33,13 +33,13 @@ from test_leaving import (
     key_of,
     labels_table,
     pseudonym,
+    remembered,
     values,
 )
 from traces import where
 
 import labelguard as lg
 from labelguard import block128, leaving, overview
-from labelguard.keys import KeyRing
 from labelguard.project import Project
 
 STATISTIC = preferences.STATISTIC | {"epsilon": 3.0, "delta": 1e-5, "releases": 3, "workers": 1}
@@ -49,7 +49,7 @@ STATISTIC = preferences.STATISTIC | {"epsilon": 3.0, "delta": 1e-5, "releases": 
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
-def test_after_erasing_neither_the_id_nor_a_raw_row_nor_the_salt_is_found_anywhere(
+def test_after_erasing_neither_the_id_nor_a_raw_row_nor_their_key_is_found_anywhere(
     suffix: str, project: Project, tmp_path: Path
 ) -> None:
     source, table = tmp_path / f"in{suffix}", labels_table(bad=BAD)
@@ -58,21 +58,18 @@ def test_after_erasing_neither_the_id_nor_a_raw_row_nor_the_salt_is_found_anywhe
     else:
         write(table, source)
     lg.privatize(source, project=project, **SET_ASIDE)
-    keys, key = KeyRing(project.keys), key_of(project)
-    salt = block128.to_bytes(keys.salts(key))
-    wrapped = block128.to_bytes(keys._wrap(keys.salts(key)))
+    key = block128.to_bytes(key_of(project))
     base = project.state.parent
     for secret in (WHO, MARK):  # a control: the search finds what is there
         assert where(base, secret)
-    assert where(base, wrapped) == [str(project.keys / "salts")]
-    assert block128.to_bytes(key) in (project.keys / "salts").read_bytes()
+    assert remembered(project) == 10
 
     found = leaving.leave(WHO, "erased", project)
-    assert found["salt"] and found["rows_set_aside"] == 2
-    for secret in (WHO, MARK, salt, wrapped):
+    assert found["rows_set_aside"] == 2 and found["rows_remembered"] == 10
+    for secret in (WHO, MARK):
         assert not where(base, secret)
-    assert block128.to_bytes(key) not in (project.keys / "salts").read_bytes()
-    assert salt not in block128.to_bytes(KeyRing(project.keys).salts(key_of(project, "worker 1")))
+    assert not where(project.released, key)
+    assert remembered(project) == 0 < remembered(project, "worker 1")
     [kept] = (project.quarantine).rglob("*.parquet")
     assert sorted(pq.read_table(kept)["input_row"].to_pylist()) == sorted(i + 1 for i in BAD[2:])
     assert kept.stat().st_mode & 0o777 == 0o600
@@ -240,14 +237,13 @@ def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(
     job = {"do": "privatize", "project": str(project.state.parent), "options": STATISTIC}
     assert killed(*(job | {"source": str(path)} for path in (rest, source))) == []
     without, begun = (r["id"] for r in overview.releases(project.state))
-    nonces = project.keys / "nonces"
-    assert (nonces / f"{begun}.sum").exists() and (nonces / f"{without}.sum").exists()
+    assert {path.name for path in project.released.iterdir()} == {without, begun}
     assert leaving.preview(WHO, kind, project)["given_up"] == [begun]
     found = leaving.leave(WHO, kind, project)
     assert found["given_up"] == [begun] and found["statistic_releases"] == 1
-    assert sorted(path.name for path in nonces.iterdir()) == [without, f"{without}.sum"]
+    assert found["rows_remembered"] == 12 and remembered(project) == 0
     states = {r["id"]: (r["state"], r["charged"]) for r in overview.releases(project.state)}
-    assert states == {without: ("computing", 6), begun: ("abandoned", 1)}
+    assert states == {without: ("drawn", 6), begun: ("abandoned", 1)}
     assert leaving.leave(WHO, kind, project)["given_up"] == []
     # The other one, begun without them, can still be finished, even from the whole file.
     assert lg.privatize(source, project=project, **STATISTIC).id == without
@@ -312,8 +308,8 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
         half_done = seen(place)
         purged = len(where(place / ".labelguard" / "quarantine", WHO)) < raw
         assert half_done["tombstones"] or not purged, f"killed at {step}: not refused yet"
-        unsalted = half_done["keys/salts"] != files(base)[".labelguard/keys/salts"]
-        assert not unsalted or not where(place, WHO), f"killed at {step}: raw rows are left"
+        forgotten = len(half_done["journal"]) > len(seen(base)["journal"]) + 2
+        assert not forgotten or not where(place, WHO), f"killed at {step}: raw rows are left"
         leaving.leave(WHO, "erased", place)
         assert seen(place) == seen(expected), f"killed at {step}"
         assert not where(place, WHO) and not where(place, MARK)

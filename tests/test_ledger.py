@@ -108,6 +108,8 @@ def test_an_untouched_ledger_holds(project: Project) -> None:
         (["INSERT INTO tombstones SELECT labeler, 'erased', '' FROM counters"], "the tombstones"),
         (["UPDATE releases SET charged = 1 WHERE number = 1"], "is not what the journal says"),
         (["UPDATE releases SET state = 'refunded' WHERE number = 2"], "is not what the journal"),
+        (["UPDATE releases SET map = NULL WHERE number = 1"], "is not what the journal says"),
+        (["UPDATE releases SET drawn = 51 WHERE number = 1"], "is not what the journal says"),
         (["UPDATE releases SET files = '{}' WHERE number = 2"], "is not what the journal says"),
         (["DELETE FROM releases WHERE number = 2"], "do not add up"),
         (["UPDATE prices SET price = '1'"], "prices are not those in the journal"),
@@ -195,8 +197,10 @@ def test_a_refund_exists_for_reserved_releases_only(project_on_each: Project) ->
     assert ledger.fault() is None
     with pytest.raises(LedgerError, match="is not reserved"):
         ledger.start(reserved, epoch)
+    with pytest.raises(LedgerError, match="is not computing"):
+        ledger.mark_drawn(kept, epoch, "0" * 64, 1)
     with pytest.raises(LedgerError, match="is not drawn"):
-        ledger.commit(kept, epoch, 1, {})
+        ledger.commit(computing, epoch, 1, {})
 
 
 def test_the_first_release_fixes_the_policy(project: Project) -> None:

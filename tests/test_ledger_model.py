@@ -55,7 +55,7 @@ IMPLICIT = Policy(3.0, 1e-5)
 """Everyone's own number of labels, rounded up."""
 
 
-STEPS = ("charge", "start", "seal", "commit")
+STEPS = ("charge", "start", "draw", "commit")
 """What a release takes, in order."""
 
 
@@ -115,7 +115,7 @@ class Made:
     key: str
     asked: dict[int, int]
     state: str = "reserved"
-    seal: str | None = None
+    map: str | None = None
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -202,7 +202,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("abc"), fate=FATES)
     def activate(self, name: str, fate: str) -> None:
-        if self.numbers("computing"):  # `policies.activate` refuses then
+        if self.numbers("computing", "drawn"):  # `policies.activate` refuses then
             return
         self.refund(None, "done")
         book = self.books.get(name)
@@ -290,7 +290,7 @@ class LedgerMachine(RuleBasedStateMachine):
             prices={8: 1 << 62, 16: 1 << 62} if book.policy == IMPLICIT else {},
         )
 
-    @precondition(lambda self: self.numbers("reserved", "computing"))
+    @precondition(lambda self: self.numbers("reserved", "computing", "drawn"))
     @rule(
         data=st.data(),
         less=st.booleans(),
@@ -300,7 +300,7 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def resume(self, data: st.DataObject, less: bool, more: bool, last: str, fate: str) -> None:
         """The same request again takes up what was charged, and never more than that."""
-        number = data.draw(st.sampled_from(self.numbers("reserved", "computing")))
+        number = data.draw(st.sampled_from(self.numbers("reserved", "computing", "drawn")))
         made = self.made[number - 1]
         if made.book != self.active:
             return
@@ -320,7 +320,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.go_on(number, last, fate)
 
     @precondition(lambda self: self.grants)
-    @rule(data=st.data(), step=st.sampled_from(["start", "seal", "commit"]), fate=FATES)
+    @rule(data=st.data(), step=st.sampled_from(STEPS[1:]), fate=FATES)
     def any_step(self, data: st.DataObject, step: str, fate: str) -> None:
         """Whoever has a grant may come at any moment."""
         getattr(self, step)(data.draw(st.sampled_from(sorted(self.grants))), fate)
@@ -333,39 +333,49 @@ class LedgerMachine(RuleBasedStateMachine):
         elif self.act(fate, lambda: self.ledger.start(grant, self.epoch))[0]:
             made.state = "computing" if made.state == "reserved" else made.state
 
-    def seal(self, number: int, fate: str, digest: str = "1" * 64) -> None:
+    def draw(self, number: int, fate: str) -> None:
+        """A map is complete once, and the same one ever after."""
         grant, made = self.grants[number], self.made[number - 1]
-        if made.seal in (None, digest) and (made.seal or made.state == "computing"):
-            if self.act(fate, lambda: self.ledger.seal(grant, self.epoch, digest))[0]:
-                made.seal = digest
+        digest = f"{len(self.made) + self.epoch:064x}"
+        if made.state != "computing":
+            with pytest.raises(LedgerError, match="is not computing"):
+                self.ledger.mark_drawn(grant, self.epoch, digest, 1)
             return
-        with pytest.raises(LedgerError, match=r"cannot be resumed|is not computing"):
-            self.ledger.seal(grant, self.epoch, digest)
-
-    @precondition(lambda self: self.grants)
-    @rule(data=st.data())
-    def seal_another(self, data: st.DataObject) -> None:
-        """The same noise never goes over two sums."""
-        self.seal(data.draw(st.sampled_from(sorted(self.grants))), "done", "2" * 64)
+        stored, drawn = self.act(fate, lambda: self.ledger.mark_drawn(grant, self.epoch, digest, 1))
+        if stored:
+            made.state, made.map = "drawn", digest
+        if drawn:
+            self.grants[number] = drawn
 
     def commit(self, number: int, fate: str) -> None:
         grant, made = self.grants[number], self.made[number - 1]
-        if made.state != "computing":
-            with pytest.raises(LedgerError, match="is not computing"):
+        if made.state != "drawn":
+            with pytest.raises(LedgerError, match="is not drawn"):
                 self.ledger.commit(grant, self.epoch, 1, {})
         elif self.act(fate, lambda: self.ledger.commit(grant, self.epoch, 1, {}))[0]:
-            made.state, made.seal = "committed", None
+            made.state = "committed"
+
+    @precondition(lambda self: any(made.map for made in self.made))
+    @rule(data=st.data(), fate=FATES)
+    def rewrite(self, data: st.DataObject, fate: str) -> None:
+        """Rows of somebody who left are taken out of maps."""
+        drawn = [number for number, made in enumerate(self.made, 1) if made.map]
+        chosen = data.draw(st.sets(st.sampled_from(drawn), min_size=1))
+        digests = {self.record(number).id: f"{self.epoch:060x}{number:04x}" for number in chosen}
+        if self.act(fate, lambda: self.ledger.replace_maps(digests, self.epoch))[0]:
+            for number in chosen:
+                self.made[number - 1].map = digests[self.record(number).id]
 
     @precondition(lambda self: self.made)
     @rule(data=st.data(), fate=FATES)
     def abandon(self, data: st.DataObject, fate: str) -> None:
         number = data.draw(st.integers(1, len(self.made)))
         made, release_id = self.made[number - 1], self.record(number).id
-        if made.state != "computing":
-            with pytest.raises(LedgerError, match="is not computing"):
+        if made.state not in ("computing", "drawn"):
+            with pytest.raises(LedgerError, match="is not computing or drawn"):
                 self.ledger.abandon(release_id, self.epoch)
         elif self.act(fate, lambda: self.ledger.abandon(release_id, self.epoch))[0]:
-            made.state, made.seal = "abandoned", None
+            made.state = "abandoned"
 
     @rule(keep=st.booleans(), fate=FATES)
     def give_back(self, keep: bool, fate: str) -> None:
@@ -406,6 +416,7 @@ class LedgerMachine(RuleBasedStateMachine):
             lambda: self.ledger.refund_reserved(old, None) if self.numbers("reserved") else boom(),
             lambda: self.ledger.activate_policy("a", old),
             lambda: self.ledger.abandon("r", old),
+            lambda: self.ledger.replace_maps({}, old),
             lambda: self.ledger.bury(np.array([[0, 0]], np.uint64), "retired", old),
         ):
             with pytest.raises(LedgerError, match="another job has begun"):
@@ -423,8 +434,8 @@ class LedgerMachine(RuleBasedStateMachine):
             name: (book.policy, book.state, book.point) for name, book in self.books.items()
         }
         assert getattr(self.ledger.policy(), "name", None) == self.active
-        assert [(r.number, r.idempotency_key, r.state, r.seal) for r in self.ledger.releases()] == [
-            (number, made.key, made.state, made.seal) for number, made in enumerate(self.made, 1)
+        assert [(r.number, r.idempotency_key, r.state, r.map) for r in self.ledger.releases()] == [
+            (number, made.key, made.state, made.map) for number, made in enumerate(self.made, 1)
         ]
         owner = {i: (r.name, kind) for r in records for kind, i in r.allowance_ids.items()}
         stored = {}

@@ -219,7 +219,8 @@ def test_who_lost_the_lock_of_the_ledger_cannot_commit_once_another_has_begun(
             again = second.charge(
                 event("aa" * 32, "rr", {1: 2}, SMALL.places), SMALL.policy, later, resumed=record
             )
-            second.commit(again, later, 2, {})
+            drawn = second.mark_drawn(again, later, "0" * 64, 2)
+            second.commit(drawn, later, 2, {})
     assert [record.state for record in second.releases()] == ["committed"]
     assert second.labelers("rr").used.tolist() == [2] and second.fault() is None
     with first.exclusive():  # the lock was left in order by both

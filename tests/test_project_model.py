@@ -105,7 +105,7 @@ class ProjectMachine(RuleBasedStateMachine):
 
     @staticmethod
     def begun(record: dict[str, Any]) -> bool:
-        return bool(record["state"] == "computing")
+        return bool(record["state"] in ("computing", "drawn"))
 
     def command(self, rows: set[tuple[int, int]], kind: Priced, drop: bool) -> dict[str, Any]:
         chosen = sorted(rows)

@@ -133,12 +133,3 @@ def test_a_group_that_its_only_voice_has_left_stops_nobody(tmp_path: Path) -> No
     leaving.leave("x", "retired", home)
     later = lg.privatize(labels(("y", 2, 1), ("z", 3, 1)), project=home)
     assert later.card["counts"]["charged"] == 2
-
-
-def test_questions_are_no_units_of_single_labels(tmp_path: Path) -> None:
-    """Else one label could be released once under every name, each time at the full price."""
-    home = lg.init(tmp_path / "home")
-    table = labels(("x", 1, 1), ("x", 2, 0))
-    lg.privatize(table, project=home, unit="item", epsilon=1, delta=1e-5)
-    with pytest.raises(PolicyError, match="questions go with --unit labeler or group"):
-        lg.privatize(table, project=home, unit="item", epsilon=1, delta=1e-5, question="safer?")
