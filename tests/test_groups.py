@@ -31,7 +31,7 @@ from preferences import (
     repeatable_bytes,
     write,
 )
-from test_noninterference import Coins
+from worlds import Coins
 
 import labelguard as lg
 from labelguard import block128, planning, randomizing, segments

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from preferences import LAYOUTS, dump, files, opinions, repeatable_bytes, write
 from test_leaving import ASKED, BAD
-from test_noninterference import Coins
+from worlds import Coins
 
 from labelguard import quarantine, randomizing
 from labelguard.cli import main
