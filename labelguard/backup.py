@@ -36,7 +36,7 @@ def backup(
 
     `passphrase` is asked for one if the keys are to be in it, enciphered under it. Raises
     `ProjectBusy` while a job runs, `LedgerError` for a ledger that does not hold, `ProjectError` if
-    the file exists or cannot be written.
+    a private map is not as it was drawn, or the file exists or cannot be written.
     """
     target = Path(path)
     home = project if isinstance(project, Project) else find(Path(project) if project else None)

@@ -247,7 +247,7 @@ def test_json_has_the_documented_keys(project: Run) -> None:
         "--no-later-policy",
         "release abandon": "release abandon r0003",
         "plan": "plan labels.parquet --features length --epsilons 3",
-        "privatize": " ".join(PRIVATIZE),
+        "privatize": "privatize labels.parquet",  # the project costs more by then
         "release show": "release show r0001",
         "score": "score r0002 labels.parquet -o scored.parquet",
         "simulate": "simulate -o other.parquet --labelers 5 --labels 60 --items 20",
