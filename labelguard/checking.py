@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from labelguard import block128, labels, planning, policies, settling
+from labelguard import block128, groups, labels, planning, policies, settling
+from labelguard.admission import admit
 from labelguard.conflicts import refuse_conflicts
 from labelguard.errors import PolicyError
-from labelguard.groups import Groups
 from labelguard.keys import KeyRing
 from labelguard.ledger import Ledger
 from labelguard.methods import open_mechanism
@@ -27,6 +28,7 @@ def check(
     mechanism: str = "rr",
     name: str | None = None,
     columns: Mapping[str, str] | None = None,
+    namespace: str | None = None,
     question: str | None = None,
     bad_rows: Literal["stop", "quarantine"] = "stop",
     project: Project | str | Path | None = None,
@@ -38,6 +40,7 @@ def check(
     Raises what `privatize` would raise for these.
     """
     home = project if isinstance(project, Project) else find(Path(project) if project else None)
+    home = replace(home, namespace=namespace or home.namespace)
     keys = KeyRing(home.keys)
     ledger = Ledger.of(home, keys)
     record = policies.named(ledger.policies(), name)
@@ -48,12 +51,11 @@ def check(
     reading = labels.Reading(
         {**home.columns, **(columns or {})}, policy.unit, labelled=False, question=question
     )
-    groups = Groups(*ledger.members()) if policy.unit == "group" else None
     options = StagingOptions(
         reading,
         home.namespace,
         bad_rows == "quarantine",
-        groups=groups,
+        groups=groups.in_force(ledger, policy.unit),
         refused=ledger.tombstones(),
     )
     table = ledger.labelers(event) if record.state == "active" else LabelerTable.empty()
@@ -66,6 +68,7 @@ def check(
             options,
             lambda part, rows: progress(f"reading {part}: {rows:,} rows", None),
         )
+        admit(ledger, home.namespace, staged)
         if staged.given_ids:
             refuse_conflicts(staged)
         plan = planning.plan(

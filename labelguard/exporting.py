@@ -21,13 +21,16 @@ TABLES = (
     tables.releases,
     tables.counters,
     tables.charges,
+    tables.sources,
+    tables.identities,
+    tables.distinct,
     tables.members,
     tables.tombstones,
     tables.journal,
 )
 _SECRET = ("map", "idempotency_key", "mac")
 """Keyed digests that mean nothing outside the project."""
-_JSON = ("settings", "quote", "files", "body")
+_JSON = ("settings", "quote", "columns", "files", "body")
 
 
 def export(

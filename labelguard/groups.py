@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
@@ -24,6 +25,9 @@ from labelguard.errors import InvalidLabels
 from labelguard.keys import KeyRing
 from labelguard.labels import ID_EXPECTED, closest, is_id
 from labelguard.sources import Input, Part, identifier
+
+if TYPE_CHECKING:
+    from labelguard.ledger import Ledger
 
 COLUMNS = ("labeler_id", "group_id")
 _BLANK = "expected an id, found null or an empty string"
@@ -50,6 +54,15 @@ class Groups:
             return labelers
         where = block128.positions(self.labelers, labelers)
         return np.where((where >= 0)[:, None], self.units[where], labelers)
+
+
+def in_force(ledger: Ledger, unit: str) -> Groups | None:
+    """Who belongs together in a project, if anybody: in groups, or as one person with several ids.
+
+    Single labels, as units, belong to nobody; and groups of nobody matter to the unit `group` only.
+    """
+    groups = Groups(*ledger.members())
+    return groups if unit == "group" or (unit == "labeler" and len(groups.labelers)) else None
 
 
 def read_groups(source: Input, keys: KeyRing, namespace: str) -> Groups:

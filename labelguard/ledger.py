@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -26,6 +26,7 @@ from labelguard import (
     journal,
     people,
     policybook,
+    sourcebook,
     statements,
     tables,
     verification,
@@ -37,9 +38,12 @@ from labelguard.policy import Policy, Priced
 from labelguard.policybook import IMPLICIT, PolicyRecord
 from labelguard.pseudonyms import Pseudonyms, fingerprint
 from labelguard.records import Event, LabelerTable, ReleaseRecord
+from labelguard.sourcebook import SourceRecord
 from labelguard.witness import Witness
 
 if TYPE_CHECKING:
+    from labelguard.admission import Admission
+    from labelguard.identities import Identities
     from labelguard.keys import KeyRing
     from labelguard.project import Project
 
@@ -267,14 +271,23 @@ class Ledger:
         assert granted is not None
         return Grant(granted, self.prices(event.kind), _SEAL)
 
-    def start(self, grant: Grant, epoch: int) -> None:
-        """Mark that labels are about to be read; from here on there is no refund."""
+    def start(self, grant: Grant, epoch: int, reads: Admission | None = None) -> None:
+        """Mark that labels are about to be read; from here on there is no refund.
+
+        What it reads, and whom it is the first to meet, is kept from here on too.
+        """
+        release = grant.release
+        body: dict[str, Any] = {"release": release.id}
         with self._writing(epoch) as connection:
-            if grant.release.state == "reserved":
-                statements.set_state(
-                    connection, grant.release.id, "reserved", {"state": "computing"}
-                )
-                statements.append(connection, "computing", {"release": grant.release.id})
+            if release.state != "reserved":
+                return
+            statements.set_state(connection, release.id, "reserved", {"state": "computing"})
+            if reads:
+                sourcebook.note(connection, reads.source, reads.columns)
+                newcomers = reads.newcomers.renamed(self.names.hide)
+                body |= {"source": reads.source}
+                body |= people.meet(connection, release.number, newcomers)
+            statements.append(connection, "computing", body)
 
     def mark_drawn(self, grant: Grant, epoch: int, digest: str, labels: int) -> Grant:
         """The private map is complete, with this keyed digest: from here on it is never redrawn.
@@ -327,6 +340,23 @@ class Ledger:
                 statements.refund(connection, record)
             refunded.append(record.id)
         return refunded
+
+    def sources(self) -> list[SourceRecord]:
+        """The sources of labels, oldest first (see `sourcebook`)."""
+        with self._reading() as connection:
+            return sourcebook.records(connection)
+
+    def identities(self) -> Identities:
+        """Everybody whom a release has met, and the forms of their ids."""
+        with self._reading() as connection:
+            met = people.identities(connection)
+        return met.renamed(self.names.reveal)
+
+    def distinct(self) -> tuple[Blocks, Blocks]:
+        """Pairs who are two people, though their ids have one form; both (n, 2)."""
+        with self._reading() as connection:
+            one, other = people.distinct(connection)
+        return self.names.reveal(one), self.names.reveal(other)
 
     def members(self) -> tuple[Blocks, Blocks]:
         """Labelers in groups, sorted, and the group of each; both (n, 2)."""

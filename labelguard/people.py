@@ -1,10 +1,10 @@
-"""Who belongs to which group, and who has left: the ledger's tables of people, as pseudonyms."""
+"""Who was met, who is in which group, who has left: the ledger's tables of people, by pseudonym."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import sqlalchemy as sa
@@ -13,6 +13,7 @@ from labelguard import block128, bulk, clock, statements, tables
 from labelguard.block128 import Blocks
 from labelguard.card import counted
 from labelguard.errors import PolicyError
+from labelguard.identities import Identities
 
 Leaving = Literal["retired", "erased"]
 """`retired`: no more labels, and none remembered. `erased`: raw rows are gone as well."""
@@ -21,9 +22,7 @@ Leaving = Literal["retired", "erased"]
 def members(connection: sa.Connection) -> tuple[Blocks, Blocks]:
     """Labelers in groups, sorted, and the group of each; both (n, 2)."""
     own = tables.members.c
-    rows = connection.execute(sa.select(own.labeler, own.unit).order_by(own.labeler)).all()
-    labelers, units = zip(*rows, strict=True) if rows else ((), ())
-    return block128.from_bytes(b"".join(labelers)), block128.from_bytes(b"".join(units))
+    return _two_keys(connection, sa.select(own.labeler, own.unit).order_by(own.labeler))
 
 
 def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> int:
@@ -33,11 +32,7 @@ def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> i
     what they spent would not count for the group.
     """
     known, groups = members(connection)
-    if _forgot(connection):
-        raise PolicyError(
-            "this project was restored without what followed its backup: who was charged alone "
-            "since then is not known, so nobody can join a group any more; use another project"
-        )
+    refuse_forgetful(connection)
     place = block128.positions(known, labelers)
     found = place >= 0
     moved = (groups[place[found]] != units[found]).any(axis=1) if len(known) else np.zeros(0, bool)
@@ -57,11 +52,57 @@ def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> i
     return len(new)
 
 
-def _forgot(connection: sa.Connection) -> bool:
-    """Whether the ledger was restored from a backup that may lack charges."""
+def distinct(connection: sa.Connection) -> tuple[Blocks, Blocks]:
+    """Pairs of labelers who are two people although their ids have one form; both (n, 2)."""
+    own = tables.distinct.c
+    return _two_keys(connection, sa.select(own.labeler, own.other).order_by(own.labeler, own.other))
+
+
+def identities(connection: sa.Connection, release: int | None = None) -> Identities:
+    """Everybody whom releases (or one, as the first) have met, and the forms of their ids."""
+    own = tables.identities.c
+    query = sa.select(own.labeler, own.form).order_by(own.labeler)
+    query = query if release is None else query.where(own.release == release)
+    return Identities(*_two_keys(connection, query))
+
+
+def meet(connection: sa.Connection, release: int, met: Identities) -> dict[str, Any]:
+    """Keep labelers whom a release is the first to meet; what the journal tells of them."""
+    if not len(met.labelers):
+        return {}
+    columns = {"labeler": met.labelers, "form": met.forms, "release": release}
+    bulk.insert(connection, tables.identities, columns)
+    return {"identities": {str(release): identities_digest(met)}}
+
+
+def identities_digest(met: Identities) -> str:
+    """SHA-256 of labelers, in byte order, and their forms."""
+    rows = np.column_stack([met.labelers, met.forms])
+    return hashlib.sha256(rows.astype(">u8").tobytes()).hexdigest()
+
+
+def met_by_release(connection: sa.Connection) -> dict[str, str]:
+    """`identities_digest` of those whom each release, by its number, was the first to meet."""
+    numbers = connection.scalars(sa.select(tables.identities.c.release).distinct()).all()
+    return {str(n): identities_digest(identities(connection, n)) for n in numbers}
+
+
+def _two_keys(connection: sa.Connection, query: sa.Select[Any]) -> tuple[Blocks, Blocks]:
+    """Rows of two pseudonyms, each (n, 2)."""
+    rows = connection.execute(query).all()
+    one, other = zip(*rows, strict=True) if rows else ((), ())
+    return block128.from_bytes(b"".join(one)), block128.from_bytes(b"".join(other))
+
+
+def refuse_forgetful(connection: sa.Connection) -> None:
+    """Refuse to join people in a ledger that was restored from a backup that may lack charges."""
     own = tables.journal.c
     bodies = connection.scalars(sa.select(own.body).where(own.kind == "restored"))
-    return any(not json.loads(body)["complete"] for body in bodies)
+    if any(not json.loads(body)["complete"] for body in bodies):
+        raise PolicyError(
+            "this project was restored without what followed its backup: who was charged alone "
+            "since then is not known, so nobody can join others any more; use another project"
+        )
 
 
 def tombstones(connection: sa.Connection) -> Blocks:
@@ -92,9 +133,16 @@ def charged(connection: sa.Connection) -> Blocks:
 
 def members_digest(connection: sa.Connection) -> str:
     """SHA-256 of the table of members."""
-    labelers, units = members(connection)
-    data = np.column_stack([labelers, units]).astype(">u8").tobytes()
-    return hashlib.sha256(data).hexdigest()
+    return _pairs_digest(members(connection))
+
+
+def distinct_digest(connection: sa.Connection) -> str:
+    """SHA-256 of the pairs who are two people."""
+    return _pairs_digest(distinct(connection))
+
+
+def _pairs_digest(columns: tuple[Blocks, Blocks]) -> str:
+    return hashlib.sha256(np.column_stack(columns).astype(">u8").tobytes()).hexdigest()
 
 
 def tombstones_digest(connection: sa.Connection) -> str:

@@ -30,6 +30,7 @@ import numpy as np
 
 from labelguard import (
     delivery,
+    groups,
     judging,
     labels,
     methods,
@@ -40,6 +41,7 @@ from labelguard import (
     quarantine,
     settling,
 )
+from labelguard.admission import admit
 from labelguard.card import counted
 from labelguard.conflicts import refuse_conflicts
 from labelguard.errors import (
@@ -81,6 +83,7 @@ def privatize(
     bad_rows: Literal["stop", "quarantine"] = "stop",
     exhausted: Literal["refuse", "drop"] = "refuse",
     columns: Mapping[str, str] | None = None,
+    namespace: str | None = None,
     question: str | None = None,
     unit: Unit | None = None,
     releases: int | None = None,
@@ -97,11 +100,12 @@ def privatize(
     `source` is a path, a glob, a list of paths, or a table (pyarrow, polars, pandas). The first
     call fixes the project's policy, unless one was made before (`labelguard.policies`); later calls
     release new labels under it, and labels released before keep their value at no cost. `columns`
-    maps roles to column names; `question` names what was asked about every pair; `again` draws the
-    latest submission of every label anew, as a new event with a new charge; `accept_delta` allows a
-    δ of 1 over the number of units, or more; `output` is a directory that gets a copy of the
-    release. `choices` are the mechanism's own: `methods.featured.FeatureOptions` of `statistic`,
-    `methods.relabelled.PropsOptions` of `props`.
+    maps roles to column names; `namespace` names the source of these labelers' ids (default: that
+    of `labelguard.toml`; see `labelguard.linking`); `question` names what was asked about every
+    pair; `again` draws the latest submission of every label anew, as a new event with a new charge;
+    `accept_delta` allows a δ of 1 over the number of units, or more; `output` is a directory that
+    gets a copy of the release. `choices` are the mechanism's own: `methods.featured.FeatureOptions`
+    of `statistic`, `methods.relabelled.PropsOptions` of `props`.
 
     Guarantee: (ε, δ) of the policy for each of its units under `replace_labels`, over all releases
     that it pays for, against anyone without the project's keys (docs/concepts.md).
@@ -110,6 +114,7 @@ def privatize(
     `LedgerError`, `ProjectError`; then nothing new was released.
     """
     home = project if isinstance(project, Project) else find(Path(project) if project else None)
+    home = replace(home, namespace=namespace or home.namespace)
     columns = {**home.columns, **(columns or {})}
     if mechanism == methods.AUTO:
         asked = methods.feature_options(choices)
@@ -206,6 +211,7 @@ class _Run:
         if staged.refused_rows:
             who = counted(staged.refused_labelers, "retired or erased labeler")
             self.notes.append(f"{counted(staged.refused_rows, 'row')} of {who} left out")
+        reads = admit(self.ledger, self.project.namespace, staged)
         further = self.mechanism.read(self.job, staged)
         key, record = self._request(staged.public_digest + further)
         if record and record.state == "committed":
@@ -220,7 +226,7 @@ class _Run:
         parameters = self.mechanism.prepare(self.job, staged, plan, recorded)
         event = self._event(plan, key, parameters)
         grant = self.ledger.charge(event, self.policy, epoch, resumed=record)
-        self.ledger.start(grant, epoch)
+        self.ledger.start(grant, epoch, reads)
         grant = self._draw(staged, plan, grant, epoch)
         rows, hashes = self._publish(staged, plan, grant)
         self._set_aside(staged, source, grant)
@@ -244,7 +250,7 @@ class _Run:
             self.project.namespace,
             self.options.bad_rows == "quarantine",
             public,
-            Groups(*self.ledger.members()) if self.policy.unit == "group" else None,
+            groups.in_force(self.ledger, self.policy.unit),
             self.ledger.tombstones(),
         )
         self.project.work.mkdir(mode=0o700)

@@ -305,6 +305,7 @@ def labeler(value: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 _UNSEEN = ("files", "settings", "quote", "charges", "prices", "members", "tombstones")
+_UNSEEN += ("identities", "distinct", "sources", "columns")
 """What a journal entry holds for `budget verify`, too long for a table."""
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
 
 from labelguard import block128, bulk, people, statements, tables, verification
@@ -60,13 +61,20 @@ def rename(connection: sa.Connection, before: Pseudonyms, after: Pseudonyms) -> 
     for _, number in releases:
         _rewrite(connection, tables.charges, "release", number, renamed)
     members = _rename_members(connection, renamed)
+    distinct = _rename_distinct(connection, renamed)
+    _rename_identities(connection, renamed)
     tombstones = _rename_tombstones(connection, renamed)
     body: dict[str, Any] = {
-        "charges": {row.id: verification.release_digest(connection, row.number) for row in releases}
+        "charges": {
+            row.id: verification.release_digest(connection, row.number) for row in releases
+        },
+        "identities": people.met_by_release(connection),
     }
     # The journal tells of these tables from their first row on; rows never leave them.
     if members:
         body["members"] = people.members_digest(connection)
+    if distinct:
+        body["distinct"] = people.distinct_digest(connection)
     if tombstones:
         body["tombstones"] = people.tombstones_digest(connection)
     statements.set_meta(connection, "pseudonyms", after.fingerprint)
@@ -98,6 +106,23 @@ def _rename_members(connection: sa.Connection, renamed: _Renaming) -> int:
     renamed_pairs = {"labeler": labelers[order], "unit": units[order]}
     bulk.insert(connection, tables.members, renamed_pairs)
     return len(labelers)
+
+
+def _rename_distinct(connection: sa.Connection, renamed: _Renaming) -> int:
+    pairs = [block128.unique(renamed(pair))[0] for pair in np.stack(people.distinct(connection), 1)]
+    connection.execute(sa.delete(tables.distinct))
+    values = [dict(zip(("labeler", "other"), statements.keys(pair), strict=True)) for pair in pairs]
+    if values:
+        connection.execute(sa.insert(tables.distinct), values)
+    return len(values)
+
+
+def _rename_identities(connection: sa.Connection, renamed: _Renaming) -> None:
+    own = tables.identities.c
+    for number in connection.scalars(sa.select(own.release).distinct()).all():
+        met = people.identities(connection, number).renamed(renamed)
+        connection.execute(sa.delete(tables.identities).where(own.release == number))
+        people.meet(connection, number, met)
 
 
 def _rename_tombstones(connection: sa.Connection, renamed: _Renaming) -> int:

@@ -34,6 +34,7 @@ from labelguard import (
 from labelguard.block128 import Blocks
 from labelguard.errors import InvalidLabels
 from labelguard.groups import Groups
+from labelguard.identities import Identities
 from labelguard.keys import KeyRing
 from labelguard.labels import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
 from labelguard.leavers import Leavers
@@ -80,6 +81,10 @@ class Staged:
     timed: bool = False
     recorded: bool = False
     labelers: bool = False
+    columns: dict[str, str] = field(default_factory=dict)
+    """The column of each role, in any part of the input."""
+    identities: Identities = field(default_factory=Identities.nobody)
+    """Who gave its rows, where it tells."""
     bad_rows: dict[str, list[int]] = field(default_factory=dict)
     refused_rows: int = 0
     """Rows of labelers who have left: dropped at the door, good or bad, and in no other count."""
@@ -109,7 +114,7 @@ class Staged:
 class StagingOptions:
     """How rows are taken: names, unit, what happens to bad rows and to public ties.
 
-    `groups` says who belongs together; it goes with the unit `group`, and with no other.
+    `groups` says who belongs together; the unit `group` needs it, and `item` has none.
     """
 
     reading: Reading
@@ -123,9 +128,12 @@ class StagingOptions:
     """
 
     def __post_init__(self) -> None:
-        if (self.groups is not None) != (self.reading.unit == "group"):
+        if self.reading.unit != "labeler" and (self.groups is None) == (
+            self.reading.unit == "group"
+        ):
             raise InvalidLabels(
-                "groups of labelers go with --unit group, and that unit needs them: give both"
+                "groups of labelers go with --unit group, which needs them, or labeler, where "
+                "several ids may be one person"
             )
 
 
@@ -166,6 +174,8 @@ def stage(
         raise InvalidLabels(f"{parts[0].name}: no rows in the input")
     staged.public_digest = stager.public_digest()
     ordering.sort_buckets(staged.rows_directory)
+    staged.columns = {role: name for one in layouts for role, name in one.columns.items()}
+    staged.identities = stager.identities()
     return staged
 
 
@@ -347,6 +357,11 @@ class _Stager:
         codes = np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
         keys: Blocks = self._labeler_keys[codes[encoded.indices.to_numpy()]]
         return keys
+
+    def identities(self) -> Identities:
+        """Everybody who gave a row."""
+        names = list(self._labelers)
+        return Identities.of(self._keys, self.options.namespace, names, self._labeler_keys)
 
     def _authors(self, labelers: Blocks, batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
         """Who gave each label, where that is not the unit: the labeler, else the record, if any."""

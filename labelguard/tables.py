@@ -87,6 +87,30 @@ members = sa.Table(
     sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
     sa.Column("unit", sa.LargeBinary(16), nullable=False),
 )
+# The form of a labeler's id (see `labelguard.identities`), since the release that met them first.
+identities = sa.Table(
+    "identities",
+    metadata,
+    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
+    sa.Column("form", sa.LargeBinary(16), nullable=False),
+    sa.Column("release", sa.Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+# Pairs of labelers who are two people, though their ids have one form; the smaller one first.
+distinct = sa.Table(
+    "distinct_people",
+    metadata,
+    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
+    sa.Column("other", sa.LargeBinary(16), primary_key=True),
+)
+sources = sa.Table(
+    "sources",
+    metadata,
+    sa.Column("name", sa.String(200), primary_key=True),
+    sa.Column("people", sa.String(8), nullable=False),  # first, new, known
+    sa.Column("columns", sa.Text, nullable=False),  # role: column, as its releases read them
+    sa.Column("at", sa.String(20), nullable=False),
+)
 tombstones = sa.Table(
     "tombstones",
     metadata,

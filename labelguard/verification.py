@@ -16,7 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from labelguard import bulk, journal, people, statements, tables
+from labelguard import bulk, journal, people, sourcebook, statements, tables
 from labelguard.block128 import Blocks
 
 _STATES = {
@@ -182,14 +182,20 @@ def release_digest(connection: sa.Connection, number: int) -> str:
 
 
 def _people_fault(connection: sa.Connection, told: _Told) -> str | None:
-    """Members of groups, or tombstones, that are not those of the journal."""
-    for name, digest in (
-        ("members", people.members_digest),
-        ("tombstones", people.tombstones_digest),
+    """Sources, or people in whatever part, that are not those of the journal."""
+    for name, table, digest in (
+        ("members", tables.members, people.members_digest),
+        ("tombstones", tables.tombstones, people.tombstones_digest),
+        ("distinct", tables.distinct, people.distinct_digest),
+        ("sources", tables.sources, sourcebook.digest),
     ):
         found = [body[name] for _, body in told if name in body]
-        table = tables.metadata.tables[name]
         rows = connection.scalar(sa.select(sa.func.count()).select_from(table))
         if digest(connection) != found[-1] if found else rows:
             return f"the {name} are not those in the journal"
+    met: dict[str, str] = {}
+    for _, body in told:
+        met |= body.get("identities", {})
+    if people.met_by_release(connection) != met:
+        return "the identities are not those in the journal"
     return None

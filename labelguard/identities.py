@@ -1,0 +1,147 @@
+"""One person, one id: ids that differ only in how they are written are not two people.
+
+An export that writes `José` with another accent, `7` as `07`, or a name with a blank at its end
+would make everybody new, with a new budget. So every labeler has a form: the key that they would
+have if their id were written in its normal form. Two labelers of one form are refused until
+somebody says that they are two people, or one (`labelguard.linking`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from labelguard import block128
+from labelguard.block128 import Blocks
+from labelguard.errors import InvalidLabels
+
+if TYPE_CHECKING:
+    from labelguard.groups import Groups
+    from labelguard.keys import KeyRing
+    from labelguard.pseudonyms import Pseudonyms
+
+_WHOLE = re.compile(r"([+-]?)(\d+)(\.0*)?")
+_INVISIBLE = ("Cc", "Cf")
+_SHOWN = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Identities:
+    """Labelers in byte order and their forms, keys of shape (n, 2), and their ids where an input
+    names them. Its repr shows nothing.
+    """
+
+    labelers: Blocks = field(repr=False)
+    forms: Blocks = field(repr=False)
+    names: Sequence[str] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, keys: KeyRing, namespace: str, names: Sequence[str], labelers: Blocks) -> Self:
+        """Those of distinct ids in one source, whose keys are `labelers`, (n, 2)."""
+        order = block128.order(labelers)  # not that of the input: an error must not depend on it
+        labelers, names = labelers[order], [names[row] for row in order.tolist()]
+        written = [normal_form(name) for name in names]
+        # Nearly all ids are in normal form as they are, and a hash costs more than the rest.
+        pairs = enumerate(zip(names, written, strict=True))
+        other = [row for row, (name, form) in pairs if name != form]
+        forms = labelers.copy()
+        forms[other] = keys.labeler_keys(namespace, [written[row] for row in other])
+        return cls(labelers, forms, names)
+
+    @classmethod
+    def nobody(cls) -> Self:
+        """No labelers."""
+        return cls(np.zeros((0, 2), np.uint64), np.zeros((0, 2), np.uint64))
+
+    def without(self, others: Self) -> Self:
+        """Those who are not among the others; without names."""
+        rest = block128.positions(others.labelers, self.labelers) < 0
+        return type(self)(self.labelers[rest], self.forms[rest])
+
+    def renamed(self, names: Callable[[Blocks], Blocks]) -> Self:
+        """The same under other names; without ids."""
+        labelers = names(self.labelers)
+        order = block128.order(labelers)
+        return type(self)(labelers[order], names(self.forms)[order])
+
+
+def normal_form(name: str) -> str:
+    """An id as it would be written by a careful hand.
+
+    NFKC, case folded, without invisible characters, blanks at its ends or several in a row; a whole
+    number without plus sign, leading zeros or an empty fraction.
+    """
+    if name.isascii():
+        folded = name.lower()
+    else:
+        folded = unicodedata.normalize("NFKC", name).casefold()
+        folded = unicodedata.normalize("NFKC", folded)
+    text = " ".join(folded.split())
+    if not text.isprintable():
+        text = "".join(c for c in text if unicodedata.category(c) not in _INVISIBLE).strip()
+    number = _WHOLE.fullmatch(text)
+    if not number:
+        return text
+    # By digit: Python's int() refuses numbers of thousands of digits.
+    digits = "".join(str(unicodedata.decimal(digit)) for digit in number[2]).lstrip("0") or "0"
+    return f"-{digits}" if number[1] == "-" and digits != "0" else digits
+
+
+def refuse_doubles(
+    found: Identities,
+    known: Identities,
+    groups: Groups,
+    distinct: tuple[Blocks, Blocks],
+    names: Pseudonyms,
+) -> None:
+    """Raise `InvalidLabels` for a labeler of the input who may be another one, written otherwise.
+
+    `found` are the labelers of an input, `known` those whom the project has met. Who shares a unit
+    in `groups` is one person; the pairs in `distinct` were said to be two. The message names ids of
+    the input, and pseudonyms of others.
+    """
+    others = known.without(found)
+    labelers = np.concatenate([found.labelers, others.labelers])
+    forms, form = block128.unique(np.concatenate([found.forms, others.forms]))
+    if len(forms) == len(labelers):
+        return
+    shared = np.flatnonzero(np.bincount(form)[form] > 1)
+    units = groups.unit_of(labelers[shared])
+    two = {frozenset(pair) for pair in zip(*map(_rows, map(groups.unit_of, distinct)), strict=True)}
+    classes: dict[int, dict[tuple[int, int], int]] = {}
+    for row, unit in zip(shared.tolist(), _rows(units), strict=True):
+        classes.setdefault(int(form[row]), {}).setdefault(unit, row)  # those of the input first
+    for people in classes.values():
+        for (one, first), (other, second) in combinations(people.items(), 2):
+            if first < len(found.labelers) and frozenset((one, other)) not in two:
+                raise InvalidLabels(_double(found, names, labelers, first, second))
+
+
+def _rows(blocks: Blocks) -> list[tuple[int, int]]:
+    return [(high, low) for high, low in blocks.tolist()]
+
+
+def _double(found: Identities, names: Pseudonyms, labelers: Blocks, first: int, second: int) -> str:
+    """What is said of two rows of `labelers`, of whom the first is in the input."""
+    if second < len(found.labelers):
+        who = f"labeler ids {_shown(found.names[first])} and {_shown(found.names[second])}"
+    else:
+        pseudonym = block128.to_hex(names.hide(labelers[second : second + 1])[0])
+        who = f"labeler id {_shown(found.names[first])} and that of labeler {pseudonym}"
+        who += ", who was charged before,"
+    return (
+        f"{who} differ only in how they are written, and each would have a budget; write one like "
+        "the other or, for good, say that they are two people (labelguard policy distinct ID ID) "
+        "or one (labelguard people link ID ID)"
+    )
+
+
+def _shown(name: str) -> str:
+    """An id in a message, in ASCII: what looks alike is told apart."""
+    return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "…")

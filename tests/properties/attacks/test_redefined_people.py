@@ -1,0 +1,163 @@
+"""Attacks that make a person somebody else, so that their labels get a fresh budget.
+
+Each one charged everybody (or one person) again, or turned every label around, without a word.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import preferences
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import labelguard as lg
+from labelguard import overview
+from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.project import Project
+
+PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "max_labels_per_labeler": 12}
+ASKED = preferences.public()
+TABLE = preferences.pairs(ASKED, preferences.opinions(len(ASKED), 1))
+WHO = TABLE["labeler_id"]
+
+JOSE, JOSE_APART = "Jos\u00e9", "Jose\u0301"
+SPELLINGS = [
+    (JOSE, JOSE_APART),
+    ("worker 0", "worker 0 "),
+    ("worker 0", "\u200bworker 0"),
+    ("worker 0", "Worker 0"),
+    ("worker 0", "worker\u00a00"),
+    ("stra\u00dfe", "STRASSE"),
+    ("7", "07"),
+    ("7", "7.00"),
+    ("7", "+7"),
+    ("7", "\uff17"),
+    ("7", "\u0667"),
+    ("-7", "-007"),
+]
+
+
+def named(name: str) -> pa.Table:
+    """The table with worker 0 under another name."""
+    return _with("labeler_id", pc.if_else(pc.equal(WHO, "worker 0"), name, WHO))
+
+
+def _with(column: str, values: Any) -> pa.Table:
+    return TABLE.set_column(TABLE.schema.get_field_index(column), column, values)
+
+
+def refused(project: Project, table: pa.Table, match: str, **options: Any) -> str:
+    """What the refusal says; nothing was charged and nothing released."""
+    before = preferences.dump(project.state)
+    try:
+        made = lg.privatize(table, **options, project=project)
+    except LabelguardError as error:
+        assert error.exit_code == 1
+        assert match in str(error), str(error)
+        found = preferences.dump(project.state)
+        assert {n: t for n, t in found.items() if n != "meta"} == {
+            n: t for n, t in before.items() if n != "meta"
+        }
+        return str(error)
+    charged = overview.budget(project.state)["allowances"][0]["used"]
+    pytest.fail(f"{made.card['counts']['charged']} labels were charged afresh, {charged} in all")
+
+
+# ---------------------------------------------------------------- another spelling
+
+
+@pytest.mark.parametrize(("one", "other"), SPELLINGS)
+def test_a_second_spelling_in_a_later_file_buys_nothing(
+    one: str, other: str, project: Project
+) -> None:
+    lg.privatize(named(one), **PRICE, project=project)
+    said = refused(project, named(other), "differ only in how they are written", **PRICE)
+    ring = overview.open_ledger(project.state)[1]
+    pseudonym = ring.labeler_keys("files", [one]).astype(">u8").tobytes().hex()
+    assert pseudonym in said  # of this input the id, of what the ledger knows only a pseudonym
+    assert not any(name in said for name in ("worker 1", "worker 2"))
+
+
+@pytest.mark.parametrize(("one", "other"), SPELLINGS)
+def test_two_spellings_in_one_file_are_two_budgets_of_nobody(
+    one: str, other: str, project: Project
+) -> None:
+    half = [
+        other if name == "worker 0" and row % 2 else one if name == "worker 0" else name
+        for row, name in enumerate(WHO.to_pylist())
+    ]
+    table = _with("labeler_id", pa.array(half))
+    said = refused(project, table, "differ only in how they are written", **PRICE)
+    assert "labelguard policy distinct" in said and "labelguard people link" in said
+    assert "worker 3" not in said
+
+
+def test_a_number_with_a_fraction_is_no_id_at_all(project: Project) -> None:
+    lg.privatize(named("7"), **PRICE, project=project)
+    refused(project, named("7.0"), "a number with a fraction", **PRICE)
+
+
+def test_spellings_that_look_alike_are_told_apart_in_the_message(project: Project) -> None:
+    table = pa.concat_tables([named(JOSE), named(JOSE_APART)])
+    with pytest.raises(InvalidLabels, match=r"'Jos\\xe9' and 'Jose\\u0301'"):
+        lg.privatize(table, **PRICE, project=project)
+
+
+# ---------------------------------------------------------------- another source
+
+
+@pytest.mark.parametrize("unit", ["labeler", "item"])
+def test_another_labeler_column_is_refused(unit: Any, project: Project) -> None:
+    table = TABLE.append_column("account", pc.binary_join_element_wise("account of", WHO, " "))
+    lg.privatize(table, **PRICE, unit=unit, project=project)
+    said = refused(
+        project,
+        table,
+        "differs in labeler_id",
+        **PRICE,
+        unit=unit,
+        columns={"labeler_id": "account"},
+    )
+    assert "was 'labeler_id', found 'account'" in said
+
+
+def test_another_namespace_in_the_configuration_is_refused(project: Project) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    config = project.state / "labelguard.toml"
+    config.write_text(config.read_text().replace('namespace = "files"', 'namespace = "tool"'))
+    renamed = lg.find(project.state)
+    assert renamed.namespace == "tool"
+    refused(renamed, TABLE, "labelguard source add tool", **PRICE)
+
+
+def test_dropping_the_labeler_column_is_refused(project: Project) -> None:
+    lg.privatize(TABLE, **PRICE, unit="item", project=project)
+    said = refused(
+        project, TABLE.drop_columns(["labeler_id"]), "differs in labeler_id", **PRICE, unit="item"
+    )
+    assert "found none" in said
+
+
+def test_swapped_responses_turn_no_label_around(project: Project) -> None:
+    half = len(TABLE) // 2
+    lg.privatize(TABLE.slice(0, half), **PRICE, project=project)
+    swapped = {"response_a": "response_b", "response_b": "response_a"}
+    refused(project, TABLE.slice(half), "differs in response_a", **PRICE, columns=swapped)
+
+
+def test_nor_do_responses_that_change_their_part_with_another_layout(project: Project) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    columns = {"chosen": "response_b", "rejected": "response_a"}
+    table = TABLE.drop_columns(["label"])
+    refused(project, table, "differs in chosen", **PRICE, columns=columns)
+
+
+def test_item_ids_cannot_be_renamed_or_dropped(project: Project, tmp_path: Path) -> None:
+    items = pa.array([f"i{n}" for n in ASKED.item])
+    table = TABLE.append_column("item_id", items).append_column("other", items)
+    lg.privatize(table, **PRICE, project=project)
+    refused(project, table, "differs in item_id", **PRICE, columns={"item_id": "other"})
+    refused(project, TABLE, "differs in item_id", **PRICE)
