@@ -117,6 +117,7 @@ JSON_KEYS = {
         "fits",
     ],
     "policy close": ["name", "point", "epsilon", "delta"],
+    "policy distinct": ["new", "people"],
     "policy groups": ["added", "labelers", "groups"],
     "policy new": POLICY_KEYS,
     "policy show": POLICY_KEYS,
@@ -148,6 +149,8 @@ JSON_KEYS = {
     "project rotate-pseudonyms": ["project", "renamed"],
     "release abandon": ["id", "charged"],
     "demo": ["id", "path", "reused", "card", "next"],
+    "people link": ["linked", "people"],
+    "people list": ["linked", "distinct"],
     "plan": [
         "adjacency",
         "delta",
@@ -180,6 +183,7 @@ JSON_KEYS = {
     "release verify": ["ok", "fault", "releases"],
     "score": ["path", "pairs"],
     "simulate": ["path", "rows", "columns"],
+    "source add": ["name", "people", "columns", "at"],
 }
 # The same for each entry of the list that these commands print.
 JSON_ENTRY_KEYS = {
@@ -196,6 +200,7 @@ JSON_ENTRY_KEYS = {
         "allowances",
         "costs",
     ],
+    "source list": ["name", "people", "columns", "at"],
     "release list": ["id", "state", "created_at", "mechanism", "charged", "rows", "path"],
 }
 

@@ -13,6 +13,7 @@ from labelguard.audit.commands import audit
 from labelguard.cli_budget import budget
 from labelguard.cli_labeler import labeler
 from labelguard.cli_options import HELP, json_option, project_option
+from labelguard.cli_people import people, source
 from labelguard.cli_policy import policy
 from labelguard.cli_privatize import privatize, score
 from labelguard.cli_project import project
@@ -103,6 +104,8 @@ main.add_command(privatize)
 main.add_command(score)
 main.add_command(audit)
 main.add_command(policy)
+main.add_command(source)
+main.add_command(people)
 main.add_command(budget)
 main.add_command(labeler)
 main.add_command(project)

@@ -21,6 +21,13 @@ columns_option = click.option(
     metavar="ROLE=NAME,...",
     help="Names of your columns, for example labeler_id=worker,prompt=question.",
 )
+source_option = click.option(
+    "--source",
+    "namespace",
+    metavar="NAME",
+    help="Whose labelers these are, see `labelguard source`; default: input.namespace in "
+    "labelguard.toml.",
+)
 question_option = click.option(
     "--question",
     metavar="NAME",

@@ -15,6 +15,7 @@ from labelguard.cli_options import (
     json_option,
     project_option,
     question_option,
+    source_option,
     ties_option,
 )
 from labelguard.errors import BudgetExceeded
@@ -182,6 +183,7 @@ def policy_close(yes: bool, project: Path | None, as_json: bool) -> None:
 )
 @bad_rows_option
 @columns_option
+@source_option
 @project_option
 @json_option
 def policy_check(

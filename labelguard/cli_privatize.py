@@ -13,6 +13,7 @@ from labelguard.cli_options import (
     json_option,
     project_option,
     question_option,
+    source_option,
     ties_option,
 )
 
@@ -60,6 +61,7 @@ from labelguard.cli_options import (
     help="Refuse when labelers lack places, or leave those labels out.",
 )
 @columns_option
+@source_option
 @question_option
 @click.option(
     "--unit",

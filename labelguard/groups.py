@@ -9,7 +9,7 @@ charged to, and elsewhere they would be drawn and charged again.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +55,12 @@ class Groups:
         where = block128.positions(self.labelers, labelers)
         return np.where((where >= 0)[:, None], self.units[where], labelers)
 
+    def is_group(self, key: Blocks) -> bool:
+        """Whether this pseudonym, shape (1, 2), is a group's: a unit's, and no labeler's."""
+        units = block128.unique(self.units)[0]
+        labeler = block128.positions(self.labelers, key)[0] >= 0
+        return not labeler and bool(block128.positions(units, key)[0] >= 0)
+
 
 def in_force(ledger: Ledger, unit: str) -> Groups | None:
     """Who belongs together in a project, if anybody: in groups, or as one person with several ids.
@@ -72,15 +78,7 @@ def read_groups(source: Input, keys: KeyRing, namespace: str) -> Groups:
     (namespace, group id), of another domain than those of labelers. Raises `InvalidLabels` for
     unreadable files, missing columns, empty ids and labelers in two groups.
     """
-    parts = sources.parts(source)
-    with (
-        tempfile.TemporaryDirectory(prefix="labelguard-") as scratch,
-        scan.connect(Path(scratch)) as connection,
-    ):
-        found = pl.concat(_read(part, connection) for part in parts)
-    if not len(found):
-        raise InvalidLabels(f"{parts[0].name}: no rows in the input")
-    found = found.unique(COLUMNS, keep="first", maintain_order=True)
+    found = read_ids(source, lambda names: COLUMNS)
     _refuse_clashes(found)
     labelers = keys.labeler_keys(namespace, found["labeler_id"])
     order = block128.order(labelers)
@@ -90,6 +88,24 @@ def read_groups(source: Input, keys: KeyRing, namespace: str) -> Groups:
         pl.col("group_id").replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
     )["group_id"].to_numpy()
     return Groups(labelers[order], units[place[order]])
+
+
+def read_ids(source: Input, choose: Callable[[Sequence[str]], Sequence[str]]) -> pl.DataFrame:
+    """The distinct rows of columns of ids, as texts, with `place`: where each stands first.
+
+    `choose` picks the columns among those of the first part. Raises `InvalidLabels` for unreadable
+    files, missing columns and empty ids.
+    """
+    parts = sources.parts(source)
+    with (
+        tempfile.TemporaryDirectory(prefix="labelguard-") as scratch,
+        scan.connect(Path(scratch)) as connection,
+    ):
+        columns = choose(list(scan.columns(parts[0], connection)))
+        found = pl.concat(_read(part, connection, columns) for part in parts)
+    if not len(found):
+        raise InvalidLabels(f"{parts[0].name}: no rows in the input")
+    return found.unique(columns, keep="first", maintain_order=True)
 
 
 def _group_keys(keys: KeyRing, namespace: str, names: Iterable[str]) -> Blocks:
@@ -104,47 +120,51 @@ def _length_prefixed(text: str) -> bytes:
     return len(data).to_bytes(8, "big") + data
 
 
-def _read(part: Part, connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """labeler_id and group_id of one part as texts, with `place`: where each row stands."""
-    _check_columns(part, connection)
-    named = ", ".join(f"{identifier(name)}::VARCHAR AS {name}" for name in COLUMNS)
+def _read(
+    part: Part, connection: duckdb.DuckDBPyConnection, columns: Sequence[str]
+) -> pl.DataFrame:
+    """Columns of ids of one part as texts, with `place`: where each row stands."""
+    _check_columns(part, connection, columns)
+    named = ", ".join(f"{identifier(name)}::VARCHAR AS {identifier(name)}" for name in columns)
     faults = ", ".join(
-        f"CASE WHEN {queries.blank(name)} THEN 1 WHEN {queries.fraction(name)} THEN 2 ELSE 0 END "
-        f"AS {name}_fault"
-        for name in COLUMNS
+        f"CASE WHEN {queries.blank(identifier(name))} THEN 1 "
+        f"WHEN {queries.fraction(identifier(name))} THEN 2 ELSE 0 END AS fault_{number}"
+        for number, name in enumerate(columns)
     )
     query = f"WITH named AS (SELECT {named} FROM part) SELECT *, {faults} FROM named"
-    read = list(_frames(part, connection, query))
-    frame = pl.concat(read) if read else pl.DataFrame(schema=dict.fromkeys(COLUMNS, pl.String))
+    read = list(_frames(part, connection, query, columns))
+    frame = pl.concat(read) if read else pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
     place = pl.format("{} row {}", pl.lit(part.name), pl.int_range(1, pl.len() + 1))
-    return frame.select(*COLUMNS, place=place)
+    return frame.select(*columns, place=place)
 
 
 def _frames(
-    part: Part, connection: duckdb.DuckDBPyConnection, query: str
+    part: Part, connection: duckdb.DuckDBPyConnection, query: str, columns: Sequence[str]
 ) -> Iterator[pl.DataFrame]:
     """The batches of one part; `InvalidLabels` at the first row with a bad id."""
     start = 0
     for batch in scan.batches(part, connection, query):
         frame = pl.DataFrame(pl.from_arrow(batch))
-        for name in COLUMNS:
-            fault = frame[f"{name}_fault"].to_numpy()
+        for number, name in enumerate(columns):
+            fault = frame[f"fault_{number}"].to_numpy()
             if fault.any():
                 row = int(np.flatnonzero(fault)[0])
                 reason = _BLANK if fault[row] == 1 else _FRACTION
                 raise InvalidLabels(f"{part.name} row {start + row + 1}: column {name}: {reason}")
         start += len(frame)
-        yield frame.select(COLUMNS)
+        yield frame.select(columns)
 
 
-def _check_columns(part: Part, connection: duckdb.DuckDBPyConnection) -> None:
+def _check_columns(
+    part: Part, connection: duckdb.DuckDBPyConnection, columns: Sequence[str]
+) -> None:
     types = scan.columns(part, connection)
-    for name in COLUMNS:
+    for name in columns:
         if name not in types:
-            others = tuple(column for column in types if column not in COLUMNS)
+            others = tuple(column for column in types if column not in columns)
             raise InvalidLabels(
-                f"{part.name}: no column {name}{closest(name, others)}; a file of groups has "
-                f"labeler_id and group_id; found: {', '.join(types)}"
+                f"{part.name}: no column {name}{closest(name, others)}; expected "
+                f"{' and '.join(columns)}; found: {', '.join(types)}"
             )
         if not is_id(types[name]):
             found = str(types[name])[:80]

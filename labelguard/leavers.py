@@ -27,7 +27,7 @@ class Leavers:
         nobody = np.zeros((0, 2), np.uint64)
         self.labelers = nobody if labelers is None else block128.unique(labelers)[0]
         self._keys, self._namespace = keys, namespace
-        self._known: dict[str, int] = {}
+        self._known: dict[str, dict[str, int]] = {}
         self._met: set[int] = set()
 
     def __repr__(self) -> str:
@@ -38,16 +38,18 @@ class Leavers:
         """How many of them had rows in what was looked at."""
         return len(self._met)
 
-    def rows(self, ids: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
-        """Which of these ids (text, or null) are theirs, shape (len(ids),)."""
+    def rows(self, ids: pa.Array | pa.ChunkedArray, source: str = "") -> NDArray[np.bool_]:
+        """Which of these ids (text, or null) are theirs, shape (len(ids),); of another `source`
+        than that of an input, where it is named.
+        """
         if not len(self.labelers) or not len(ids):
             return np.zeros(len(ids), dtype=bool)
         encoded = pc.fill_null(ids, "").dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         distinct = encoded.dictionary.to_pylist()
-        self._look_up([labeler for labeler in distinct if labeler not in self._known])
-        places = np.array([self._known[labeler] for labeler in distinct], dtype=np.intp)
+        known = self._look_up(source or self._namespace, distinct)
+        places = np.array([known[labeler] for labeler in distinct], dtype=np.intp)
         found = places[encoded.indices.to_numpy()]
         self._met.update(places[places >= 0].tolist())
         theirs: NDArray[np.bool_] = found >= 0
@@ -59,7 +61,11 @@ class Leavers:
             return np.zeros(batch.num_rows, dtype=bool)
         return self.rows(batch["labeler"])
 
-    def _look_up(self, ids: list[str]) -> None:
-        meant = [match[1] if (match := _FRACTION.fullmatch(name)) else name for name in ids]
-        places = block128.positions(self.labelers, self._keys.labeler_keys(self._namespace, meant))
-        self._known.update(zip(ids, places.tolist(), strict=True))
+    def _look_up(self, namespace: str, ids: list[str]) -> dict[str, int]:
+        """Where in `labelers` each id of a source stands, or -1; those of earlier calls as well."""
+        known = self._known.setdefault(namespace, {})
+        new = [labeler for labeler in ids if labeler not in known]
+        meant = [match[1] if (match := _FRACTION.fullmatch(name)) else name for name in new]
+        places = block128.positions(self.labelers, self._keys.labeler_keys(namespace, meant))
+        known.update(zip(new, places.tolist(), strict=True))
+        return known

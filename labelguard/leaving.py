@@ -20,10 +20,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from labelguard import block128, departures, lifetime, policies, quarantine, settling
+from labelguard import block128, departures, lifetime, linking, policies, quarantine, settling
 from labelguard.block128 import Blocks
 from labelguard.departures import Departure
-from labelguard.errors import InvalidLabels, LedgerError
+from labelguard.errors import LedgerError
 from labelguard.groups import Groups
 from labelguard.keys import KeyRing
 from labelguard.leavers import Leavers
@@ -109,7 +109,7 @@ def preview(
 def leave(
     labeler_id: str, kind: Leaving, project: Project | str | Path | None = None
 ) -> dict[str, Any]:
-    """Retire or erase a labeler, by the id in the files or by a pseudonym of 32 hex digits.
+    """Retire or erase a labeler, by `ID` or `SOURCE:ID`, or by a pseudonym of 32 hex digits.
 
     Returns the labeler's pseudonym, what was found and removed (`rows_remembered` in private maps,
     `rows_set_aside`, `unreadable_files`, `given_up`), what earlier releases took of them, from the
@@ -152,19 +152,17 @@ def _leaver(labeler_id: str, home: Project, keys: KeyRing, ledger: Ledger) -> _L
 
     Labels of theirs may still come.
     """
-    if not labeler_id.strip():
-        raise InvalidLabels("expected a labeler's id, found an empty one")
     groups = Groups(*ledger.members())
 
     def leaver(key: Blocks) -> _Leaver:
         units = block128.unique(np.concatenate([key, groups.unit_of(key)]))[0]
         return _Leaver(home, keys, ledger, key, units)
 
-    by_id = leaver(keys.labeler_keys(home.namespace, [labeler_id]))
+    by_id = leaver(linking.by_id([labeler_id], home, keys, ledger)[0])
     if not re.fullmatch("[0-9a-f]{32}", labeler_id) or _known(by_id):
         return by_id
     named = ledger.names.reveal(block128.from_bytes(bytes.fromhex(labeler_id)))
-    if block128.positions(block128.unique(groups.units)[0], named)[0] >= 0:
+    if groups.is_group(named):
         raise LedgerError(
             f"{labeler_id} is a group's pseudonym; groups do not leave: name each of its labelers"
         )

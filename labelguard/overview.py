@@ -75,15 +75,16 @@ def quantiles(
 
 
 def labeler(labeler_id: str, project: Path | None) -> dict[str, Any]:
-    """One labeler's places under every policy; the id as in the files, or a pseudonym (32 digits).
+    """One labeler's places under every policy, by `ID`, `SOURCE:ID` or a pseudonym (32 digits).
 
     Of a labeler in a group, the group's. Raises `LedgerError` if nothing was ever charged.
     """
+    from labelguard import linking
     from labelguard.groups import Groups
 
     home, keys, ledger = open_ledger(project)
     names = keys.pseudonyms()
-    candidates = keys.labeler_keys(home.namespace, [labeler_id])
+    candidates, _ = linking.by_id([labeler_id], home, keys, ledger)
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
         given = block128.from_bytes(bytes.fromhex(labeler_id))
         candidates = np.concatenate([candidates, names.reveal(given)])

@@ -70,8 +70,8 @@ def meet(connection: sa.Connection, release: int, met: Identities) -> dict[str, 
     """Keep labelers whom a release is the first to meet; what the journal tells of them."""
     if not len(met.labelers):
         return {}
-    columns = {"labeler": met.labelers, "form": met.forms, "release": release}
-    bulk.insert(connection, tables.identities, columns)
+    keys = {"labeler": met.labelers, "form": met.forms}
+    bulk.insert(connection, tables.identities, {**keys, "release": release})
     return {"identities": {str(release): identities_digest(met)}}
 
 

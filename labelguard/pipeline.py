@@ -343,7 +343,8 @@ class _Run:
         if staged.bad_rows:
             directory = self.project.quarantine / grant.release.id
             column = self.options.columns.get("labeler_id", "labeler_id")
-            quarantine.write(directory, parts(source), staged.bad_rows, column)
+            aside, name = parts(source), self.project.namespace
+            quarantine.write(directory, aside, staged.bad_rows, column, name)
             rows = counted(staged.fault_count + staged.label_fault_count, "bad row")
             self.notes.append(f"{rows} set aside in {directory}")
 

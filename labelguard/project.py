@@ -30,9 +30,8 @@ _CONFIG = """\
 format = 1
 
 [input]
-# Ids are pseudonymised within a namespace: worker 7 of one tool is not worker 7 of another.
-# Another namespace makes everyone a new labeler with a new budget: change it only for the
-# labels of other people.
+# The source of labelers' ids: worker 7 of one tool is not worker 7 of another. To read
+# another tool, leave it, and add a source: labelguard source add NAME.
 namespace = "files"
 
 [input.columns]

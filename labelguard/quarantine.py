@@ -25,6 +25,7 @@ from labelguard.sources import Part
 _BATCH_ROWS = 2048
 _UNFINISHED = ".new"
 _LABELER_COLUMN = b"labelguard.labeler_id"
+_SOURCE = b"labelguard.source"
 
 
 def write(
@@ -32,11 +33,12 @@ def write(
     parts: Sequence[Part],
     bad_rows: Mapping[str, Sequence[int]],
     labeler_column: str = "labeler_id",
+    source: str = "files",
 ) -> None:
     """Copy the rows numbered in `bad_rows` (from 0, per part) as they came, one file per part.
 
-    The column `input_row` counts from 1, like the messages. Which column names the labeler is
-    noted in the file, for `purge`.
+    The column `input_row` counts from 1, like the messages. Which column names the labeler, and
+    the source of these ids, is noted in the file, for `purge`.
     """
     fresh_directory(directory, mode=0o700)
     for index, part in enumerate(parts):
@@ -48,8 +50,8 @@ def write(
         path = directory / f"part-{index:04d}.parquet"
         name = "input_row" + "_" * ("input_row" in reader.schema.names)
         schema = reader.schema.append(pa.field(name, pa.int64()))
-        if labeler_column in schema.names:
-            schema = schema.with_metadata({_LABELER_COLUMN: labeler_column})
+        noted = {_LABELER_COLUMN: labeler_column} if labeler_column in schema.names else {}
+        schema = schema.with_metadata({_SOURCE: source} | noted)
         with _private(path) as file, pq.ParquetWriter(file, schema) as writer:
             start = 0
             for batch in reader:
@@ -134,12 +136,13 @@ def _count(path: Path, leavers: Leavers) -> tuple[int | None, int]:
 
 def _theirs(batch: pa.RecordBatch, leavers: Leavers) -> NDArray[np.bool_]:
     """Which rows are theirs: by the column of labelers or, where none was noted, by any."""
-    noted = (batch.schema.metadata or {}).get(_LABELER_COLUMN)
+    metadata = batch.schema.metadata or {}
+    noted, source = metadata.get(_LABELER_COLUMN), metadata.get(_SOURCE, b"").decode()
     names = [noted.decode()] if noted else batch.schema.names[:-1]  # the last is input_row
     theirs = np.zeros(batch.num_rows, dtype=bool)
     for values in map(batch.column, names):
         if _is_id(values.type):
-            theirs |= leavers.rows(values.cast(pa.string()))
+            theirs |= leavers.rows(values.cast(pa.string()), source)
     return theirs
 
 

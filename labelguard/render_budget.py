@@ -304,8 +304,10 @@ def labeler(value: Mapping[str, Any], *, as_json: bool) -> None:
     print_table(rows)
 
 
-_UNSEEN = ("files", "settings", "quote", "charges", "prices", "members", "tombstones")
-_UNSEEN += ("identities", "distinct", "sources", "columns")
+_UNSEEN = (
+    *("files", "settings", "quote", "charges", "prices", "members", "tombstones"),
+    *("identities", "distinct", "sources", "columns"),
+)
 """What a journal entry holds for `budget verify`, too long for a table."""
 
 
