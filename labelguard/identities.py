@@ -16,6 +16,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelguard import block128
 from labelguard.block128 import Blocks
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from labelguard.pseudonyms import Pseudonyms
 
 _WHOLE = re.compile(r"([+-]?)(\d+)(\.0*)?")
+# Whole numbers, or ASCII without capitals and blanks that is no number however it is read.
+_PLAIN = r"^(?:0|-?[1-9][0-9]*|[!-@\[-~]*[!-*,/:-@\[-~][!-@\[-~]*)$"
 _INVISIBLE = ("Cc", "Cf")
 _SHOWN = 60
 
@@ -46,18 +49,22 @@ class Identities:
         """Those of distinct ids in one source, whose keys are `labelers`, (n, 2)."""
         order = block128.order(labelers)  # not that of the input: an error must not depend on it
         labelers, names = labelers[order], [names[row] for row in order.tolist()]
-        written = [normal_form(name) for name in names]
-        # Nearly all ids are in normal form as they are, and a hash costs more than the rest.
-        pairs = enumerate(zip(names, written, strict=True))
-        other = [row for row, (name, form) in pairs if name != form]
         forms = labelers.copy()
-        forms[other] = keys.labeler_keys(namespace, [written[row] for row in other])
+        other = np.flatnonzero(~plain(names))
+        written = [normal_form(names[row]) for row in other.tolist()]
+        forms[other] = keys.labeler_keys(namespace, written)
         return cls(labelers, forms, names)
 
     @classmethod
-    def nobody(cls) -> Self:
-        """No labelers."""
-        return cls(np.zeros((0, 2), np.uint64), np.zeros((0, 2), np.uint64))
+    def from_bytes(cls, data: bytes) -> Self:
+        """The inverse of `to_bytes`, also of several joined."""
+        rows = np.frombuffer(data, ">u8").reshape(-1, 4).astype(np.uint64)
+        order = block128.order(rows[:, :2])
+        return cls(rows[order, :2], rows[order, 2:])
+
+    def to_bytes(self) -> bytes:
+        """Labelers and forms in turn, 16 bytes each."""
+        return np.column_stack([self.labelers, self.forms]).astype(">u8").tobytes()
 
     def without(self, others: Self) -> Self:
         """Those who are not among the others; without names."""
@@ -71,6 +78,14 @@ class Identities:
         return type(self)(labelers[order], names(self.forms)[order])
 
 
+def plain(names: Sequence[str]) -> NDArray[np.bool_]:
+    """Which ids are in normal form at a glance, shape (n,): nearly all of most inputs."""
+    import polars as pl
+
+    found: NDArray[np.bool_] = pl.Series(names, dtype=pl.String).str.contains(_PLAIN).to_numpy()
+    return found
+
+
 def normal_form(name: str) -> str:
     """An id as it would be written by a careful hand.
 
@@ -82,9 +97,11 @@ def normal_form(name: str) -> str:
     else:
         folded = unicodedata.normalize("NFKC", name).casefold()
         folded = unicodedata.normalize("NFKC", folded)
+    if not folded.isprintable():
+        folded = "".join(
+            c for c in folded if c.isspace() or unicodedata.category(c) not in _INVISIBLE
+        )
     text = " ".join(folded.split())
-    if not text.isprintable():
-        text = "".join(c for c in text if unicodedata.category(c) not in _INVISIBLE).strip()
     number = _WHOLE.fullmatch(text)
     if not number:
         return text
@@ -130,7 +147,8 @@ def _rows(blocks: Blocks) -> list[tuple[int, int]]:
 def _double(found: Identities, names: Pseudonyms, labelers: Blocks, first: int, second: int) -> str:
     """What is said of two rows of `labelers`, of whom the first is in the input."""
     if second < len(found.labelers):
-        who = f"labeler ids {_shown(found.names[first])} and {_shown(found.names[second])}"
+        one, other = sorted((found.names[first], found.names[second]))
+        who = f"labeler ids {_shown(one)} and {_shown(other)}"
     else:
         pseudonym = block128.to_hex(names.hide(labelers[second : second + 1])[0])
         who = f"labeler id {_shown(found.names[first])} and that of labeler {pseudonym}"

@@ -173,11 +173,7 @@ def _leaver(labeler_id: str, home: Project, keys: KeyRing, ledger: Ledger) -> _L
 def _known(leaver: _Leaver) -> bool:
     """Whether the project has met the labeler."""
     ledger, key = leaver.ledger, leaver.key
-    return bool(
-        len(leaver.units) > 1
-        or block128.positions(ledger.tombstones(), key)[0] >= 0
-        or _charges(ledger, leaver.units)
-    )
+    return bool(linking.known(ledger, key)[0] or _charges(ledger, leaver.units))
 
 
 def _give_up(leaver: _Leaver, releases: Sequence[str], epoch: int) -> None:

@@ -62,18 +62,18 @@ def named(
     rows = np.array([row for row, t in enumerate(texts) if _PSEUDONYM.fullmatch(t)], np.intp)
     pseudonyms = block128.from_bytes(bytes.fromhex("".join(texts[row] for row in rows.tolist())))
     labelers = ledger.names.reveal(pseudonyms)
-    known = _known(ledger, labelers)
-    found[rows[known]] = labelers[known]
+    met = known(ledger, labelers)
+    found[rows[met]] = labelers[met]
     return found, sources
 
 
-def _known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
+def known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
     """Whether each labeler is one that the ledger knows: met, in a group, linked, or gone."""
     members, _ = ledger.members()
-    known = block128.positions(ledger.identities().labelers, labelers) >= 0
+    found = block128.positions(ledger.identities().labelers, labelers) >= 0
     for others in (members, ledger.tombstones()):
-        known |= block128.positions(others, labelers) >= 0
-    return known
+        found |= block128.positions(others, labelers) >= 0
+    return found
 
 
 def add_source(
@@ -108,10 +108,10 @@ def link(one: str, other: str, project: Project | str | Path | None = None) -> d
     """
     home, keys, ledger = _opened(project)
     pair, sources = _two(one, other, home, keys, ledger)
-    known, names = _known(ledger, pair).tolist(), _names(ledger, pair)
+    met, names = known(ledger, pair).tolist(), _names(ledger, pair)
     shown = [
-        {"source": source, "pseudonym": name, "known": met}
-        for source, name, met in zip(sources, names, known, strict=True)
+        {"source": source, "pseudonym": name, "known": is_known}
+        for source, name, is_known in zip(sources, names, met, strict=True)
     ]
     return {"linked": _join(home, ledger, pair[:1], pair[1:]), "people": shown}
 

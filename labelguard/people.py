@@ -58,33 +58,27 @@ def distinct(connection: sa.Connection) -> tuple[Blocks, Blocks]:
     return _two_keys(connection, sa.select(own.labeler, own.other).order_by(own.labeler, own.other))
 
 
-def identities(connection: sa.Connection, release: int | None = None) -> Identities:
-    """Everybody whom releases (or one, as the first) have met, and the forms of their ids."""
+def identities(connection: sa.Connection) -> Identities:
+    """Everybody whom releases have met, and the forms of their ids."""
     own = tables.identities.c
-    query = sa.select(own.labeler, own.form).order_by(own.labeler)
-    query = query if release is None else query.where(own.release == release)
-    return Identities(*_two_keys(connection, query))
+    return Identities.from_bytes(b"".join(connection.scalars(sa.select(own.met))))
 
 
 def meet(connection: sa.Connection, release: int, met: Identities) -> dict[str, Any]:
     """Keep labelers whom a release is the first to meet; what the journal tells of them."""
     if not len(met.labelers):
         return {}
-    keys = {"labeler": met.labelers, "form": met.forms}
-    bulk.insert(connection, tables.identities, {**keys, "release": release})
-    return {"identities": {str(release): identities_digest(met)}}
-
-
-def identities_digest(met: Identities) -> str:
-    """SHA-256 of labelers, in byte order, and their forms."""
-    rows = np.column_stack([met.labelers, met.forms])
-    return hashlib.sha256(rows.astype(">u8").tobytes()).hexdigest()
+    data = met.to_bytes()
+    values = {"release": release, "labelers": len(met.labelers), "met": data}
+    connection.execute(sa.insert(tables.identities).values(values))
+    return {"identities": {str(release): hashlib.sha256(data).hexdigest()}}
 
 
 def met_by_release(connection: sa.Connection) -> dict[str, str]:
-    """`identities_digest` of those whom each release, by its number, was the first to meet."""
-    numbers = connection.scalars(sa.select(tables.identities.c.release).distinct()).all()
-    return {str(n): identities_digest(identities(connection, n)) for n in numbers}
+    """SHA-256 of those whom each release, by its number, was the first to meet."""
+    own = tables.identities.c
+    rows = connection.execute(sa.select(own.release, own.met).order_by(own.release))
+    return {str(row.release): hashlib.sha256(row.met).hexdigest() for row in rows}
 
 
 def _two_keys(connection: sa.Connection, query: sa.Select[Any]) -> tuple[Blocks, Blocks]:

@@ -50,7 +50,6 @@ from labelguard.errors import (
     PolicyError,
     ProjectError,
 )
-from labelguard.groups import Groups
 from labelguard.keys import KeyRing
 from labelguard.ledger import Grant, Ledger
 from labelguard.mechanisms.protocol import Job, Mechanism

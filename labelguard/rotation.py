@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from labelguard import block128, bulk, people, statements, tables, verification
 from labelguard.block128 import Blocks
 from labelguard.errors import LedgerError
+from labelguard.identities import Identities
 from labelguard.keys import KeyRing
 from labelguard.ledger import Ledger
 from labelguard.project import Project, find
@@ -118,11 +119,10 @@ def _rename_distinct(connection: sa.Connection, renamed: _Renaming) -> int:
 
 
 def _rename_identities(connection: sa.Connection, renamed: _Renaming) -> None:
-    own = tables.identities.c
-    for number in connection.scalars(sa.select(own.release).distinct()).all():
-        met = people.identities(connection, number).renamed(renamed)
-        connection.execute(sa.delete(tables.identities).where(own.release == number))
-        people.meet(connection, number, met)
+    rows = connection.execute(sa.select(tables.identities)).all()
+    connection.execute(sa.delete(tables.identities))
+    for row in rows:
+        people.meet(connection, row.release, Identities.from_bytes(row.met).renamed(renamed))
 
 
 def _rename_tombstones(connection: sa.Connection, renamed: _Renaming) -> int:

@@ -83,7 +83,7 @@ class Staged:
     labelers: bool = False
     columns: dict[str, str] = field(default_factory=dict)
     """The column of each role, in any part of the input."""
-    identities: Identities = field(default_factory=Identities.nobody)
+    identities: Identities = field(default_factory=lambda: Identities.from_bytes(b""))
     """Who gave its rows, where it tells."""
     bad_rows: dict[str, list[int]] = field(default_factory=dict)
     refused_rows: int = 0

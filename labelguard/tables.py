@@ -87,14 +87,15 @@ members = sa.Table(
     sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
     sa.Column("unit", sa.LargeBinary(16), nullable=False),
 )
-# The form of a labeler's id (see `labelguard.identities`), since the release that met them first.
 identities = sa.Table(
     "identities",
     metadata,
-    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
-    sa.Column("form", sa.LargeBinary(16), nullable=False),
-    sa.Column("release", sa.Integer, nullable=False),
-    sqlite_with_rowid=False,
+    sa.Column("release", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("labelers", sa.BigInteger, nullable=False),
+    # Whom a release was the first to meet: for each the pseudonym and the form of the id (see
+    # `labelguard.identities`), 16 bytes each, sorted. They are always read together, and a million
+    # rows would take seconds.
+    sa.Column("met", sa.LargeBinary, nullable=False),
 )
 # Pairs of labelers who are two people, though their ids have one form; the smaller one first.
 distinct = sa.Table(

@@ -173,15 +173,15 @@ def test_refused_rows_are_as_if_they_were_not_there(
         )
     ]
     number = np.flatnonzero(stays)
-    counts = [
-        {k: v for k, v in vars(s).items() if k not in ("directory", "faults")} for s in staged
-    ]
+    apart = ("directory", "faults", "identities")
+    counts = [{k: v for k, v in vars(s).items() if k not in apart} for s in staged]
     assert counts[0].pop("refused_rows") == int((~stays).sum())
     assert counts[0].pop("refused_labelers") == len(gone)
     assert counts[1].pop("refused_rows") == counts[1].pop("refused_labelers") == 0
     moved = counts[1].pop("bad_rows")
     assert counts[0].pop("bad_rows") == {k: number[v].tolist() for k, v in moved.items()}
     assert counts[0] == counts[1]
+    assert np.array_equal(staged[0].identities.labelers, staged[1].identities.labelers)
     for part in ("rows", "texts"):
         assert files(here / "all" / part) == files(here / "rest" / part)
 

@@ -25,7 +25,7 @@ from labelguard.backup import backup
 from labelguard.checking import check
 from labelguard.cli import main
 from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
-from labelguard.identities import normal_form
+from labelguard.identities import normal_form, plain
 from labelguard.ledger import Ledger
 from labelguard.project import Project
 from labelguard.restoring import Since, restore
@@ -80,6 +80,17 @@ def test_the_normal_form_of_an_id(name: str, form: str) -> None:
 @given(st.text())
 def test_a_normal_form_is_its_own(name: str) -> None:
     assert normal_form(normal_form(name)) == normal_form(name)
+
+
+@given(st.lists(st.text() | st.from_regex(r"[ -~]+", fullmatch=True), min_size=1))
+def test_what_is_plain_is_in_normal_form(names: list[str]) -> None:
+    for name, is_plain in zip(names, plain(names).tolist(), strict=True):
+        assert not is_plain or normal_form(name) == name
+
+
+@pytest.mark.parametrize("name", ["worker-7", "0", "-7", "1000", "a@b.c", "7a", "#7"])
+def test_common_ids_are_plain(name: str) -> None:
+    assert plain([name]).all()
 
 
 def test_two_people_whose_ids_look_alike_are_said_to_be_two(project: Project) -> None:
@@ -302,8 +313,7 @@ def test_it_holds_after_a_restore(project: Project, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "what"),
     [
-        ("DELETE FROM identities WHERE labeler = (SELECT min(labeler) FROM identities)", "ident"),
-        ("UPDATE identities SET form = zeroblob(16)", "identities"),
+        ("UPDATE identities SET met = zeroblob(32)", "identities"),
         ("DELETE FROM identities", "identities"),
         ("UPDATE sources SET columns = replace(columns, 'labeler_id', 'x')", "sources"),
         ("DELETE FROM sources WHERE name = 'tool'", "sources"),
