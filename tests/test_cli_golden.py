@@ -206,6 +206,14 @@ def test_policies_read_well(run: Run) -> None:
     compare("budget-export", run("budget", "export", "-o", "ledger.json"))
 
 
+def test_who_is_who_reads_well(project: Run) -> None:
+    compare("source-add", project("source", "add", "argilla", "--people", "known"))
+    compare("source-list", project("source", "list"))
+    compare("people-link", project("people", "link", "argilla:7", "physician-0000"))
+    compare("policy-distinct", project("policy", "distinct", "physician-0001", "PHYSICIAN-0001"))
+    compare("people-list", project("people", "list"))
+
+
 def test_the_doctor_reads_well(project: Run) -> None:
     compare("doctor", project("doctor"), without_versions)
 
@@ -239,6 +247,8 @@ def test_json_has_the_documented_keys(project: Run) -> None:
         "policy activate": "policy activate clinic --yes",
         "policy check": "policy check labels.parquet",
         "policy close": "policy close --yes",
+        "people link": "people link new-3 new-4",
+        "policy distinct": "policy distinct new-5 NEW-5",
         "policy groups": "policy groups groups.csv",
         "policy new": "policy new other --epsilon 3 --delta 1e-5 --allow rr:labels=50",
         "policy show": "policy show clinic",
@@ -250,6 +260,7 @@ def test_json_has_the_documented_keys(project: Run) -> None:
         "privatize": "privatize labels.parquet",  # the project costs more by then
         "release show": "release show r0001",
         "score": "score r0002 labels.parquet -o scored.parquet",
+        "source add": "source add tool --people new",
         "simulate": "simulate -o other.parquet --labelers 5 --labels 60 --items 20",
     }
     props = ("--mechanism", "props", "--features", "length")
