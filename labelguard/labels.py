@@ -37,6 +37,9 @@ ROLES = tuple(dict.fromkeys([*(r for roles in LAYOUTS.values() for r in roles), 
 PRIVATE_ROLES = ("label", "tie", "ranks")
 """Roles whose columns nothing but the label itself may depend on."""
 
+ANSWERS = (*PRIVATE_ROLES, "chosen", "rejected")
+"""Roles of which every question may have columns of its own."""
+
 PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
     1: ("labeler_id", "expected an id, found null or an empty string"),
     2: ("prompt", "expected text or chat messages, found null or empty"),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard import block128, groups, kinship, sourcebook
+from labelguard import block128, groups, kinship, policies, sourcebook
 from labelguard.block128 import Blocks
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.keys import KeyRing
@@ -104,7 +104,8 @@ def link(one: str, other: str, project: Project | str | Path | None = None) -> d
     At most one of them may have been charged before: the other then takes from what that one has
     left. Released labels keep their values. Returns `linked`, how many labelers are new among those
     who are linked, and `people`: both, by source and pseudonym, and whether the project knew them.
-    Raises `PolicyError` for two who were charged apart, or were said to be distinct.
+    Raises `PolicyError` for two who were charged apart, or were said to be distinct, and while a
+    release is unfinished.
     """
     home, keys, ledger = _opened(project)
     pair, sources = _two(one, other, home, keys, ledger)
@@ -144,7 +145,12 @@ def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence
 
 def _join(home: Project, ledger: Ledger, labelers: Blocks, others: Blocks) -> int:
     hide = ledger.names.hide
-    with home.job(), ledger.exclusive(), ledger.transaction(ledger.begin_job()) as connection:
+    # A release that was begun was planned with the units of before.
+    with (
+        home.job(),
+        ledger.exclusive(),
+        ledger.transaction(policies.at_rest(ledger)) as connection,
+    ):
         return kinship.join(connection, hide(labelers), hide(others))
 
 

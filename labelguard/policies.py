@@ -132,7 +132,7 @@ def activate(
         found = _preview(ledger, name)
         if named(ledger.policies(), name).state == "active":
             return found
-        epoch = _at_rest(ledger)
+        epoch = at_rest(ledger)
         found = _preview(ledger, name)
         if agreed is not None and agreed != found:
             raise PolicyError(
@@ -166,7 +166,7 @@ def close(project: Project | str | Path | None = None) -> dict[str, Any]:
     """
     home, ledger = _opened(project)
     with home.job(), ledger.exclusive():
-        epoch, active = _at_rest(ledger), ledger.policy()
+        epoch, active = at_rest(ledger), ledger.policy()
         if active is None:
             raise PolicyError("no policy is in force in this project; see: labelguard policy list")
         point = ledger.close_policy(active, epoch)
@@ -179,13 +179,16 @@ def close(project: Project | str | Path | None = None) -> dict[str, Any]:
     }
 
 
-def _at_rest(ledger: Ledger) -> int:
-    """A new epoch of a ledger in which nothing is under way: no policy changes over a release."""
+def at_rest(ledger: Ledger) -> int:
+    """A new epoch of a ledger in which nothing is under way: no terms change over a release.
+
+    Raises `PolicyError` for an unfinished release.
+    """
     unfinished = [r.id for r in ledger.releases() if r.unfinished]
     if unfinished:
         raise PolicyError(
             f"release {unfinished[0]} is unfinished; run its command again, or give it up "
-            f"(labelguard release abandon {unfinished[0]}), before the policy changes"
+            f"(labelguard release abandon {unfinished[0]}), before policies or people change"
         )
     epoch = ledger.begin_job()
     ledger.refund_reserved(epoch, keep=None)

@@ -79,7 +79,8 @@ def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[st
 
 
 def _roles(columns: Mapping[str, str], column: str) -> set[str]:
-    return {role for role, name in columns.items() if name == column}
+    """The parts that a column plays, whatever question it answers."""
+    return {role.partition(" of ")[0] for role, name in columns.items() if name == column}
 
 
 def add(connection: sa.Connection, name: str, people: str) -> SourceRecord:

@@ -82,7 +82,7 @@ class Staged:
     recorded: bool = False
     labelers: bool = False
     columns: dict[str, str] = field(default_factory=dict)
-    """The column of each role, in any part of the input."""
+    """The column of each role, in any part of the input; `label of Q` where `--question Q` is."""
     identities: Identities = field(default_factory=lambda: Identities.from_bytes(b""))
     """Who gave its rows, where it tells."""
     bad_rows: dict[str, list[int]] = field(default_factory=dict)
@@ -174,9 +174,18 @@ def stage(
         raise InvalidLabels(f"{parts[0].name}: no rows in the input")
     staged.public_digest = stager.public_digest()
     ordering.sort_buckets(staged.rows_directory)
-    staged.columns = {role: name for one in layouts for role, name in one.columns.items()}
+    staged.columns = _columns(layouts)
     staged.identities = stager.identities()
     return staged
+
+
+def _columns(layouts: list[Layout]) -> dict[str, str]:
+    """The column of each role; where one question is asked, what answers it is its own role."""
+    return {
+        f"{role} of {one.question}" if one.question and role in labels.ANSWERS else role: name
+        for one in layouts
+        for role, name in one.columns.items()
+    }
 
 
 class _Stager:

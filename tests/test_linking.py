@@ -248,6 +248,19 @@ def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project: Proje
     lg.privatize(other, namespace="tool", columns={"labeler_id": "annotator"}, project=project)
 
 
+def test_every_question_has_columns_of_its_own(project: Project) -> None:
+    table = TABLE.append_column("safer", TABLE["label"])
+    lg.privatize(table, **PRICE, question="better", project=project)
+    safer = {"columns": {"label": "safer"}, "question": "safer", "exhausted": "drop"}
+    lg.privatize(table, **safer, project=project)
+    with pytest.raises(PolicyError, match="differs in label of safer"):
+        lg.privatize(table, question="safer", project=project)
+    with pytest.raises(PolicyError, match="its column 'response_b' was response_b"):
+        columns = {"chosen": "response_b", "rejected": "response_a"}
+        table = table.drop_columns(["label"])
+        lg.privatize(table, columns=columns, question="nicer", project=project)
+
+
 def test_what_was_never_read_binds_nobody(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
