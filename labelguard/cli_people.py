@@ -88,7 +88,8 @@ def people_link(ids: tuple[str, ...], project: Path | None, as_json: bool) -> No
     if len(ids) == 1:
         render_people.linked_table(linking.link_table(ids[0], project), as_json=as_json)
     else:
-        render_people.linked(linking.link(*ids, project=project), as_json=as_json)
+        one, other = ids
+        render_people.linked(linking.link(one, other, project), as_json=as_json)
 
 
 @people.command("list", short_help="Who was linked, and who is distinct.")

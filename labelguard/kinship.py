@@ -56,8 +56,8 @@ def _components(count: int, one: NDArray[np.intp], other: NDArray[np.intp]) -> N
     """The smallest of `count` nodes that each is connected with, where edges are given."""
     links = sp.coo_matrix((np.ones(len(one), np.int8), (one, other)), (count, count))
     component = connected_components(links, directed=False)[1]
-    smallest: NDArray[np.intp] = np.unique(component, return_index=True)[1]
-    return smallest[component]
+    found: NDArray[np.intp] = np.unique(component, return_index=True)[1][component]
+    return found
 
 
 def _refuse_distinct(connection: sa.Connection, groups: Groups) -> None:
