@@ -283,9 +283,8 @@ class Ledger:
                 return
             statements.set_state(connection, release.id, "reserved", {"state": "computing"})
             if reads:
-                sourcebook.note(connection, reads.source, reads.columns)
                 newcomers = reads.newcomers.renamed(self.names.hide)
-                body |= {"source": reads.source}
+                body |= sourcebook.note(connection, reads.source, reads.columns)
                 body |= people.meet(connection, release.number, newcomers)
             statements.append(connection, "computing", body)
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
@@ -87,17 +87,23 @@ def add(connection: sa.Connection, name: str, people: str) -> SourceRecord:
     """A new source. Raises `PolicyError` if it is one already."""
     if any(record.name == name for record in records(connection)):
         raise PolicyError(f"{name!r} is a source of this project already")
-    return _keep(connection, SourceRecord(name, people, {}, clock.now()))
+    record = SourceRecord(name, people, {}, clock.now())
+    statements.append(connection, "source", _keep(connection, record))
+    return record
 
 
-def note(connection: sa.Connection, name: str, columns: Mapping[str, str]) -> None:
-    """Keep what a release reads: the first source as such, and roles that are new."""
+def note(connection: sa.Connection, name: str, columns: Mapping[str, str]) -> dict[str, Any]:
+    """Keep what a release reads: the first source as such, and roles that are new.
+
+    Returns what the journal tells of it.
+    """
     found = records(connection)
     record = next((one for one in found if one.name == name), None)
     before = record or SourceRecord(name, "first", {}, clock.now())
     together = {**columns, **before.columns}
-    if record is None or together != before.columns:
-        _keep(connection, SourceRecord(name, before.people, together, before.at))
+    if record is not None and together == before.columns:
+        return {"source": name}
+    return _keep(connection, SourceRecord(name, before.people, together, before.at))
 
 
 def digest(connection: sa.Connection) -> str:
@@ -106,13 +112,13 @@ def digest(connection: sa.Connection) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _keep(connection: sa.Connection, record: SourceRecord) -> SourceRecord:
+def _keep(connection: sa.Connection, record: SourceRecord) -> dict[str, Any]:
+    """Write a source down; what the journal tells of it."""
     columns = json.dumps(dict(record.columns), sort_keys=True)
     connection.execute(sa.delete(tables.sources).where(tables.sources.c.name == record.name))
     connection.execute(sa.insert(tables.sources).values(vars(record) | {"columns": columns}))
     body = {"source": record.name, "people": record.people, "columns": dict(record.columns)}
-    statements.append(connection, "source", body | {"sources": digest(connection)})
-    return record
+    return body | {"sources": digest(connection)}
 
 
 def _listed(found: Sequence[SourceRecord]) -> str:
