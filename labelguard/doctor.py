@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelguard.card import counted
-from labelguard.errors import LabelguardError, ProjectError
+from labelguard.errors import LabelguardError, NoProject, ProjectError
 
 _CORE = ("duckdb", "polars", "pyarrow", "numpy", "dp-accounting", "sqlalchemy", "cryptography")
 _EXTRAS = {
@@ -81,17 +81,22 @@ def _accounting() -> str:
 def _project_checks(project: Path | None) -> list[Check]:
     from labelguard.overview import open_ledger, verify
     from labelguard.private_map import PrivateMap
-    from labelguard.project import find
+    from labelguard.project import IGNORE, find
 
     try:
         home = find(project)
-    except ProjectError as error:
+    except NoProject as error:
         named = project is not None or "LABELGUARD_PROJECT" in os.environ
         return [Check("project", not named, str(error) if named else "none here")]
+    except ProjectError as error:
+        return [Check("project", False, str(error))]
 
     def writable() -> str:
         if not os.access(home.state, os.W_OK):
             raise ProjectError(f"{home.state} is not writable")
+        ignored = home.state / IGNORE
+        if not ignored.is_file() or ignored.read_text(errors="replace").split() != ["*"]:
+            raise ProjectError(f"git would add keys and labels: write one line, *, to {ignored}")
         return str(home.state)
 
     def keys() -> str:

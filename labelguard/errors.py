@@ -20,6 +20,10 @@ class ProjectError(LabelguardError):
     """The project directory is missing, not writable, or not what it should be."""
 
 
+class NoProject(ProjectError):
+    """There is no project, neither where one was named nor upwards."""
+
+
 class KeyProblem(LabelguardError):
     """A key is missing, damaged, foreign, or readable by others. Keys are never regenerated."""
 

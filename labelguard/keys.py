@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard import block128
+from labelguard import block128, key_source, private_files
 from labelguard._files import fsync_path, write_atomically
 from labelguard.block128 import Blocks
 from labelguard.errors import KeyProblem
@@ -44,9 +44,7 @@ class KeyRing:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._secret = _read_private(directory / "project.key", _KEY_HEADER)
-        if len(self._secret) != 32:
-            raise KeyProblem(f"{directory / 'project.key'} is damaged; restore it from a backup")
+        self._secret = _project_key(directory)
 
     def __repr__(self) -> str:
         return "KeyRing(…)"
@@ -68,6 +66,7 @@ class KeyRing:
         if path.exists():
             raise KeyProblem(f"{path} exists already; keys are never regenerated")
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_files.check_directory(directory, KeyProblem)
         write_atomically(path, _KEY_HEADER + random_bytes(32), mode=0o600)
         return cls(directory)
 
@@ -133,7 +132,8 @@ class KeyRing:
     def secrets(self) -> dict[str, bytes]:
         """The files that a backup of the keys is made of."""
         paths = [self._directory / name for name in KEY_FILES]
-        return {path.name: path.read_bytes() for path in paths if path.exists()}
+        files = {path.name: path.read_bytes() for path in paths if path.exists()}
+        return files | {"project.key": _KEY_HEADER + self._secret}
 
     @classmethod
     def install(cls, directory: Path, files: Mapping[str, bytes]) -> KeyRing:
@@ -142,6 +142,7 @@ class KeyRing:
         if path.exists() and path.read_bytes() != files["project.key"]:
             raise KeyProblem(f"{path} exists already; keys are never replaced")
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_files.check_directory(directory, KeyProblem)
         for name in reversed(KEY_FILES):  # the project key last: it makes the directory count
             if name in files:
                 write_atomically(directory / name, files[name], mode=0o600)
@@ -164,20 +165,40 @@ def _length_prefixed(data: bytes) -> bytes:
 
 def _read_private(path: Path, header: bytes) -> bytes:
     try:
-        mode = path.stat().st_mode
-        data = path.read_bytes()
+        data = private_files.read(path, KeyProblem)
     except FileNotFoundError:
-        raise KeyProblem(
-            f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "
-            "without it nothing can be released"
-        ) from None
-    except OSError as error:
-        raise KeyProblem(f"{path} cannot be read: {error.strerror}") from None
-    if mode & 0o077:
-        raise KeyProblem(f"{path} is readable by others (mode {mode & 0o777:o}); chmod 600 it")
+        raise _missing(path) from None
+    return _content(data, header, str(path))
+
+
+def _project_key(directory: Path) -> bytes:
+    """The 32 bytes of the project key: of its file or, if there is none, from the environment."""
+    path = directory / "project.key"
+    if not directory.is_dir():
+        raise _missing(path)
+    private_files.check_directory(directory, KeyProblem)
+    given = None if os.path.lexists(path) else key_source.read()
+    if given is None:
+        where, secret = str(path), _read_private(path, _KEY_HEADER)
+    else:
+        where = f"what {key_source.named()} gives"
+        secret = _content(given, _KEY_HEADER, where)
+    if len(secret) != 32:
+        raise KeyProblem(f"{where} is damaged; restore it from a backup")
+    return secret
+
+
+def _content(data: bytes, header: bytes, where: str) -> bytes:
     if not data.startswith(header):
-        raise KeyProblem(f"{path} is not a labelguard key file, or is damaged")
+        raise KeyProblem(f"{where} is not a labelguard key file, or is damaged")
     return data[len(header) :]
+
+
+def _missing(path: Path) -> KeyProblem:
+    return KeyProblem(
+        f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "
+        "without it nothing can be released"
+    )
 
 
 def keys_directory(state: Path) -> Path:

@@ -1,13 +1,14 @@
 """A labelguard project: the directory `.labelguard` with policies, ledger, keys and releases.
 
 It is found like a git repository: in the working directory or one of its parents, unless
-`--project` or LABELGUARD_PROJECT names it. It never lies beside an output, because fresh keys and
+`--project` or LABELGUARD_PROJECT names it; one that this user did not make must be named. It never lies beside an output, because fresh keys and
 an empty ledger per output would silently reset every labeler's budget.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -17,12 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labelguard import witness
+from labelguard import key_source, known, private_files, witness
 from labelguard._files import write_atomically
-from labelguard.errors import KeyProblem, ProjectBusy, ProjectError
+from labelguard.errors import KeyProblem, NoProject, ProjectBusy, ProjectError
 from labelguard.keys import KeyRing, keys_directory
 
 STATE = ".labelguard"
+IGNORE = ".gitignore"
 
 _CONFIG = """\
 # What a person may edit. No secrets here: a ledger URL with a password goes into
@@ -104,11 +106,11 @@ class Project:
     def job(self) -> Iterator[None]:
         """Hold the project for one job; a second job gets `ProjectBusy` at once."""
         try:
-            descriptor = os.open(self.state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            descriptor = os.open(self.state / "lock", flags, 0o600)
         except OSError as error:
-            raise ProjectError(
-                f"the project at {self.state} cannot be written: {error.strerror}"
-            ) from None
+            why = "lock is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+            raise ProjectError(f"the project at {self.state} cannot be written: {why}") from None
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,8 +146,15 @@ def init(directory: Path, *, max_epsilon: float = 10.0, max_delta: float = 1e-4)
     state = directory / STATE
     if (state / "labelguard.toml").exists():
         raise ProjectError(f"{state} is a project already")
+    if source := key_source.named():
+        # A key that exists is another project's, or this one's, whose ledger would begin anew.
+        raise KeyProblem(
+            f"init makes a key of its own: unset {source}, and put the key into your secret "
+            "store afterwards (SECURITY.md)"
+        )
     try:
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_files.check_directory(state, ProjectError)
         for name in ("releases", "released", "quarantine"):
             (state / name).mkdir(exist_ok=True, mode=0o700)
         project = Project(state)
@@ -159,6 +168,7 @@ def init(directory: Path, *, max_epsilon: float = 10.0, max_delta: float = 1e-4)
             KeyRing.create(project.keys)
         keys = KeyRing(project.keys)
         Ledger.create(project.ledger_url, keys, project.witnesses, ceiling)
+        seclude(state)
         # Written last: a directory without it is not a project, so a crash above can be repeated.
         write_atomically(state / "labelguard.toml", _CONFIG.encode())
     except OSError as error:
@@ -166,21 +176,38 @@ def init(directory: Path, *, max_epsilon: float = 10.0, max_delta: float = 1e-4)
     return project
 
 
+def seclude(state: Path) -> None:
+    """Keep a new project out of git, and in this user's list of projects made here."""
+    write_atomically(state / IGNORE, b"*\n")
+    known.mark(state)
+
+
 def find(directory: Path | None = None) -> Project:
-    """The project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards."""
+    """The project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards.
+
+    Raises `NoProject` if there is none, `ProjectError` for one that is not the user's own or open
+    to others and, unless it was named, for one that this user did not make on this machine.
+    """
     named = directory or os.environ.get("LABELGUARD_PROJECT")
     if named:
         for state in (Path(named) / STATE, Path(named)):
             if (state / "labelguard.toml").is_file():
                 return _open(state)
-        raise ProjectError(
+        raise NoProject(
             f"{named} holds no labelguard project; make one: labelguard init {named}"
         )
     here = Path.cwd()
     for parent in (here, *here.parents):
         if (parent / STATE / "labelguard.toml").is_file():
-            return _open(parent / STATE)
-    raise ProjectError(
+            found = _open(parent / STATE)
+            if not known.knows(found.state):
+                raise ProjectError(
+                    f"{found.state} was not made by you on this machine: its policy and its keys "
+                    f"may be anybody's; if you trust it, name it: --project {parent}, or "
+                    "LABELGUARD_PROJECT"
+                )
+            return found
+    raise NoProject(
         f"no labelguard project in {here} or above; make one (labelguard init) "
         "or name one (--project)"
     )
@@ -188,8 +215,10 @@ def find(directory: Path | None = None) -> Project:
 
 def _open(state: Path) -> Project:
     path = state / "labelguard.toml"
+    private_files.check_directory(state, ProjectError)
     try:
-        config = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = private_files.read(path, ProjectError, secret=False)
+        config = tomllib.loads(text.decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ProjectError(f"{path} cannot be read: {error}") from None
     if config.get("format") != 1:

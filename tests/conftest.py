@@ -18,6 +18,16 @@ def _no_ledger_of_yours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LABELGUARD_LEDGER_URL", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def _no_projects_of_yours(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of projects that you made is not for tests, nor are your keys."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    for name in ("LABELGUARD_KEY_FILE", "LABELGUARD_KEY_COMMAND"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A fresh project."""

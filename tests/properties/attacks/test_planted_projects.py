@@ -1,0 +1,250 @@
+"""Nobody else's project is taken for the user's own, whoever left it lying about."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from preferences import opinions, pairs, public
+
+import labelguard
+from labelguard import key_source
+from labelguard.cli import main
+from labelguard.errors import KeyProblem, LabelguardError, ProjectError
+from labelguard.keys import KeyRing
+from labelguard.project import Project, find
+
+TABLE = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
+PRICE = {"epsilon": 3, "delta": 1e-5}
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+NOBODY = 65534
+
+
+def refused(project: Project, error: type[LabelguardError], match: str) -> None:
+    with pytest.raises(error, match=match):
+        labelguard.privatize(TABLE, **PRICE, project=project.state)
+
+
+def doctor(project: Project) -> Result:
+    return CliRunner().invoke(main, ["doctor", "--project", str(project.state)])
+
+
+def packed_by_somebody_else(project: Project, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An archive with a project in it, unpacked by the user: every file is the user's own."""
+    archive = target.with_suffix(".tar")
+    with tarfile.open(archive, "w") as tar:
+        tar.add(project.state, ".labelguard")
+    shutil.rmtree(project.state)
+    target.mkdir()
+    with tarfile.open(archive) as tar:
+        tar.extractall(target, filter="tar")
+    # Of the machine where it was packed this user's list knows nothing.
+    monkeypatch.setenv("XDG_STATE_HOME", str(target.with_suffix(".home")))
+
+
+def test_a_project_from_an_archive_is_not_picked_up_from_a_parent_directory(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed_by_somebody_else(project, tmp_path / "unpacked", monkeypatch)
+    (tmp_path / "unpacked/data").mkdir()
+    monkeypatch.chdir(tmp_path / "unpacked/data")
+    with pytest.raises(ProjectError, match="was not made by you on this machine"):
+        labelguard.privatize(TABLE, **PRICE)
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 1
+    assert "was not made by you" in result.output
+
+
+def test_whoever_names_such_a_project_has_it(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed_by_somebody_else(project, tmp_path / "unpacked", monkeypatch)
+    monkeypatch.chdir(tmp_path / "unpacked")
+    assert find(tmp_path / "unpacked")
+    monkeypatch.setenv("LABELGUARD_PROJECT", str(tmp_path / "unpacked"))
+    assert find()
+
+
+def test_a_project_made_here_is_found_upwards_also_after_it_was_moved(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = project.state.parent.rename(tmp_path / "elsewhere")
+    (moved / "a/b").mkdir(parents=True)
+    monkeypatch.chdir(moved / "a/b")
+    assert find().state == moved / ".labelguard"
+
+
+def test_a_project_cannot_claim_to_be_known(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project.state.parent)
+    for identity in ("", "\n", "0" * 32):
+        (project.state / "id").write_text(identity)
+        with pytest.raises(ProjectError, match="not made by you"):
+            find()
+
+
+@root_only
+@pytest.mark.parametrize("name", [".", "keys", "keys/project.key", "labelguard.toml"])
+def test_what_belongs_to_another_user_is_refused(project: Project, name: str) -> None:
+    os.chown(project.state / name, NOBODY, -1)
+    refused(project, LabelguardError, r"belongs to another user \(uid 65534, you are 0\)")
+    assert doctor(project).exit_code == 1
+
+
+@pytest.mark.parametrize("name", [".", "keys"])
+@pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
+def test_directories_that_others_can_enter_are_refused_and_the_doctor_says_so(
+    project: Project, name: str, mode: int
+) -> None:
+    (project.state / name).chmod(mode)
+    refused(project, LabelguardError, rf"readable by others \(mode {mode:o}\); chmod 700 ")
+    seen = doctor(project)
+    assert seen.exit_code == 1
+    assert "chmod 700" in seen.output
+
+
+@pytest.mark.parametrize("name", [".", "keys", "keys/project.key", "labelguard.toml", "lock"])
+def test_links_are_not_followed(project: Project, tmp_path: Path, name: str) -> None:
+    (project.state / "lock").touch()
+    path = project.state if name == "." else project.state / name
+    real = path.rename(tmp_path / "real")
+    path.symlink_to(real)
+    before = (tmp_path / "real/id" if real.is_dir() and name == "." else real).stat()
+    refused(project, LabelguardError, "symbolic link")
+    assert (tmp_path / "real/id" if name == "." else real).stat() == before
+
+
+def test_a_pipe_in_place_of_a_key_does_not_hang(project: Project) -> None:
+    (project.keys / "project.key").unlink()
+    os.mkfifo(project.keys / "project.key", 0o600)
+    refused(project, KeyProblem, "is not a file")
+
+
+def test_git_adds_nothing_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    project = labelguard.init(tmp_path)
+    (tmp_path / "readme").touch()
+    subprocess.run(["git", "-C", tmp_path, "add", "-A"], check=True)
+    listed = subprocess.run(["git", "-C", tmp_path, "ls-files"], capture_output=True, text=True)
+    assert listed.stdout == "readme\n"
+    assert doctor(project).exit_code == 0
+    (project.state / ".gitignore").unlink()
+    seen = doctor(project)
+    assert seen.exit_code == 1
+    assert ".gitignore" in seen.output
+
+
+@pytest.fixture
+def handed_over(project: Project, tmp_path: Path) -> Path:
+    """The project key in a directory like a mounted secret, and no longer beside the project."""
+    mounted = tmp_path / "mounted"
+    (mounted / "..2030").mkdir(parents=True)
+    (mounted / "..data").symlink_to("..2030")
+    (mounted / "project.key").symlink_to("..data/project.key")
+    (project.keys / "project.key").rename(mounted / "..2030/project.key")
+    (mounted / "..2030/project.key").chmod(0o444)
+    mounted.chmod(0o1777)
+    return mounted / "project.key"
+
+
+def test_a_mounted_secret_is_the_project_key(
+    project: Project, handed_over: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_KEY_FILE", str(handed_over))
+    assert labelguard.privatize(TABLE, **PRICE, project=project.state).id.startswith("r0001")
+    assert not (project.keys / "project.key").exists()
+    assert (project.keys / "ledger.head").exists()
+    assert doctor(project).exit_code == 0
+
+
+@pytest.mark.parametrize("weak", ["mounted", "..2030", "..2030/project.key"])
+def test_a_mounted_secret_that_others_can_replace_is_refused(
+    project: Project, handed_over: Path, weak: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_KEY_FILE", str(handed_over))
+    place = handed_over.parent if weak == "mounted" else handed_over.parent / weak
+    place.chmod(0o777)
+    refused(project, KeyProblem, f"others can write .*{place.name}")
+
+
+@root_only
+@pytest.mark.parametrize("name", ["project.key", "..data", "..2030"])
+def test_a_link_of_another_user_on_the_way_to_a_secret_is_refused(
+    project: Project, handed_over: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_KEY_FILE", str(handed_over))
+    os.chown(handed_over.parent / name, NOBODY, -1, follow_symlinks=False)
+    refused(project, KeyProblem, "others can write")
+
+
+def test_a_circle_of_links_is_no_secret(
+    project: Project, handed_over: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    circle = handed_over.with_name("circle")
+    circle.symlink_to("circle")
+    monkeypatch.setenv("LABELGUARD_KEY_FILE", str(circle))
+    refused(project, KeyProblem, "levels of symbolic links")
+
+
+def test_a_command_hands_the_key_over_once(
+    project: Project, handed_over: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    script = tmp_path / "fetch it"
+    script.write_text(f"#!/bin/sh\necho run >> '{log}'\ncat '{handed_over}'\n")
+    script.chmod(0o700)
+    monkeypatch.setenv("LABELGUARD_KEY_COMMAND", f"'{script}' --now")
+    assert labelguard.privatize(TABLE, **PRICE, project=project.state).id.startswith("r0001")
+    assert KeyRing(project.keys).check_value()
+    assert log.read_text() == "run\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("sh -c 'echo SECRET; exit 7'", "failed with exit code 7"),
+        ("sh -c 'echo SECRET; sleep 60'", "took more than"),
+        ("sh -c 'echo SECRET'", "not a labelguard key file"),
+        ("/nowhere/SECRET", "cannot be run"),
+        ("echo 'SECRET", "cannot be run"),
+    ],
+)
+def test_a_command_that_fails_says_so_and_nothing_of_its_output(
+    project: Project,
+    handed_over: Path,
+    command: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(key_source, "_PATIENCE", 1)
+    monkeypatch.setenv("LABELGUARD_KEY_COMMAND", command)
+    with pytest.raises(KeyProblem, match=message) as caught:
+        labelguard.privatize(TABLE, **PRICE, project=project.state)
+    assert "SECRET" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_init_takes_no_key_from_elsewhere(
+    project: Project, handed_over: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_KEY_FILE", str(handed_over))
+    with pytest.raises(KeyProblem, match="LABELGUARD_KEY_FILE"):
+        labelguard.init(tmp_path / "another")
+    monkeypatch.setenv("LABELGUARD_KEY_COMMAND", "true")
+    refused(project, KeyProblem, "unset one")
+
+
+def test_init_makes_no_key_in_a_directory_that_others_can_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").mkdir(mode=0o755)
+    monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
+    with pytest.raises(KeyProblem, match="chmod 700"):
+        labelguard.init(tmp_path / "another")
+    assert not [*(tmp_path / "keys").iterdir()]
