@@ -1,8 +1,9 @@
 """The file that a backup is: a compressed tar whose first member lists the others with SHA-256.
 
-`manifest.json` comes first, `manifest.mac`, its HMAC under a key of the project, second; then the
-members in the manifest's order. Reading takes nothing else: no other names, no links, no member
-that is not listed, none of another length or content.
+`manifest.json` comes first, `manifest.mac`, its HMAC under a key of the project, second, then
+`keys.sealed` if it is there, then the other members in the manifest's order. So the manifest can be
+authenticated before anything is unpacked, and from then on it bounds what is. Reading takes nothing
+else: no other names, no links, no member that is not listed, none of another length or content.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import re
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -31,7 +33,9 @@ _NAME = re.compile(
     r"(?:/(?!\.)[A-Za-z0-9_.=+-]+)+"
 )
 _MANIFEST, _MAC = "manifest.json", "manifest.mac"
-_LARGEST_MANIFEST = 1 << 28
+_LARGEST = {_MANIFEST: 1 << 27, _MAC: 32, KEYS: 1 << 20}
+_OVERHEAD = 1 << 13
+"""Bytes of a member beside its content, at most: headers, padding, the end of the archive."""
 _CHUNK = 1 << 20
 
 
@@ -49,11 +53,12 @@ def write(
     refuse_existing(path)
     listed = {name: _description(name, source) for name, source in members.items()}
     manifest = json.dumps({"format": FORMAT} | dict(facts) | {"members": listed}, indent=1).encode()
-    temporary = path.with_name(path.name + ".partial")
-    temporary.unlink(missing_ok=True)
+    if len(manifest) > _LARGEST[_MANIFEST]:
+        raise ProjectError("the project has too many files for one backup")
     codec = "gzip" if path.suffix == ".gz" else "zstd"
+    descriptor, name = tempfile.mkstemp(".partial", f".{path.name}.", path.absolute().parent)
+    temporary = Path(name)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with (
             os.fdopen(descriptor, "wb") as file,
             pa.CompressedOutputStream(pa.PythonFile(file, "w"), codec) as stream,
@@ -61,7 +66,7 @@ def write(
         ):
             for name, data in ((_MANIFEST, manifest), (_MAC, mac(manifest))):
                 tar.addfile(_header(name, len(data)), io.BytesIO(data))
-            for name, source in members.items():
+            for name, source in sorted(members.items(), key=lambda member: member[0] != KEYS):
                 with source.open("rb") as content:
                     tar.addfile(_header(name, listed[name]["bytes"]), content)
         fsync_path(temporary)
@@ -80,39 +85,98 @@ def refuse_existing(path: Path) -> None:
         raise ProjectError(f"{path.parent} is no directory; make it or choose another place")
 
 
-def manifest_of(path: Path) -> tuple[bytes, bytes]:
-    """The manifest of an archive as it stands there, and its HMAC; neither is checked."""
-    with _opened(path) as tar:
-        return _head(path, tar)
+class Reader:
+    """An open archive, of which only the head was read: `manifest`, `mac`, and `sealed` keys."""
 
+    def __init__(self, path: Path, stream: _Bounded, tar: tarfile.TarFile) -> None:
+        self._path, self._stream, self._tar = path, stream, tar
+        self._member = tar.next()
+        self.manifest, self.mac = self._head(_MANIFEST), self._head(_MAC)
+        self.sealed = self._head(KEYS) if self._member and self._member.name == KEYS else None
 
-def extract(path: Path, directory: Path) -> dict[str, Any]:
-    """Put an archive's members into the empty `directory` and compare them with its manifest.
+    def _head(self, name: str) -> bytes:
+        member = self._member
+        if member is None or member.name != name or member.size > _LARGEST[name]:
+            raise ProjectError(f"{self._path} is not a backup made by labelguard")
+        content = self._tar.extractfile(member)
+        if content is None:
+            raise ProjectError(f"{self._path} is not a backup made by labelguard")
+        data = content.read()
+        self._member = self._tar.next()
+        return data
 
-    Returns the manifest, of which only the format was judged (see `manifest_of` for its HMAC).
-    Raises `ProjectError` for anything that an archive of ours does not hold.
-    """
-    with _opened(path) as tar:
-        manifest: dict[str, Any] = json.loads(_head(path, tar)[0])
-        if manifest.get("format") != FORMAT:
+    def extract(self, directory: Path) -> dict[str, Any]:
+        """Put the members into the empty `directory`, as the manifest lists them; the manifest.
+
+        To be called once the manifest is known to be one's own: it says how much there may be.
+        Raises `ProjectError` for anything else that the archive holds.
+        """
+        path, manifest = self._path, json.loads(self.manifest)
+        if manifest["format"] != FORMAT:
             raise ProjectError(
-                f"{path} has format {manifest.get('format')!r}; this labelguard reads {FORMAT}"
+                f"{path} has format {manifest['format']!r}; this labelguard reads {FORMAT}"
             )
-        awaited = dict(manifest["members"])
-        while member := tar.next():  # iterating would begin with the manifest again
-            if not (member.isreg() and _NAME.fullmatch(member.name) and member.name in awaited):
+        awaited: dict[str, dict[str, Any]] = dict(manifest["members"])
+        self._stream.left = sum(member["bytes"] + _OVERHEAD for member in awaited.values())
+        if self.sealed is not None:
+            sealed = hashlib.sha256(self.sealed).hexdigest()
+            self._compare(KEYS, awaited.pop(KEYS, None), len(self.sealed), sealed)
+        while member := self._member:
+            name, expected = member.name, awaited.pop(member.name, None)
+            if not (member.isreg() and _NAME.fullmatch(name) and expected):
                 raise ProjectError(
-                    f"{path} holds {member.name!r}, which is no part of a backup; do not trust it"
+                    f"{path} holds {name!r}, which is no part of a backup; do not trust it"
                 )
-            content = tar.extractfile(member)
+            content = self._tar.extractfile(member)
             assert content is not None
-            public = member.name.startswith("releases/")
-            found = _put(content, directory / member.name, 0o644 if public else 0o600)
-            if found != awaited.pop(member.name)["sha256"]:
-                raise ProjectError(f"{path}: {member.name} is damaged; use another backup")
-    if awaited:
-        raise ProjectError(f"{path}: {min(awaited)} is missing; use another backup")
-    return manifest
+            public = name.startswith("releases/")
+            found = _put(content, directory / name, 0o644 if public else 0o600)
+            self._compare(name, expected, member.size, found)
+            self._member = self._tar.next()
+        if awaited:
+            raise ProjectError(f"{path}: {min(awaited)} is missing; use another backup")
+        return dict(manifest)
+
+    def _compare(self, name: str, expected: Mapping[str, Any] | None, size: int, sha: str) -> None:
+        if expected is None or (expected["bytes"], expected["sha256"]) != (size, sha):
+            raise ProjectError(f"{self._path}: {name} is damaged; use another backup")
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[Reader]:
+    """Open an archive and read its head; whatever is wrong with it comes as `ProjectError`.
+
+    However much it would unpack to, no more than 130 MB of it are read before `extract`.
+    """
+    try:
+        with path.open("rb") as file:
+            codec = "gzip" if file.read(2) == b"\x1f\x8b" else "zstd"
+            file.seek(0)
+            with pa.CompressedInputStream(pa.PythonFile(file, "r"), codec) as unpacked:
+                stream = _Bounded(path, unpacked, sum(_LARGEST.values()) + 4 * _OVERHEAD)
+                with tarfile.open(fileobj=stream, mode="r|") as tar:
+                    yield Reader(path, stream, tar)
+    except FileNotFoundError:
+        raise ProjectError(f"there is no file {path}") from None
+    except (tarfile.TarError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise ProjectError(f"{path} is damaged, or no backup: {error}") from None
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ProjectError(f"{path} cannot be read or unpacked: {why}") from None
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that gives `left` bytes at most: a header of a tar may ask for any number."""
+
+    def __init__(self, path: Path, stream: Any, left: int) -> None:
+        self._path, self._stream, self.left = path, stream, left
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(size)
+        self.left -= len(data)
+        if self.left < 0:
+            raise ProjectError(f"{self._path} holds more than a backup would; do not trust it")
+        return data
 
 
 def _put(content: IO[bytes], target: Path, mode: int) -> str:
@@ -139,35 +203,3 @@ def _header(name: str, size: int) -> tarfile.TarInfo:
     header = tarfile.TarInfo(name)
     header.size, header.mode = size, 0o600
     return header
-
-
-def _head(path: Path, tar: tarfile.TarFile) -> tuple[bytes, bytes]:
-    found = []
-    for name in (_MANIFEST, _MAC):
-        member = tar.next()
-        if member is None or member.name != name or member.size > _LARGEST_MANIFEST:
-            raise ProjectError(f"{path} is not a backup made by labelguard")
-        content = tar.extractfile(member)
-        if content is None:
-            raise ProjectError(f"{path} is not a backup made by labelguard")
-        found.append(content.read())
-    return found[0], found[1]
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tarfile.TarFile]:
-    """A compressed tar, read from start to end; whatever is wrong with it as `ProjectError`."""
-    try:
-        with path.open("rb") as file:
-            codec = "gzip" if file.read(2) == b"\x1f\x8b" else "zstd"
-            file.seek(0)
-            stream: Any = pa.CompressedInputStream(pa.PythonFile(file, "r"), codec)
-            with stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-                yield tar
-    except FileNotFoundError:
-        raise ProjectError(f"there is no file {path}") from None
-    except (tarfile.TarError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise ProjectError(f"{path} is damaged, or no backup: {error}") from None
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise ProjectError(f"{path} cannot be read or unpacked: {why}") from None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from labelguard._files import publish_directory
+from labelguard._files import fsync_path
 from labelguard.errors import ProjectError
 from labelguard.release import fault, read_card
 
@@ -38,15 +40,29 @@ def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
         if broken:
             raise ProjectError(f"{broken}; remove {output} and run this again")
         return
-    temporary = output.with_name(output.name + ".partial")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(release, temporary)
-        publish_directory(temporary, output)
+        with _beside(output) as temporary:
+            shutil.copytree(release, temporary, dirs_exist_ok=True)
+            for path in (*temporary.rglob("*"), temporary):
+                fsync_path(path)
+            temporary.rename(output)  # replaces nothing but an empty directory
+            fsync_path(output.absolute().parent)
     except OSError as error:
         raise ProjectError(
             f"the release is safe in {release}, but cannot be copied to {output}: {error.strerror}"
         ) from None
+
+
+@contextlib.contextmanager
+def _beside(output: Path) -> Iterator[Path]:
+    """A new directory on the same file system, of a name that nobody else has."""
+    parent = output.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(".partial", f".{output.name}.", parent))
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _is_empty(directory: Path) -> bool:

@@ -193,9 +193,7 @@ def find(directory: Path | None = None) -> Project:
         for state in (Path(named) / STATE, Path(named)):
             if (state / "labelguard.toml").is_file():
                 return _open(state)
-        raise NoProject(
-            f"{named} holds no labelguard project; make one: labelguard init {named}"
-        )
+        raise NoProject(f"{named} holds no labelguard project; make one: labelguard init {named}")
     here = Path.cwd()
     for parent in (here, *here.parents):
         if (parent / STATE / "labelguard.toml").is_file():

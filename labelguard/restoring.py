@@ -12,6 +12,7 @@ and are drawn afresh if they come again, as events of their own under policies o
 randomness is kept anywhere, so the two answers are independent. Unfinished releases are abandoned,
 because they may have been finished after the backup. Keys are never made.
 
+Nothing of the backup is unpacked or opened before its manifest is known to be the project's own.
 All is prepared beside the place, then put into it: the ledger's tables (if they live elsewhere),
 the keys and their witness, and last, by one rename, the project. After a crash, run it again.
 """
@@ -35,6 +36,7 @@ from labelguard import (
     archive,
     backup,
     database,
+    key_source,
     policybook,
     sealing,
     statements,
@@ -54,7 +56,7 @@ from labelguard.keys import KEY_FILES, KeyRing
 from labelguard.ledger import Ledger
 from labelguard.policy import Policy, parse_budget
 from labelguard.policybook import PolicyRecord
-from labelguard.project import STATE, Project
+from labelguard.project import STATE, Project, seclude
 from labelguard.pseudonyms import Pseudonyms, fingerprint
 from labelguard.rotation import rename
 from labelguard.witness import Witness
@@ -96,7 +98,7 @@ def restore(
 ) -> dict[str, Any]:
     """Put the project of a backup into `directory`; what became of it.
 
-    The keys are those in the directory LABELGUARD_KEYS, else a copy of those in `keys`, else those
+    The keys are those in the directory LABELGUARD_KEYS, or what else the environment names, else a copy of those in `keys`, else those
     in the backup, for which `passphrase` is asked. Raises `ProjectError` if there is a project
     already or the backup is not whole, `KeyProblem` for missing or other keys, `LedgerError` if the
     ledger does not hold, has another history than `since.anchor`, or its database holds one
@@ -141,7 +143,8 @@ def _alone(home: Path) -> Iterator[None]:
 
 def _request(source: Path, since: Since) -> str:
     """Tells one restore from another: a crashed one goes on only with the same backup and words."""
-    data = b"".join(archive.manifest_of(source)) + repr(since).encode()
+    with archive.reading(source) as file:
+        data = file.manifest + file.mac + repr(since).encode()
     return hashlib.sha256(data).hexdigest()
 
 
@@ -177,8 +180,15 @@ def _prepare(
     """All of the project in `partial`, as it will be."""
     for name in (*archive.DIRECTORIES[:2], "quarantine"):
         (partial / name).mkdir(mode=0o700)
-    manifest = archive.extract(source, partial)
-    ring, origin, seen = _keys(partial, keys, passphrase)
+    with archive.reading(source) as file:
+        ring, origin, seen = _keys(partial, file.sealed, keys, passphrase)
+        if not ring.verify("backup", file.manifest, file.mac):
+            raise ProjectError(
+                f"{source} was altered after it was made, or the keys are another project's; use "
+                "another backup, or its keys"
+            )
+        manifest = file.extract(partial)
+    seclude(partial)
     ledger = _open(source, partial, ring)
     head = Anchor(*ledger.head())
     with ledger.snapshot() as connection:
@@ -200,10 +210,8 @@ def _prepare(
 
 
 def _open(source: Path, partial: Path, ring: KeyRing) -> Ledger:
-    """The ledger of a backup, if it holds and the backup is as it was made."""
+    """The ledger of a backup, if it holds."""
     ledger = _ledger(partial, ring)
-    if not ring.verify("backup", *archive.manifest_of(source)):
-        raise ProjectError(f"{source} was altered after it was made; use another backup")
     broken = ledger.fault()
     if broken:
         raise LedgerError(f"the ledger in {source} does not hold: {broken}")
@@ -230,19 +238,24 @@ def _named_as_now(ledger: Ledger, partial: Path, ring: KeyRing) -> Ledger:
 
 
 def _keys(
-    partial: Path, keys: Path | None, passphrase: Callable[[], str] | None
+    partial: Path,
+    sealed: bytes | None,
+    keys: Path | None,
+    passphrase: Callable[[], str] | None,
 ) -> tuple[KeyRing, str, list[tuple[int, str]]]:
     """The project's keys, where they are from, and what the witness beside them has seen."""
-    sealed, own = partial / archive.KEYS, Project(partial).keys
-    if (own / KEY_FILES[0]).exists():
+    own, handed_over = Project(partial).keys, key_source.named()
+    if handed_over or (own / KEY_FILES[0]).exists():
         if keys:
-            raise KeyProblem(f"there are keys in {own} (LABELGUARD_KEYS) and in {keys}; choose one")
+            where = handed_over or f"{own} (LABELGUARD_KEYS)"
+            raise KeyProblem(f"there are keys in {where} and in {keys}; choose one")
+        own.mkdir(parents=True, exist_ok=True, mode=0o700)
         return KeyRing(own), f"in place at {own}", Witness([own / witness.FILE]).seen()
     if keys:
         files = KeyRing(keys).secrets()
         origin, seen = f"copied from {keys}", Witness([keys / witness.FILE]).seen()
-    elif sealed.exists() and passphrase:
-        files = sealing.unseal(sealed.read_bytes(), passphrase())
+    elif sealed and passphrase:
+        files = sealing.unseal(sealed, passphrase())
         origin, seen = "from the backup", []
     else:
         raise KeyProblem(
@@ -331,7 +344,6 @@ def _place(partial: Path, state: Path) -> None:
         shutil.rmtree(copied, ignore_errors=True)
         copied = own
     Witness([copied / witness.FILE]).replace(*head)
-    (partial / archive.KEYS).unlink(missing_ok=True)
     publish_directory(partial, state)
 
 

@@ -34,7 +34,9 @@ def doctor(project: Project) -> Result:
     return CliRunner().invoke(main, ["doctor", "--project", str(project.state)])
 
 
-def packed_by_somebody_else(project: Project, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def packed_by_somebody_else(
+    project: Project, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An archive with a project in it, unpacked by the user: every file is the user's own."""
     archive = target.with_suffix(".tar")
     with tarfile.open(archive, "w") as tar:
