@@ -31,6 +31,7 @@ def check(
     namespace: str | None = None,
     question: str | None = None,
     bad_rows: Literal["stop", "quarantine"] = "stop",
+    max_input_bytes: int | None = None,
     project: Project | str | Path | None = None,
     progress: Callable[[str, float | None], None] = lambda step, share: None,
 ) -> dict[str, Any]:
@@ -57,6 +58,7 @@ def check(
         bad_rows == "quarantine",
         groups=groups.in_force(ledger, policy.unit),
         refused=ledger.tombstones(),
+        max_input_bytes=max_input_bytes,
     )
     table = ledger.labelers(event) if record.state == "active" else LabelerTable.empty()
     with home.job():

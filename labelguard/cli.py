@@ -27,21 +27,30 @@ class Main(click.Group):
         try:
             return super().invoke(ctx)
         except LabelguardError as error:
-            click.echo(f"labelguard: {error}", err=True)
+            _say(str(error))
             ctx.exit(error.exit_code)
         except BrokenPipeError:
             raise  # `labelguard … | head` is no error; click ends quietly
         except OSError as error:
-            click.echo(
-                f"labelguard: {error.strerror}: {error.filename or ''}".rstrip(": "), err=True
-            )
+            _say(f"{error.strerror}: {error.filename or ''}".rstrip(": "))
             ctx.exit(1)
+        except click.ClickException as error:
+            from labelguard.terminal import shown
+
+            error.message = shown(error.message)
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, *_extra_commands()]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         return self.commands.get(name) or _extra_command(name)
+
+
+def _say(problem: str) -> None:
+    from labelguard.terminal import echo, shown
+
+    echo(f"labelguard: {shown(problem)}", err=True)
 
 
 def _extra_commands() -> list[str]:
@@ -93,11 +102,12 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
       labelguard init my-project
     """
     from labelguard.project import init as make
+    from labelguard.terminal import echo
 
     project = make(directory, max_epsilon=max_epsilon, max_delta=max_delta)
-    click.echo(f"Project made in {project.state}")
-    click.echo(f"Its policies together will cost at most ε = {max_epsilon:g}, δ = {max_delta:g}.")
-    click.echo(f"Keys are in {project.keys}: back them up apart from the data; never share them.")
+    echo(f"Project made in {project.state}")
+    echo(f"Its policies together will cost at most ε = {max_epsilon:g}, δ = {max_delta:g}.")
+    echo(f"Keys are in {project.keys}: back them up apart from the data; never share them.")
 
 
 main.add_command(privatize)

@@ -48,4 +48,11 @@ ties_option = click.option(
     help="What becomes of ties; default coin, of statistics alone zero. half and drop need "
     "--tie-status-public.",
 )
+max_input_bytes_option = click.option(
+    "--max-input-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop when the input's rows take more bytes than this, unpacked; default: 1 GiB and 200 "
+    "times the size of the files.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

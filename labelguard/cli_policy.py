@@ -13,6 +13,7 @@ from labelguard.cli_options import (
     bad_rows_option,
     columns_option,
     json_option,
+    max_input_bytes_option,
     project_option,
     question_option,
     source_option,
@@ -182,6 +183,7 @@ def policy_close(yes: bool, project: Path | None, as_json: bool) -> None:
     help="How labels would be privatized.",
 )
 @bad_rows_option
+@max_input_bytes_option
 @columns_option
 @source_option
 @project_option

@@ -11,6 +11,7 @@ from labelguard.cli_options import (
     bad_rows_option,
     columns_option,
     json_option,
+    max_input_bytes_option,
     project_option,
     question_option,
     source_option,
@@ -121,6 +122,7 @@ from labelguard.cli_options import (
     metavar="DIR",
     help="Copy the release to DIR.",
 )
+@max_input_bytes_option
 @click.option("--workers", type=int, help="Threads; default: all cores. The output is the same.")
 @project_option
 @json_option

@@ -71,14 +71,16 @@ def in_force(ledger: Ledger, unit: str) -> Groups | None:
     return groups if unit == "group" or (unit == "labeler" and len(groups.labelers)) else None
 
 
-def read_groups(source: Input, keys: KeyRing, namespace: str) -> Groups:
+def read_groups(
+    source: Input, keys: KeyRing, namespace: str, scratch: Path | None = None
+) -> Groups:
     """Read who belongs together: columns labeler_id and group_id, in any format of labels.
 
     Labelers that it does not name are units of their own. A group's pseudonym is a keyed hash of
     (namespace, group id), of another domain than those of labelers. Raises `InvalidLabels` for
     unreadable files, missing columns, empty ids and labelers in two groups.
     """
-    found = read_ids(source, lambda names: COLUMNS)
+    found = read_ids(source, lambda names: COLUMNS, scratch)
     _refuse_clashes(found)
     labelers = keys.labeler_keys(namespace, found["labeler_id"])
     order = block128.order(labelers)
@@ -90,7 +92,11 @@ def read_groups(source: Input, keys: KeyRing, namespace: str) -> Groups:
     return Groups(labelers[order], units[place[order]])
 
 
-def read_ids(source: Input, choose: Callable[[Sequence[str]], Sequence[str]]) -> pl.DataFrame:
+def read_ids(
+    source: Input,
+    choose: Callable[[Sequence[str]], Sequence[str]],
+    scratch: Path | None = None,
+) -> pl.DataFrame:
     """The distinct rows of columns of ids, as texts, with `place`: where each stands first.
 
     `choose` picks the columns among those of the first part. Raises `InvalidLabels` for unreadable
@@ -98,11 +104,12 @@ def read_ids(source: Input, choose: Callable[[Sequence[str]], Sequence[str]]) ->
     """
     parts = sources.parts(source)
     with (
-        tempfile.TemporaryDirectory(prefix="labelguard-") as scratch,
-        scan.connect(Path(scratch)) as connection,
+        tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as spill,
+        scan.connect(Path(spill)) as connection,
     ):
         columns = choose(list(scan.columns(parts[0], connection)))
-        found = pl.concat(_read(part, connection, columns) for part in parts)
+        allowed = sources.Allowance.of(parts, None)
+        found = pl.concat(_read(part, connection, columns, allowed) for part in parts)
     if not len(found):
         raise InvalidLabels(f"{parts[0].name}: no rows in the input")
     return found.unique(columns, keep="first", maintain_order=True)
@@ -121,7 +128,10 @@ def _length_prefixed(text: str) -> bytes:
 
 
 def _read(
-    part: Part, connection: duckdb.DuckDBPyConnection, columns: Sequence[str]
+    part: Part,
+    connection: duckdb.DuckDBPyConnection,
+    columns: Sequence[str],
+    allowed: sources.Allowance,
 ) -> pl.DataFrame:
     """Columns of ids of one part as texts, with `place`: where each row stands."""
     _check_columns(part, connection, columns)
@@ -132,18 +142,23 @@ def _read(
         for number, name in enumerate(columns)
     )
     query = f"WITH named AS (SELECT {named} FROM part) SELECT *, {faults} FROM named"
-    read = list(_frames(part, connection, query, columns))
+    read = list(_frames(part, connection, query, columns, allowed))
     frame = pl.concat(read) if read else pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
     place = pl.format("{} row {}", pl.lit(part.name), pl.int_range(1, pl.len() + 1))
     return frame.select(*columns, place=place)
 
 
 def _frames(
-    part: Part, connection: duckdb.DuckDBPyConnection, query: str, columns: Sequence[str]
+    part: Part,
+    connection: duckdb.DuckDBPyConnection,
+    query: str,
+    columns: Sequence[str],
+    allowed: sources.Allowance,
 ) -> Iterator[pl.DataFrame]:
     """The batches of one part; `InvalidLabels` at the first row with a bad id."""
     start = 0
     for batch in scan.batches(part, connection, query):
+        allowed.take(part.name, batch.nbytes)
         frame = pl.DataFrame(pl.from_arrow(batch))
         for number, name in enumerate(columns):
             fault = frame[f"fault_{number}"].to_numpy()

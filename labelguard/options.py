@@ -22,6 +22,7 @@ class Options:
     accept_delta: bool = False
     output: Path | None = None
     workers: int | None = None
+    max_input_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (

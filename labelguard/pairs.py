@@ -141,6 +141,8 @@ def read_pairs(
     skip_bad: bool = False,
     groups: Input | None = None,
     question: str | None = None,
+    max_input_bytes: int | None = None,
+    scratch: Path | None = None,
     progress: Callable[[str, int], None] = lambda name, rows: None,
 ) -> Pairs:
     """Read an input without its labels: the columns label, tie and ranks are dropped at the door.
@@ -153,11 +155,13 @@ def read_pairs(
     """
     unit = unit if groups is None else "group"
     reading = Reading(columns or {}, unit, features, labelled=False, question=question)
-    with tempfile.TemporaryDirectory(prefix="labelguard-") as scratch:
-        place = Path(scratch)
+    with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
+        place = Path(directory)
         keys = KeyRing.unkeyed()  # pseudonyms for this reading only
-        members = read_groups(groups, keys, "") if unit == "group" else None
-        options = StagingOptions(reading, "", quarantine=skip_bad, groups=members)
+        members = read_groups(groups, keys, "", place) if unit == "group" else None
+        options = StagingOptions(
+            reading, "", quarantine=skip_bad, groups=members, max_input_bytes=max_input_bytes
+        )
         staged = stage(source, place / "input", keys, options, progress)
         pairs = distinct_pairs(staged)
         rows = _rows(staged, pairs.of_row)

@@ -91,6 +91,7 @@ def privatize(
     output: str | Path | None = None,
     project: Project | str | Path | None = None,
     workers: int | None = None,
+    max_input_bytes: int | None = None,
     progress: Progress = lambda step, share: None,
     **choices: Any,
 ) -> Release:
@@ -127,6 +128,7 @@ def privatize(
             unit=unit or "labeler",
             question=question,
             skip_bad=bad_rows == "quarantine",
+            max_input_bytes=max_input_bytes,
             progress=progress,
         )
         mechanism = found.mechanism
@@ -156,6 +158,7 @@ def privatize(
         accept_delta,
         Path(output) if output else None,
         workers,
+        max_input_bytes,
     )
     delivery.check(options.output)
     with home.job():
@@ -251,6 +254,7 @@ class _Run:
             public,
             groups.in_force(self.ledger, self.policy.unit),
             self.ledger.tombstones(),
+            self.options.max_input_bytes,
         )
         self.project.work.mkdir(mode=0o700)
         return stage(
@@ -343,7 +347,8 @@ class _Run:
             directory = self.project.quarantine / grant.release.id
             column = self.options.columns.get("labeler_id", "labeler_id")
             aside, name = parts(source), self.project.namespace
-            quarantine.write(directory, aside, staged.bad_rows, column, name)
+            scratch = self.project.work / "quarantine"
+            quarantine.write(directory, aside, staged.bad_rows, scratch, column, name)
             rows = counted(staged.fault_count + staged.label_fault_count, "bad row")
             self.notes.append(f"{rows} set aside in {directory}")
 

@@ -150,8 +150,9 @@ def add_groups(source: str | Path, project: Project | str | Path | None = None) 
     from labelguard.groups import read_groups
 
     home, ledger = _opened(project)
-    found = read_groups(str(source), KeyRing(home.keys), home.namespace)
     with home.job(), ledger.exclusive():
+        home.work.mkdir(mode=0o700)
+        found = read_groups(str(source), KeyRing(home.keys), home.namespace, home.work)
         added = ledger.add_members(found.labelers, found.units, ledger.begin_job())
         labelers, units = ledger.members()
     groups = len(block128.unique(units)[0])

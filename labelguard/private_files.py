@@ -1,7 +1,7 @@
 """Files that are to be trusted: the user's own, where nobody else could have put another.
 
-A project is as good as the files that it is made of. Whoever can write its policy chooses ε; whoever
-can read its key undoes its pseudonyms. So what is not the user's own is refused, not mended.
+A project is as good as the files that it is made of. Whoever can write its policy chooses ε;
+whoever can read its key undoes its pseudonyms. So what is not the user's own is refused.
 """
 
 from __future__ import annotations

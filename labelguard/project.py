@@ -1,8 +1,9 @@
 """A labelguard project: the directory `.labelguard` with policies, ledger, keys and releases.
 
 It is found like a git repository: in the working directory or one of its parents, unless
-`--project` or LABELGUARD_PROJECT names it; one that this user did not make must be named. It never lies beside an output, because fresh keys and
-an empty ledger per output would silently reset every labeler's budget.
+`--project` or LABELGUARD_PROJECT names it; one that this user did not make must be named. It never
+lies beside an output, because fresh keys and an empty ledger per output would silently reset every
+labeler's budget.
 """
 
 from __future__ import annotations

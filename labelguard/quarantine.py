@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from labelguard import scan
 from labelguard._files import fresh_directory, fsync_path
 from labelguard.leavers import Leavers
 from labelguard.sources import Part
@@ -32,20 +32,22 @@ def write(
     directory: Path,
     parts: Sequence[Part],
     bad_rows: Mapping[str, Sequence[int]],
+    scratch: Path,
     labeler_column: str = "labeler_id",
     source: str = "files",
 ) -> None:
     """Copy the rows numbered in `bad_rows` (from 0, per part) as they came, one file per part.
 
     The column `input_row` counts from 1, like the messages. Which column names the labeler, and
-    the source of these ids, is noted in the file, for `purge`.
+    the source of these ids, is noted in the file, for `purge`. What does not fit into memory goes
+    to `scratch` meanwhile.
     """
     fresh_directory(directory, mode=0o700)
     for index, part in enumerate(parts):
         rows = np.unique(np.asarray(bad_rows.get(part.name, []), dtype=np.int64))
         if not len(rows):
             continue
-        connection = duckdb.connect()
+        connection = scan.connect(scratch)
         reader = part.open(connection).to_arrow_reader(_BATCH_ROWS)
         path = directory / f"part-{index:04d}.parquet"
         name = "input_row" + "_" * ("input_row" in reader.schema.names)

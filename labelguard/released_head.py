@@ -6,7 +6,6 @@ ridges can be fitted from the same release at no further price.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard import arrays
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.heads import fit_statistic
 from labelguard.mechanisms.geometry import Basis, Shape
@@ -45,21 +45,23 @@ class Window:
 
     def save(self, path: Path) -> None:
         """Write the window as arrays."""
-        with path.open("wb") as file:
-            np.savez(file, **vars(self))
+        path.write_bytes(arrays.packed({n: np.asarray(v) for n, v in vars(self).items()}))
 
     @classmethod
     def load(cls, path: Path) -> Window:
-        """The inverse of `save`."""
-        with np.load(path, allow_pickle=False) as arrays:
+        """The inverse of `save`; `ProjectError` for anything else."""
+        try:
+            found = arrays.load(path)
             return cls(
-                arrays["statistic"],
-                float(arrays["noise"]),
-                arrays["z"],
-                arrays["weight"],
-                float(arrays["clip"]),
-                float(arrays["sensitivity"]),
+                found["statistic"],
+                float(found["noise"]),
+                found["z"],
+                found["weight"],
+                float(found["clip"]),
+                float(found["sensitivity"]),
             )
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ProjectError(f"{path} is damaged; restore it from a backup") from None
 
 
 @dataclass(frozen=True)
@@ -90,29 +92,27 @@ class Head:
     def to_bytes(self) -> bytes:
         """The file that `load` reads."""
         about = {"features": self.features, "identity": self.identity, "shape": asdict(self.shape)}
-        buffer = io.BytesIO()
-        np.savez_compressed(
-            buffer,
-            about=np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8),
-            projection=self.basis.projection,
-            metric=self.basis.metric,
-            coefficients=self.coefficients,
-            statistic=np.zeros(0) if self.statistic is None else self.statistic,
-            noise=np.array(self.noise),
-            **{_STATE + name: values for name, values in self.state.items()},  # type: ignore[arg-type]
+        return arrays.packed(
+            {
+                "about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8),
+                "projection": self.basis.projection,
+                "metric": self.basis.metric,
+                "coefficients": self.coefficients,
+                "statistic": np.zeros(0) if self.statistic is None else self.statistic,
+                "noise": np.array(self.noise),
+                **{_STATE + name: values for name, values in self.state.items()},
+            }
         )
-        return buffer.getvalue()
 
     @classmethod
     def load(cls, release: Path) -> Head:
         """The head of a release directory; `ProjectError` if it holds none."""
         try:
-            with np.load(release / FILE, allow_pickle=False) as file:
-                arrays = dict(file)
-            about = json.loads(bytes(arrays["about"]))
+            found = arrays.load(release / FILE)
+            about = json.loads(bytes(found["about"]))
             state = {
                 name.removeprefix(_STATE): values
-                for name, values in arrays.items()
+                for name, values in found.items()
                 if name.startswith(_STATE)
             }
             return cls(
@@ -120,10 +120,10 @@ class Head:
                 about["identity"],
                 state,
                 Shape(**about["shape"]),
-                Basis(arrays["projection"], arrays["metric"]),
-                arrays["coefficients"],
-                arrays["statistic"] if len(arrays["statistic"]) else None,
-                float(arrays["noise"]),
+                Basis(found["projection"], found["metric"]),
+                found["coefficients"],
+                found["statistic"] if len(found["statistic"]) else None,
+                float(found["noise"]),
             )
         except FileNotFoundError:
             raise ProjectError(

@@ -10,12 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.console import Console
 
 from labelguard import card as cards
 from labelguard.card import budget_of, counted, own_facts, place
-from labelguard.terminal import print_facts, print_json, print_table, table
+from labelguard.terminal import echo, print_facts, print_json, print_table, shown, table
 
 if TYPE_CHECKING:
     from labelguard.doctor import Check
@@ -41,7 +40,7 @@ def progress() -> Iterator[Progress]:
 
     bar = Bar(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TimeElapsedColumn(),
         console=Console(stderr=True),
@@ -50,25 +49,25 @@ def progress() -> Iterator[Progress]:
     with bar:
         task = bar.add_task("starting", total=None)
         yield lambda step, share: bar.update(
-            task, description=step, total=None if share is None else 1, completed=share or 0
+            task, description=shown(step), total=None if share is None else 1, completed=share or 0
         )
 
 
 def release(result: Release, *, as_json: bool, next_steps: Sequence[str]) -> None:
     """The summary of a release: whom it protects, what it cost, where it is."""
     for note in result.notes:
-        click.echo(f"labelguard: note: {note}", err=True)
+        echo(f"labelguard: note: {shown(note)}", err=True)
     if as_json:
         summary = {"id": result.id, "path": str(result.path), "reused": result.reused}
         print_json(summary | {"card": dict(result.card), "next": list(next_steps)})
         return
     print_facts([*_card_facts(result.card), ("where", _path(result.path))])
     if result.reused:
-        click.echo(
+        echo(
             "This very release was made before: no label was looked at, nothing was charged.\n"
             "To draw the labels anew, at a new charge: --again"
         )
-    click.echo("Next: " + "\n      ".join(_runnable(step) for step in next_steps))
+    echo("Next: " + "\n      ".join(_runnable(step) for step in next_steps))
 
 
 def _runnable(command: str) -> str:
@@ -141,7 +140,7 @@ def comparison(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(value)
         return
-    click.echo(f"{budget_of(value)}, {counted(value['labels'], 'label')} of one labeler")
+    echo(f"{budget_of(value)}, {counted(value['labels'], 'label')} of one labeler")
     numbers = ("ε0 per label", "flip probability", "loss multiplier")
     rows = table("composition", *numbers, right=numbers)
     for name, row in value["compositions"].items():
@@ -176,7 +175,7 @@ def releases(values: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         print_json(values)
         return
     if not values:
-        click.echo("No release yet.")
+        echo("No release yet.")
         return
     numbers = ("charged", "rows")
     rows = table("id", "state", "created", "mechanism", *numbers, right=numbers)
@@ -194,7 +193,7 @@ def abandoned(value: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(value)
         return
     places = counted(value["charged"], "place")
-    click.echo(f"Release {value['id']} is given up; the {places} it charged stay charged.")
+    echo(f"Release {value['id']} is given up; the {places} it charged stay charged.")
 
 
 def verdict(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -204,9 +203,9 @@ def verdict(value: Mapping[str, Any], *, as_json: bool) -> None:
     elif value["ok"]:
         nouns = (("journal_entries", "journal entry"), ("releases", "release"))
         found = [counted(value[name], noun) for name, noun in nouns if name in value]
-        click.echo(f"Everything holds: {', '.join(found)}.")
+        echo(f"Everything holds: {', '.join(found)}.")
     else:
-        click.echo(f"labelguard: {value['fault']}", err=True)
+        echo(f"labelguard: {value['fault']}", err=True)
     if not value["ok"]:
         sys.exit(1)
 
@@ -216,7 +215,7 @@ def scored(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(value)
         return
-    click.echo(f"{counted(value['pairs'], 'pair')} labeled and written to {value['path']}")
+    echo(f"{counted(value['pairs'], 'pair')} labeled and written to {value['path']}")
 
 
 def simulation(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -224,7 +223,7 @@ def simulation(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(value)
         return
-    click.echo(f"{value['rows']:,} simulated labels written to {value['path']}")
+    echo(f"{value['rows']:,} simulated labels written to {value['path']}")
 
 
 def checks(values: Sequence[Check], *, as_json: bool) -> None:
@@ -235,4 +234,4 @@ def checks(values: Sequence[Check], *, as_json: bool) -> None:
     indent = max(len(value.name) for value in values)
     for value in values:
         mark = "ok   " if value.ok else "FAULT"
-        click.echo(f"{mark}  {value.name:<{indent}}  {value.detail}")
+        echo(f"{mark}  {value.name:<{indent}}  {value.detail}")

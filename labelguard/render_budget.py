@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
 from labelguard.card import budget_of, counted
-from labelguard.terminal import number, print_facts, print_json, print_table, table
+from labelguard.terminal import echo, number, print_facts, print_json, print_table, table
 
 
 def policy(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -32,7 +30,7 @@ def policy(value: Mapping[str, Any], *, as_json: bool) -> None:
     )
     if "events" not in quote:
         return
-    click.echo()
+    echo()
     rows = table("event", "noise", "times", "ε alone", right=["times", "ε alone"])
     for event in quote["events"]:
         times, alone = f"{event['places']:,}", f"{event['epsilon_alone']:.4f}"
@@ -43,7 +41,7 @@ def policy(value: Mapping[str, Any], *, as_json: bool) -> None:
         rows.add_row(f"  {_BOUNDS[name]}", "", "", "–" if found is None else f"{found:.4f}")
     print_table(rows)
     if value["closing_points"] > 1:
-        click.echo()
+        echo()
         _closing_points(value)
 
 
@@ -104,7 +102,7 @@ def policies(values: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         print_json(values)
         return
     if not values:
-        click.echo("No policy yet: labelguard policy new makes one, or the first privatize.")
+        echo("No policy yet: labelguard policy new makes one, or the first privatize.")
         return
     rows = table("name", "state", "created", "budget", "allowances", "costs ε", right=["costs ε"])
     for value in values:
@@ -144,7 +142,7 @@ def activated(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(value)
         return
-    click.echo(f"Policy {value['activates']} is in force.")
+    echo(f"Policy {value['activates']} is in force.")
 
 
 def closed(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -153,7 +151,7 @@ def closed(value: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(value)
         return
     where = f"at closing point {value['point']}" if value["point"] else "at its full price"
-    click.echo(f"Policy {value['name']} is closed {where}: {budget_of(value)}.")
+    echo(f"Policy {value['name']} is closed {where}: {budget_of(value)}.")
 
 
 def _total(total: Mapping[str, Any]) -> tuple[str, str]:
@@ -198,7 +196,7 @@ def anchor(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(value)
         return
-    click.echo(value["anchor"])
+    echo(value["anchor"])
 
 
 def exported(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -207,7 +205,7 @@ def exported(value: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(value)
         return
     rows = ", ".join(f"{name} {count:,}" for name, count in value["rows"].items())
-    click.echo(f"Written to {value['path']}: {rows}.")
+    echo(f"Written to {value['path']}: {rows}.")
 
 
 def groups(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -216,7 +214,7 @@ def groups(value: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(value)
         return
     added, everyone = counted(value["added"], "labeler"), counted(value["labelers"], "labeler")
-    click.echo(f"{added} added; {everyone} in {counted(value['groups'], 'group')}.")
+    echo(f"{added} added; {everyone} in {counted(value['groups'], 'group')}.")
 
 
 def check(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -257,7 +255,7 @@ def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
     if policy is None:
         closed = value["lifetime"]["policies"]
         remedy = "" if closed else "the first privatize fixes one, or make one: "
-        click.echo(f"No policy is in force: {remedy}labelguard policy new")
+        echo(f"No policy is in force: {remedy}labelguard policy new")
         if closed:
             print_facts([_total(value["lifetime"]), _ceiling(value)])
         return
@@ -296,7 +294,7 @@ def labeler(value: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(value)
         return
     print_facts([("pseudonym", value["pseudonym"])])
-    click.echo()
+    echo()
     numbers = ("places", "used", "left")
     rows = table("policy", "event", *numbers, right=numbers)
     for one in value["allowances"]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import click
-
 from labelguard.card import budget_of, counted
-from labelguard.terminal import print_facts, print_json, print_table, table
+from labelguard.terminal import echo, print_facts, print_json, print_table, table
 
 
 def leaving(value: Mapping[str, Any], *, done: bool, as_json: bool = False) -> None:
@@ -18,7 +16,7 @@ def leaving(value: Mapping[str, Any], *, done: bool, as_json: bool = False) -> N
         return
     print_facts(_facts(value, done))
     if value["releases"]:
-        click.echo()
+        echo()
         rows = table("release", "at", "state", "mechanism", "took", right=["took"])
         for release in value["releases"]:
             noun = "label" if release["event"] == "rr" else "statistic"
@@ -26,7 +24,7 @@ def leaving(value: Mapping[str, Any], *, done: bool, as_json: bool = False) -> N
             first = (release["id"], release["created_at"], release["state"])
             rows.add_row(*first, release["mechanism"], took)
         print_table(rows)
-    click.echo()
+    echo()
     remains = [
         ("remains" if not number else "", f"· {line}")
         for number, line in enumerate(value["remains"])
@@ -83,7 +81,7 @@ def departures(values: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         print_json(values)
         return
     if not values:
-        click.echo("No labeler was retired or erased.")
+        echo("No labeler was retired or erased.")
         return
     rows = table("labeler", "is", "since")
     for value in values:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import click
-
 from labelguard.card import counted
-from labelguard.terminal import print_facts, print_json
+from labelguard.terminal import echo, print_facts, print_json
 
 
 def backup(value: Mapping[str, Any], *, as_json: bool) -> None:
@@ -124,6 +122,6 @@ def renewed(value: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _next(steps: Iterable[str]) -> None:
-    click.echo()
+    echo()
     for step in steps:
-        click.echo(f"· {step}")
+        echo(f"· {step}")

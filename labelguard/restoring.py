@@ -98,11 +98,12 @@ def restore(
 ) -> dict[str, Any]:
     """Put the project of a backup into `directory`; what became of it.
 
-    The keys are those in the directory LABELGUARD_KEYS, or what else the environment names, else a copy of those in `keys`, else those
-    in the backup, for which `passphrase` is asked. Raises `ProjectError` if there is a project
-    already or the backup is not whole, `KeyProblem` for missing or other keys, `LedgerError` if the
-    ledger does not hold, has another history than `since.anchor`, or its database holds one
-    already, `PolicyError` if nothing is said of policies that may have followed.
+    The keys are those in the directory LABELGUARD_KEYS, or what else the environment names, else a
+    copy of those in `keys`, else those in the backup, for which `passphrase` is asked. Raises
+    `ProjectError` if there is a project already or the backup is not whole, `KeyProblem` for
+    missing keys, `LedgerError` if the ledger does not hold, has another history than
+    `since.anchor`, or its database holds one already, `PolicyError` if nothing is said of policies
+    that may have followed.
     """
     source, home = Path(path), Path(directory)
     state, partial = home / STATE, home / f"{STATE}.partial"

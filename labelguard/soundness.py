@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -25,6 +27,49 @@ def damage(batch: pa.RecordBatch, start: int) -> str | None:
     if not problems:
         return None
     return f"row {min(rows)}: {min(problems)}" if rows else min(problems)
+
+
+def compressed(path: Path) -> bool:
+    """Whether the body of an Arrow file or stream is compressed.
+
+    Arrow unpacks a batch whole, to whatever size it says: 50 kB became 3 GB. What is stored as it
+    is takes no memory at all, being mapped. Raises `pa.ArrowInvalid` for damaged data.
+    """
+    with pa.memory_map(str(path)) as source:
+        # A file is a stream between a mark, padded to 8 bytes, and a table of contents.
+        source.seek(8 if source.read(6) == b"ARROW1" else 0)
+        for message in pa.ipc.MessageReader.open_stream(source):
+            if message.type in ("record batch", "dictionary"):
+                try:
+                    if _is_compressed(message.metadata.to_pybytes(), message.type):
+                        return True
+                except struct.error:
+                    raise pa.ArrowInvalid("damaged metadata") from None
+    return False
+
+
+def _is_compressed(message: bytes, kind: str) -> bool:
+    """Whether a message names a codec (Message.fbs: Message.header, RecordBatch.compression)."""
+    (root,) = struct.unpack_from("<I", message)
+    batch = _member(message, root, 2)
+    if kind == "dictionary":
+        batch = _member(message, batch, 1)
+    return _field(message, batch, 3) != 0
+
+
+def _field(message: bytes, table: int, index: int) -> int:
+    """Where a flatbuffer's table has its field number `index`; 0 if it has not."""
+    vtable = table - struct.unpack_from("<i", message, table)[0]
+    (size,) = struct.unpack_from("<H", message, vtable)
+    place = 4 + 2 * index
+    offset = struct.unpack_from("<H", message, vtable + place)[0] if place < size else 0
+    return table + offset if offset else 0
+
+
+def _member(message: bytes, table: int, index: int) -> int:
+    """Where the table is that this field refers to."""
+    place = _field(message, table, index)
+    return place + int(struct.unpack_from("<I", message, place)[0])
 
 
 def told(schema: pa.Schema) -> pa.Schema:

@@ -43,6 +43,10 @@ _FORMATS = {
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _SUPPORTED = "Parquet, CSV, JSONL (.gz, .zst), or a Hugging Face dataset directory"
 _MAX_LINE = 32 << 20
+_MAX_HEADER = 1 << 20
+MOST_COLUMNS = 4096
+_PLENTY, _EXPANSION = 1 << 30, 200
+"""Bytes that any input may take, and how many times the size of its files on top."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,38 @@ class Part:
     name: str
     open: Opener
     partitions: frozenset[str] = frozenset()
+    size: int | None = None
+    """Bytes on disk; None for a table in memory."""
+
+
+@dataclass
+class Allowance:
+    """How many more bytes the rows of an input may take.
+
+    A file of a few megabytes can unpack to terabytes. Rows of honest files take some ten times what
+    their files do, where texts are repeated a hundred times.
+    """
+
+    left: float
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], given: int | None) -> Allowance:
+        """`given`, or in proportion to the files; tables in memory are as large as they are."""
+        sizes = [part.size for part in parts]
+        if given is not None:
+            return cls(given)
+        if None in sizes:
+            return cls(float("inf"))
+        return cls(_PLENTY + _EXPANSION * sum(size for size in sizes if size))
+
+    def take(self, name: str, count: int) -> None:
+        """Raise `InvalidLabels` once more was read than is allowed."""
+        self.left -= count
+        if self.left < 0:
+            raise InvalidLabels(
+                f"{name}: its rows take far more room than the file; if that is right, allow it: "
+                "--max-input-bytes"
+            )
 
 
 def parts(source: Input) -> list[Part]:
@@ -187,13 +223,14 @@ def _file_part(path: Path) -> Part:
     kind = _format(path)
     if kind is None:
         raise InvalidLabels(f"{_name(path)}: unknown file type; expected {_SUPPORTED}")
-    if path.stat().st_size == 0:
+    size = path.stat().st_size
+    if size == 0:
         raise InvalidLabels(f"{_name(path)}: the file is empty")
     opener = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl, "arrow": _arrow}[kind](path)
     if kind == "arrow":
-        return Part(_name(path), opener)
+        return Part(_name(path), opener, size=size)
     keys = frozenset(folder.partition("=")[0] for folder in path.parts[:-1] if "=" in folder)
-    return Part(_name(path), opener, keys)
+    return Part(_name(path), opener, keys, size)
 
 
 def _name(path: Path) -> str:
@@ -228,7 +265,15 @@ def _arrow(path: Path) -> Opener:
             return checked(file.schema, batches)
         return checked(stream.schema, stream)
 
+    looked = False
+
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        nonlocal looked
+        if not looked and soundness.compressed(path):
+            raise InvalidLabels(
+                f"{_name(path)}: compressed Arrow data; write it uncompressed, or as Parquet"
+            )
+        looked = True
         _distinct(reader().schema.names, _name(path))
         return _opener(reader)(connection)
 
@@ -250,10 +295,15 @@ def _parquet(path: Path) -> Opener:
 
 def _csv(path: Path) -> Opener:
     # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
+    looked = False
+
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        nonlocal looked
         names, delimiter = _csv_header(path)
-        if _ends_in_long_line(path):  # DuckDB leaves such a line out without a word.
-            raise InvalidLabels(f"{_name(path)}: its last {LONG_LINE}")
+        # DuckDB leaves such a line out without a word.
+        if not looked and _ends_in_long_line(path):
+            raise InvalidLabels(f"{_name(path)}: a {LONG_LINE}")
+        looked = True
         columns = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in names)
         return connection.sql(
             f"FROM read_csv({literal(_escape(path))}, auto_detect=false, header=true, "
@@ -268,13 +318,18 @@ def _csv(path: Path) -> Opener:
 def _csv_header(path: Path) -> tuple[list[str], str]:
     compression = _COMPRESSIONS.get(path.suffix.lower())
     with pa.input_stream(str(path), compression=compression) as stream:
-        text = stream.read(1 << 20)
+        text = stream.read(_MAX_HEADER)
+    first = re.split(rb"\r|\n", text, maxsplit=1)[0]
+    if len(first) == _MAX_HEADER:
+        raise InvalidLabels(f"{_name(path)}: the first line must name every column; it is too long")
     try:
-        line = re.split(rb"\r|\n", text, maxsplit=1)[0].decode("utf-8-sig")
+        line = first.decode("utf-8-sig")
+        delimiter = max(",\t;", key=line.count)
+        names = next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
     except UnicodeDecodeError:
         raise InvalidLabels(f"{_name(path)}: the header is not UTF-8 text") from None
-    delimiter = max(",\t;", key=line.count)
-    names = next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
+    except csv.Error:
+        raise InvalidLabels(f"{_name(path)}: the first line must name every column") from None
     if not names or not all(names):
         raise InvalidLabels(f"{_name(path)}: the first line must name every column")
     _distinct(names, _name(path))
@@ -282,6 +337,9 @@ def _csv_header(path: Path) -> tuple[list[str], str]:
 
 
 def _ends_in_long_line(path: Path) -> bool:
+    compression = _COMPRESSIONS.get(path.suffix.lower())
+    if compression:
+        return _has_long_line(path, compression)
     if path.stat().st_size <= _MAX_LINE:
         return False
     with path.open("rb") as file:
@@ -289,16 +347,30 @@ def _ends_in_long_line(path: Path) -> bool:
         return len(file.read().rstrip().splitlines()) < 2
 
 
+def _has_long_line(path: Path, compression: str) -> bool:
+    """Whether a line of a compressed file is too long: its end cannot be looked at alone."""
+    length = 0
+    with pa.input_stream(str(path), compression=compression) as stream:
+        while length <= _MAX_LINE and (text := stream.read(_MAX_HEADER)):
+            end = max(text.rfind(b"\n"), text.rfind(b"\r"))
+            length = len(text) + (length if end < 0 else -end - 1)
+    return length > _MAX_LINE
+
+
 def _distinct(names: Sequence[str], where: str) -> None:
     if not names:
         raise InvalidLabels(f"{where}: no columns in the input")
-    folded = [name.lower() for name in names]
-    for index, name in enumerate(folded):
-        if name in folded[:index]:
+    if len(names) > MOST_COLUMNS:
+        raise InvalidLabels(
+            f"{where}: {len(names):,} columns; more than {MOST_COLUMNS:,} cannot be read"
+        )
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
             raise InvalidLabels(
-                f"{where}: two columns are named {names[index]} (upper and lower case are one); "
-                "rename one"
+                f"{where}: two columns are named {name} (upper and lower case are one); rename one"
             )
+        seen.add(name.lower())
 
 
 def _jsonl(path: Path) -> Opener:
@@ -327,6 +399,7 @@ def _json_columns(
         f"FROM read_json({options}, sample_size=-1, map_inference_threshold=-1, "
         "field_appearance_threshold=0)"
     )
+    _distinct(guessed.columns, where)
     if guessed.columns[0] == "json":  # DuckDB's name for what is not an object.
         if guessed.limit(1).fetchall():
             raise InvalidLabels(f"{where}: not JSONL; every line must hold one object")

@@ -126,6 +126,8 @@ class StagingOptions:
     refused: Blocks | None = None
     """The keys of labelers who have left, (n, 2): their rows are treated as if they were not there.
     """
+    max_input_bytes: int | None = None
+    """How much an input may unpack to; by default what its files' sizes let one expect."""
 
     def __post_init__(self) -> None:
         if self.reading.unit != "labeler" and (self.groups is None) == (
@@ -161,9 +163,11 @@ def stage(
         # once, and chats whose members differ from file to file get one type.
         layouts = [scan.look(part, connection, options.reading) for part in parts]
         content = scan.common_content(parts, layouts)
+        allowed = sources.Allowance.of(parts, options.max_input_bytes)
         for part, layout in zip(parts, layouts, strict=True):
             stager.begin(part.name, layout)
             for batch in read_ahead(scan.batches(part, connection, queries.query(layout, content))):
+                allowed.take(part.name, batch.nbytes)
                 stager.take(part.name, batch, rows, texts)
                 progress(part.name, staged.rows_read)
     if not staged.rows_read and staged.refused_rows:

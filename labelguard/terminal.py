@@ -20,9 +20,28 @@ def width() -> int:
     return shutil.get_terminal_size(fallback=(100, 24)).columns
 
 
+def shown(text: str) -> str:
+    """Text in one line, with whatever could command a terminal, or turn its letters, escaped.
+
+    Names of files and columns, and cards, come from anywhere.
+    """
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else ascii(character)[1:-1]
+
+
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print lines; only their line breaks are left as they are."""
+    click.echo("\n".join(map(shown, text.split("\n"))), err=err)
+
+
 def print_json(value: Any) -> None:
     """Any result as JSON on standard output."""
-    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+    # In JSON itself such characters may stand for themselves; escaped, they mean the same.
+    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def _finite(value: Any) -> Any:
@@ -40,20 +59,27 @@ def print_facts(facts: Iterable[tuple[str, str]], *, err: bool = False) -> None:
     indent = max(len(name) for name, _ in rows) + 2
     for name, value in rows:
         wrapped = textwrap.wrap(
-            value,
+            shown(value),
             max(width() - indent, 20),
             subsequent_indent="  " if value.startswith("· ") else "",
             break_long_words=False,
             break_on_hyphens=False,
         )
         for line, text in enumerate(wrapped or [""]):
-            shown = "" if line else name
-            click.echo(click.style(shown, bold=True) + " " * (indent - len(shown)) + text, err=err)
+            first = "" if line else name
+            click.echo(click.style(first, bold=True) + " " * (indent - len(first)) + text, err=err)
+
+
+class _Rows(Table):
+    """A table whose cells cannot command the terminal."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(shown(c) if isinstance(c, str) else c for c in cells), **options)
 
 
 def table(*names: str, right: Sequence[str] = ()) -> Table:
     """A table with a line of column names; those in `right` hold numbers."""
-    made = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    made = _Rows(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name in names:
         made.add_column(name, justify="right" if name in right else "left")
     return made
@@ -61,7 +87,7 @@ def table(*names: str, right: Sequence[str] = ()) -> Table:
 
 def print_table(rows: Table) -> None:
     """A table without the spaces that would fill its lines up."""
-    console = Console(width=width(), highlight=False)
+    console = Console(width=width(), highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
         console.print(rows)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))

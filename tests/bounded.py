@@ -1,4 +1,4 @@
-"""Commands run under limits of memory and disk, and what they took of both."""
+"""Commands run under limits of memory, time and disk, and what they took."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-_RUN = "from labelguard.cli import main; main(prog_name='labelguard')"
+# Measured from inside: what the system reports of a child includes its parent, before the exec.
+_RUN = """
+import atexit, re, sys
+from pathlib import Path
+def note(path=sys.argv.pop(1)):
+    status = Path("/proc/self/status").read_text()
+    Path(path).write_text(re.search(r"VmHWM:\\s*(\\d+)", status)[1])
+atexit.register(note)
+from labelguard.cli import main
+main(prog_name="labelguard")
+"""
 _ADDRESSES = 8 << 30
 
 
@@ -26,25 +36,30 @@ class Outcome:
         return self.code == 1 and self.err.startswith("labelguard: ") and self.err.count("\n") == 1
 
 
-def run(directory: Path, *arguments: str | Path, seconds: int = 120, disk: int = 1 << 30) -> Outcome:
-    """Run `labelguard` in a process of its own: `disk` bounds each file that it writes."""
+def run(directory: Path, *arguments: str | Path, seconds: int = 60, disk: int = 1 << 30) -> Outcome:
+    """Run `labelguard` in a process of its own, with `directory` as working directory.
+
+    `seconds` bounds its time on processors, `disk` the bytes of each file that it writes.
+    """
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, _ADDRESSES))
         resource.setrlimit(resource.RLIMIT_FSIZE, (disk, disk))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
-    with (directory / "stderr").open("w+b") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _RUN, *map(str, arguments)],
-            stdout=subprocess.DEVNULL,
-            stderr=err,
-            preexec_fn=limit,
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        err.seek(0)
-        return Outcome(process.returncode, err.read().decode(), usage.ru_maxrss << 10)
+    note = directory / "peak"
+    note.unlink(missing_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, str(note), *map(str, arguments)],
+        cwd=directory,
+        env=os.environ | {"COLUMNS": "200"},
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    peak = int(note.read_text()) << 10 if note.exists() else 1 << 62
+    return Outcome(done.returncode, done.stderr, peak)
 
 
 def size(directory: Path) -> int:

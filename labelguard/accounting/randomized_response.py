@@ -23,6 +23,7 @@ import math
 import struct
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, TypeAlias, get_args
 
@@ -92,9 +93,9 @@ def calibrate(epsilon: float, delta: float, k: int, composition: Composition = "
 
     `exact` gives the largest number of 41 significant bits whose computed δ is at most `delta`:
     at most 1e-12 (relative) below the true maximum, plus the safety margin of `delta`. It is
-    never below `basic`, which is epsilon/k. `advanced` solves k·ε0² + ε0·√(2k ln(1/delta)) =
-    epsilon (PROPS, lemma 1): valid, and for small k worse than `basic`. With delta = 0, all
-    three are epsilon/k.
+    never below `basic`, which is epsilon/k rounded down (see `share`). `advanced` solves
+    k·ε0² + ε0·√(2k ln(1/delta)) = epsilon (PROPS, lemma 1): valid, and for small k worse than
+    `basic`. With delta = 0, all three are `basic`.
 
     Raises ValueError unless epsilon is finite and > 0, 0 <= delta < 1, k >= 1 and the
     composition is a known one.
@@ -124,6 +125,15 @@ def calibrate_many(
     _validate.one_of(get_args(Composition), composition=composition)
     price = (float(epsilon), float(delta))
     return per_distinct_count(lambda k: _calibrate(*price, k, composition), counts)
+
+
+def share(epsilon: float, k: int) -> float:
+    """epsilon/k, rounded down: the largest float whose k-fold is, exactly, at most epsilon.
+
+    Rounded to nearest, 5·(1/5) exceeds 1 by 6e-17, and pure privacy knows no tolerance.
+    """
+    nearest = epsilon / k
+    return math.nextafter(nearest, 0.0) if k * Fraction(nearest) > Fraction(epsilon) else nearest
 
 
 def flip_probability(epsilon0: float) -> float:
@@ -276,7 +286,7 @@ def largest_epsilon0(
     result a property of the numbers, not of the path of the search: rounding noise in δ is far
     smaller than one step.
     """
-    basic = epsilon / k
+    basic = share(epsilon, k)
     if delta == 0:
         return basic
 
@@ -389,7 +399,7 @@ def ceil_of_share(epsilon0: float, *, others: int) -> int:
 def _calibrate(epsilon: float, delta: float, k: int, composition: Composition) -> float:
     """`calibrate` without checks."""
     if composition == "basic" or delta == 0:
-        return epsilon / k
+        return share(epsilon, k)
     if composition == "advanced":
         spread = math.sqrt(2 * k * -math.log(delta))
         return 2 * epsilon / (spread + math.sqrt(spread * spread + 4 * k * epsilon))

@@ -39,6 +39,7 @@ def choose(
     unit: str,
     question: str | None,
     skip_bad: bool,
+    max_input_bytes: int | None = None,
     progress: Callable[[str, float | None], None],
 ) -> Choice:
     """The mechanism of the newest release, or, before the first, that of the best forecast."""
@@ -57,14 +58,18 @@ def choose(
             "this project has no policy yet: give --epsilon and --delta, or make one "
             "(labelguard policy new, then labelguard policy activate)"
         )
-    pairs = read_pairs(
-        source,
-        columns=columns,
-        features=column_features(options.features),
-        unit=unit,
-        question=question,
-        skip_bad=skip_bad,
-    )
+    with project.job():
+        project.work.mkdir(mode=0o700)
+        pairs = read_pairs(
+            source,
+            columns=columns,
+            features=column_features(options.features),
+            unit=unit,
+            question=question,
+            skip_bad=skip_bad,
+            max_input_bytes=max_input_bytes,
+            scratch=project.work,
+        )
     provider = open_provider(options.features)
     provider.report_to(progress)
     provider.fit(pairs.table)

@@ -6,7 +6,6 @@ nothing. Stages are kept on disk, so that a run that was interrupted goes on whe
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard import segments
+from labelguard import arrays, segments
 from labelguard._files import publish_directory, write_atomically
 from labelguard.errors import LabelguardError, LedgerError, PolicyError
 from labelguard.features import PairFeatures, open_provider
@@ -161,7 +160,7 @@ class Relabelling(also.Featured[PropsOptions], RandomizedResponse):
         """All stages; those that an interrupted run finished are taken from disk."""
         directory = job.project.stages / grant.release.id
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        saved = [_load(path) for path in _consecutive(directory, self.options.stages)]
+        saved = [arrays.load(path) for path in _consecutive(directory, self.options.stages)]
         results = []
         stages = relabelling.run_stages(
             prepared.inputs,
@@ -175,7 +174,7 @@ class Relabelling(also.Featured[PropsOptions], RandomizedResponse):
             for number, result in enumerate(stages):
                 job.progress(f"stage {number + 1} of {self.options.stages}", None)
                 if number >= len(saved):
-                    write_atomically(_stage_path(directory, number), _saved(result))
+                    write_atomically(_stage_path(directory, number), arrays.packed(result.state()))
                 results.append(result)
         except ArithmeticError as error:
             raise LabelguardError(
@@ -309,14 +308,3 @@ def _consecutive(directory: Path, stages: int) -> list[Path]:
             break
         found.append(path)
     return found
-
-
-def _saved(result: StageResult) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **result.state())  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
-def _load(path: Path) -> dict[str, NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as arrays:
-        return dict(arrays)

@@ -12,6 +12,7 @@ from labelguard.cli_options import (
     HELP,
     bad_rows_option,
     columns_option,
+    max_input_bytes_option,
 )
 from labelguard.errors import PolicyError
 
@@ -60,6 +61,7 @@ _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page
     help="Bound of randomized response; default: the best of several.",
 )
 @bad_rows_option
+@max_input_bytes_option
 @click.option(
     "-o",
     "--output",
@@ -78,6 +80,7 @@ def plan(
     unit: str,
     max_labels_per_labeler: int | None,
     bad_rows: str,
+    max_input_bytes: int | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -103,6 +106,7 @@ def plan(
         columns=labels.parse_columns(columns),
         max_labels_per_labeler=max_labels_per_labeler,
         bad_rows=bad_rows,
+        max_input_bytes=max_input_bytes,
     )
     if output is not None:
         _require_pictures()
@@ -110,8 +114,10 @@ def plan(
         found = run(list(inputs), options, progress=progress)
     if output is not None:
         _write(found, output)
+    from labelguard.terminal import echo
+
     for note in found.notes:
-        click.echo(f"labelguard: note: {note}", err=True)
+        echo(f"labelguard: note: {note}", err=True)
     if as_json:
         click.echo(_json(found))
     else:
@@ -157,6 +163,7 @@ def _print(found: Plan, output: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from labelguard.terminal import echo
     from labelguard_trainer.html import HEADINGS, table
 
     click.echo(
@@ -170,11 +177,12 @@ def _print(found: Plan, output: Path | None) -> None:
     for cells, best in table(found):
         name = cells[1] + (" *" if best else "")
         shown.add_row(cells[0], name, *cells[2:-_HIDDEN_ON_TERMINALS])
-    console = Console(width=shutil.get_terminal_size(fallback=(100, 24)).columns, highlight=False)
+    columns = shutil.get_terminal_size(fallback=(100, 24)).columns
+    console = Console(width=columns, highlight=False, markup=False)
     with console.capture() as capture:
         console.print(shown)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
     click.echo("* recommended at this ε")
     if output is not None:
         click.echo(f"Page: {output / 'plan.html'}")
-    click.echo(f"Next: {found.command}")
+    echo(f"Next: {found.command}")

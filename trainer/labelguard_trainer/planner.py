@@ -47,6 +47,7 @@ class PlanOptions:
     columns: Mapping[str, str] | None = None
     max_labels_per_labeler: int | None = None
     bad_rows: str = "stop"
+    max_input_bytes: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilons", tuple(sorted(set(map(float, self.epsilons)))))
@@ -145,6 +146,7 @@ def _read(source: Input, options: PlanOptions, progress: Progress) -> Pairs:
         features=column_features(options.features),
         unit=options.unit,
         skip_bad=options.bad_rows == "quarantine",
+        max_input_bytes=options.max_input_bytes,
         progress=lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
     )
 

@@ -119,16 +119,17 @@ def test_the_database_of_a_forged_backup_is_never_opened(
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: opened.append(a) or connect(*a, **k))
     with pytest.raises(ProjectError, match="was altered"):
-        restore(
-            tmp_path / "forged", tmp_path / "again", keys=project.keys, since=Since(lost=())
-        )
+        restore(tmp_path / "forged", tmp_path / "again", keys=project.keys, since=Since(lost=()))
     assert not opened
 
 
 def test_keys_come_before_what_they_authenticate(project: Project, tmp_path: Path) -> None:
     made = backup(tmp_path / "backup", passphrase=lambda: "one", project=project)
-    with pa.CompressedInputStream(made["path"], "zstd") as stream:
-        names = tarfile.open(fileobj=io.BytesIO(stream.read())).getnames()
+    with (
+        pa.CompressedInputStream(made["path"], "zstd") as stream,
+        tarfile.open(fileobj=io.BytesIO(stream.read())) as tar,
+    ):
+        names = tar.getnames()
     assert names[:3] == ["manifest.json", "manifest.mac", "keys.sealed"]
 
 

@@ -1,0 +1,261 @@
+"""Files made to exhaust memory, disk or patience end in one clear line, and take little of each."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import bounded
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from preferences import opinions, pairs, public
+
+import labelguard
+from labelguard.errors import InvalidLabels
+from labelguard.project import Project
+from labelguard.sources import MOST_COLUMNS, Allowance, Part, parts
+
+NAMES = ("labeler_id", "prompt", "response_a", "response_b", "label")
+HEADER = ",".join(NAMES).encode() + b"\n"
+ROW = b"u1,question,answer one,answer two,1\n"
+OBJECT = dict(zip(NAMES, ("u1", "question", "one", "two", 1), strict=True))
+LINE = json.dumps(OBJECT).encode() + b"\n"
+MODEST = 700 << 20
+"""Resident memory that Python, the engines and 32 MiB of one line for some threads may take."""
+ENGINE = 3 << 30
+"""The same with an engine at its limit of 1 GB, whose last vector of texts is on its way to us."""
+
+
+def zipped(*pieces: tuple[bytes, int]) -> bytes:
+    """A gzip file of pieces, each repeated."""
+    return b"".join(
+        gzip.compress(piece * min(count, 64)) * (count // min(count, 64)) for piece, count in pieces
+    )
+
+
+def nested(depth: int, begin: str, end: str) -> bytes:
+    deep = json.dumps(OBJECT | {"response_b": "HERE"}).replace(
+        '"HERE"', begin * depth + "1" + end * depth
+    )
+    return LINE + deep.encode() + b"\n"
+
+
+def _table(**columns: pa.Array) -> pa.Table:
+    return pa.table({name: columns.get(name, [OBJECT[name]]) for name in NAMES})
+
+
+def _deep_parquet(path: Path) -> None:
+    kind = pa.int32()
+    for _ in range(400):
+        kind = pa.list_(kind)
+    pq.write_table(_table().append_column("x", pa.array([None], kind)), path)
+
+
+def _pages_that_are_not_there(path: Path) -> None:
+    whole = path.with_name("whole.parquet")
+    repeated = pa.DictionaryArray.from_arrays(np.zeros(1_000_000, np.int32), ["x" * 1000])
+    pq.write_table(pa.table(dict.fromkeys(NAMES, repeated)), whole)
+    claims = pq.read_metadata(whole)
+    for _ in range(9):
+        claims.append_row_groups(claims)
+    claims.write_metadata_file(path)
+    whole.unlink()
+    assert pq.read_metadata(path).num_rows > 500_000_000
+
+
+def _swollen_arrow(path: Path) -> None:
+    swollen = _table(prompt=pa.array(["q" * (1 << 29)]))
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(path, swollen.schema, options=options) as writer:
+        writer.write_table(swollen)
+
+
+def _swollen_arrow_file(path: Path) -> None:
+    swollen = _table(prompt=pa.array(["q" * (1 << 29)]))
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_file(path, swollen.schema, options=options) as writer:
+        writer.write_table(swollen)
+
+
+def _long_texts(path: Path) -> None:
+    with pq.ParquetWriter(path, _table().schema, compression="zstd", use_dictionary=False) as file:
+        for number in range(40):
+            file.write_table(_table(prompt=pa.array([chr(97 + number % 26) * (30 << 20)])))
+
+
+def _wide(path: Path) -> None:
+    names = [*NAMES, *(f"x{number}" for number in range(50_000))]
+    path.write_bytes((",".join(names) + "\n" + ",".join("1" for _ in names) + "\n").encode())
+
+
+FILES: dict[str, tuple[str, Callable[[Path], object] | bytes, str]] = {
+    "one line without an end": (
+        "x.csv.gz",
+        zipped((HEADER + ROW, 1), (b"a" * (1 << 20), 512)),
+        "line is longer than 32 MiB",
+    ),
+    "one line of JSON without an end": (
+        "x.jsonl.gz",
+        zipped((b'{"prompt":"', 1), (b"a" * (1 << 20), 512)),
+        "line is longer than 32 MiB",
+    ),
+    "a header without an end": (
+        "x.csv.gz",
+        zipped((b"a" * (1 << 20), 512)),
+        "the first line must name every column",
+    ),
+    "a header of one long name": (
+        "x.csv",
+        b"a" * 200_000 + b"\n",
+        "the first line must name every column",
+    ),
+    "columns without number": ("x.csv", _wide, f"more than {MOST_COLUMNS:,} cannot be read"),
+    "keys without number": (
+        "x.jsonl",
+        b"".join(json.dumps(OBJECT | {f"x{n}": 1}).encode() + b"\n" for n in range(6_000)),
+        f"more than {MOST_COLUMNS:,} cannot be read",
+    ),
+    "deep lists": ("x.jsonl", nested(10_000, "[", "]"), "cannot be read"),
+    "very deep lists": ("x.jsonl", nested(1_000_000, "[", "]"), "cannot be read"),
+    "deep objects": ("x.jsonl", nested(10_000, '{"a":', "}"), "cannot be read"),
+    "deep types": ("x.parquet", _deep_parquet, "not a complete Parquet file"),
+    "pages that are not there": (
+        "x.parquet",
+        _pages_that_are_not_there,
+        "damaged",
+    ),
+    "texts that unpack to gigabytes": ("x.parquet", _long_texts, "too little memory"),
+    "a stream that unpacks to half a gigabyte": ("x.arrow", _swollen_arrow, "compressed Arrow data"),
+    "a file that unpacks to half a gigabyte": ("x.arrow", _swollen_arrow_file, "compressed Arrow data"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_hostile_file_ends_in_one_line(project: Project, tmp_path: Path, kind: str) -> None:
+    name, content, message = FILES[kind]
+    path = tmp_path / name
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        content(path)
+    assert path.stat().st_size < 20 << 20
+    seen = bounded.run(
+        tmp_path,
+        *("privatize", path, "--epsilon", "3", "--delta", "1e-5", "--project", project.state),
+    )
+    assert seen.refused_in_one_line(), seen.err
+    assert message in seen.err
+    assert seen.peak < (ENGINE if message == "too little memory" else MODEST)
+    assert bounded.size(project.state) < 1 << 20
+
+
+def _rows_csv(path: Path) -> None:
+    path.write_bytes(zipped((HEADER, 1), (ROW * 10_000, 256)))
+
+
+def _rows_jsonl(path: Path) -> None:
+    path.write_bytes(zipped((LINE * 10_000, 128)))
+
+
+def _rows_parquet(path: Path) -> None:
+    def column(name: str) -> pa.Array:
+        value = pa.array([str(OBJECT[name])])
+        return pa.DictionaryArray.from_arrays(np.zeros(1_000_000, np.int32), value)
+
+    table = pa.table({name: column(name) for name in NAMES})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for _ in range(5):
+            writer.write_table(table)
+
+
+BOMBS = {"x.csv.gz": _rows_csv, "x.jsonl.gz": _rows_jsonl, "x.parquet": _rows_parquet}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("command", [("privatize", "--epsilon", "3", "--delta", "1e-5"), ("plan",)])
+def test_rows_that_unpack_to_more_than_is_allowed_stop_the_reading(
+    project: Project, tmp_path: Path, name: str, command: tuple[str, ...]
+) -> None:
+    BOMBS[name](tmp_path / name)
+    most = 20 << 20
+    where = ("--project", project.state) if command[0] == "privatize" else ()
+    limit = ("--max-input-bytes", str(most))
+    seen = bounded.run(tmp_path, *command, tmp_path / name, *limit, *where, disk=2 * most)
+    assert seen.refused_in_one_line(), seen.err
+    assert "--max-input-bytes" in seen.err
+    assert seen.peak < MODEST
+    assert bounded.size(project.state) < 1 << 20
+
+
+def test_what_is_allowed_follows_from_the_size_of_the_files(tmp_path: Path) -> None:
+    for name in BOMBS:
+        (tmp_path / name).write_bytes(b"x" * 1000)
+    files = parts([tmp_path / name for name in BOMBS])
+    assert Allowance.of(files, None).left == (1 << 30) + 200 * 3000
+    assert Allowance.of(files, 5).left == 5
+    allowed = Allowance.of(files, 5)
+    allowed.take("x", 5)
+    with pytest.raises(InvalidLabels, match="allow it: --max-input-bytes"):
+        allowed.take("x", 1)
+
+
+def test_tables_in_memory_are_as_large_as_they_are() -> None:
+    table = Part("table", lambda connection: connection.sql("SELECT 1"))
+    Allowance.of([table], None).take("table", 1 << 50)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "zstd"])
+def test_a_long_line_at_the_end_is_never_left_out_silently(
+    project: Project, tmp_path: Path, compression: str | None
+) -> None:
+    path = tmp_path / {None: "x.csv", "gzip": "x.csv.gz", "zstd": "x.csv.zst"}[compression]
+    with pa.output_stream(str(path), compression=compression) as stream:
+        stream.write(HEADER + ROW * 10)
+        for _ in range(40):
+            stream.write(b"a" * (1 << 20))
+    with pytest.raises(InvalidLabels, match="line is longer than 32 MiB"):
+        labelguard.privatize(path, epsilon=3, delta=1e-5, project=project)
+
+
+def test_arrow_data_with_dictionaries_is_read(project: Project, tmp_path: Path) -> None:
+    table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
+    at = table.schema.get_field_index("prompt")
+    table = table.set_column(at, "prompt", table["prompt"].dictionary_encode())
+    for make, name in ((pa.ipc.new_file, "file.arrow"), (pa.ipc.new_stream, "stream.arrow")):
+        with make(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+        release = labelguard.privatize(tmp_path / name, epsilon=3, delta=1e-5, project=project)
+        assert release.card["counts"]["rows"] == 12
+
+
+def test_every_engine_spills_within_the_project(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the one that copies rows which are set aside, raw, with their labels."""
+    places: list[str] = []
+    connect = duckdb.connect
+
+    def seen(*arguments: object, **options: object) -> duckdb.DuckDBPyConnection:
+        connection = connect(*arguments, **options)  # type: ignore[arg-type]
+        places.extend(connection.execute("SELECT current_setting('temp_directory')").fetchall()[0])
+        return connection
+
+    monkeypatch.setattr(duckdb, "connect", seen)
+    table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
+    pq.write_table(table, tmp_path / "labels.parquet")
+    bad = json.dumps(OBJECT | {"prompt": ""}).encode() + b"\n"
+    (tmp_path / "labels.jsonl").write_bytes(LINE + bad)
+    (tmp_path / "groups.csv").write_text("labeler_id,group_id\n1,a\n2,a\n")
+    price = {"epsilon": 3, "delta": 1e-5, "project": project}
+    labelguard.privatize(tmp_path / "labels.jsonl", bad_rows="quarantine", **price)
+    assert [*project.quarantine.rglob("*.parquet")]
+    from labelguard import policies
+
+    policies.add_groups(tmp_path / "groups.csv", project)
+    assert len(places) >= 3
+    assert all(Path(place).is_relative_to(project.work) for place in places), places

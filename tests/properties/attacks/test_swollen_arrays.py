@@ -1,0 +1,102 @@
+"""A small file of arrays takes little memory, whatever it says of itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from preferences import STATISTIC, opinions, pairs, public
+
+import labelguard
+from labelguard import arrays
+from labelguard.errors import ProjectError
+from labelguard.project import Project
+from labelguard.released_head import FILE, Head, Window
+
+LARGE = 300 << 20
+
+
+def _zeros(path: Path, method: int) -> None:
+    """A head of zeros: honest sizes, compressed a thousandfold."""
+    head = {name: np.zeros(1) for name in ("metric", "coefficients", "statistic", "noise")}
+    about = {"features": "length", "identity": "", "shape": {}}
+    head["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    head["projection"] = np.zeros(LARGE // 8)
+    with zipfile.ZipFile(path, "w", method) as file:
+        for name, values in head.items():
+            with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, values)
+
+
+def _boastful(path: Path, shape: tuple[int, ...]) -> None:
+    """A header that announces what does not follow."""
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        content, {"descr": "<f8", "fortran_order": False, "shape": shape}
+    )
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("about.npy", content.getvalue())
+
+
+def _overlapping(path: Path) -> None:
+    """Many names for one piece of the file."""
+    content = io.BytesIO()
+    np.lib.format.write_array(content, np.zeros(1 << 20))
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("a.npy", content.getvalue())
+        file.filelist += file.filelist * 40
+
+
+SWOLLEN = {
+    "deflated": lambda path: _zeros(path, zipfile.ZIP_DEFLATED),
+    "lzma": lambda path: _zeros(path, zipfile.ZIP_LZMA),
+    "boastful": lambda path: _boastful(path, (LARGE // 8,)),
+    "boastful in many dimensions": lambda path: _boastful(path, (1 << 10,) * 3),
+    "overlapping": _overlapping,
+}
+
+
+@pytest.mark.parametrize("kind", SWOLLEN)
+def test_a_small_file_of_arrays_takes_little_memory(tmp_path: Path, kind: str) -> None:
+    SWOLLEN[kind](tmp_path / FILE)
+    assert (tmp_path / FILE).stat().st_size < 10 << 20
+    tracemalloc.start()
+    with pytest.raises(ProjectError, match="is damaged"):
+        Head.load(tmp_path)
+    with pytest.raises(ProjectError, match="is damaged"):
+        Window.load(tmp_path / FILE)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 << 20
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00"])
+def test_what_is_no_file_of_arrays_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(ProjectError, match="is damaged"):
+        Head.load(tmp_path)
+
+
+def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / FILE, about=np.array([{}], dtype=object))
+    with pytest.raises(ProjectError, match="is damaged"):
+        Head.load(tmp_path)
+
+
+def test_what_was_packed_is_loaded(tmp_path: Path) -> None:
+    content = {"a": np.arange(6.0).reshape(2, 3).T, "b/c": np.array(2.5), "d": np.zeros((0, 4))}
+    (tmp_path / "packed").write_bytes(arrays.packed(content))
+    loaded = arrays.load(tmp_path / "packed")
+    assert loaded.keys() == content.keys()
+    assert all((loaded[name] == content[name]).all() for name in content)
+
+
+def test_a_released_head_is_loaded(project: Project) -> None:
+    table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
+    release = labelguard.privatize(table, epsilon=3, delta=1e-5, project=project, **STATISTIC)
+    assert Head.load(release.path).features == "length"
