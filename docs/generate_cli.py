@@ -204,6 +204,11 @@ JSON_ENTRY_KEYS = {
     "release list": ["id", "state", "created_at", "mechanism", "charged", "rows", "path"],
 }
 
+_VARIABLES_HEAD = """
+| environment variable | |
+|---|---|
+"""
+
 _HEAD = """\
 # Command line
 
@@ -215,6 +220,18 @@ line that says what is wrong, where, and what to do; it never holds a label.
 | exit code | meaning |
 |---|---|
 """
+
+ENVIRONMENT = {
+    "LABELGUARD_PROJECT": "the project directory, where `--project` is not given",
+    "LABELGUARD_KEYS": "the project's keys directory; default `.labelguard/keys`",
+    "LABELGUARD_KEY_FILE": "a file to read the project key from, where that directory has none",
+    "LABELGUARD_KEY_COMMAND": "the same: a command that prints it",
+    "LABELGUARD_LEDGER_URL": "the ledger's database; default: an SQLite file in the project",
+    "LABELGUARD_PASSPHRASE": "the passphrase of a backup's keys",
+    "LABELGUARD_CACHE": "where vectors of public texts are cached",
+    "XDG_STATE_HOME": "where `labelguard/projects` lists the projects you made; default "
+    "`~/.local/state`",
+}
 
 _JSON_HEAD = """\
 ## JSON output
@@ -265,7 +282,8 @@ def page() -> str:
         f"| `{name}` | {kind} | {', '.join(f'`{key}`' for key in keys)} |\n"
         for name, kind, keys in sorted(rows)
     )
-    return f"{_HEAD}{codes}{sections}\n{_JSON_HEAD}{table}"
+    variables = "".join(f"| `{name}` | {meaning} |\n" for name, meaning in ENVIRONMENT.items())
+    return f"{_HEAD}{codes}{_VARIABLES_HEAD}{variables}{sections}\n{_JSON_HEAD}{table}"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,10 @@ class Main(click.Group):
             _say(f"{error.strerror}: {error.filename or ''}".rstrip(": "))
             ctx.exit(1)
         except click.ClickException as error:
-            from labelguard.terminal import shown
-
-            error.message = shown(error.message)
-            raise
+            usage = io.StringIO()
+            error.show(usage)
+            _print(usage.getvalue().rstrip("\n"))
+            ctx.exit(error.exit_code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, *_extra_commands()]
@@ -51,6 +52,12 @@ def _say(problem: str) -> None:
     from labelguard.terminal import echo, shown
 
     echo(f"labelguard: {shown(problem)}", err=True)
+
+
+def _print(text: str) -> None:
+    from labelguard.terminal import echo
+
+    echo(text, err=True)
 
 
 def _extra_commands() -> list[str]:

@@ -179,7 +179,7 @@ def init(directory: Path, *, max_epsilon: float = 10.0, max_delta: float = 1e-4)
 
 def seclude(state: Path) -> None:
     """Keep a new project out of git, and in this user's list of projects made here."""
-    write_atomically(state / IGNORE, b"*\n")
+    write_atomically(state / IGNORE, b"*\n", mode=0o600)
     known.mark(state)
 
 

@@ -130,8 +130,8 @@ FILES: dict[str, tuple[str, Callable[[Path], object] | bytes, str]] = {
         "damaged",
     ),
     "texts that unpack to gigabytes": ("x.parquet", _long_texts, "too little memory"),
-    "a stream that unpacks to half a gigabyte": ("x.arrow", _swollen_arrow, "compressed Arrow data"),
-    "a file that unpacks to half a gigabyte": ("x.arrow", _swollen_arrow_file, "compressed Arrow data"),
+    "a stream that unpacks to much": ("x.arrow", _swollen_arrow, "compressed Arrow data"),
+    "a file that unpacks to much": ("x.arrow", _swollen_arrow_file, "compressed Arrow data"),
 }
 
 
