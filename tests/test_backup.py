@@ -338,7 +338,7 @@ def test_the_keys_of_another_project_are_refused(
     made: dict[str, Any], project: Project, tmp_path: Path
 ) -> None:
     other = lg.init(tmp_path / "other")
-    with pytest.raises(KeyProblem, match="not the one the ledger"):
+    with pytest.raises(ProjectError, match="the keys are another project's"):
         restored(made, project, keys=other.keys)
 
 
@@ -413,7 +413,7 @@ def test_a_project_is_never_replaced(made: dict[str, Any], project: Project) -> 
 def test_a_member_that_is_no_part_of_a_project_is_refused(
     name: str, made: dict[str, Any], project: Project, tmp_path: Path
 ) -> None:
-    """Also where the manifest lists it."""
+    """Also where the manifest lists it, and is the project's own."""
 
     def add(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         header, manifest = listed[0]
@@ -422,6 +422,7 @@ def test_a_member_that_is_no_part_of_a_project_is_refused(
         manifest = json.dumps(fields).encode()
         header.size = len(manifest)
         listed[0] = (header, manifest)
+        listed[1] = (listed[1][0], KeyRing(project.keys).mac("backup", manifest))
         extra = tarfile.TarInfo(name)
         extra.size = 1
         listed.insert(2, (extra, b"x"))
