@@ -67,8 +67,8 @@ class Part:
 class Allowance:
     """How many more bytes the rows of an input may take.
 
-    A file of a few megabytes can unpack to terabytes. Rows of honest files take some ten times what
-    their files do, where texts are repeated a hundred times.
+    A file of a few megabytes can unpack to terabytes. Rows of honest files take ten times what
+    their files do, and up to a hundred times where many labelers see the same texts.
     """
 
     left: float
