@@ -188,7 +188,7 @@ def combined(value: Mapping[str, Any], *, as_json: bool) -> None:
     rows.add_row("together", "", budget_of(value), budget_of(value["ceiling"]))
     print_table(rows)
     unit = value["unit"] or "labeler"
-    click.echo(f"For a {unit} who is in all of them, under replace_labels.")
+    echo(f"For a {unit} who is in all of them, under replace_labels.")
 
 
 def anchor(value: Mapping[str, Any], *, as_json: bool) -> None:
