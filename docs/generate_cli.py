@@ -47,6 +47,9 @@ POLICY_KEYS = [
     "tie_status_public",
     "unit",
     "closing_points",
+    "label_values",
+    "skips",
+    "assignment_reactive",
     "closed_at_point",
     "quote",
 ]

@@ -65,7 +65,8 @@ def element(kind: DuckDBPyType) -> DuckDBPyType:
 
 def content_shape(kinds: Iterable[DuckDBPyType]) -> Shape:
     """The one shape of several text columns, or of several chat columns; else `NoContent`."""
-    kinds = list(kinds)
+    # A column that says nothing goes with any other: whether one does may follow from the labels.
+    kinds = [kind for kind in kinds if kind.id != "null"]
     if all(is_text(kind) for kind in kinds):
         return "VARCHAR"
     if not all(kind.id in ("list", "array") for kind in kinds):
@@ -101,6 +102,8 @@ def json_type(kind: DuckDBPyType) -> str:
     """The type to read a JSON column as, by the type DuckDB guessed; `MIXED` for several types."""
     if str(kind) == "JSON":
         return "MIXED"
+    if kind.id == "null":
+        return '"NULL"'
     if kind.id not in ("list", "struct", "map"):
         return "VARCHAR"
     try:
@@ -115,7 +118,7 @@ def json_shape(structure: object) -> Shape:
     if isinstance(structure, list):
         return [json_shape(structure[0]) if structure else None]
     if isinstance(structure, dict):
-        members = {name: json_shape(child) for name, child in structure.items()}
+        members = _distinct({name: json_shape(child) for name, child in structure.items()})
         return members if any(child is not None for child in members.values()) else None
     if structure not in _JSON_SHAPES:
         raise NoContent
@@ -195,10 +198,18 @@ def _merge(one: Shape, other: Shape) -> Shape:
     if isinstance(one, list) and isinstance(other, list):
         return [_merge(one[0], other[0])]
     if isinstance(one, dict) and isinstance(other, dict):
-        return other | {name: _merge(child, other.get(name)) for name, child in one.items()}
+        both = {name: _merge(child, other.get(name)) for name, child in one.items()}
+        return _distinct(other | both)
     if isinstance(one, str) and isinstance(other, str) and {one, other} <= set(_NUMBERS):
         return max(one, other, key=_NUMBERS.index)
     raise NoContent
+
+
+def _distinct(members: dict[str, Shape]) -> dict[str, Shape]:
+    """The members of an object, unless DuckDB would take two of them for one: `Id` and `id`."""
+    if len({name.lower() for name in members}) < len(members):
+        raise NoContent
+    return members
 
 
 def _json(expression: str, shape: Shape, depth: int = 0) -> str:

@@ -13,9 +13,8 @@ from labelguard.policy import Policy, Priced
 
 NOT_PROTECTED = (
     "who labelled what, when and how much",
-    "which annotations were skipped or discarded (they are not part of the input)",
+    "which annotations were discarded (they are not part of the input)",
     "prompts and responses, above all if they came from a model trained on raw labels",
-    "assignment of items to labelers that reacts to raw labels",
     "one person labelling under several ids",
     "a labeler's identity outside the project",
     "labelers whose labels are correlated with one another's",
@@ -27,6 +26,12 @@ LINKABLE = (
     "between labelers (bounds are rounded up to 8, 16, 32, … to blur this)"
 )
 TIE_STATUS_PUBLIC = "which labels are ties (declared public with --tie-status-public)"
+SKIP_STATUS_PUBLIC = "which annotations were skipped (--skips public)"
+NOT_REACTIVE = "assignment of items to labelers that reacts to raw labels"
+REACTIVE = (
+    "labels that decided who labels what: assignment reacts here (--assignment-reactive), and the "
+    "guarantee holds only as far as it reacts to releases, not to raw labels"
+)
 
 
 def together(policy: Policy, event: Priced) -> str:
@@ -37,9 +42,14 @@ def together(policy: Policy, event: Priced) -> str:
     return f", priced together with {' and '.join(parts)} per {policy.unit}" if parts else ""
 
 
-def not_protected(tie_status_public: bool) -> list[str]:
+def not_protected(policy: Policy) -> list[str]:
     """The list every card carries."""
-    return [*NOT_PROTECTED, *([TIE_STATUS_PUBLIC] if tie_status_public else [])]
+    declared = (
+        (True, REACTIVE if policy.assignment_reactive else NOT_REACTIVE),
+        (policy.skips == "public", SKIP_STATUS_PUBLIC),
+        (policy.tie_status_public, TIE_STATUS_PUBLIC),
+    )
+    return [*NOT_PROTECTED, *(line for holds, line in declared if holds)]
 
 
 _ORDER = (
@@ -117,12 +127,20 @@ TRAINING = {
 """How to learn from a release, by the card's `train_with`."""
 
 
+CONDITION = (
+    "**Condition.** Who labels what was declared to react to labels (`--assignment-reactive`). The "
+    "guarantee holds if it reacted to releases only. If raw labels decided who was asked next, how "
+    "often an item was labeled tells how its labels agreed, whatever noise they got."
+)
+
+
 def to_markdown(card: Mapping[str, Any]) -> str:
     """The card for people, with the front matter of a Hugging Face dataset card."""
     privacy = card["privacy"]
     limits = "\n".join(f"- {line}" for line in card["not_protected"])
     facts = "\n".join(f"| {name} | {value} |" for name, value in _facts(card))
     ties = "public" if privacy["tie_status_public"] else "protected"
+    condition = f"\n\n{CONDITION}" if privacy["assignment"] == "reactive" else ""
     return f"""\
 ---
 configs:
@@ -143,7 +161,7 @@ Preference pairs whose labels were privatized by labelguard {card["labelguard"]}
 {budget_of(privacy)} under adjacency `{privacy["adjacency"]}`: all labels of one
 {privacy["unit"]} may change. The bound holds for {span(privacy)},
 against anyone without the project's keys; another policy adds to it, but all of them together give
-no more than {budget_of(privacy["ceiling"])}, the project's ceiling.
+no more than {budget_of(privacy["ceiling"])}, the project's ceiling.{condition}
 
 Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
 {privacy["skip_status"]}.
@@ -182,6 +200,7 @@ def _facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield f"dropped by the bound per {unit}", f"{counts['dropped_by_bound']:,}"
     yield "dropped duplicates", f"{counts['duplicates']:,}"
     yield "dropped pairs with identical sides", f"{counts['identical_sides']:,}"
+    yield "skipped, left out", f"{counts['skipped']:,}"
     yield "bad rows set aside", f"{counts['set_aside']:,}"
     yield "released as ties and left out", f"{counts['released_ties_dropped']:,}"
     yield from own_facts(card)

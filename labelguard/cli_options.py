@@ -55,4 +55,22 @@ max_input_bytes_option = click.option(
     help="Stop when the input's rows take more bytes than this, unpacked; default: 1 GiB and 200 "
     "times the size of the files.",
 )
+label_values_option = click.option(
+    "--label-values",
+    metavar="MEANING=VALUE,...",
+    help="What the column label says: a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between "
+    "several values; default a=1|true,b=0|false,tie=0.5.",
+)
+skips_option = click.option(
+    "--skips",
+    type=click.Choice(["public", "tie"]),
+    help="Blank labels are left out, and which they are is public (default), or they are ties.",
+)
+reactive_option = click.option(
+    "--assignment-reactive",
+    is_flag=True,
+    default=None,
+    help="Declare that who labels what reacts to labels; the card says under what condition the "
+    "guarantee then holds.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

@@ -13,9 +13,12 @@ from labelguard.cli_options import (
     bad_rows_option,
     columns_option,
     json_option,
+    label_values_option,
     max_input_bytes_option,
     project_option,
     question_option,
+    reactive_option,
+    skips_option,
     source_option,
     ties_option,
 )
@@ -67,6 +70,9 @@ def policy() -> None:
     is_flag=True,
     help="Declare that which labels are ties is no secret.",
 )
+@label_values_option
+@skips_option
+@reactive_option
 @click.option(
     "--unit",
     type=click.Choice(["labeler", "item", "group"]),

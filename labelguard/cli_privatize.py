@@ -11,9 +11,12 @@ from labelguard.cli_options import (
     bad_rows_option,
     columns_option,
     json_option,
+    label_values_option,
     max_input_bytes_option,
     project_option,
     question_option,
+    reactive_option,
+    skips_option,
     source_option,
     ties_option,
 )
@@ -53,6 +56,9 @@ from labelguard.cli_options import (
     default=None,
     help="Declare that which labels are ties is no secret.",
 )
+@label_values_option
+@skips_option
+@reactive_option
 @bad_rows_option
 @click.option(
     "--exhausted",

@@ -17,9 +17,10 @@ from duckdb.sqltypes import DuckDBPyType
 from labelguard import canonical
 from labelguard.canonical import NoContent, Shape, is_text
 from labelguard.errors import InvalidLabels
+from labelguard.label_values import DEFAULT, LabelValues, Skips
 
-LABEL_B, LABEL_A, LABEL_TIE = 0, 1, 2
-"""Canonical labels: the second side preferred, the first side preferred, a tie."""
+LABEL_B, LABEL_A, LABEL_TIE, LABEL_SKIP = 0, 1, 2, 3
+"""Canonical labels: the second side preferred, the first side preferred, a tie, none given."""
 
 MAX_RANKED = 256
 
@@ -36,6 +37,8 @@ IDS = ("labeler_id", "item_id", "question", "ranking_id", "record_id")
 ROLES = tuple(dict.fromkeys([*(r for roles in LAYOUTS.values() for r in roles), *_OPTIONAL]))
 PRIVATE_ROLES = ("label", "tie", "ranks")
 """Roles whose columns nothing but the label itself may depend on."""
+TELLING_ROLES = (*PRIVATE_ROLES, "chosen", "rejected")
+"""Roles whose columns tell labels: the private ones, and the sides by which was preferred."""
 
 ANSWERS = (*PRIVATE_ROLES, "chosen", "rejected")
 """Roles of which every question may have columns of its own."""
@@ -58,11 +61,10 @@ PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
     13: ("question", "expected an id, found null or an empty string"),
 }
 LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
-    100: ("label", "expected 0, 0.5 or 1 (null only where the column tie is true)"),
-    101: ("label", "is null, but the column tie does not say that this is a tie"),
-    102: ("tie", "contradicts the label"),
-    103: ("tie", "expected true or false"),
-    104: ("ranks", "expected one number for each response"),
+    100: ("label", "found a value outside the domain"),
+    101: ("tie", "contradicts the label"),
+    102: ("tie", "expected true, false or nothing"),
+    103: ("ranks", "expected one number for each response"),
 }
 
 
@@ -72,8 +74,8 @@ class Layout:
 
     `types` are the columns' types by role, `content` is the shape of prompt and responses.
     `features` maps the name of each numeric feature to its columns: one for each side, or one list.
-    `question` is the one that all rows answer, if it is not told by a column. With `content_units`
-    the words of every side are read too, of which units are made (see `labelguard.content_units`).
+    With content units the words of every side are read too, of which units are made (see
+    `labelguard.content_units`).
     """
 
     kind: str
@@ -81,14 +83,17 @@ class Layout:
     types: Mapping[str, DuckDBPyType]
     content: Shape
     features: Mapping[str, tuple[str, ...]]
-    labelled: bool = True
-    question: str | None = None
-    content_units: bool = False
+    reading: Reading
 
     @property
     def asked(self) -> bool:
         """Whether rows say which question they answer."""
-        return self.question is not None or "question" in self.columns
+        return self.reading.question is not None or "question" in self.columns
+
+    @property
+    def content_units(self) -> bool:
+        """Whether units are made of the words of all sides."""
+        return self.reading.unit == "item"
 
     @property
     def chat(self) -> bool:
@@ -104,7 +109,8 @@ class Reading:
     compared, whoever compares it) or `none`: nobody is charged. `features` names numeric properties
     of responses that are carried along, as differences of the two sides. Unless `labelled`, the
     columns of labels are dropped at the door: every row reads like a tie, whatever it says.
-    `question` is what all rows were asked about their pair, where no column tells it.
+    `question` is what all rows were asked about their pair, where no column tells it. `values` is
+    the domain of labels, `skips` what becomes of blank ones.
     """
 
     columns: Mapping[str, str]
@@ -112,6 +118,8 @@ class Reading:
     features: tuple[str, ...] = ()
     labelled: bool = True
     question: str | None = None
+    values: LabelValues = DEFAULT
+    skips: Skips = "public"
 
     def __post_init__(self) -> None:
         if self.question is not None and not (self.question and self.question.isprintable()):
@@ -189,16 +197,7 @@ def layout(relation: duckdb.DuckDBPyRelation, name: str, reading: Reading) -> La
     _check_types(kinds, columns, name)
     content = _content(kinds, columns, kind, name)
     features = _features(reading.features, kind, types, columns, name)
-    return Layout(
-        kind,
-        columns,
-        kinds,
-        content,
-        features,
-        reading.labelled,
-        reading.question,
-        content_units=reading.unit == "item",
-    )
+    return Layout(kind, columns, kinds, content, features, reading)
 
 
 def _layouts(labelled: bool) -> Mapping[str, tuple[str, ...]]:
@@ -239,7 +238,7 @@ def _features(
                     f"{part}: column {column} is {role}, which is private: it cannot be a feature"
                 )
             inner = canonical.element(types[column]) if kind == "ranking" else types[column]
-            if inner.id not in (*NUMERIC, "boolean") and not is_text(inner):  # CSV: all is text
+            if inner.id not in (*NUMERIC, "boolean", "null") and not is_text(inner):  # CSV: text
                 raise InvalidLabels(
                     f"{part}: feature {name}: expected numbers in {' and '.join(wanted)}"
                 )
@@ -277,11 +276,11 @@ ID_EXPECTED = "text or whole numbers"
 
 def is_id(kind: DuckDBPyType) -> bool:
     """Whether a column can hold ids: text or whole numbers."""
-    return is_text(kind) or kind.id in (*INTEGER, "uuid")
+    return is_text(kind) or kind.id in (*INTEGER, "uuid", "null")
 
 
 def _check_types(kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], name: str) -> None:
-    """Refuse ids, times and labels whose columns cannot be what they are named."""
+    """Refuse ids and times whose columns cannot be what they are named."""
     for role, kind in kinds.items():
         if role in IDS:
             fits, expected = is_id(kind), ID_EXPECTED
@@ -289,13 +288,7 @@ def _check_types(kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], 
             fits = is_text(kind) or kind.id in (*INTEGER, "date", "null")
             fits = fits or kind.id.startswith("timestamp")
             expected = "timestamps, ISO 8601 text or whole numbers"
-        elif role in ("label", "tie"):
-            fits = is_text(kind) or kind.id in (*NUMERIC, "boolean", "null")
-            expected = "0, 0.5 or 1" if role == "label" else "true or false"
-        elif role == "ranks":
-            fits = kind.id in ("list", "array") and canonical.element(kind).id in NUMERIC
-            expected = "a list of numbers"
-        else:
+        else:  # What labels are is judged row by row, whatever type their column has.
             continue
         if not fits:
             raise InvalidLabels(

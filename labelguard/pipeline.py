@@ -51,6 +51,7 @@ from labelguard.errors import (
     ProjectError,
 )
 from labelguard.keys import KeyRing
+from labelguard.label_values import LabelValues, Skips
 from labelguard.ledger import Grant, Ledger
 from labelguard.mechanisms.protocol import Job, Mechanism
 from labelguard.methods import auto
@@ -79,6 +80,9 @@ def privatize(
     composition: Composition | None = None,
     ties: Ties | None = None,
     tie_status_public: bool | None = None,
+    label_values: str | None = None,
+    skips: Skips | None = None,
+    assignment_reactive: bool | None = None,
     bad_rows: Literal["stop", "quarantine"] = "stop",
     exhausted: Literal["refuse", "drop"] = "refuse",
     columns: Mapping[str, str] | None = None,
@@ -148,6 +152,9 @@ def privatize(
         max_labels_per_labeler,
         method.priced,
         releases,
+        label_values,
+        skips,
+        assignment_reactive,
     )
     options = Options(
         columns,
@@ -246,6 +253,8 @@ class _Run:
             self.policy.unit,
             self.mechanism.features,
             question=self.options.question,
+            values=LabelValues.parse(self.policy.label_values),
+            skips=self.policy.skips,
         )
         options = StagingOptions(
             reading,
@@ -291,13 +300,12 @@ class _Run:
             self.again += 1
 
     def _judge(self, staged: Staged) -> None:
-        if self.options.bad_rows == "stop":
-            staged.raise_for(staged.label_faults, staged.label_fault_count)
+        staged.raise_for_labels()
         if staged.given_ids:
             refuse_conflicts(staged, self.options.columns.get("item_id", "item_id"))
         if not staged.rows:
             raise InvalidLabels(
-                "no usable row in the input: every row is bad or has identical sides"
+                "no usable row in the input: every row is bad, skipped or has identical sides"
             )
 
     def _plan(self, staged: Staged, record: ReleaseRecord | None) -> Plan:
@@ -349,7 +357,7 @@ class _Run:
             aside, name = parts(source), self.project.namespace
             scratch = self.project.work / "quarantine"
             quarantine.write(directory, aside, staged.bad_rows, scratch, column, name)
-            rows = counted(staged.fault_count + staged.label_fault_count, "bad row")
+            rows = counted(staged.fault_count, "bad row")
             self.notes.append(f"{rows} set aside in {directory}")
 
     def _draw(self, staged: Staged, plan: Plan, grant: Grant, epoch: int) -> Grant:

@@ -11,6 +11,7 @@ from typing import Any
 from labelguard import block128, lifetime, policybook
 from labelguard.errors import PolicyError
 from labelguard.keys import KeyRing
+from labelguard.label_values import Skips
 from labelguard.ledger import Ledger
 from labelguard.lifetime import Chapter, Total
 from labelguard.policy import Allowance, Composition, Policy, Request, Ties, Unit
@@ -54,6 +55,9 @@ def new(
     ties: Ties | None = None,
     tie_status_public: bool = False,
     unit: Unit = "labeler",
+    label_values: str | None = None,
+    skips: Skips | None = None,
+    assignment_reactive: bool | None = None,
     project: Project | str | Path | None = None,
 ) -> dict[str, Any]:
     """Make a policy, compute its joint price once, and keep both; it waits to be activated.
@@ -77,6 +81,9 @@ def new(
         tie_status_public,
         unit,
         closing_points,
+        label_values or "",
+        skips or "public",
+        bool(assignment_reactive),
     )
     home, ledger = _opened(project)
     with home.job():
@@ -304,6 +311,7 @@ def _check_kin(earlier: Chapter, record: PolicyRecord) -> None:
         ("unit", one.unit, other.unit),
         ("tie status public", one.tie_status_public, other.tie_status_public),
         ("treatment of ties", one.ties if coins else "", other.ties if coins else ""),
+        ("treatment of skips", one.skips, other.skips),
     ):
         if before != after:
             raise PolicyError(
@@ -311,6 +319,12 @@ def _check_kin(earlier: Chapter, record: PolicyRecord) -> None:
                 f"({before}), which was in force before; what both promise does not add up: use "
                 "another project"
             )
+    if one.assignment_reactive and not other.assignment_reactive:
+        raise PolicyError(
+            f"policy {earlier.name!r} declared that assignment reacts to labels, and what it "
+            f"released stays under that condition: make {record.name!r} anew with "
+            "--assignment-reactive"
+        )
 
 
 def named(records: Sequence[PolicyRecord], name: str | None) -> PolicyRecord:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, Self, get_args
 
 from labelguard.errors import PolicyError
+from labelguard.label_values import DEFAULT_TEXT, LabelValues, Skips
 
 Composition = Literal["exact", "advanced", "basic"]
 Priced = Literal["rr", "statistic"]
@@ -71,6 +72,8 @@ class Policy:
     All allowances together, used in any adaptive order, compose to at most (epsilon, delta). With
     `closing_points` = C the policy can be closed early at C levels of use that are fixed here; each
     is priced at δ/C, so that crediting what was not used stays sound (docs/guarantees.md).
+    `label_values` is the domain of labels (`LabelValues`), `skips` what becomes of blank ones.
+    `assignment_reactive` declares that who labels what reacts to labels: a condition on every card.
     """
 
     epsilon: float
@@ -81,10 +84,19 @@ class Policy:
     tie_status_public: bool = False
     unit: Unit = "labeler"
     closing_points: int = 1
+    label_values: str = ""
+    skips: Skips = "public"
+    assignment_reactive: bool = False
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
-        for name, allowed in (("composition", Composition), ("ties", Ties), ("unit", Unit)):
+        object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
+        for name, allowed in (
+            ("composition", Composition),
+            ("ties", Ties),
+            ("unit", Unit),
+            ("skips", Skips),
+        ):
             if getattr(self, name) not in get_args(allowed):
                 raise PolicyError(
                     f"{name} must be one of {', '.join(get_args(allowed))}, "
@@ -94,6 +106,11 @@ class Policy:
             raise PolicyError(
                 f"--ties {self.ties} shows which labels are ties; if that is public anyway, "
                 "declare it with --tie-status-public, else use coin or ternary"
+            )
+        if self.skips == "tie" and self.tie_status_public:
+            raise PolicyError(
+                "--skips tie hides skips among ties, which --tie-status-public shows; "
+                "leave one of them out"
             )
         fewest = min((a.places for a in self.allowances if a.places is not None), default=1)
         if not 1 <= self.closing_points <= max(fewest, 1):
@@ -199,6 +216,9 @@ class Request:
     max_labels_per_labeler: int | None = None
     mechanism: Priced = "rr"
     releases: int | None = None
+    label_values: str | None = None
+    skips: Skips | None = None
+    assignment_reactive: bool | None = None
 
     def __post_init__(self) -> None:
         # Plain numbers, which the ledger can write down.
@@ -207,6 +227,8 @@ class Request:
                 object.__setattr__(self, name, float(getattr(self, name)))
         if self.max_labels_per_labeler is not None:
             object.__setattr__(self, "max_labels_per_labeler", int(self.max_labels_per_labeler))
+        if self.label_values is not None:
+            object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
         for name in ("max_labels_per_labeler", "releases"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -238,7 +260,10 @@ class Request:
             places = ITEM_BOUND
         given = {
             name: getattr(self, name)
-            for name in ("composition", "ties", "tie_status_public", "unit")
+            for name in (
+                *("composition", "ties", "tie_status_public", "unit"),
+                *("label_values", "skips", "assignment_reactive"),
+            )
             if getattr(self, name) is not None
         }
         return Policy(
@@ -263,6 +288,8 @@ class Request:
                 option, has = name.replace("_", "-"), fixed[name]
                 if name == "max_labels_per_labeler" and has is None:
                     has = "own number of labels, rounded up"
+                if name == "label_values":
+                    has, value = has or DEFAULT_TEXT, value or DEFAULT_TEXT
                 raise PolicyError(
                     f"this project's policy has {option} = {has}, fixed when it was made; "
                     f"asked: {value}; leave the option out or use another project"

@@ -189,7 +189,8 @@ def _card(
             "accounting": "",
             "ties": policy.ties_of(grant.release.event),
             "tie_status_public": policy.tie_status_public,
-            "skip_status": "public",
+            "skip_status": "public" if policy.skips == "public" else "protected",
+            "assignment": "reactive" if policy.assignment_reactive else "fixed",
         },
         "counts": {
             "rows_read": staged.rows_read,
@@ -203,7 +204,8 @@ def _card(
             "dropped_by_bound": plan.over_bound,
             "duplicates": plan.duplicates,
             "identical_sides": staged.identical_sides,
-            "set_aside": staged.fault_count + staged.label_fault_count,
+            "skipped": staged.skipped,
+            "set_aside": staged.fault_count,
         },
         "budget": {
             "places": card.spread(capacity),
@@ -211,5 +213,5 @@ def _card(
             "left": card.spread(capacity - used),
         },
         "train_with": "",
-        "not_protected": card.not_protected(policy.tie_status_public),
+        "not_protected": card.not_protected(policy),
     }

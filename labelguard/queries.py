@@ -8,15 +8,16 @@ from duckdb.sqltypes import DuckDBPyType
 
 from labelguard import canonical
 from labelguard.canonical import Shape, is_text
+from labelguard.label_values import WHITE_SPACE, is_number
 from labelguard.labels import (
     IDS,
     INTEGER,
     LABEL_A,
     LABEL_B,
+    LABEL_SKIP,
     LABEL_TIE,
     LAYOUTS,
     MAX_RANKED,
-    NUMERIC,
     Layout,
 )
 from labelguard.sources import identifier, literal
@@ -25,16 +26,13 @@ from labelguard.sources import identifier, literal
 def query(layout: Layout, content: Shape) -> str:
     """The SELECT over `part` that yields canonical pairs; `content` is the shape of all parts."""
     content_type = canonical.sql_type(content)
-    casts = dict.fromkeys(IDS, "VARCHAR") | dict.fromkeys(LAYOUTS[layout.kind][:3], content_type)
-    if layout.kind == "ranking":
-        casts["responses"] = f"{content_type}[]"
-        del casts["ranks"]
-    pieces = [
-        f"{identifier(column)}{f'::{casts[role]}' if role in casts else ''} AS {role}"
-        for role, column in layout.columns.items()
-    ]
-    if layout.question is not None:
-        pieces.append(f"{literal(layout.question)} AS question")
+    columns = {role: identifier(column) for role, column in layout.columns.items()}
+    pieces = [_read(role, column, layout, content_type) for role, column in columns.items()]
+    if "ranks" in columns:
+        pieces.append(f"{columns['ranks']} IS NULL AS skipped")
+    question = layout.reading.question
+    if question is not None:
+        pieces.append(f"{literal(question)} AS question")
     number = "DOUBLE[]" if layout.kind == "ranking" else "DOUBLE"
     for index, columns in enumerate(layout.features.values()):
         for side, column in enumerate(columns):
@@ -44,21 +42,29 @@ def query(layout: Layout, content: Shape) -> str:
     return f"WITH named AS (SELECT {named} FROM part), {build(layout, content)}"
 
 
+def _read(role: str, column: str, layout: Layout, content_type: str) -> str:
+    """SQL of a column under the name of its role. Labels are read as text, whatever their type."""
+    if role in ("label", "tie"):
+        read = f"trim({column}::VARCHAR, {literal(WHITE_SPACE)})"
+    elif role == "ranks":
+        read = f"try_cast({column} AS DOUBLE[])"
+    elif role == "responses":
+        read = f"{column}::{content_type}[]"
+    elif role in LAYOUTS[layout.kind][:3]:
+        read = f"{column}::{content_type}"
+    else:
+        read = f"{column}::VARCHAR" if role in IDS else column
+    return f"{read} AS {role}"
+
+
 def _pair_query(layout: Layout, content: Shape) -> str:
     kinds = layout.types
     _, a, b = LAYOUTS[layout.kind][:3]
     faults = _common_faults(kinds)
-    if not layout.labelled:
-        label = f"{LABEL_TIE}"
-        faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
-    elif layout.kind == "chosen":
-        label = f"CASE WHEN coalesce({_tie(kinds)}, false) THEN {LABEL_TIE} ELSE {LABEL_A} END"
-        if "tie" in kinds:
-            label = f"CASE WHEN {_bad_tie(kinds)} THEN 103 ELSE {label} END"
-        faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
-    else:
-        label = _label(kinds)
+    if layout.kind == "pairs":
         faults += ["WHEN ea IS NULL THEN 3", "WHEN eb IS NULL THEN 4"]
+    else:
+        faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
     both = [(f"feature_{index}_0", f"feature_{index}_1") for index in range(len(layout.features))]
     faults += [f"WHEN NOT coalesce(isfinite({x} - {y}), false) THEN 12" for x, y in both]
     # Not by a factor of -1: the sign of a zero would tell which side was chosen.
@@ -73,7 +79,8 @@ def _pair_query(layout: Layout, content: Shape) -> str:
                 {canonical.encoded(a, content)} AS ea,
                 {canonical.encoded(b, content)} AS eb,
                 {_sides(layout, content, a, b)}
-                ({label})::UTINYINT AS given
+                ({_said(layout)})::UTINYINT AS said,
+                ({_given(layout)})::UTINYINT AS given
             FROM named)
         SELECT
             prompt,
@@ -111,12 +118,13 @@ def _ranking_query(layout: Layout, content: Shape) -> str:
         for name, numbers in zip(layout.features, lists, strict=True)
     )
     ranked = """coalesce(len(ranks) = k AND len(list_filter(ranks,
-                    lambda x: x IS NOT NULL AND NOT isnan(x::DOUBLE))) = k, false)"""
-    label = f"""(CASE WHEN NOT ranked THEN 104
+                    lambda x: x IS NOT NULL AND NOT isnan(x))) = k, false)"""
+    label = f"""(CASE WHEN skipped THEN {_skipped(layout)}
+                WHEN NOT ranked THEN 103
                 WHEN ranks[o[p.i]] < ranks[o[p.j]] THEN {LABEL_A}
                 WHEN ranks[o[p.i]] > ranks[o[p.j]] THEN {LABEL_B}
                 ELSE {LABEL_TIE} END)"""
-    if not layout.labelled:
+    if not layout.reading.labelled:
         ranked, label = "true", f"{LABEL_TIE}"
     return f"""
         encoded AS (
@@ -236,28 +244,52 @@ def _time(kinds: Mapping[str, DuckDBPyType]) -> str:
     return number if kind.id in (*INTEGER, "null") else time
 
 
-def _tie(kinds: Mapping[str, DuckDBPyType]) -> str:
-    """SQL of the tie flag as a boolean; NULL if it is absent or no boolean."""
-    if "tie" not in kinds:
-        return "NULL::BOOLEAN"
-    if kinds["tie"].id in NUMERIC:
-        return "(CASE WHEN tie = 1 THEN true WHEN tie = 0 THEN false END)"
-    return "try_cast(tie AS BOOLEAN)"
+_FLAG = """coalesce(try_cast(tie AS BOOLEAN),
+            CASE try_cast(tie AS DOUBLE) WHEN 1 THEN true WHEN 0 THEN false END)"""
 
 
-def _bad_tie(kinds: Mapping[str, DuckDBPyType]) -> str:
-    return f"tie IS NOT NULL AND {_tie(kinds)} IS NULL"
+def _said(layout: Layout) -> str:
+    """SQL of what the columns of labels say, but for the flag of ties: a label, or 100."""
+    if not layout.reading.labelled:
+        return f"{LABEL_TIE}"
+    if layout.kind == "chosen":
+        return f"{LABEL_A}"
+    values = layout.reading.values
+    named = (
+        (values.a, LABEL_A),
+        (values.b, LABEL_B),
+        (values.tie, LABEL_TIE),
+        (values.skip, LABEL_SKIP),
+    )
+    texts = [(", ".join(map(literal, found)), code) for found, code in named]
+    numbers = [
+        (", ".join(f"{literal(value)}::DOUBLE" for value in found if is_number(value)), code)
+        for found, code in named
+    ]
+    known = " ".join(f"WHEN label IN ({found}) THEN {code}" for found, code in texts if found)
+    equal = " ".join(
+        f"WHEN try_cast(label AS DOUBLE) IN ({found}) THEN {code}"
+        for found, code in numbers
+        if found
+    )
+    return f"CASE WHEN coalesce(label, '') = '' THEN {LABEL_SKIP} {known} {equal} ELSE 100 END"
 
 
-def _label(kinds: Mapping[str, DuckDBPyType]) -> str:
-    """SQL of the given label: 0, 1, 2 (tie), or a code of LABEL_FAULTS."""
-    value = "try_cast(label AS DOUBLE)"
-    if is_text(kinds["label"]):  # CSV and JSONL give booleans as text.
-        words = "WHEN 'true' THEN 1 WHEN 'false' THEN 0"
-        value = f"(CASE lower(label) {words} ELSE {value} END)"
-    tie, bad_tie = _tie(kinds), f"WHEN {_bad_tie(kinds)} THEN 103" if "tie" in kinds else ""
-    return f"""CASE {bad_tie}
-        WHEN label IS NULL THEN CASE WHEN {tie} THEN {LABEL_TIE} ELSE 101 END
-        WHEN {value} = 0.5 THEN CASE WHEN NOT {tie} THEN 102 ELSE {LABEL_TIE} END
-        WHEN {value} IN (0, 1) THEN CASE WHEN {tie} THEN 102 ELSE {value}::UTINYINT END
-        ELSE 100 END"""
+def _given(layout: Layout) -> str:
+    """SQL of the given label, from `said` and the flag of ties, or a code of LABEL_FAULTS."""
+    skipped = f"WHEN said = {LABEL_SKIP} THEN {_skipped(layout)}"
+    if "tie" not in layout.columns:
+        return f"CASE {skipped} ELSE said END"
+    strict = "" if layout.kind == "chosen" else f"WHEN {_FLAG} AND said < {LABEL_TIE} THEN 101"
+    return f"""CASE
+        WHEN tie <> '' AND {_FLAG} IS NULL THEN 102
+        {strict}
+        WHEN {_FLAG} AND said < 100 THEN {LABEL_TIE}
+        WHEN NOT {_FLAG} AND said = {LABEL_TIE} THEN 101
+        {skipped}
+        ELSE said END"""
+
+
+def _skipped(layout: Layout) -> int:
+    """What a blank label becomes."""
+    return LABEL_TIE if layout.reading.skips == "tie" else LABEL_SKIP

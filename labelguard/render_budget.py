@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labelguard.card import budget_of, counted
+from labelguard.label_values import DEFAULT_TEXT
 from labelguard.terminal import echo, number, print_facts, print_json, print_table, table
 
 
@@ -24,6 +25,9 @@ def policy(value: Mapping[str, Any], *, as_json: bool) -> None:
                 " and ".join(_paid(one, unit, value["name"]) for one in value["allowances"]),
             ),
             ("ties", f"{value['ties']}{', tie status public' * value['tie_status_public']}"),
+            ("label values", value["label_values"] or DEFAULT_TEXT),
+            ("skips", value["skips"]),
+            *((("assignment", "reacts to labels"),) if value["assignment_reactive"] else ()),
             ("accountant", f"{quote['accountant']}; labelguard {quote['versions']['labelguard']}"),
             *([("together", _together(value))] if "events" in quote else []),
         ]

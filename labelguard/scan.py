@@ -53,12 +53,12 @@ def look(part: Part, connection: duckdb.DuckDBPyConnection, reading: Reading) ->
         layout = labels.layout(part.open(_cursor(connection)), part.name, reading)
     except _READER_ERRORS as error:
         raise readable(error, part.name) from None
-    for role in labels.PRIVATE_ROLES:
-        if layout.columns.get(role) in part.partitions:
-            raise InvalidLabels(
-                f"the input's directories are named by {layout.columns[role]}, so that the order "
-                "of its rows tells labels; write them into one table, mixed"
-            )
+    telling = {*labels.TELLING_ROLES, *(reading.columns.get(r, r) for r in labels.TELLING_ROLES)}
+    for name in sorted(name for name in telling if name.lower() in part.partitions):
+        raise InvalidLabels(
+            f"the input's directories are named by {name}, so that the order of its rows tells "
+            "labels; write them into one table, mixed"
+        )
     return layout
 
 

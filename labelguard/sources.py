@@ -53,7 +53,7 @@ _PLENTY, _EXPANSION = 1 << 30, 200
 class Part:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
-    `partitions` are the columns that its directories spell out (`labeler_id=7/…`).
+    `partitions` are what its directories are named by (`labeler_id=7/…`), in lower case.
     """
 
     name: str
@@ -147,18 +147,35 @@ def _as_arrow(table: Any, name: str) -> pa.Table:
 def _opener(table: pa.Table | Callable[[], pa.RecordBatchReader]) -> Opener:
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         source = table() if callable(table) else table
+        unreadable = soundness.clashing(source.schema)
         try:
-            return connection.from_arrow(source)
+            relation = connection.from_arrow(source)
         except duckdb.NotImplementedException:
-            return connection.from_arrow(_readable_columns(source, connection))
+            readable = _readable_columns(source, connection)
+            unreadable += [
+                name for name in source.schema.names if name not in readable.schema.names
+            ]
+            relation = connection.from_arrow(readable)
+        return _opaque(relation, unreadable)
 
     return opened
+
+
+def _opaque(relation: duckdb.DuckDBPyRelation, names: Sequence[str]) -> duckdb.DuckDBPyRelation:
+    """The relation with bytes in place of columns whose types DuckDB cannot take.
+
+    They are no text, chat, id or label. That one is there must show: if it were dropped, a message
+    would name it, and of chosen and rejected that would name a side.
+    """
+    kept = ", ".join(identifier(name) for name in relation.columns if name not in names)
+    bytes_ = ", ".join(f"'\\xFF'::BLOB AS {identifier(name)}" for name in names)
+    return relation.project(", ".join(filter(None, (kept, bytes_)))) if names else relation
 
 
 def _readable_columns(
     source: pa.Table | pa.RecordBatchReader, connection: duckdb.DuckDBPyConnection
 ) -> pa.Table | pa.RecordBatchReader:
-    """The source without columns of types that DuckDB lacks (they hold no label or text)."""
+    """The source without columns of types that DuckDB lacks."""
     names = []
     for name in source.schema.names:
         try:
@@ -227,9 +244,8 @@ def _file_part(path: Path) -> Part:
     if size == 0:
         raise InvalidLabels(f"{_name(path)}: the file is empty")
     opener = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl, "arrow": _arrow}[kind](path)
-    if kind == "arrow":
-        return Part(_name(path), opener, size=size)
-    keys = frozenset(folder.partition("=")[0] for folder in path.parts[:-1] if "=" in folder)
+    folders = (folder.lower() for folder in path.parts[:-1] if "=" in folder)
+    keys = frozenset(folder.partition("=")[0] for folder in folders)
     return Part(_name(path), opener, keys, size)
 
 
@@ -287,8 +303,9 @@ def _parquet(path: Path) -> Opener:
     )
 
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        _distinct(pq.read_schema(path).names, _name(path))
-        return connection.sql(query)
+        schema = pq.read_schema(path)
+        _distinct(schema.names, _name(path))
+        return _opaque(connection.sql(query), soundness.clashing(schema))
 
     return opened
 
@@ -395,23 +412,27 @@ def _json_columns(
     connection: duckdb.DuckDBPyConnection, options: str, where: str
 ) -> dict[str, str]:
     """The columns of a JSONL file and the types to read them as."""
-    guessed = connection.sql(
-        f"FROM read_json({options}, sample_size=-1, map_inference_threshold=-1, "
-        "field_appearance_threshold=0)"
-    )
+    try:
+        guessed = connection.sql(
+            f"FROM read_json({options}, sample_size=-1, map_inference_threshold=-1, "
+            "field_appearance_threshold=0)"
+        )
+    except duckdb.NotImplementedException as error:
+        if "Duplicate name" not in str(error):
+            raise
+        return _json_columns_by_structure(connection, options, where)
     _distinct(guessed.columns, where)
     if guessed.columns[0] == "json":  # DuckDB's name for what is not an object.
         if guessed.limit(1).fetchall():
             raise InvalidLabels(f"{where}: not JSONL; every line must hold one object")
         raise InvalidLabels(f"{where}: no rows in the input")
-    kinds = {
-        name: canonical.json_type(kind)
-        for name, kind in zip(guessed.columns, guessed.types, strict=True)
-    }
+    columns = dict(zip(guessed.columns, guessed.types, strict=True))
+    kinds = {name: canonical.json_type(kind) for name, kind in columns.items()}
     chats = [
         name
-        for name, kind in zip(guessed.columns, guessed.types, strict=True)
-        if kind.id == "list" and (canonical.element(kind).id == "struct" or str(kind) == "JSON[]")
+        for name, kind in columns.items()
+        if kind.id == "list"
+        and (canonical.element(kind).id in ("struct", "null") or str(kind) == "JSON[]")
     ]
     if len(chats) > 1:
         kinds |= dict.fromkeys(chats, _common_type(connection, options, chats))
@@ -423,19 +444,43 @@ def _json_columns(
     return kinds
 
 
-def _common_type(connection: duckdb.DuckDBPyConnection, options: str, chats: list[str]) -> str:
+def _json_columns_by_structure(
+    connection: duckdb.DuckDBPyConnection, options: str, where: str
+) -> dict[str, str]:
+    """The same where DuckDB cannot guess: members of an object differ in upper and lower case."""
+    objects = f"read_json({options}, records=false, columns={{json: 'JSON'}})"
+    keys = connection.sql(f"SELECT DISTINCT unnest(json_keys(json)) AS k FROM {objects} ORDER BY k")
+    names = [name for (name,) in keys.fetchall()]
+    _distinct(names, where)
+    found = {name: _structure(connection, options, [name]) for name in names}
+    kinds = {
+        name: "JSON" if not isinstance(structure, str) or structure == "JSON" else "VARCHAR"
+        for name, structure in found.items()
+    }
+    chats = [name for name, structure in found.items() if isinstance(structure, list)]
+    common = _common_type(connection, options, chats) if chats else ""
+    return kinds | dict.fromkeys(chats, common)
+
+
+def _structure(connection: duckdb.DuckDBPyConnection, options: str, names: Sequence[str]) -> object:
+    """What DuckDB finds in the values of all these columns of a JSONL file."""
+    columns = ", ".join(f"{literal(name)}: 'JSON'" for name in names)
+    values = " UNION ALL ".join(f"SELECT {identifier(name)} AS v FROM raw" for name in names)
+    query = (
+        f"WITH raw AS (FROM read_json({options}, columns={{{columns}}})) "
+        f"SELECT json_group_structure(v) FROM ({values})"
+    )
+    return json.loads(connection.sql(query).fetchall()[0][0])
+
+
+def _common_type(connection: duckdb.DuckDBPyConnection, options: str, chats: Sequence[str]) -> str:
     """One type for all chats of a JSONL file.
 
     Guessed one by one, the types of chosen and rejected would follow from the labels.
     """
-    columns = ", ".join(f"{literal(name)}: 'JSON'" for name in chats)
-    values = " UNION ALL ".join(f"SELECT {identifier(name)} AS v FROM raw" for name in chats)
-    structure = connection.sql(
-        f"WITH raw AS (FROM read_json({options}, columns={{{columns}}})) "
-        f"SELECT json_group_structure(v) FROM ({values})"
-    ).fetchall()[0][0]
     try:
-        return canonical.sql_type(canonical.json_shape(json.loads(structure)), "JSON")
+        shape = canonical.json_shape(_structure(connection, options, chats))
+        return canonical.sql_type(shape, "JSON")
     except NoContent:
         return "JSON"
 

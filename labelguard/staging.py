@@ -2,8 +2,8 @@
 
 Two views come out of the single pass. `rows/` holds what decides about labels (labeler, item,
 label), split by labeler; `texts/` holds the public content, split by item. Everything but the
-label column of `rows/` is public. Whether a label is valid is written down, not judged: the
-judgement comes later, after a repeated command was recognised without looking at labels.
+label column of `rows/` is public. Whether a label is in its domain is written down, not judged:
+the judgement comes later, after a repeated command was recognised without looking at labels.
 
 The order of an input may tell labels (an export sorted by them), so it is forgotten here: staged
 rows are sorted by what is public of them, and the digest of an input is that of a set of rows.
@@ -69,8 +69,14 @@ class Staged:
     identical_sides: int = 0
     faults: list[Fault] = field(default_factory=list)
     fault_count: int = 0
-    label_faults: list[Fault] = field(default_factory=list)
+    label_fault: Fault | None = None
+    """The first row whose label is outside the domain; `label_fault_count` says how many there are.
+    """
     label_fault_count: int = 0
+    skipped: int = 0
+    """Rows without a label, left out where skip status is public, and in no other count but
+    `rows_read`.
+    """
     public_digest: bytes = b""
     content_type: pa.DataType = field(default_factory=pa.string)
     layouts: set[str] = field(default_factory=set)
@@ -107,6 +113,19 @@ class Staged:
         more = f" ({count - 1} more bad rows)" if count > 1 else ""
         raise InvalidLabels(
             f"{faults[0]}{more}; mend the input or set such rows aside: --bad-rows quarantine"
+        )
+
+    def raise_for_labels(self) -> None:
+        """Stop at labels outside their domain. Such rows cannot be set aside: that would tell what
+        their labels are.
+        """
+        if self.label_fault is None:
+            return
+        more = self.label_fault_count - 1
+        others = f" ({more} more such rows)" if more else ""
+        raise InvalidLabels(
+            f"{self.label_fault}{others}; mend the input, or name all values beforehand: "
+            "--label-values"
         )
 
 
@@ -304,7 +323,7 @@ class _Stager:
         return np.concatenate([count, self._digest]).astype(">u8").tobytes()
 
     def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Drop identical sides and (if asked) public ties; judge faults; keep the rest."""
+        """Drop skips, identical sides and (if asked) public ties; judge faults; keep the rest."""
         staged, public_ties = self.staged, self.options.public_ties
         start = self._part_rows
         if staged.pairs_of_rankings:  # Rows are counted as the file has them, not as pairs.
@@ -321,6 +340,11 @@ class _Stager:
             batch = batch.filter(pa.array(~refused))
             numbers, counted = numbers[~refused], counted[~refused]
         staged.rows_read += int(counted.sum())
+        skipped = batch["label"].to_numpy() == labels.LABEL_SKIP
+        if skipped.any():
+            staged.skipped += int((skipped & counted).sum())
+            batch = batch.filter(pa.array(~skipped))
+            numbers, counted = numbers[~skipped], counted[~skipped]
         fault = batch["fault"].to_numpy()
         label = batch["label"].to_numpy()
         sound = fault == 0
@@ -332,14 +356,14 @@ class _Stager:
         if not self.options.quarantine:
             staged.raise_for(staged.faults, staged.fault_count)
         invalid = sound & (label >= _LABEL_FAULT)
-        for index in np.flatnonzero(invalid)[:3].tolist():
-            staged.label_faults.append(
-                self._fault(name, int(numbers[index]), LABEL_FAULTS[int(label[index])])
-            )
+        if invalid.any() and staged.label_fault is None:
+            index = int(np.argmax(invalid))
+            found = LABEL_FAULTS[int(label[index])]
+            staged.label_fault = self._fault(name, int(numbers[index]), found)
         staged.label_fault_count += int((invalid & counted).sum())
         keep = sound
         if self.options.quarantine:
-            bad = np.unique(numbers[~sound | invalid])
+            bad = np.unique(numbers[~sound])
             if len(bad):
                 staged.bad_rows.setdefault(name, []).extend(bad.tolist())
                 keep = ~np.isin(numbers, bad)

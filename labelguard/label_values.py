@@ -1,0 +1,80 @@
+"""The domain of a column of labels: which texts mean what. Named beforehand, never guessed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from labelguard.errors import InvalidLabels
+
+Skips = Literal["public", "tie"]
+"""What becomes of blank labels: left out, their status being public, or taken as ties."""
+
+WHITE_SPACE = " \t\n\r\v\f\u00a0\u2007\u202f\u3000"
+"""What is trimmed around a label."""
+
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_MEANINGS = ("a", "b", "tie", "skip")
+
+
+@dataclass(frozen=True)
+class LabelValues:
+    """The texts that say: A is preferred, B is, neither is, or no answer was given.
+
+    Texts are trimmed and compared with upper and lower case told apart; where one is a number,
+    numerically equal text is equal. A blank is a skip in every domain.
+    """
+
+    a: tuple[str, ...] = ("1", "TRUE", "True", "true")
+    b: tuple[str, ...] = ("0", "FALSE", "False", "false")
+    tie: tuple[str, ...] = ("0.5",)
+    skip: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`a=left,b=right,tie=same|both bad,skip=n/a`; the empty text is the default domain.
+
+        Raises `InvalidLabels` if a or b is missing, or if one value has two meanings.
+        """
+        if not text:
+            return cls()
+        found: dict[str, tuple[str, ...]] = {}
+        for piece in text.split(","):
+            meaning, _, values = piece.partition("=")
+            meaning = meaning.strip()
+            named = tuple(sorted(value.strip(WHITE_SPACE) for value in values.split("|")))
+            if meaning not in _MEANINGS or meaning in found or not all(named):
+                raise InvalidLabels(
+                    "--label-values expects a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | "
+                    f"between several values, found {piece.strip()!r}"
+                )
+            found[meaning] = named
+        if not {"a", "b"} <= set(found):
+            raise InvalidLabels("--label-values must name the values of both a and b")
+        known = [
+            float(value) if is_number(value) else value
+            for named in found.values()
+            for value in named
+        ]
+        twice = next((value for value in known if known.count(value) > 1), None)
+        if twice is not None:
+            raise InvalidLabels(f"--label-values names {twice} twice; give every value one meaning")
+        return cls(**{"tie": (), **found})
+
+    def __str__(self) -> str:
+        """What `parse` reads as this domain: one text for equal domains, empty for the default."""
+        if self == DEFAULT:
+            return ""
+        named = ((meaning, getattr(self, meaning)) for meaning in _MEANINGS)
+        return ",".join(f"{meaning}={'|'.join(values)}" for meaning, values in named if values)
+
+
+DEFAULT = LabelValues()
+DEFAULT_TEXT = "a=1|true,b=0|false,tie=0.5"
+"""The domain where none is named, and how messages show it."""
+
+
+def is_number(value: str) -> bool:
+    """Whether a value is a number, and so equal to other texts of that number."""
+    return _NUMBER.fullmatch(value) is not None

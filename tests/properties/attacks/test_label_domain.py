@@ -1,0 +1,263 @@
+"""A label outside the domain, or none at all, must not decide which rows are released.
+
+Worlds differ in labels only. What was set aside, dropped or merely counted by what a label says
+published it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import labelguard
+from labelguard import overview, policies
+from labelguard.cli import main
+from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
+from labelguard.label_values import LabelValues
+from labelguard.pairs import read_pairs
+from labelguard.project import Project
+from labelguard.release import Release
+
+PRICE = {"epsilon": 3, "delta": 1e-5}
+
+
+def pairs(labels: list[Any], **more: list[Any]) -> pa.Table:
+    count = len(labels)
+    return pa.table(
+        {
+            "labeler_id": [f"x{n % 3}" for n in range(count)],
+            "prompt": [f"p{n}" for n in range(count)],
+            "response_a": ["a"] * count,
+            "response_b": ["b"] * count,
+            "label": labels,
+            **more,
+        }
+    )
+
+
+def rankings(ranks: list[Any]) -> pa.Table:
+    count = len(ranks)
+    return pa.table(
+        {
+            "labeler_id": ["x"] * count,
+            "prompt": [f"p{n}" for n in range(count)],
+            "responses": [["a", "b"]] * count,
+            "ranks": ranks,
+        }
+    )
+
+
+def chosen(ties: list[Any]) -> pa.Table:
+    count = len(ties)
+    return pa.table(
+        {
+            "labeler_id": ["x"] * count,
+            "prompt": [f"p{n}" for n in range(count)],
+            "chosen": ["a"] * count,
+            "rejected": ["b"] * count,
+            "tie": ties,
+        }
+    )
+
+
+def privatize(project: Project, source: Any, **options: Any) -> Release:
+    return labelguard.privatize(source, **{**PRICE, "project": project, **options})
+
+
+def rows(made: Release) -> set[str]:
+    """The prompts of a release."""
+    return set(labelguard.load(made)["prompt"])
+
+
+OUTSIDE: dict[str, pa.Table] = {
+    "coded 1 and 2": pairs([1, 2, 2, 1]),
+    "words": pairs(["a", "b", "b", "a"]),
+    "a number between": pairs([1.0, 0.7, 0.0, 1.0]),
+    "NaN": pairs([1.0, float("nan"), 0.0, 1.0]),
+    "infinite": pairs([1.0, float("inf"), 0.0, 1.0]),
+    "a list": pairs([[1], [1], [0], [1]]),
+    "a strict tie": pairs([1, 1, 0, 0], tie=[False, True, False, False]),
+    "a denied tie": pairs([1, 0.5, 0, 0], tie=[False, False, False, False]),
+    "an odd tie": pairs([1, 1, 0, 0], tie=["no", "maybe", "no", "no"]),
+    "an odd tie of chosen": chosen(["no", "maybe", "no"]),
+    "too few ranks": rankings([[1, 2], [1], [2, 1]]),
+    "a null rank": rankings([[1, 2], [1, None], [2, 1]]),
+    "a NaN rank": rankings([[1.0, 2.0], [1.0, float("nan")], [2.0, 1.0]]),
+    "a word as rank": rankings([["1", "2"], ["1", "best"], ["2", "1"]]),
+}
+
+
+@pytest.mark.parametrize("bad_rows", ["stop", "quarantine"])
+@pytest.mark.parametrize("case", OUTSIDE)
+def test_a_label_outside_its_domain_stops_the_run(
+    case: str, bad_rows: str, project: Project
+) -> None:
+    """Set aside, the row would tell its label: of labels coded 1 and 2, every 2 was missing."""
+    with pytest.raises(InvalidLabels, match=r"table row [12]: column (label|tie|ranks)") as caught:
+        privatize(project, OUTSIDE[case], bad_rows=bad_rows)
+    assert caught.value.exit_code == 1
+    assert "quarantine" not in str(caught.value)
+    assert not overview.releases(project.state)
+    assert not list(project.quarantine.iterdir())
+
+
+def test_rows_are_set_aside_for_public_reasons_beside_labels_of_any_kind(project: Project) -> None:
+    table = pairs(["x", "y", "", "y", "z"])
+    table = table.set_column(1, "prompt", pa.array(["p0", None, "p2", "p3", "p4"]))
+    made = privatize(project, table, bad_rows="quarantine", label_values="a=x,b=y,tie=z")
+    assert rows(made) == {"p0", "p3", "p4"}
+    counts = made.card["counts"]
+    assert (counts["rows_read"], counts["set_aside"], counts["skipped"]) == (5, 1, 1)
+
+
+SAME: dict[str, list[Any]] = {
+    "numbers": [1, 0, 1, 0],
+    "fractions": [1.0, 0.0, 1.0, 0.0],
+    "truth": [True, False, True, False],
+    "texts": ["1", "0.00", " 1.0\t", "+0"],
+    "words": ["true", "False", "TRUE", "false"],
+}
+
+
+def test_every_type_of_column_reads_as_the_same_labels(tmp_path: Path) -> None:
+    """At ε = 40 a coin flips one label in 10^17: what is released is what was read."""
+    found = []
+    for name, labels in SAME.items():
+        project = labelguard.init(tmp_path / name)
+        made = privatize(project, pairs(labels), epsilon=40, delta=0, unit="item")
+        found.append(dict(labelguard.load(made).select("prompt", "chosen").rows()))
+    assert found == [{"p0": "a", "p1": "b", "p2": "a", "p3": "b"}] * len(SAME)
+
+
+def test_named_values_are_read_as_they_are_named(project: Project) -> None:
+    named = "skip=n/a, b=2|right, a=1|left, tie=both bad|same"
+    labels = ["1.0", "right", " left ", "2", "n/a", "", None]
+    made = privatize(project, pairs(labels), epsilon=40, delta=0, unit="item", label_values=named)
+    read = dict(labelguard.load(made).select("prompt", "chosen").rows())
+    assert read == {"p0": "a", "p1": "b", "p2": "a", "p3": "b"}
+    assert made.card["counts"]["skipped"] == 3
+    for other in ("Left", "0", "true", "both", "0.5"):
+        with pytest.raises(InvalidLabels, match="outside the domain"):
+            privatize(project, pairs([*labels, other]), unit="item")
+
+
+def test_values_have_one_text_however_they_are_named() -> None:
+    one = LabelValues.parse("b=2,a=1|left,tie=same")
+    assert LabelValues.parse(" tie = same , a=left|1,b= 2") == one
+    assert LabelValues.parse(str(one)) == one
+    assert str(LabelValues.parse("")) == ""
+    for wrong in ("a=1", "a=1,b=1.0", "a=1,b=", "a=1,b=2,c=3", "a=1,a=2,b=3", "left,right"):
+        with pytest.raises(InvalidLabels, match="--label-values"):
+            LabelValues.parse(wrong)
+
+
+def test_another_domain_or_rule_than_the_policys_is_refused(project: Project) -> None:
+    table = pairs(["x", "y", "", "y"])
+    made = privatize(project, table, label_values="a=x,b=y", skips="tie")
+    assert rows(made) == {"p0", "p1", "p2", "p3"}
+    assert made.card["privacy"]["skip_status"] == "protected"
+    for options, said in (
+        ({"label_values": "a=y,b=x"}, "label-values = a=x,b=y, .*asked: a=y,b=x"),
+        ({"label_values": ""}, "asked: a=1"),
+        ({"skips": "public"}, "skips = tie, .*asked: public"),
+        ({"assignment_reactive": True}, "assignment-reactive = False, .*asked: True"),
+    ):
+        with pytest.raises(PolicyError, match=said):
+            privatize(project, table, **options)
+    later = privatize(project, pairs(["y", "y", "x", "y", "x"]), exhausted="drop")
+    assert later.card["counts"]["released_before"] == 4
+
+
+def test_skips_are_left_out_before_anything_is_counted(project: Project) -> None:
+    labels = [1, None, 0, None, 1, 0]
+    table = pairs(labels, tie=[None, True, False, False, None, None])
+    made = privatize(project, table)
+    assert rows(made) == {"p0", "p1", "p2", "p4", "p5"}
+    assert made.card["counts"]["skipped"] == 1
+    assert made.card["privacy"]["skip_status"] == "public"
+    assert any("skipped" in line for line in made.card["not_protected"])
+    assert "skip status is public" in (made.path / "CARD.md").read_text()
+    with pytest.raises(InvalidLabels, match="skipped"):
+        privatize(project, pairs([None, None]))
+
+
+def test_skipped_rankings_count_once(project: Project) -> None:
+    made = privatize(project, rankings([[1, 2], None, [2, 1]]))
+    assert (rows(made), made.card["counts"]["skipped"]) == ({"p0", "p2"}, 1)
+
+
+@pytest.mark.parametrize("kind", ["pairs", "rankings"])
+@pytest.mark.parametrize("suffix", ["table", "jsonl"])
+def test_hidden_skips_leave_no_trace_even_if_all_labels_are_blank(
+    kind: str, suffix: str, tmp_path: Path
+) -> None:
+    """A column without any value has another type: that must not stop the run either."""
+    worlds = {
+        "pairs": ([1, 0, 1], [None, 0, None], [None, None, None]),
+        "rankings": ([[1, 2], [2, 1]], [None, [1, 1]], [None, None]),
+    }
+    found = []
+    for number, labels in enumerate(worlds[kind]):
+        source: Any = (pairs if kind == "pairs" else rankings)(labels)
+        project = labelguard.init(tmp_path / str(number))
+        if suffix == "jsonl":
+            path = tmp_path / f"{number}.jsonl"
+            path.write_text("".join(json.dumps(row) + "\n" for row in source.to_pylist()))
+            source = path
+        made = privatize(project, source, skips="tie")
+        found.append((rows(made), made.card["counts"], made.card["privacy"]))
+    assert found == found[:1] * 3
+
+
+def test_hidden_skips_do_not_go_with_public_ties(project: Project) -> None:
+    with pytest.raises(PolicyError, match="--skips tie"):
+        privatize(project, pairs([1, 0]), skips="tie", ties="drop", tie_status_public=True)
+
+
+def test_plans_and_checks_look_at_no_label(project: Project) -> None:
+    policies.new("p", **PRICE, allow=["rr:labels=5"], label_values="a=x,b=y", project=project)
+    policies.activate("p", project)
+    from labelguard.checking import check
+
+    for labels in (["x", "y", "x"], [None, "z", "1"]):
+        assert check(pairs(labels), project=project)["rows"] == 3
+        assert len(read_pairs(pairs(labels)).table) == 3
+
+
+def test_later_policies_keep_the_rule_of_skips_and_the_condition(project: Project) -> None:
+    privatize(project, pairs([1, 0]), assignment_reactive=True)
+    for options, said in (
+        ({"skips": "tie", "assignment_reactive": True}, "another treatment of skips"),
+        ({}, "assignment-reactive"),
+    ):
+        name = f"p{len(options)}"
+        policies.new(name, **PRICE, allow=["rr:labels=5"], project=project, **options)
+        with pytest.raises(PolicyError, match=said):
+            policies.activate(name, project)
+
+
+def test_the_command_line_names_values_and_rules(tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in pairs(["l", "r", ""]).to_pylist()))
+    options = ["--epsilon", "3", "--delta", "1e-5", "--project", str(tmp_path)]
+    CliRunner().invoke(main, ["init", str(tmp_path)])
+    options += ["--label-values", "a=l,b=r", "--skips", "tie", "--assignment-reactive", "--json"]
+    result = CliRunner().invoke(main, ["privatize", str(path), *options])
+    assert result.exit_code == 0, result.stderr
+    card = json.loads(result.stdout)["card"]
+    assert card["privacy"]["assignment"] == "reactive"
+    assert any("--assignment-reactive" in line for line in card["not_protected"])
+    (markdown,) = tmp_path.rglob("CARD.md")
+    assert "**Condition.**" in markdown.read_text()
+
+
+def test_errors_of_labels_show_no_value(project: Project) -> None:
+    with pytest.raises(LabelguardError) as caught:
+        privatize(project, pairs(["SECRET", "1", "SECRET"]))
+    assert "SECRET" not in str(caught.value)
+    assert "(1 more such rows)" in str(caught.value)

@@ -1,0 +1,237 @@
+"""Which side was chosen decided, by the types of its column, whether a run stopped and how.
+
+Every case is one table of pairs; its worlds differ only in which side stands under `chosen`. All
+worlds must end alike: exit code, message, item ids, released rows.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import labelguard
+from labelguard.errors import LabelguardError
+from labelguard.pairs import read_pairs
+
+MEMBERS: dict[str, Any] = {
+    "nothing": None,
+    "true": True,
+    "whole": 1,
+    "fraction": 1.5,
+    "large": 2**63,
+    "text": "text",
+    "day": "2024-01-01",
+    "no list": [],
+    "numbers": [1],
+    "texts": ["a"],
+    "nulls": [None],
+    "no members": {},
+    "object": {"k": 1},
+    "upper object": {"K": 1},
+    "objects": [{"k": 1}],
+}
+CONTENTS: dict[str, Any] = {
+    "null": None,
+    "text": "text",
+    "empty": "",
+    "number": 1,
+    "true": True,
+    "no message": [],
+    "object": {"a": 1},
+    "numbers": [1],
+    "lists": [[]],
+    "nulls": [None],
+    "chat": [{"role": "user", "content": "x"}],
+    "chat with a null": [{"role": "user", "content": "x"}, None],
+    "chat of parts": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+    "chat without text": [{"role": "user", "content": None}],
+    "chat in capitals": [{"Role": "user", "Content": "x"}],
+    "Id": [{"role": "user", "content": "x", "Id": "1"}],
+    "id": [{"role": "user", "content": "x", "id": "2"}],
+    "both": [{"role": "user", "content": "x", "id": "2", "Id": "1"}],
+}
+
+
+def message(member: Any) -> list[dict[str, Any]]:
+    return [{"role": "assistant", "content": "calls", "tool": member}]
+
+
+def rows_of(sides: tuple[Any, Any], swapped: tuple[bool, ...]) -> list[dict[str, Any]]:
+    chat = any(isinstance(side, list) for side in sides)
+    found = []
+    for number, swap in enumerate(swapped):
+        chosen, rejected = sides[::-1] if swap else sides
+        prompt = [{"role": "user", "content": f"p{number}"}] if chat else f"p{number}"
+        found.append(
+            {"labeler_id": f"x{number}", "prompt": prompt, "chosen": chosen, "rejected": rejected}
+        )
+    return found
+
+
+def outcome(path: Path, source: Any, **options: Any) -> Any:
+    """What the reading of an input tells: its contents in canonical order, or its message."""
+    try:
+        read = read_pairs(source, **options)
+    except LabelguardError as error:
+        return str(error).replace(str(path), "")
+    return str(read.table.schema), read.table.to_pylist(), read.ids.to_pylist(), read.skipped
+
+
+def release(path: Path, source: Any, **options: Any) -> Any:
+    """What an observer of a run sees, but for the released labels."""
+    labelguard.init(path)
+    try:
+        made = labelguard.privatize(source, epsilon=3, delta=1e-5, project=path, **options)
+    except LabelguardError as error:
+        return error.exit_code, str(error).replace(str(path), "")
+    frame = labelguard.load(made)
+    sides = [sorted(map(repr, pair)) for pair in frame.select("chosen", "rejected").rows()]
+    return 0, str(frame.schema), frame["item_id"].to_list(), sides, made.card["counts"]
+
+
+def as_jsonl(rows: list[dict[str, Any]], path: Path) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+WORLDS = ((False, False), (False, True), (True, True))
+
+
+def worlds(sides: tuple[Any, Any]) -> list[list[dict[str, Any]]]:
+    return [rows_of(sides, swapped) for swapped in WORLDS]
+
+
+JSON_CASES = [
+    pytest.param((message(one), message(MEMBERS[b])), id=f"member {a} | {b}")
+    for a, one in MEMBERS.items()
+    for b in ("nothing", "text", "object")
+    if a != b
+] + [
+    pytest.param((one, CONTENTS[b]), id=f"{a} | {b}")
+    for a, one in CONTENTS.items()
+    for b in ("null", "text", "chat", "Id")
+    if a != b
+]
+
+
+@pytest.mark.parametrize("sides", JSON_CASES)
+def test_no_type_in_jsonl_tells_which_side_was_chosen(
+    sides: tuple[Any, Any], tmp_path: Path
+) -> None:
+    found = []
+    sound = rows_of(("yes", "no"), (False,)) if not any(map(is_list, sides)) else []
+    for number, rows in enumerate(worlds(sides)):
+        here = tmp_path / str(number)
+        here.mkdir()
+        source = as_jsonl(rows + sound, here / "labels.jsonl")
+        found.append(outcome(here, source, skip_bad=True))
+    assert found == found[:1] * len(found)
+
+
+def is_list(side: Any) -> bool:
+    return isinstance(side, list)
+
+
+def chats(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("tool", kind)]))
+
+
+DAY = datetime.date(2024, 1, 1)
+TYPES: dict[str, tuple[pa.DataType, Any]] = {
+    "null": (pa.null(), None),
+    "bool": (pa.bool_(), True),
+    "int8": (pa.int8(), 1),
+    "int64": (pa.int64(), 1),
+    "uint64": (pa.uint64(), 2**63),
+    "half": (pa.float16(), None),
+    "double": (pa.float64(), 1.0),
+    "decimal": (pa.decimal128(9, 2), 1),
+    "text": (pa.string(), "1"),
+    "view": (pa.string_view(), "1"),
+    "words": (pa.dictionary(pa.int32(), pa.string()), "1"),
+    "bytes": (pa.binary(), b"1"),
+    "date": (pa.date32(), DAY),
+    "time": (pa.timestamp("us"), datetime.datetime(2024, 1, 1)),
+    "zoned": (pa.timestamp("us", "UTC"), datetime.datetime(2024, 1, 1)),
+    "span": (pa.duration("us"), datetime.timedelta(1)),
+    "month span": (pa.month_day_nano_interval(), None),
+    "map": (pa.map_(pa.string(), pa.string()), [("k", "v")]),
+    "nulls": (pa.list_(pa.null()), [None]),
+    "numbers": (pa.list_(pa.int64()), [1]),
+    "two numbers": (pa.list_(pa.int64(), 2), [1, 2]),
+    "objects": (pa.list_(pa.struct([("k", pa.int64())])), [{"k": 1}]),
+    "empty struct": (pa.struct([]), {}),
+    "k": (pa.struct([("k", pa.string())]), {"k": "1"}),
+    "K": (pa.struct([("K", pa.string())]), {"K": "1"}),
+    "k null": (pa.struct([("k", pa.null())]), {"k": None}),
+    "k and K": (pa.struct([("k", pa.string()), ("K", pa.string())]), {"k": "1", "K": "2"}),
+}
+
+
+def typed(kinds: tuple[str, str], *, swap: bool, member: bool) -> pa.Table:
+    """One row under two types, the column's or that of a member of its messages."""
+    columns: dict[str, Any] = {"labeler_id": ["x"]}
+    prompt: Any = [{"role": "user", "content": "p", "tool": None}]
+    columns["prompt"] = pa.array([prompt], chats(pa.string())) if member else ["p"]
+    for role, name in zip(("chosen", "rejected"), kinds[::-1] if swap else kinds, strict=True):
+        kind, value = TYPES[name]
+        if member:
+            value = [{"role": "assistant", "content": name, "tool": value}]
+            columns[role] = pa.array([value], chats(kind))
+        else:
+            columns[role] = pa.array([value], kind)
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize("parquet", [False, True], ids=["arrow", "parquet"])
+@pytest.mark.parametrize("member", [False, True], ids=["columns", "members"])
+@pytest.mark.parametrize("kinds", itertools.product(TYPES, ("text", "k")), ids=" | ".join)
+def test_no_type_of_a_column_tells_which_side_was_chosen(
+    kinds: tuple[str, str],
+    member: bool,
+    parquet: bool,
+    tmp_path: Path,
+) -> None:
+    found = []
+    for swap in (False, True):
+        here = tmp_path / str(swap)
+        here.mkdir()
+        source: Any = typed(kinds, swap=swap, member=member)
+        if parquet:
+            try:
+                pq.write_table(source, here / "labels.parquet")
+            except pa.ArrowException:
+                pytest.skip("Parquet has no such type")
+            source = here / "labels.parquet"
+        found.append(outcome(here, source))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        (CONTENTS["Id"], CONTENTS["id"]),
+        (CONTENTS["both"], CONTENTS["chat"]),
+        (CONTENTS["null"], CONTENTS["chat"]),
+        (message(True), message(1.0)),
+        (message(None), message("text")),
+    ],
+    ids=["Id | id", "both | chat", "null | chat", "true | 1.0", "null | text"],
+)
+def test_no_type_tells_an_observer_of_a_release_which_side_was_chosen(
+    sides: tuple[Any, Any], tmp_path: Path
+) -> None:
+    found = []
+    for number, rows in enumerate(worlds(sides)):
+        here = tmp_path / str(number)
+        here.mkdir()
+        source = as_jsonl(rows, here / "labels.jsonl")
+        found.append(release(here, source, bad_rows="quarantine"))
+    assert found == found[:1] * len(found)
