@@ -27,6 +27,7 @@ HALF, MOST = 42, 70
 ROOM = ("--max-labels-per-labeler", "40")
 TWICE = ("--max-labels-per-labeler", "24")
 FEW = ("--max-labels-per-labeler", "6")
+WORDS = ("--max-labels-per-labeler", "40", "--skips", "tie", "--label-values", "a=left,b=right")
 BOUND = ("--max-labels-per-labeler", "10")
 FEATURES = ("--features", "text+length", "--components", "4", "--ridge", "2")
 TUNED = ("--mechanism", "statistic", "--features", "text+length")
@@ -60,6 +61,9 @@ SCENARIOS = {
     "the same command twice": Scenario((Run(), Run())),
     "single labels": Scenario(
         (Run(("--unit", "item", *FEW), HALF), Run(("--unit", "item", *FEW))), labelers=False
+    ),
+    "skips hidden among ties": Scenario(
+        (Run((*WORDS, "--bad-rows", "quarantine"), HALF, bad=True), Run(WORDS)), blank=True
     ),
     "one worker": Scenario((Run(("--workers", "1")),)),
     "chats": Scenario((Run(ROOM, HALF), Run(ROOM)), suffix=".jsonl"),

@@ -1,0 +1,59 @@
+"""Assignment that reacts to raw labels tells them, whatever noise the labels get.
+
+This cannot be prevented here: the attack succeeds, and the card of a project that declares such
+assignment says so.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from preferences import opinions
+
+import labelguard
+
+ITEMS = 400
+
+
+def assigned(votes: np.ndarray, third: np.ndarray) -> pl.DataFrame:
+    """Two annotators for every item, and a third one where `third` says so."""
+    item = np.concatenate([np.repeat(np.arange(ITEMS), 2), np.flatnonzero(third)])
+    place = np.concatenate([np.tile([0, 1], ITEMS), np.full(third.sum(), 2)])
+    return pl.DataFrame(
+        {
+            "labeler_id": [f"worker {(3 * i + p) % 50}" for i, p in zip(item, place, strict=True)],
+            "prompt": [f"question {i}" for i in item],
+            "response_a": [f"answer {i}" for i in item],
+            "response_b": [f"reply {i}" for i in item],
+            "label": votes[item, place],
+        }
+    )
+
+
+def guessed(frame: pl.DataFrame, home: Path) -> np.ndarray:
+    """Whether the first two annotators disagreed, guessed from the number of rows of a release."""
+    labelguard.init(home)
+    made = labelguard.privatize(
+        frame, epsilon=0.5, delta=1e-6, assignment_reactive=True, project=home
+    )
+    assert made.card["privacy"]["assignment"] == "reactive"
+    assert "**Condition.**" in (made.path / "CARD.md").read_text()
+    assert json.loads((made.path / "card.json").read_text())["counts"]["rows"] == len(frame)
+    count = labelguard.load(made)["prompt"].value_counts()
+    rows = dict(zip(count["prompt"], count["count"], strict=True))
+    return np.array([rows[f"question {i}"] == 3 for i in range(ITEMS)])
+
+
+def test_a_third_annotator_where_two_disagree_tells_all_disagreements(tmp_path: Path) -> None:
+    votes = opinions(ITEMS, seed=3) % 2
+    disagree = votes[:, 0] != votes[:, 1]
+    assert 0.3 < disagree.mean() < 0.7
+    reactive = guessed(assigned(votes, disagree), tmp_path / "reactive")
+    assert (reactive == disagree).all()  # at ε = 0.5 an honest guess is right on about half
+    fixed = np.random.default_rng(0).random(ITEMS) < disagree.mean()
+    told = guessed(assigned(votes, fixed), tmp_path / "fixed")
+    # Of 400 independent guesses more than 60% would be right with probability below 1e-4.
+    assert (told == disagree).mean() < 0.6
