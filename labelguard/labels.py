@@ -237,7 +237,8 @@ def _features(
                 raise InvalidLabels(
                     f"{part}: column {column} is {role}, which is private: it cannot be a feature"
                 )
-            inner = canonical.element(types[column]) if kind == "ranking" else types[column]
+            listed = kind == "ranking" and types[column].id in ("list", "array")
+            inner = canonical.element(types[column]) if listed else types[column]
             if inner.id not in (*NUMERIC, "boolean", "null") and not is_text(inner):  # CSV: text
                 raise InvalidLabels(
                     f"{part}: feature {name}: expected numbers in {' and '.join(wanted)}"

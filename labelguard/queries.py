@@ -34,8 +34,8 @@ def query(layout: Layout, content: Shape) -> str:
     if question is not None:
         pieces.append(f"{literal(question)} AS question")
     number = "DOUBLE[]" if layout.kind == "ranking" else "DOUBLE"
-    for index, columns in enumerate(layout.features.values()):
-        for side, column in enumerate(columns):
+    for index, sides in enumerate(layout.features.values()):
+        for side, column in enumerate(sides):
             pieces.append(f"try_cast({identifier(column)} AS {number}) AS feature_{index}_{side}")
     named = ", ".join(pieces)
     build = _ranking_query if layout.kind == "ranking" else _pair_query
