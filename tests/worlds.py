@@ -74,8 +74,6 @@ class Scenario:
     labelers: bool = True
     public_ties: bool = False
     suffix: str = ".parquet"
-    blank: bool = False
-    """Ties are blanks, and labels are words."""
     dressed: Callable[[pa.Table], pa.Table] = lambda table: table
     """How labels and texts are written down, whatever they say."""
     afterwards: tuple[tuple[str, ...], ...] = AFTERWARDS
@@ -156,7 +154,6 @@ def world(
                 asked[: run.rows], ranks[: run.rows], labelers=scenario.labelers
             )
             table = _damaged(table) if run.bad else table
-            table = _blank(table) if scenario.blank else table
             table = scenario.dressed(table)
             table = table.take(pa.array(ORDERS[order](ranks[: run.rows])))
             path = here / f"in{number}{scenario.suffix}"
@@ -181,18 +178,6 @@ ORDERS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.intp]]] = {
     "by label": lambda ranks: np.lexsort([*ranks.T, labels(ranks)]),
     "shuffled": lambda ranks: np.random.default_rng(5).permutation(len(ranks)),
 }
-
-
-def _blank(table: pa.Table) -> pa.Table:
-    """The table with blanks for ties (of rankings: where all are ties), and words for labels."""
-    rows = table.to_pylist()
-    for row in rows:
-        if "label" in row:
-            row["label"] = {1: "left", 0: " right"}.get(row["label"], " ")
-            del row["tie"]
-        elif len(set(row.get("ranks", (1, 2)))) == 1:
-            row["ranks"] = None
-    return pa.Table.from_pylist(rows)
 
 
 def _damaged(table: pa.Table) -> pa.Table:
