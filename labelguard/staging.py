@@ -204,11 +204,12 @@ def stage(
 
 def _columns(layouts: list[Layout]) -> dict[str, str]:
     """The column of each role; where one question is asked, what answers it is its own role."""
-    return {
-        f"{role} of {one.question}" if one.question and role in labels.ANSWERS else role: name
-        for one in layouts
-        for role, name in one.columns.items()
-    }
+    found = {}
+    for layout in layouts:
+        question = layout.reading.question
+        for role, name in layout.columns.items():
+            found[f"{role} of {question}" if question and role in labels.ANSWERS else role] = name
+    return found
 
 
 class _Stager:
