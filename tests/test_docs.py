@@ -108,11 +108,23 @@ def _groups() -> None:
     Path("groups.csv").write_text("labeler_id,group_id\nnew-1,household\nnew-2,household\n")
 
 
+def _studies() -> None:
+    run("labelguard init study-1")
+    run("labelguard init study-2")
+
+
+def _lost_witnesses() -> None:
+    for witness in Path().rglob("ledger.head"):
+        witness.unlink()
+
+
 PREPARED = {
+    ("budget", "combine"): _studies,
     ("policy", "activate"): _policy,
     ("policy", "show"): _policy,
     ("policy", "groups"): _groups,
     ("release", "abandon"): _crashed,
+    ("project", "witness"): _lost_witnesses,
     ("project", "restore"): lambda: run("labelguard project backup backup.tar.zst"),
 }
 """What some examples take for granted."""
