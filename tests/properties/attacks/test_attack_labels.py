@@ -128,13 +128,14 @@ def test_every_type_of_column_reads_as_the_same_labels(tmp_path: Path) -> None:
     """At ε = 40 a coin flips one label in 10^17: what is released is what was read."""
     found = []
     for name, labels in SAME.items():
-        project = labelguard.init(tmp_path / name)
+        project = labelguard.init(tmp_path / name, max_epsilon=40)
         made = privatize(project, pairs(labels), epsilon=40, delta=0, unit="item")
         found.append(dict(labelguard.load(made).select("prompt", "chosen").rows()))
     assert found == [{"p0": "a", "p1": "b", "p2": "a", "p3": "b"}] * len(SAME)
 
 
-def test_named_values_are_read_as_they_are_named(project: Project) -> None:
+def test_named_values_are_read_as_they_are_named(tmp_path: Path) -> None:
+    project = labelguard.init(tmp_path, max_epsilon=40)
     named = "skip=n/a, b=2|right, a=1|left, tie=both bad|same"
     labels = ["1.0", "right", " left ", "2", "n/a", "", None]
     made = privatize(project, pairs(labels), epsilon=40, delta=0, unit="item", label_values=named)
@@ -143,7 +144,7 @@ def test_named_values_are_read_as_they_are_named(project: Project) -> None:
     assert made.card["counts"]["skipped"] == 3
     for other in ("Left", "0", "true", "both", "0.5"):
         with pytest.raises(InvalidLabels, match="outside the domain"):
-            privatize(project, pairs([*labels, other]), unit="item")
+            privatize(project, pairs([*labels, other]), epsilon=40, delta=0)
 
 
 def test_values_have_one_text_however_they_are_named() -> None:
