@@ -132,12 +132,12 @@ def preview(value: Mapping[str, Any], *, err: bool) -> None:
         )
         facts.append(("closes", f"{closes['name']}, {where}: {budget_of(closes)}"))
     facts.append(_total(value["total"]))
-    facts.append(_ceiling(value))
     joint = value["joint_epsilon"]
     if joint is not None and joint < value["total"]["epsilon"] - 5e-5:
         facts.append(
             ("", f"ε = {joint:.4f} at the same δ, if no release had a part in choosing a policy")
         )
+    facts.append(_ceiling(value))
     print_facts(facts, err=err)
 
 

@@ -29,7 +29,7 @@ def backup(value: Mapping[str, Any], *, as_json: bool) -> None:
             else "not in it: keep a copy of the keys directory elsewhere; without it the backup "
             "cannot be restored",
         ),
-        ("left out", "rows set aside (quarantine), and secrets of unfinished releases"),
+        ("left out", "rows set aside (quarantine)"),
     ]
     if value["unfinished"]:
         names = ", ".join(value["unfinished"])
