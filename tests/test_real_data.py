@@ -59,14 +59,14 @@ def sided(frame: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
 
 
 def canonical(raw: pl.DataFrame, epsilon: float) -> pl.DataFrame:
-    """What may be released of raw pairs: the first submission of every labeler and item, with
-    `lean`, the expected released label (1: first preferred, −1: second) over coins and flips.
+    """What may be released of raw pairs, of which no labeler gave one twice, with `lean`, the
+    expected released label (1: first preferred, −1: second) over coins and flips.
     """
     rows = sided(raw, *SIDES).filter(pl.col("first") != pl.col("second"))
     item = ["item_id"] if "item_id" in rows.columns else CONTENT
-    rows = rows.unique(["labeler_id", *item], keep="first", maintain_order=True)
+    assert not rows.select("labeler_id", *item).is_duplicated().any()
     counts = rows.group_by("labeler_id").agg(n=pl.len().cast(pl.Int64))
-    bounds = rounded_bound(counts["n"].to_numpy(), 8)
+    bounds = rounded_bound(counts["n"].to_numpy())
     distinct = np.unique(bounds)
     epsilons = accounting.calibrate_many(epsilon, DELTA, distinct)
     flips = 1 / (1 + np.exp(np.asarray(epsilons)))
@@ -141,6 +141,8 @@ def test_a_sample_of_translation_pairs(tmp_path: Path) -> None:
     sample = raw.filter(pl.col("labeler_id").is_in(judges.to_list()))
     # An item of this data is a sentence, not one pair of translations of it.
     sample = sample.with_columns(prompt="item_id").drop("item_id", "ranking_id")
+    sample = sided(sample, *SIDES).unique(["labeler_id", *CONTENT], maintain_order=True)
+    sample = sample.drop("first", "second", "a_first")
     release = privatize(sample, tmp_path, epsilon=300)
     assert_released_as_charged(release, sample)
 
@@ -148,6 +150,10 @@ def test_a_sample_of_translation_pairs(tmp_path: Path) -> None:
 def test_a_sample_of_translation_rankings(tmp_path: Path) -> None:
     raw = read("wmt15_rankings.parquet").rename({"item_id": "sentence"})
     sample = raw.filter(pl.int_range(pl.len()) % 4 == 0)
+    # The same systems ranked again are a duplicate; some of them are another item.
+    sample = sample.with_columns(everyone=pl.col("systems").list.sort())
+    sample = sample.unique(["labeler_id", "sentence", "everyone"], maintain_order=True)
+    sample = sample.drop("everyone")
     columns = {"prompt": "sentence", "responses": "systems"}
     release = privatize(sample, tmp_path, epsilon=300, columns=columns)
     rankings = sample.with_row_index("ranking")
@@ -167,15 +173,8 @@ def test_a_sample_of_translation_rankings(tmp_path: Path) -> None:
         tie=pl.col("ranks") == pl.col("ranks_right"),
         label=better.cast(pl.Int8),
     )
-    counts = release.card["counts"]
-    assert counts["rows"] + counts["duplicates"] == raw_pairs.height
-    # A repeated ranking of the same systems is a duplicate; one of some of them is another item.
-    items = ["labeler_id", "sentence", "everyone"]
-    first = rankings.with_columns(everyone=pl.col("systems").list.sort()).unique(
-        items, keep="first", maintain_order=True
-    )
-    kept = raw_pairs.filter(pl.col("ranking").is_in(first["ranking"].implode()))
-    assert_released_as_charged(release, kept.with_columns(item_id=pl.int_range(pl.len())))
+    assert release.card["counts"]["duplicates"] == 0
+    assert_released_as_charged(release, raw_pairs.with_columns(item_id=pl.int_range(pl.len())))
 
 
 def test_the_teacher_of_real_labelers_is_nearly_as_right_as_one_without_noise(
