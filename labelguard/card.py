@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from labelguard.policy import Policy, Priced
 
 NOT_PROTECTED = (
-    "who labelled what, when and how much",
+    "who labelled what, when and how much, and how often somebody submitted again",
     "which annotations were discarded (they are not part of the input)",
-    "prompts and responses, above all if they came from a model trained on raw labels",
+    "prompts and responses, above all if they came from a model trained on raw labels; they are "
+    "published as they are, with all personal data in them",
     "one person labelling under several ids",
     "a labeler's identity outside the project",
     "labelers whose labels are correlated with one another's",
@@ -24,6 +25,10 @@ NOT_PROTECTED = (
 LINKABLE = (
     "which rows are one labeler's, where flip_probability (or an estimate made from it) differs "
     "between labelers (bounds are rounded up to 8, 16, 32, … to blur this)"
+)
+PARAPHRASES = (
+    "paraphrases, regenerated responses and parts of rankings: each is a content of its own, with a "
+    "budget of its own"
 )
 TIE_STATUS_PUBLIC = "which labels are ties (declared public with --tie-status-public)"
 SKIP_STATUS_PUBLIC = "which annotations were skipped (--skips public)"
@@ -46,6 +51,7 @@ def not_protected(policy: Policy) -> list[str]:
     """The list every card carries."""
     declared = (
         (True, REACTIVE if policy.assignment_reactive else NOT_REACTIVE),
+        (policy.unit == "item", PARAPHRASES),
         (policy.skips == "public", SKIP_STATUS_PUBLIC),
         (policy.tie_status_public, TIE_STATUS_PUBLIC),
     )
