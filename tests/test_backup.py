@@ -671,6 +671,7 @@ def test_a_backup_of_another_format_is_refused(made: dict[str, Any], project: Pr
         header, manifest = listed[0]
         manifest = manifest.replace(b'"format": 1', b'"format": 2')
         listed[0] = (header, manifest)
+        listed[1] = (listed[1][0], KeyRing(project.keys).mac("backup", manifest))
 
     rewrite(Path(made["path"]), newer)
     with pytest.raises(ProjectError, match="format 2; this labelguard reads 1"):
