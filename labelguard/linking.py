@@ -114,7 +114,8 @@ def link(one: str, other: str, project: Project | str | Path | None = None) -> d
         {"source": source, "pseudonym": name, "known": is_known}
         for source, name, is_known in zip(sources, names, met, strict=True)
     ]
-    return {"linked": _join(home, ledger, pair[:1], pair[1:]), "people": shown}
+    with home.job(), ledger.exclusive():
+        return {"linked": _join(ledger, pair[:1], pair[1:]), "people": shown}
 
 
 def link_table(source: Input, project: Project | str | Path | None = None) -> dict[str, Any]:
@@ -125,15 +126,16 @@ def link_table(source: Input, project: Project | str | Path | None = None) -> di
     """
     home, keys, ledger = _opened(project)
     names = [record.name for record in ledger.sources()]
-    found = groups.read_ids(source, lambda columns: _pair_of_columns(columns, names))
-    columns = found.columns[:2]
-    one, other = (
-        named(found[name].to_list(), home, keys, ledger)[0]
-        if name in _TABLE
-        else keys.labeler_keys(name, found[name])
-        for name in columns
-    )
-    return {"linked": _join(home, ledger, one, other), "pairs": len(found)}
+    with home.job(), ledger.exclusive():
+        home.work.mkdir(mode=0o700)
+        found = groups.read_ids(source, lambda these: _pair_of_columns(these, names), home.work)
+        one, other = (
+            named(found[name].to_list(), home, keys, ledger)[0]
+            if name in _TABLE
+            else keys.labeler_keys(name, found[name])
+            for name in found.columns[:2]
+        )
+        return {"linked": _join(ledger, one, other), "pairs": len(found)}
 
 
 def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence[str]:
@@ -143,14 +145,10 @@ def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence
     return _TABLE
 
 
-def _join(home: Project, ledger: Ledger, labelers: Blocks, others: Blocks) -> int:
+def _join(ledger: Ledger, labelers: Blocks, others: Blocks) -> int:
     hide = ledger.names.hide
     # A release that was begun was planned with the units of before.
-    with (
-        home.job(),
-        ledger.exclusive(),
-        ledger.transaction(policies.at_rest(ledger)) as connection,
-    ):
+    with ledger.transaction(policies.at_rest(ledger)) as connection:
         return kinship.join(connection, hide(labelers), hide(others))
 
 
