@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 
-from labelguard import private_files
+from labelguard import keys, private_files
 from labelguard._files import write_atomically
 from labelguard.errors import ProjectError
 
@@ -21,7 +20,7 @@ ID = "id"
 
 def mark(state: Path) -> None:
     """Give a project an id, and remember it; without a home, it will have to be named."""
-    identity = secrets.token_hex(16)
+    identity = keys.random_bytes(16).hex()
     write_atomically(state / ID, f"{identity}\n".encode(), mode=0o600)
     with contextlib.suppress(OSError, RuntimeError):
         path = _list()

@@ -303,7 +303,7 @@ def test_the_price_is_the_largest_that_keeps_delta(
     mechanism: ModuleType, epsilon: float, delta: float, k: int
 ) -> None:
     price = mechanism.calibrate(epsilon, delta, k)
-    assert price >= epsilon / k
+    assert price >= np.nextafter(epsilon / k, 0)
     assert mechanism.delta(price, k, epsilon) <= delta
     assert mechanism.delta(price * (1 + 1e-11), k, epsilon) > delta * (1 - 1e-12)
     assert mechanism.epsilon(price, k, delta) <= epsilon * (1 + 1e-12)
@@ -353,9 +353,11 @@ def test_epsilon_is_the_smallest_that_keeps_delta(
 @given(epsilon=epsilons, k=st.integers(1, 10**6))
 @settings(deadline=None)
 def test_pure_privacy_divides_the_budget(mechanism: ModuleType, epsilon: float, k: int) -> None:
-    assert mechanism.calibrate(epsilon, 0.0, k) == epsilon / k
-    assert mechanism.delta(epsilon / k, k, epsilon) == 0
-    assert mechanism.epsilon(epsilon / k, k, 0.0) == pytest.approx(epsilon, rel=1e-15)
+    price = mechanism.calibrate(epsilon, 0.0, k)
+    # As large as k times it stays at most ε, exactly.
+    assert Fraction(price) * k <= Fraction(epsilon) < Fraction(np.nextafter(price, np.inf)) * k
+    assert mechanism.delta(price, k, epsilon) == 0
+    assert mechanism.epsilon(price, k, 0.0) == pytest.approx(epsilon, rel=1e-15)
 
 
 @pytest.mark.parametrize("composition", ["exact", "advanced", "basic"])

@@ -24,7 +24,7 @@ from labelguard.learners import HeadLearner
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.relabelling import ReleasedLabels, relabel
-from labelguard.selection import SMALLEST_BOUND, rounded_bound
+from labelguard.selection import rounded_bound
 from utility.datasets import Labels, Problem
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -136,7 +136,7 @@ def _answers(
     fair, coin, order = draw.random(n) < 0.5, draw.random(n), draw.permutation(n)
     binary = np.where(problem.labels == LABEL_TIE, fair, problem.labels).astype(np.uint8)
     counts = np.bincount(unit, minlength=problem.rows.units)
-    bound = rounded_bound(counts, SMALLEST_BOUND)
+    bound = rounded_bound(counts)
     kept = np.arange(n)
     if cap is not None:
         kept = np.sort(order[_place_in_unit(unit[order]) < cap])
