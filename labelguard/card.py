@@ -27,8 +27,8 @@ LINKABLE = (
     "between labelers (bounds are rounded up to 8, 16, 32, … to blur this)"
 )
 PARAPHRASES = (
-    "paraphrases, regenerated responses and parts of rankings: each is a content of its own, with a "
-    "budget of its own"
+    "paraphrases, regenerated responses and parts of rankings: each is a content of its own, "
+    "with a budget of its own"
 )
 TIE_STATUS_PUBLIC = "which labels are ties (declared public with --tie-status-public)"
 SKIP_STATUS_PUBLIC = "which annotations were skipped (--skips public)"

@@ -219,7 +219,7 @@ def test_bad_groups_are_refused_with_their_row_and_without_ids(
 
 @pytest.mark.parametrize("column", [pa.array([1.5]), pa.array([[1]]), pa.nulls(1)])
 def test_columns_that_hold_no_ids_are_refused(column: pa.Array, home: Home) -> None:
-    with pytest.raises(InvalidLabels, match="column group_id: expected (text or whole|an id)"):
+    with pytest.raises(InvalidLabels, match=r"column group_id: expected (text or whole|an id)"):
         read_groups(pa.table({"labeler_id": ["a"], "group_id": column}), home.keys, "files")
 
 
