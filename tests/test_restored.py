@@ -105,7 +105,7 @@ def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path: Pa
     with pytest.raises(PolicyError, match="charged before having one"):
         groups(home, tmp_path, ("x", "g"), ("y", "g"))
     back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back")
-    with pytest.raises(PolicyError, match="nobody can join a group any more"):
+    with pytest.raises(PolicyError, match="nobody can join others any more"):
         groups(back, tmp_path, ("x", "g"), ("y", "g"))
 
 
