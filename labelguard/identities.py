@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from labelguard.keys import KeyRing
     from labelguard.pseudonyms import Pseudonyms
 
-_WHOLE = re.compile(r"([+-]?)(\d+)(\.0*)?")
+_NUMBER = re.compile(r"([+\u2212-]?)(?=\.?\d)(\d*)(?:\.(\d*))?(?:e([+-]?\d{1,3}))?")
 # Whole numbers, or ASCII without capitals and blanks that is no number however it is read.
-_PLAIN = r"^(?:0|-?[1-9][0-9]*|[!-@\[-~]*[!-*,/:-@\[-~][!-@\[-~]*)$"
-_INVISIBLE = ("Cc", "Cf")
+_PLAIN = r"^(?:0|-?[1-9][0-9]*|[!-@\[-~]*[!-*,/:-@\[-df-~][!-@\[-~]*)$"
+# What is not shown although its category is not C; U+2800 is a blank to whoever sees it.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 _SHOWN = 60
 
 
@@ -89,25 +92,42 @@ def plain(names: Sequence[str]) -> NDArray[np.bool_]:
 def normal_form(name: str) -> str:
     """An id as it would be written by a careful hand.
 
-    NFKC, case folded, without invisible characters, blanks at its ends or several in a row; a whole
-    number without plus sign, leading zeros or an empty fraction.
+    NFKC, case folded, without what cannot be seen, blanks at its ends or several in a row; a number
+    without plus sign, leading zeros, exponent, or zeros at the end of a fraction.
     """
-    if name.isascii():
-        folded = name.lower()
+    seen = _seen(name)
+    if seen.isascii():
+        folded = seen.lower()
     else:
-        folded = unicodedata.normalize("NFKC", name).casefold()
+        folded = unicodedata.normalize("NFKC", seen).casefold()
         folded = unicodedata.normalize("NFKC", folded)
-    if not folded.isprintable():
-        folded = "".join(
-            c for c in folded if c.isspace() or unicodedata.category(c) not in _INVISIBLE
-        )
     text = " ".join(folded.split())
-    number = _WHOLE.fullmatch(text)
-    if not number:
-        return text
+    number = _NUMBER.fullmatch(text)
+    return _written(*number.groups()) if number else text
+
+
+def _seen(name: str) -> str:
+    """An id without what cannot be seen: it would also keep an accent from its letter."""
+    if not name.isascii():
+        name = _INVISIBLE.sub("", name.replace("\u2800", " "))
+    if name.isprintable():
+        return name
+    return "".join(c for c in name if c.isspace() or not unicodedata.category(c).startswith("C"))
+
+
+def _written(sign: str, whole: str, fraction: str | None, exponent: str | None) -> str:
+    """The one way to write a number: without a point if it is whole."""
     # By digit: Python's int() refuses numbers of thousands of digits.
-    digits = "".join(str(unicodedata.decimal(digit)) for digit in number[2]).lstrip("0") or "0"
-    return f"-{digits}" if number[1] == "-" and digits != "0" else digits
+    digits = "".join(str(unicodedata.decimal(d)) for d in whole + (fraction or "")).lstrip("0")
+    shortened = digits.rstrip("0")
+    if not shortened:
+        return "0"
+    power = int(exponent or 0) - len(fraction or "") + len(digits) - len(shortened)
+    written = shortened + "0" * power
+    if power < 0:
+        written = written.rjust(1 - power, "0")
+        written = f"{written[:power]}.{written[power:]}"
+    return f"-{written}" if sign in ("-", "\u2212") else written
 
 
 def refuse_doubles(

@@ -37,6 +37,18 @@ SPELLINGS = [
     ("7", "\uff17"),
     ("7", "\u0667"),
     ("-7", "-007"),
+    ("-7", "\u22127"),
+    ("100", "1e2"),
+    ("7.5", "7.50"),
+    # What cannot be seen, and what keeps an accent from its letter.
+    (JOSE, "Jose\u200d\u0301"),
+    ("\uac00", "\u1100\u200b\u1161"),
+    ("worker 0", "worker 0\ufe0f"),
+    ("worker 0", "wor\u034fker 0"),
+    ("worker 0", "worker 0\u3164"),
+    ("worker 0", "worker\u28000"),
+    ("worker 0", "worker 0\ue000"),
+    ("worker 0", "worker 0\U000e0100"),
 ]
 
 
