@@ -26,7 +26,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ from labelguard.errors import (
 )
 from labelguard.keys import KEY_FILES, KeyRing
 from labelguard.ledger import Ledger
-from labelguard.policy import Policy, parse_budget
+from labelguard.policy import ITEM_BOUND, Allowance, Policy, parse_budget
 from labelguard.policybook import PolicyRecord
 from labelguard.project import STATE, Project, seclude
 from labelguard.pseudonyms import Pseudonyms, fingerprint
@@ -325,8 +325,17 @@ def _add_lost(
     taken = {record.name for record in policybook.records(connection)}
     name = next(n for i in range(1, len(taken) + 2) if (n := f"lost-{i}") not in taken)
     # It promised about the same neighbours as the policies that are known, or none could follow it.
-    lost = Policy(
-        epsilon, delta, ties=ties, tie_status_public=like.tie_status_public, unit=like.unit
+    # How many labels of a content it paid for is not known either: any number tells its price, by
+    # basic composition, which no joint price of several policies counts on.
+    contents = like.unit == "item"
+    lost = replace(
+        like,
+        epsilon=epsilon,
+        delta=delta,
+        allowances=(Allowance("rr", ITEM_BOUND if contents else None),),
+        composition="basic" if contents and ties != "ternary" else "exact",
+        ties=ties,
+        closing_points=1,
     )
     return policybook.add(connection, name, lost, "closed")
 
