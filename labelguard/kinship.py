@@ -23,10 +23,15 @@ def join(connection: sa.Connection, labelers: Blocks, other: Blocks) -> int:
 
     All labels of a person take the places of one unit: that of whoever was charged, or was in a
     group before. Raises `PolicyError` for people with two such units: what they spent apart cannot
-    be told together; and for two who were said to be distinct.
+    be told together; for two who were said to be distinct; and for somebody who has left.
     """
     everybody, row = block128.unique(np.concatenate([labelers, other]))
     people.refuse_forgetful(connection)
+    if (block128.positions(people.tombstones(connection), everybody) >= 0).any():
+        raise PolicyError(
+            "one of these labelers has left, and who is one person with them has left as well: "
+            "retire or erase the other id too; nothing was written"
+        )
     known, groups = people.members(connection)
     before = Groups(known, groups).unit_of(everybody)
     units, unit = block128.unique(before)

@@ -15,7 +15,9 @@ import pytest
 
 import labelguard as lg
 from labelguard import overview
-from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
+from labelguard.leaving import leave
+from labelguard.linking import link
 from labelguard.project import Project
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "max_labels_per_labeler": 12}
@@ -173,3 +175,14 @@ def test_item_ids_cannot_be_renamed_or_dropped(project: Project, tmp_path: Path)
     lg.privatize(table, **PRICE, project=project)
     refused(project, table, "differs in item_id", **PRICE, columns={"item_id": "other"})
     refused(project, TABLE, "differs in item_id", **PRICE)
+
+
+# ---------------------------------------------------------------- who has left
+
+
+def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project: Project) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    leave("worker 0", "erased", project)
+    refused(project, named("Worker 0"), "differ only in how they are written", **PRICE)
+    with pytest.raises(PolicyError, match="has left"):
+        link("worker 0", "Worker 0", project)
