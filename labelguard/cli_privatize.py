@@ -36,7 +36,7 @@ from labelguard.cli_options import (
 @click.option(
     "--accept-delta",
     is_flag=True,
-    help="Accept a δ of 1 over the number of labelers in the release, or more.",
+    help="Accept a δ of 1 over the number of labelers charged, or more.",
 )
 @click.option(
     "--max-labels-per-labeler",

@@ -20,15 +20,17 @@ def judge(
     policy: Policy,
     event: Priced,
     *,
+    people: int,
     drop: bool,
     resumed: bool,
     accept_delta: bool,
 ) -> list[str]:
     """Notes on a plan that may be charged; its units must go by their pseudonyms.
 
-    `drop`: labels of exhausted labelers are left out. `accept_delta`: δ may be 1 over the number of
-    units, or more. Raises `InvalidLabels` for contents that changed under their id, `PolicyError`
-    if δ is too large or no label fits, `BudgetExceeded` if labelers lack places.
+    `people`: how many units are charged by now, this release included. `drop`: labels of exhausted
+    labelers are left out. `accept_delta`: δ may be 1 over `people`, or more. Raises
+    `InvalidLabels` for contents that changed under their id, `PolicyError` if δ is too large or no
+    label fits, `BudgetExceeded` if labelers lack places.
     """
     if plan.changed_items:
         raise InvalidLabels(
@@ -36,10 +38,10 @@ def judge(
             "another content in an earlier release; a changed content needs an id of its own"
         )
     short = int(plan.short.sum())
-    if plan.new and _reveals_one(plan, policy) and not accept_delta:
+    if plan.new and _reveals_one(people, policy) and not accept_delta:
         raise PolicyError(
-            f"{_large_delta(plan, policy)}: that much δ allows giving one of them away; choose a "
-            "smaller one, release more of them together, or accept it: --accept-delta"
+            f"{_large_delta(people, policy)}: that much δ allows giving one of them away; choose a "
+            "smaller one, or accept it: --accept-delta"
         )
     if not plan.rows and not short and not resumed:
         raise PolicyError(
@@ -52,7 +54,7 @@ def judge(
         raise BudgetExceeded(
             planning.shortage(plan, policy.unit, place), asked=short + plan.new, left=plan.new
         )
-    return list(_notes(plan, policy, place))
+    return list(_notes(plan, policy, people, place))
 
 
 def price(request: Request, total: Total) -> list[str]:
@@ -68,7 +70,7 @@ def price(request: Request, total: Total) -> list[str]:
     return [f"asked: {budget_of(asked)}; the project gives {budget_of(given)} in all"]
 
 
-def _notes(plan: Plan, policy: Policy, place: str) -> Iterator[str]:
+def _notes(plan: Plan, policy: Policy, people: int, place: str) -> Iterator[str]:
     short = int(plan.short.sum())
     if short:
         yield f"{counted(short, place)} of exhausted {policy.unit}s left out"
@@ -76,17 +78,17 @@ def _notes(plan: Plan, policy: Policy, place: str) -> Iterator[str]:
     beyond = plan.over_bound - short if told else 0
     if beyond > 0:
         yield f"{counted(beyond, 'label')} beyond the bound of their {policy.unit} left out"
-    if _reveals_one(plan, policy):
-        yield _large_delta(plan, policy)
+    if _reveals_one(people, policy):
+        yield _large_delta(people, policy)
 
 
-def _reveals_one(plan: Plan, policy: Policy) -> bool:
+def _reveals_one(people: int, policy: Policy) -> bool:
     """Whether δ is so large that a mechanism may publish all labels of one unit in n."""
-    return policy.delta >= 1 / max(len(plan.units), 1)
+    return policy.delta >= 1 / max(people, 1)
 
 
-def _large_delta(plan: Plan, policy: Policy) -> str:
+def _large_delta(people: int, policy: Policy) -> str:
     return (
-        f"delta {policy.delta:g} is not below 1/{len(plan.units)}, one over the number of "
-        f"{policy.unit}s in this release"
+        f"delta {policy.delta:g} is not below 1/{people}, one over the number of "
+        f"{policy.unit}s that are charged"
     )

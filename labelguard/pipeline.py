@@ -29,6 +29,7 @@ from typing import Any, Literal
 import numpy as np
 
 from labelguard import (
+    block128,
     delivery,
     groups,
     judging,
@@ -327,6 +328,7 @@ class _Run:
             replace(plan, units=self.keys.pseudonyms().hide(plan.units)),
             self.policy,
             self.event,
+            people=len(block128.unique(np.concatenate([plan.units, self.ledger.charged()]))[0]),
             drop=self.options.exhausted == "drop" or record is not None,
             resumed=record is not None,
             accept_delta=self.options.accept_delta,

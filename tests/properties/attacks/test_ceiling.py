@@ -103,3 +103,15 @@ def test_a_delta_that_allows_giving_one_labeler_away_needs_consent(
     result = run(f"{told} --accept-delta")
     assert result.exit_code == 0 and "note: delta 0.25 is not below 1/4" in result.stderr
     assert run(told).exit_code == 0  # the same release: it was accepted, and costs nothing
+
+
+def test_nor_does_it_go_unsaid_where_labelers_come_one_by_one(run: Run, tmp_path: Path) -> None:
+    assert run("project ceiling --raise 10,.9 --yes").exit_code == 0
+    asked = public()
+    table = pairs(asked, opinions(len(asked), 1))
+    codes = []
+    for number in range(4):
+        write(table.filter(asked.labeler == number), tmp_path / "one.parquet")
+        codes.append(run("privatize one.parquet --epsilon 3 --delta .3"))
+    assert [result.exit_code for result in codes] == [0, 0, 0, 1]
+    assert "not below 1/4" in codes[-1].stderr
