@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from labelguard import identities, sourcebook
+import numpy as np
+
+from labelguard import block128, identities, sourcebook
+from labelguard.block128 import Blocks
 from labelguard.groups import Groups
 from labelguard.identities import Identities
 from labelguard.ledger import Ledger
@@ -32,5 +35,18 @@ def admit(ledger: Ledger, source: str, staged: Staged) -> Admission:
     sourcebook.check(ledger.sources(), source, staged.columns)
     met, known = staged.identities, ledger.identities()
     groups = Groups(*ledger.members())
-    identities.refuse_doubles(met, known, groups, ledger.distinct(), ledger.names)
+    everybody = _with_unmet(known, np.concatenate([groups.labelers, ledger.tombstones()]))
+    identities.refuse_doubles(met, everybody, groups, ledger.distinct(), ledger.names)
     return Admission(source, staged.columns, met.without(known))
+
+
+def _with_unmet(known: Identities, labelers: Blocks) -> Identities:
+    """Those whom releases have met, and these, who were put into groups or left before any did.
+
+    Of their ids only the keys are there: they are taken to be written in their normal forms.
+    """
+    unmet = Identities(*(block128.unique(labelers)[0],) * 2).without(known)
+    together = np.concatenate([known.labelers, unmet.labelers])
+    order = block128.order(together)
+    forms = np.concatenate([known.forms, unmet.forms])
+    return Identities(together[order], forms[order])

@@ -172,7 +172,7 @@ def _double(found: Identities, names: Pseudonyms, labelers: Blocks, first: int, 
     else:
         pseudonym = block128.to_hex(names.hide(labelers[second : second + 1])[0])
         who = f"labeler id {_shown(found.names[first])} and that of labeler {pseudonym}"
-        who += ", who was charged before,"
+        who += ", whom the project knows,"
     return (
         f"{who} differ only in how they are written, and each would have a budget; write one like "
         "the other or, for good, say that they are two people (labelguard policy distinct ID ID) "

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import labelguard as lg
-from labelguard import overview
+from labelguard import overview, policies
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
 from labelguard.leaving import leave
 from labelguard.linking import link
@@ -186,3 +186,23 @@ def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project: 
     refused(project, named("Worker 0"), "differ only in how they are written", **PRICE)
     with pytest.raises(PolicyError, match="has left"):
         link("worker 0", "Worker 0", project)
+
+
+def test_nor_does_whoever_left_before_any_release(project: Project) -> None:
+    leave("worker 0", "erased", project)
+    refused(project, named("Worker 0"), "differ only in how they are written", **PRICE)
+
+
+# ---------------------------------------------------------------- a household
+
+
+def test_a_member_of_a_household_is_none_alone_in_another_spelling(
+    project: Project, tmp_path: Path
+) -> None:
+    """The places of the household stayed unused, and each of its members had their own."""
+    listed = tmp_path / "groups.csv"
+    listed.write_text("labeler_id,group_id\nworker 0,home\nworker 1,home\n")
+    policies.new("p", epsilon=1, delta=1e-5, allow=["rr:labels=12"], unit="group", project=project)
+    policies.activate("p", project)
+    policies.add_groups(listed, project)
+    refused(project, named("Worker 0"), "differ only in how they are written")
