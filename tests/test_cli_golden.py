@@ -127,8 +127,8 @@ def without_versions(text: str) -> str:
 
 
 def without_digests(text: str) -> str:
-    """The journal without its chain, which covers the bytes that a Parquet library writes."""
-    return re.sub(r"(?m) [0-9a-f]{12}$", " DIGEST", text)
+    """The journal without digests of maps, whose bytes a Parquet library writes, and its chain."""
+    return re.sub(r"(?m) ([0-9a-f]{12}|[0-9a-f]{20,}…)$", " DIGEST", text)
 
 
 # ---------------------------------------------------------------- texts
