@@ -89,7 +89,7 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
         texts = segments.read_bucket(staged.texts_directory, bucket)
         if texts is None:
             continue
-        firsts, inverse = _distinct(texts, chat=staged.chat)
+        firsts, inverse = _distinct(texts)
         features = [name for name in texts.column_names if name.startswith("feature_")]
         row = segments.column(texts, "row").astype(np.intp)
         of_row[row] = found + inverse
@@ -117,14 +117,14 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
     )
 
 
-def _distinct(texts: pa.Table, *, chat: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """One row of each distinct pair of a bucket, in the order of pairs, and each row's pair."""
     attached = [name for name in texts.column_names if name.startswith("feature_")]
     names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
     named = pl.DataFrame(texts.select(names)).with_row_index("place")
-    if chat:  # of chats that are one content, which may be written in several ways, always the same
-        written = pl.DataFrame(texts.select(["prompt", "first", "second"])).hash_rows(0)
-        named = named.with_columns(written=written).sort("written", "place")
+    if "written_hi" in texts.column_names:  # of several ways to write a chat, always the same
+        written = pl.DataFrame(texts.select(["written_hi", "written_lo"]))
+        named = pl.concat([named, written], how="horizontal").sort(*written.columns, "place")
     first = named.group_by(names).agg(pl.col("place").first()).sort(names)
     number = first.drop("place").with_row_index("number")
     joined = named.sort("place").join(number, on=names, how="left", maintain_order="left")

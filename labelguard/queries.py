@@ -89,6 +89,7 @@ def _pair_query(layout: Layout, content: Shape) -> str:
             {_asked(canonical.item_digest("ep", "least(ea, eb), greatest(ea, eb)"), layout)}
                 AS content,
             {_common_columns(layout)}
+            {_written(content)}
             {features}
             coalesce(ea = eb, false) AS identical,
             (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
@@ -157,6 +158,7 @@ def _ranking_query(layout: Layout, content: Shape) -> str:
                 ELSE (p.i - 1) * k - p.i * (p.i - 1) // 2 + p.j - p.i - 1 END)::USMALLINT AS pair,
             source_row,
             k::USMALLINT AS size,
+            {_written(content)}
             {features}
             coalesce(es[o[p.i]] = es[o[p.j]], false) AS identical,
             fault,
@@ -183,6 +185,15 @@ def _sides(layout: Layout, content: Shape, *sides: str) -> str:
         return f"[{', '.join(words)}] AS sides, "
     said = canonical.plain_text("r", content)
     return f"list_transform(responses, lambda r: concat({prompt}, {said})) AS sides, "
+
+
+def _written(content: Shape) -> str:
+    """SELECT list of a digest of the chats as they are published: one content may be written in
+    several ways (an empty object or null, 0 or -0), which the encoding does not tell apart.
+    """
+    if not isinstance(content, list):
+        return ""
+    return "unhex(sha256(to_json([prompt, first, second])::VARCHAR)) AS written, "
 
 
 def _common_columns(layout: Layout) -> str:

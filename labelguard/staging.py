@@ -289,6 +289,8 @@ class _Stager:
         attached = {name: values.to_numpy() for name, values in features.items()}
         if self.staged.given_ids:
             attached |= _halves("content", content)
+        written = _written(batch)
+        attached |= written
         if self.staged.recorded:
             attached |= _records(batch)
         digests = self._keys.digests(columns | attached)
@@ -300,7 +302,7 @@ class _Stager:
         columns |= {"row": numbers, "label": label}
         rows.append(pa.table(columns), segments.bucket_of(units))
 
-        public = {"row": numbers} | _halves("item", items)
+        public = {"row": numbers} | _halves("item", items) | written
         names = ["prompt", "first", "second"]
         if self.staged.given_ids:
             public |= _halves("content", content)
@@ -426,6 +428,13 @@ def _halves(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:
         f"{name}_hi": np.ascontiguousarray(values[:, 0]),
         f"{name}_lo": np.ascontiguousarray(values[:, 1]),
     }
+
+
+def _written(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
+    """How chats are written, where one content may be written in several ways."""
+    if "written" not in batch.schema.names:
+        return {}
+    return _halves("written", _digests(batch, "written"))
 
 
 def _records(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
