@@ -291,11 +291,15 @@ class _Stager:
             attached |= _halves("content", content)
         written = _written(batch)
         attached |= written
-        if self.staged.recorded:
-            attached |= _records(batch)
-        digests = self._keys.digests(columns | attached)
+        # Times and records only say which of a labeler's rows comes first. They are in no digest of
+        # the input: numbers of rows that are sorted by label change with a label.
+        said = {name: values for name, values in columns.items() if name != "submitted"}
+        digests = self._keys.digests(said | attached)
         self._digest += digests.sum(axis=0, dtype=np.uint64)
-        if attached or "ranking" in batch.schema.names:  # rows may be equal but for these
+        if self.staged.recorded:
+            digests = self._keys.digests(said | attached | _records(batch))
+        if self.staged.recorded or attached or "ranking" in batch.schema.names:
+            # Rows may be equal but for these.
             columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
         if self.staged.given_ids:
             columns["content"] = np.ascontiguousarray(content[:, 0])
