@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import duckdb
-from duckdb.sqltypes import DuckDBPyType
+from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
 from labelguard import canonical
 from labelguard.canonical import NoContent, Shape, is_text
@@ -74,8 +74,8 @@ class Layout:
 
     `types` are the columns' types by role, `content` is the shape of prompt and responses.
     `features` maps the name of each numeric feature to its columns: one for each side, or one list.
-    With content units the words of every side are read too, of which units are made (see
-    `labelguard.content_units`).
+    `absent` columns are read as nulls. With content units the words of every side are read too, of
+    which units are made (see `labelguard.content_units`).
     """
 
     kind: str
@@ -84,6 +84,7 @@ class Layout:
     content: Shape
     features: Mapping[str, tuple[str, ...]]
     reading: Reading
+    absent: tuple[str, ...] = ()
 
     @property
     def asked(self) -> bool:
@@ -139,14 +140,20 @@ def parse_columns(text: str) -> dict[str, str]:
     return mapping
 
 
-def layout(relation: duckdb.DuckDBPyRelation, name: str, reading: Reading) -> Layout:
-    """Find each role's column in a part; `InvalidLabels` says what lacks."""
+def layout(
+    relation: duckdb.DuckDBPyRelation, name: str, reading: Reading, *, sparse: bool = False
+) -> Layout:
+    """Find each role's column in a part; `InvalidLabels` says what lacks. In a `sparse` part a
+    column is missing where no row has a value for it.
+    """
     types = dict(zip(relation.columns, relation.types, strict=True))
     named = reading.columns
     if not reading.labelled:
         private = {named.get(role, role) for role in PRIVATE_ROLES}
         types = {column: kind for column, kind in types.items() if column not in private}
         named = {role: column for role, column in named.items() if role not in PRIVATE_ROLES}
+    absent = _absent(types, reading) if sparse else ()
+    types |= dict.fromkeys(absent, SQLNULL)
     for role, column in named.items():
         if role not in ROLES:
             raise InvalidLabels(
@@ -197,7 +204,32 @@ def layout(relation: duckdb.DuckDBPyRelation, name: str, reading: Reading) -> La
     _check_types(kinds, columns, name)
     content = _content(kinds, columns, kind, name)
     features = _features(reading.features, kind, types, columns, name)
-    return Layout(kind, columns, kinds, content, features, reading)
+    return Layout(kind, columns, kinds, content, features, reading, absent)
+
+
+def _absent(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, ...]:
+    """Columns that a sparse part may lack because of its labels: they are as good as there."""
+
+    present = {column.lower() for column in types}
+
+    def lacking(*roles: str) -> list[str]:
+        columns = [reading.columns.get(role, role) for role in roles]
+        return [column for column in columns if column.lower() not in present]
+
+    pairs = not lacking("response_a", "response_b")
+    sides = lacking("chosen", "rejected")
+    chosen = not pairs and len(sides) < 2
+    found = sides if chosen else []
+    if chosen:
+        for name in reading.features:
+            both = [name + side for side in _SIDES["chosen"]]
+            missing = [column for column in both if column.lower() not in present]
+            found += missing if len(missing) == 1 else []
+    if reading.labelled and (pairs or chosen):
+        found += lacking("tie")
+    if reading.labelled and reading.skips == "tie" and not chosen:
+        found += lacking("label") if pairs else [] if lacking("responses") else lacking("ranks")
+    return tuple(dict.fromkeys(found))
 
 
 def _layouts(labelled: bool) -> Mapping[str, tuple[str, ...]]:

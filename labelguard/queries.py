@@ -39,7 +39,9 @@ def query(layout: Layout, content: Shape) -> str:
             pieces.append(f"try_cast({identifier(column)} AS {number}) AS feature_{index}_{side}")
     named = ", ".join(pieces)
     build = _ranking_query if layout.kind == "ranking" else _pair_query
-    return f"WITH named AS (SELECT {named} FROM part), {build(layout, content)}"
+    absent = "".join(f", NULL::VARCHAR AS {identifier(column)}" for column in layout.absent)
+    part = f"(SELECT *{absent} FROM part)" if absent else "part"
+    return f"WITH named AS (SELECT {named} FROM {part}), {build(layout, content)}"
 
 
 def _read(role: str, column: str, layout: Layout, content_type: str) -> str:

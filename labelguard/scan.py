@@ -50,7 +50,8 @@ def _cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
 def look(part: Part, connection: duckdb.DuckDBPyConnection, reading: Reading) -> Layout:
     """The layout of one part, from its schema."""
     try:
-        layout = labels.layout(part.open(_cursor(connection)), part.name, reading)
+        relation = part.open(_cursor(connection))
+        layout = labels.layout(relation, part.name, reading, sparse=part.sparse)
     except _READER_ERRORS as error:
         raise readable(error, part.name) from None
     telling = {*labels.TELLING_ROLES, *(reading.columns.get(r, r) for r in labels.TELLING_ROLES)}

@@ -53,7 +53,8 @@ _PLENTY, _EXPANSION = 1 << 30, 200
 class Part:
     """One file or table: its name in messages and how to open it as a relation, from its start.
 
-    `partitions` are what its directories are named by (`labeler_id=7/…`), in lower case.
+    `partitions` are what its directories are named by (`labeler_id=7/…`), in lower case. A `sparse`
+    part lacks a column where no row has a value for it.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Part:
     partitions: frozenset[str] = frozenset()
     size: int | None = None
     """Bytes on disk; None for a table in memory."""
+    sparse: bool = False
 
 
 @dataclass
@@ -246,7 +248,7 @@ def _file_part(path: Path) -> Part:
     opener = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl, "arrow": _arrow}[kind](path)
     folders = (folder.lower() for folder in path.parts[:-1] if "=" in folder)
     keys = frozenset(folder.partition("=")[0] for folder in folders)
-    return Part(_name(path), opener, keys, size)
+    return Part(_name(path), opener, keys, size, sparse=kind == "jsonl")
 
 
 def _name(path: Path) -> str:
