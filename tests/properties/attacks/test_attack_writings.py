@@ -39,8 +39,8 @@ def rows(kind: str, labels: tuple[int, int], *, layout: str, labelers: bool) -> 
                 sides = {"response_a": chat("yes", other), "response_b": chat("no", writing)}
                 row |= sides | {"label": label}
             else:
-                sides = [chat("no", writing), chat("yes", other)]
-                row |= dict(zip(("chosen", "rejected"), sides[:: 1 - 2 * label], strict=True))
+                names = ("rejected", "chosen") if label else ("chosen", "rejected")
+                row |= {names[0]: chat("no", writing), names[1]: chat("yes", other)}
             found.append((label, row))
     return [row for _, row in sorted(found, key=lambda one: one[0])]
 
