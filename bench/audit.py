@@ -17,14 +17,14 @@ import numpy as np
 from _measure import measure, report
 from numpy.typing import NDArray
 
-from labelguard import pricing
 from labelguard.accounting import randomized_response as rr
 from labelguard.audit import AuditResult
 from labelguard.audit.randomized_response import audit_randomized_response
 from labelguard.audit.statistic import audit_statistic
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Grid
-from labelguard.policy import Policy, Priced
+from labelguard.policy import pricing
+from labelguard.policy.policy import Policy, Priced
 
 EPSILONS = (1.0, 3.0)
 DELTA = 1e-5

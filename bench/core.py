@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 from _measure import report
 
-from labelguard import block128
 from labelguard.accounting import randomized_response as rr
-from labelguard.keys import random_bytes
-from labelguard.mechanisms.coins import Coins
+from labelguard.keys.coins import Coins
+from labelguard.keys.keyring import random_bytes
+from labelguard.keys.row_keys import RowKeys
 from labelguard.mechanisms.randomized_response import randomize
-from labelguard.row_keys import RowKeys
+from labelguard.storage import blocks
 
 
 def core(rows: int = 5_000_000, labelers: int = 20_000) -> float:
@@ -33,7 +33,7 @@ def core(rows: int = 5_000_000, labelers: int = 20_000) -> float:
         }
     )
     coins, names = Coins.fresh(), RowKeys(random_bytes(32))
-    known = block128.from_bytes(random_bytes(16 * labelers))
+    known = blocks.from_bytes(random_bytes(16 * labelers))
     threshold = np.full(rows, rr.threshold(0.1), np.uint64)
     start = time.perf_counter()
     for begin in range(0, rows, 250_000):  # a bucket at a time, as the pipeline does

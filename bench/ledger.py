@@ -28,11 +28,12 @@ from pathlib import Path
 import numpy as np
 import sqlalchemy as sa
 
-from labelguard import block128, policies
-from labelguard.keys import KeyRing
-from labelguard.ledger import Ledger
-from labelguard.project import Project, init
-from labelguard.records import Event
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.records import Event
+from labelguard.project import policies
+from labelguard.project.project import Project, init
+from labelguard.storage import blocks
 
 POSTGRES = os.environ.get(
     "LABELGUARD_BENCH_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
@@ -64,7 +65,7 @@ def event(labelers: int, number: int) -> Event:
 
 def floor(labelers: int, directory: Path) -> float:
     """Seconds to write and flush the rows of a charge as bytes: 32 a labeler."""
-    data = block128.to_bytes(np.zeros((2 * labelers, 2), np.uint64))
+    data = blocks.to_bytes(np.zeros((2 * labelers, 2), np.uint64))
 
     def write() -> None:
         with (directory / "floor").open("wb") as file:

@@ -20,8 +20,8 @@ import numpy as np
 from _measure import measure, report
 from numpy.typing import NDArray
 
-from labelguard import heads
 from labelguard.accounting import gaussian
+from labelguard.learning import heads
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.statistic import Rows

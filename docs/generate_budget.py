@@ -31,9 +31,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 
-from labelguard import clock, keys
-from labelguard.cli import main as labelguard
-from labelguard.simulate import SimulationConfig, simulate
+from labelguard import clock
+from labelguard.cli.main import main as labelguard
+from labelguard.keys import keyring
+from labelguard.simulation import SimulationConfig, simulate
 
 PAGE = Path(__file__).with_name("budget.md")
 WEEKS = 52
@@ -104,7 +105,7 @@ def _year() -> Iterator[Clock]:
         tempfile.TemporaryDirectory() as scratch,
         contextlib.chdir(scratch),
         mock.patch.object(clock, "now", time.now),
-        mock.patch.object(keys, "random_bytes", counted),
+        mock.patch.object(keyring, "random_bytes", counted),
         mock.patch.dict(os.environ, variables | {"COLUMNS": "100"}, clear=True),
     ):
         table = simulate(SimulationConfig(labelers=60, labels=3_600, items=1_500))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from labelguard.cli import main
+from labelguard.cli.main import main
 
 PAGE = Path(__file__).with_name("cli.md")
 _WIDTH = 80

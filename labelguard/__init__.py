@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from labelguard.pipeline import privatize
-    from labelguard.project import Project, find, init
-    from labelguard.release import Release, load
-    from labelguard.scoring import score
-    from labelguard.simulate import SimulationConfig, simulate
+    from labelguard.project.project import Project, find, init
+    from labelguard.release.pipeline import privatize
+    from labelguard.release.score import score
+    from labelguard.release.writer import Release, load
+    from labelguard.simulation import SimulationConfig, simulate
 
 _HOMES = {
-    "privatize": "labelguard.pipeline",
-    "load": "labelguard.release",
-    "Release": "labelguard.release",
-    "Project": "labelguard.project",
-    "find": "labelguard.project",
-    "init": "labelguard.project",
-    "score": "labelguard.scoring",
-    "SimulationConfig": "labelguard.simulate",
-    "simulate": "labelguard.simulate",
+    "privatize": "labelguard.release.pipeline",
+    "load": "labelguard.release.writer",
+    "Release": "labelguard.release.writer",
+    "Project": "labelguard.project.project",
+    "find": "labelguard.project.project",
+    "init": "labelguard.project.project",
+    "score": "labelguard.release.score",
+    "SimulationConfig": "labelguard.simulation",
+    "simulate": "labelguard.simulation",
 }
 
 __all__ = [

@@ -1,5 +1,5 @@
 """`python -m labelguard`."""
 
-from labelguard.cli import main
+from labelguard.cli.main import main
 
 main(prog_name="labelguard")

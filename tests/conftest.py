@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import databases
 import pytest
+from support import databases
 
 import labelguard
-from labelguard.project import Project
+from labelguard.project.project import Project
 
 
 @pytest.fixture(autouse=True)

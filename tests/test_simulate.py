@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from labelguard.simulate import QUALITY_WEIGHTS, SimulationConfig, simulate
+from labelguard.simulation import QUALITY_WEIGHTS, SimulationConfig, simulate
 
 AGREEMENT_TOLERANCE = 0.02
 TIE_RATE_TOLERANCE = 0.01

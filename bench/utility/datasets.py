@@ -17,8 +17,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.features import open_provider
-from labelguard.labels import LABEL_A, LABEL_B, LABEL_TIE
+from labelguard.ingest.layouts import LABEL_A, LABEL_B, LABEL_TIE
+from labelguard.learning.features import open_provider
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.statistic import Rows
 

@@ -16,15 +16,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard import heads, tuning
 from labelguard.accounting import gaussian
 from labelguard.accounting import randomized_response as rr
-from labelguard.labels import LABEL_A, LABEL_B, LABEL_TIE
-from labelguard.learners import HeadLearner
+from labelguard.ingest.layouts import LABEL_A, LABEL_B, LABEL_TIE
+from labelguard.learning import heads
+from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
-from labelguard.mechanisms.relabelling import ReleasedLabels, relabel
-from labelguard.selection import rounded_bound
+from labelguard.mechanisms.props_stages import ReleasedLabels, relabel
+from labelguard.planner import tuning
+from labelguard.release.selection import rounded_bound
 from utility.datasets import Labels, Problem
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard import keys, pricing
 from labelguard.audit import bounds, whole
 from labelguard.audit.arguments import Progress, check_sizes, silent
 from labelguard.audit.result import FALSE_ALARM, AuditResult, Check
-from labelguard.block128 import from_bytes
-from labelguard.labels import LABEL_A, LABEL_B
+from labelguard.ingest.layouts import LABEL_A, LABEL_B
+from labelguard.keys import keyring
+from labelguard.keys.coins import Coins
 from labelguard.mechanisms import randomized_response
-from labelguard.mechanisms.coins import Coins
-from labelguard.policy import Policy
+from labelguard.policy import pricing
+from labelguard.policy.policy import Policy
+from labelguard.storage.blocks import from_bytes
 
 Labels = NDArray[np.uint8]
 Counts = NDArray[np.int64]
@@ -56,7 +57,7 @@ class Canary:
         for start in range(0, self.runs, some):
             canaries = min(some, self.runs - start)
             rows = canaries * self.labels
-            row_keys = from_bytes(keys.random_bytes(16 * rows))
+            row_keys = from_bytes(keyring.random_bytes(16 * rows))
             yield tuple(
                 randomized_response.randomize(
                     np.tile(labels, canaries),

@@ -16,15 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard import keys, pricing
 from labelguard.accounting import gaussian
 from labelguard.audit import bounds, whole
 from labelguard.audit.arguments import Progress, check_sizes, silent
 from labelguard.audit.result import FALSE_ALARM, AuditResult, Check
-from labelguard.labels import LABEL_A, LABEL_B
+from labelguard.ingest.layouts import LABEL_A, LABEL_B
+from labelguard.keys import keyring
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
-from labelguard.policy import Allowance, Policy
+from labelguard.policy import pricing
+from labelguard.policy.policy import Allowance, Policy
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -168,7 +169,7 @@ def _noisy(total: Integers, grid: Grid, runs: int, step: str, progress: Progress
     for run in range(runs):
         if run % -(-runs // _REPORTS) == 0:
             progress(step, run / runs)
-        drawn[run] = statistic.noisy(total, grid, keys.random_bytes(32))
+        drawn[run] = statistic.noisy(total, grid, keyring.random_bytes(32))
     return drawn
 
 

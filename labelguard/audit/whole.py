@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from labelguard.audit import bounds
 from labelguard.audit.arguments import Progress
 from labelguard.audit.result import Check
-from labelguard.project import STATE, Project
+from labelguard.project.project import STATE, Project
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from labelguard.release import Release
+    from labelguard.release.writer import Release
 
 _WORLDS = ("as the others", "against them", "ties")
 _ROWS = 1 << 14
@@ -114,9 +114,9 @@ class _Scratch(Project):
     @classmethod
     def create(cls, directory: Path) -> _Scratch:
         """An empty project with fresh keys."""
-        from labelguard.ceilings import Ceiling
-        from labelguard.keys import KeyRing
-        from labelguard.ledger import Ledger
+        from labelguard.keys.keyring import KeyRing
+        from labelguard.ledger.ceilings import Ceiling
+        from labelguard.ledger.ledger import Ledger
 
         project = cls(directory / STATE)
         for path in (project.releases, project.released, project.quarantine):
@@ -138,8 +138,8 @@ class Seen:
     @classmethod
     def of(cls, release: Release) -> Seen:
         """Read before the directory goes."""
-        from labelguard.release import load
-        from labelguard.released_head import FILE, Head
+        from labelguard.release.head import FILE, Head
+        from labelguard.release.writer import load
 
         rows, counts = load(release), release.card["counts"]
         if not (release.path / FILE).exists():
@@ -163,7 +163,7 @@ class Seen:
 
 def released(survey: Survey, world: str, **options: Any) -> Seen:
     """One whole release of a world, in a project of its own."""
-    from labelguard.pipeline import privatize
+    from labelguard.release.pipeline import privatize
 
     with tempfile.TemporaryDirectory(prefix="labelguard-audit-") as directory:
         project = _Scratch.create(Path(directory))

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelguard.block128 import Blocks
-from labelguard.heads import forward_loss
+from labelguard.learning.heads import forward_loss
+from labelguard.storage.blocks import Blocks
 
 __all__ = [
     "SMALLEST_ERROR_RATE",

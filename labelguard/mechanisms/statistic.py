@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels
-from labelguard.labels import LABEL_A, LABEL_TIE
+from labelguard.ingest.layouts import LABEL_A, LABEL_TIE
 from labelguard.mechanisms.discrete_gaussian import NoiseStream, sample
 from labelguard.mechanisms.geometry import squared_norms
 

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from preferences import LAYOUTS, Public
-from worlds import Run, Scenario, differences
+from support.preferences import LAYOUTS, Public
+from support.worlds import Run, Scenario, differences
 
-from labelguard import ordering, planning, segments, staging
+from labelguard.ingest import ordering, staging
+from labelguard.release import planning
+from labelguard.storage import buckets
 
 CASES, FEW, A_LEAK_SHOWS = 1000, 20, 60
 LEARNING = ("--features", "length", "--components", "1", "--ridge", "1")
@@ -121,7 +123,7 @@ def sniffed_type(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def with_type(plan: planning.Plan) -> dict[str, Any]:
         rows = plan.directory.parent / "input" / "rows"
-        tables = [segments.read_bucket(rows, bucket) for bucket in range(segments.BUCKETS)]
+        tables = [buckets.read_bucket(rows, bucket) for bucket in range(buckets.BUCKETS)]
         ties = any(2 in table["label"].to_pylist() for table in tables if table is not None)
         return counts(plan) | {"labels": "number" if ties else "boolean"}
 

@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard import block128
-from labelguard._files import fsync_path
-from labelguard.block128 import Blocks
 from labelguard.errors import LabelguardError
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
+from labelguard.storage.files import fsync_path
 
 Vectors = NDArray[np.float32]
 
@@ -55,11 +55,11 @@ class VectorCache:
 
     def known(self, keys: Blocks) -> NDArray[np.bool_]:
         """Which of the keys, shape (n, 2), have a vector."""
-        return block128.positions(self._keys, keys) >= 0
+        return blocks.positions(self._keys, keys) >= 0
 
     def vectors(self, keys: Blocks) -> Vectors:
         """Their vectors, shape (n, d), float32; every key must be known, and n >= 1."""
-        place = block128.positions(self._keys, keys)
+        place = blocks.positions(self._keys, keys)
         if (place < 0).any():
             raise KeyError(f"{int((place < 0).sum())} of {len(keys)} keys are not in the cache")
         segment, row = self._segment[place], self._row[place]
@@ -80,7 +80,7 @@ class VectorCache:
 
     def store(self, keys: Blocks, vectors: Vectors) -> None:
         """Add vectors, shape (n, d), under their keys, shape (n, 2): one new segment, on disk."""
-        order = block128.order(keys)
+        order = blocks.order(keys)
         data = _serialised(keys[order], np.ascontiguousarray(vectors[order], dtype=np.float32))
         path = self.directory / f"{hashlib.sha256(data).hexdigest()}.arrow"
         temporary = path.with_name(f"{uuid.uuid4().hex}.partial")
@@ -108,7 +108,7 @@ class VectorCache:
         merged = np.concatenate([self._keys, *(keys for keys, _ in segments)])
         segment = np.concatenate([self._segment, *numbers])
         row = np.concatenate([self._row, *rows])
-        self._keys, inverse = block128.unique(merged)
+        self._keys, inverse = blocks.unique(merged)
         # Written in reverse, so that of equal keys the first one is the last to be written.
         kept = np.empty(len(self._keys), np.intp)
         kept[inverse[::-1]] = np.arange(len(merged))[::-1]
@@ -123,7 +123,7 @@ class VectorCache:
 
 def _serialised(keys: Blocks, vectors: Vectors) -> bytes:
     names = pa.FixedSizeBinaryArray.from_buffers(
-        _KEY, len(keys), [None, pa.py_buffer(block128.to_bytes(keys))]
+        _KEY, len(keys), [None, pa.py_buffer(blocks.to_bytes(keys))]
     )
     values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
     batch = pa.record_batch([names, values], names=["key", "vector"])
@@ -149,5 +149,5 @@ def _parsed(source: bytes | pa.NativeFile) -> tuple[Blocks, Vectors]:
     batch = pa.ipc.open_file(source).get_batch(0)
     keys, vectors = batch["key"], batch["vector"]
     width = vectors.type.list_size
-    names = block128.from_bytes(memoryview(keys.buffers()[1])[: 16 * len(keys)])
+    names = blocks.from_bytes(memoryview(keys.buffers()[1])[: 16 * len(keys)])
     return names, vectors.values.to_numpy().reshape(len(keys), width)

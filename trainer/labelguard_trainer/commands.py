@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from labelguard.cli_options import (
+from labelguard.cli.options import (
     HELP,
     bad_rows_option,
     columns_option,
@@ -93,7 +93,8 @@ def plan(
     Example:
       labelguard plan labels.parquet --features text+length -o plan
     """
-    from labelguard import labels, render
+    from labelguard.cli import render
+    from labelguard.ingest import layouts
     from labelguard_trainer.planner import PlanOptions
     from labelguard_trainer.planner import plan as run
 
@@ -103,7 +104,7 @@ def plan(
         features=features,
         agreement=agreement,
         unit=unit,
-        columns=labels.parse_columns(columns),
+        columns=layouts.parse_columns(columns),
         max_labels_per_labeler=max_labels_per_labeler,
         bad_rows=bad_rows,
         max_input_bytes=max_input_bytes,
@@ -114,7 +115,7 @@ def plan(
         found = run(list(inputs), options, progress=progress)
     if output is not None:
         _write(found, output)
-    from labelguard.terminal import echo
+    from labelguard.cli.terminal import echo
 
     for note in found.notes:
         echo(f"labelguard: note: {note}", err=True)
@@ -136,7 +137,7 @@ def _require_pictures() -> None:
     """Refuse before the work is done, not after it."""
     from importlib.util import find_spec
 
-    from labelguard.features import MissingExtra
+    from labelguard.learning.features import MissingExtra
 
     if find_spec("matplotlib") is None:
         raise MissingExtra("-o needs matplotlib; install it with: pip install labelguard[plan]")
@@ -163,7 +164,7 @@ def _print(found: Plan, output: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from labelguard.terminal import echo
+    from labelguard.cli.terminal import echo
     from labelguard_trainer.html import HEADINGS, table
 
     click.echo(

@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
-from labelguard.features import Features, Progress
+from labelguard.learning.features import Features, Progress
 from labelguard_trainer.cache import VectorCache
 from labelguard_trainer.inputs import DistinctTexts, InputTokenizer, TokenIds, distinct_texts
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LabelguardError
-from labelguard.features import MissingExtra, State
+from labelguard.learning.features import MissingExtra, State
 from labelguard_trainer.encoder import (
     SETTINGS,
     TOKENIZER,

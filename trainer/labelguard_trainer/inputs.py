@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelguard import block128
-from labelguard.block128 import Blocks
 from labelguard.errors import LabelguardError
-from labelguard.features import content_column, join_messages
+from labelguard.learning.features import content_column, join_messages
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -151,7 +151,7 @@ def _keys(tag: str, prompts: pa.Array, responses: pa.Array) -> Blocks:
         hashlib.sha256(f"{tag} {len(prompt)}:{prompt}{response}".encode()).digest()
         for prompt, response in zip(prompts.to_pylist(), responses.to_pylist(), strict=True)
     ]
-    return block128.from_bytes(b"".join(digests), stride=32)
+    return blocks.from_bytes(b"".join(digests), stride=32)
 
 
 def _lines(column: pa.Array) -> pa.Array:

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard import tuning
-from labelguard.card import counted
 from labelguard.errors import PolicyError
-from labelguard.features import open_provider
+from labelguard.ingest.pairs import Pairs, read_pairs
+from labelguard.ingest.sources import Input
+from labelguard.learning.features import open_provider
 from labelguard.mechanisms.statistic import Rows
-from labelguard.methods.featured import column_features
-from labelguard.pairs import Pairs, read_pairs
-from labelguard.policy import ITEM_BOUND
-from labelguard.sources import Input
-from labelguard.tuning import Forecast, Prior
+from labelguard.planner import tuning
+from labelguard.planner.tuning import Forecast, Prior
+from labelguard.policy.policy import ITEM_BOUND
+from labelguard.release.card import counted
+from labelguard.release.methods.featured import column_features
 
 __all__ = ["Plan", "PlanOptions", "plan"]
 

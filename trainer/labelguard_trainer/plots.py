@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from labelguard.features import MissingExtra
+from labelguard.learning.features import MissingExtra
 
 if TYPE_CHECKING:
     from labelguard_trainer.planner import Plan

@@ -19,7 +19,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.features import Features, MissingExtra, Progress, State, content_column, joined
+from labelguard.learning.features import (
+    Features,
+    MissingExtra,
+    Progress,
+    State,
+    content_column,
+    joined,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import labelguard as lg
-from labelguard import overview
 from labelguard.errors import LabelguardError
+from labelguard.report import overview
 
 
 def seen(home: Path, parts: list[list[dict[str, Any]]], **options: Any) -> Any:

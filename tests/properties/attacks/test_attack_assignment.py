@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from preferences import opinions
+from support.preferences import opinions
 
 import labelguard
 

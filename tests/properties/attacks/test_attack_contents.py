@@ -148,7 +148,7 @@ def test_a_content_in_another_dress_is_the_same_unit(variant: str, tmp_path: Pat
 
 def spent(project: Path) -> int:
     """Places in use."""
-    from labelguard import overview
+    from labelguard.report import overview
 
     return sum(one["used"] for one in overview.budget(project)["allowances"])
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from crashes import crash, steps_of
 from numpy.typing import NDArray
-from preferences import STATISTIC, files, write
+from support.crashes import crash, steps_of
+from support.preferences import STATISTIC, files, write
 
 import labelguard as lg
-from labelguard import overview
-from labelguard.released_head import Head
+from labelguard.release.head import Head
+from labelguard.report import overview
 
 LABELERS, ITEMS = 5, 200
 PRICE: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-5, "max_labels_per_labeler": 2 * ITEMS}
@@ -135,16 +135,16 @@ def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(apart: int, tmp_
 
 def test_nothing_random_is_left_in_a_project(tmp_path: Path, monkeypatch: Any) -> None:
     """Of all that was drawn, only what outlives a release by design is anywhere on disk."""
-    from labelguard import keys
+    from labelguard.keys import keyring
 
     handed_out: list[bytes] = []
-    draw = keys.random_bytes
+    draw = keyring.random_bytes
 
     def noted(count: int) -> bytes:
         handed_out.append(draw(count))
         return handed_out[-1]
 
-    monkeypatch.setattr(keys, "random_bytes", noted)
+    monkeypatch.setattr(keyring, "random_bytes", noted)
     project = lg.init(tmp_path / "project").state.parent
     key = len(handed_out)
     lg.privatize(table(opinions(1)), project=project, **PRICE)

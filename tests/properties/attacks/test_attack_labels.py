@@ -15,13 +15,14 @@ import pytest
 from click.testing import CliRunner
 
 import labelguard
-from labelguard import overview, policies
-from labelguard.cli import main
+from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
-from labelguard.label_values import LabelValues
-from labelguard.pairs import read_pairs
-from labelguard.project import Project
-from labelguard.release import Release
+from labelguard.ingest.pairs import read_pairs
+from labelguard.policy.label_values import LabelValues
+from labelguard.project import policies
+from labelguard.project.project import Project
+from labelguard.release.writer import Release
+from labelguard.report import overview
 
 PRICE = {"epsilon": 3, "delta": 1e-5}
 
@@ -223,7 +224,7 @@ def test_hidden_skips_do_not_go_with_public_ties(project: Project) -> None:
 def test_plans_and_checks_look_at_no_label(project: Project) -> None:
     policies.new("p", **PRICE, allow=["rr:labels=5"], label_values="a=x,b=y", project=project)
     policies.activate("p", project)
-    from labelguard.checking import check
+    from labelguard.release.check import check
 
     for labels in (["x", "y", "x"], [None, "z", "1"]):
         assert check(pairs(labels), project=project)["rows"] == 3

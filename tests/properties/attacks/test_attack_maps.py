@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from preferences import opinions, pairs, public
+from support.preferences import opinions, pairs, public
 
 import labelguard as lg
-from labelguard import leaving, overview
-from labelguard.backup import backup
-from labelguard.cli import main
+from labelguard.cli.main import main
 from labelguard.errors import ProjectError
-from labelguard.ledger import Ledger
-from labelguard.project import Project, find
-from labelguard.restoring import Since, restore
+from labelguard.ledger.ledger import Ledger
+from labelguard.project import erasure
+from labelguard.project.backup import backup
+from labelguard.project.project import Project, find
+from labelguard.project.restore import Since, restore
+from labelguard.report import overview
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
@@ -73,7 +74,7 @@ def test_whoever_looks_while_somebody_is_erased_spoils_nothing(
         whole(self, digests, epoch)
 
     monkeypatch.setattr(Ledger, "replace_maps", watched)
-    assert leaving.leave("worker 2", "erased", project)["rows_remembered"] == 12
+    assert erasure.leave("worker 2", "erased", project)["rows_remembered"] == 12
     assert looked == [0, 0, 0]
     assert overview.verify(project.state)["ok"]
-    assert leaving.preview("worker 2", "erased", project)["rows_remembered"] == 0
+    assert erasure.preview("worker 2", "erased", project)["rows_remembered"] == 0

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from preferences import STATISTIC
+from support.preferences import STATISTIC
 
 import labelguard as lg
-from labelguard.released_head import Head
+from labelguard.release.head import Head
 
 LABELERS, ITEMS = 6, 40
 

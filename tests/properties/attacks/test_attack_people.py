@@ -8,17 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import preferences
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from support import preferences
 
 import labelguard as lg
-from labelguard import overview, policies
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
-from labelguard.leaving import leave
-from labelguard.linking import link
-from labelguard.project import Project
+from labelguard.project import policies
+from labelguard.project.erasure import leave
+from labelguard.project.linking import link
+from labelguard.project.project import Project
+from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "max_labels_per_labeler": 12}
 ASKED = preferences.public()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from preferences import STATISTIC
+from support.preferences import STATISTIC
 
 import labelguard as lg
 

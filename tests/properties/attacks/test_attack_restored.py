@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import labelguard as lg
-from labelguard import overview, policies
-from labelguard.backup import backup
 from labelguard.errors import PolicyError
-from labelguard.project import find
-from labelguard.restoring import parse_since, restore
+from labelguard.project import policies
+from labelguard.project.backup import backup
+from labelguard.project.project import find
+from labelguard.project.restore import parse_since, restore
+from labelguard.report import overview
 
 KINDS: list[dict[str, Any]] = [
     {"unit": "item"},

@@ -18,7 +18,7 @@ import pytest
 
 import labelguard
 from labelguard.errors import LabelguardError
-from labelguard.pairs import read_pairs
+from labelguard.ingest.pairs import read_pairs
 
 MEMBERS: dict[str, Any] = {
     "nothing": None,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preferences import STATISTIC
+from support.preferences import STATISTIC
 
 import labelguard as lg
 

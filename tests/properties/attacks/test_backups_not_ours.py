@@ -8,16 +8,16 @@ import sqlite3
 import tarfile
 from pathlib import Path
 
-import bounded
 import pyarrow as pa
 import pytest
+from support import bounded
 
 import labelguard
-from labelguard import archive
-from labelguard.backup import backup
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.project import Project
-from labelguard.restoring import Since, restore
+from labelguard.project import archive
+from labelguard.project.backup import backup
+from labelguard.project.project import Project
+from labelguard.project.restore import Since, restore
 
 LARGE = 600 << 20
 MODEST = 400 << 20
@@ -160,7 +160,7 @@ def test_a_backup_removes_no_file_beside_it(project: Project, tmp_path: Path) ->
 def test_a_copy_of_a_release_removes_no_directory_beside_it(
     project: Project, tmp_path: Path
 ) -> None:
-    from preferences import opinions, pairs, public
+    from support.preferences import opinions, pairs, public
 
     table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
     (tmp_path / "out.partial").mkdir()
@@ -177,7 +177,7 @@ def test_what_appears_in_the_place_of_a_copy_is_not_removed(
 ) -> None:
     import shutil
 
-    from preferences import opinions, pairs, public
+    from support.preferences import opinions, pairs, public
 
     table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
     copy = shutil.copytree

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from databases import dump
-from preferences import opinions, pairs, public, spent, write
+from support.databases import dump
+from support.preferences import opinions, pairs, public, spent, write
 
-from labelguard import overview
-from labelguard.cli import main
-from labelguard.project import Project
+from labelguard.cli.main import main
+from labelguard.project.project import Project
+from labelguard.report import overview
 
 Run = Callable[..., Result]
 

@@ -7,18 +7,18 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import bounded
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from preferences import opinions, pairs, public
+from support import bounded
+from support.preferences import opinions, pairs, public
 
 import labelguard
 from labelguard.errors import InvalidLabels
-from labelguard.project import Project
-from labelguard.sources import MOST_COLUMNS, Allowance, Part, parts
+from labelguard.ingest.sources import MOST_COLUMNS, Allowance, Part, parts
+from labelguard.project.project import Project
 
 NAMES = ("labeler_id", "prompt", "response_a", "response_b", "label")
 HEADER = ",".join(NAMES).encode() + b"\n"
@@ -254,7 +254,7 @@ def test_every_engine_spills_within_the_project(
     price = {"epsilon": 3, "delta": 1e-5, "project": project}
     labelguard.privatize(tmp_path / "labels.jsonl", bad_rows="quarantine", **price)
     assert [*project.quarantine.rglob("*.parquet")]
-    from labelguard import policies
+    from labelguard.project import policies
 
     policies.add_groups(tmp_path / "groups.csv", project)
     assert len(places) >= 3

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from preferences import opinions, pairs, public
+from support.preferences import opinions, pairs, public
 
 import labelguard
-from labelguard import key_source
-from labelguard.cli import main
+from labelguard.cli.main import main
 from labelguard.errors import KeyProblem, LabelguardError, ProjectError
-from labelguard.keys import KeyRing
-from labelguard.project import Project, find
+from labelguard.keys import key_source
+from labelguard.keys.keyring import KeyRing
+from labelguard.project.project import Project, find
 
 TABLE = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
 PRICE = {"epsilon": 3, "delta": 1e-5}

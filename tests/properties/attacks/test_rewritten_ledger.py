@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from preferences import opinions, pairs, public
+from support.preferences import opinions, pairs, public
 
 import labelguard as lg
-from labelguard import block128, overview, policies, verification
-from labelguard.cli import main
+from labelguard.cli.main import main
 from labelguard.errors import LedgerError
-from labelguard.project import Project
+from labelguard.ledger import verification
+from labelguard.project import policies
+from labelguard.project.project import Project
+from labelguard.report import overview
+from labelguard.storage import blocks
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
@@ -40,7 +43,7 @@ def rewrite(project: Project) -> None:
         names, capacity, labels = zip(*rows, strict=True)
         ledger.execute("UPDATE releases SET charged = ?", (sum(labels),))
         digest = verification.charges_digest(
-            block128.from_bytes(b"".join(names)), np.array(capacity), np.array(labels)
+            blocks.from_bytes(b"".join(names)), np.array(capacity), np.array(labels)
         )
         previous = "0" * 64
         query = "SELECT number, at, kind, body FROM journal ORDER BY number"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from preferences import STATISTIC, opinions, pairs, public
+from support.preferences import STATISTIC, opinions, pairs, public
 
 import labelguard
-from labelguard import arrays
 from labelguard.errors import ProjectError
-from labelguard.project import Project
-from labelguard.released_head import FILE, Head, Window
+from labelguard.project.project import Project
+from labelguard.release.head import FILE, Head, Window
+from labelguard.storage import arrays
 
 LARGE = 300 << 20
 

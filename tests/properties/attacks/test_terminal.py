@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from preferences import STATISTIC, opinions, pairs, public
+from support.preferences import STATISTIC, opinions, pairs, public
 
 import labelguard
-from labelguard.cli import main
-from labelguard.project import Project
+from labelguard.cli.main import main
+from labelguard.project.project import Project
 
 HOSTILE = "a\x1b]0;b\x07\x1b[2J\x9b31m\u202egpj\u2066\nlabelguard: all is well"
 """Escape sequences, their one-character forms, overrides of direction, a line of its own."""

@@ -1,0 +1,108 @@
+"""Arrow data as DuckDB can take it: valid, and without types that say nothing."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pyarrow as pa
+
+from labelguard.ingest.reader_errors import NOT_UTF8
+
+
+def damage(batch: pa.RecordBatch, start: int) -> str | None:
+    """Where a batch that begins at row `start` breaks the Arrow format (DuckDB does not look).
+
+    The first row, but not the column: of chosen and rejected, that would name a side.
+    """
+    rows, problems = [], set()
+    for values in batch.columns:
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            row = re.match(r"Invalid UTF8 sequence at string index (\d+)", str(error))
+            rows += [start + int(row[1]) + 1] if row else []
+            problems.add(NOT_UTF8 if "UTF8" in str(error) else "damaged data")
+    if not problems:
+        return None
+    return f"row {min(rows)}: {min(problems)}" if rows else min(problems)
+
+
+def compressed(path: Path) -> bool:
+    """Whether the body of an Arrow file or stream is compressed.
+
+    Arrow unpacks a batch whole, to whatever size it says: 50 kB became 3 GB. What is stored as it
+    is takes no memory at all, being mapped. Raises `pa.ArrowInvalid` for damaged data.
+    """
+    with pa.memory_map(str(path)) as source:
+        # A file is a stream between a mark, padded to 8 bytes, and a table of contents.
+        source.seek(8 if source.read(6) == b"ARROW1" else 0)
+        for message in pa.ipc.MessageReader.open_stream(source):
+            if message.type in ("record batch", "dictionary"):
+                try:
+                    if _is_compressed(message.metadata.to_pybytes(), message.type):
+                        return True
+                except struct.error:
+                    raise pa.ArrowInvalid("damaged metadata") from None
+    return False
+
+
+def _is_compressed(message: bytes, kind: str) -> bool:
+    """Whether a message names a codec (Message.fbs: Message.header, RecordBatch.compression)."""
+    (root,) = struct.unpack_from("<I", message)
+    batch = _member(message, root, 2)
+    if kind == "dictionary":
+        batch = _member(message, batch, 1)
+    return _field(message, batch, 3) != 0
+
+
+def _field(message: bytes, table: int, index: int) -> int:
+    """Where a flatbuffer's table has its field number `index`; 0 if it has not."""
+    vtable = table - struct.unpack_from("<i", message, table)[0]
+    (size,) = struct.unpack_from("<H", message, vtable)
+    place = 4 + 2 * index
+    offset = struct.unpack_from("<H", message, vtable + place)[0] if place < size else 0
+    return table + offset if offset else 0
+
+
+def _member(message: bytes, table: int, index: int) -> int:
+    """Where the table is that this field refers to."""
+    place = _field(message, table, index)
+    return place + int(struct.unpack_from("<I", message, place)[0])
+
+
+def told(schema: pa.Schema) -> pa.Schema:
+    """The schema without members of structs that were always null, or empty structs.
+
+    They tell nothing, DuckDB cannot convert them, and whether they are may follow from the labels.
+    Half floats, which DuckDB lacks, become floats.
+    """
+    return pa.schema([field.with_type(_told_type(field.type)) for field in schema])
+
+
+def _told_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        told = _told_type(kind.value_type)
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return kind if told == kind.value_type else make(kind.value_field.with_type(told))
+    if not pa.types.is_struct(kind):
+        return pa.float32() if pa.types.is_float16(kind) else kind
+    fields = [field.with_type(_told_type(field.type)) for field in kind]
+    return pa.struct([field for field in fields if not _tells_nothing(field.type)])
+
+
+def _tells_nothing(kind: pa.DataType) -> bool:
+    return pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields)
+
+
+def clashing(schema: pa.Schema) -> list[str]:
+    """The columns with members that differ in upper and lower case only: DuckDB mixes them up."""
+    return [field.name for field in schema if _clashes(field.type)]
+
+
+def _clashes(kind: pa.DataType) -> bool:
+    children = [kind.field(index) for index in range(kind.num_fields)]
+    names = {child.name.lower() for child in children}
+    clash = pa.types.is_struct(kind) and len(names) < len(children)
+    return clash or any(_clashes(child.type) for child in children)

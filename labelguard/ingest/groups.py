@@ -1,0 +1,203 @@
+"""Labelers who are one unit of privacy: a person with several ids, a household, a team.
+
+A group shares its places, its contribution bound and its clip. Its members keep their own
+pseudonyms and row keys, so that who is grouped later keeps the labels they released. A labeler's
+group never changes once the group was charged: labels are remembered with the unit that they were
+charged to, and elsewhere they would be drawn and charged again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import numpy as np
+import polars as pl
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest import query as queries
+from labelguard.ingest import scan, sources
+from labelguard.ingest.layouts import ID_EXPECTED, closest, is_id
+from labelguard.ingest.sources import Input, Part, identifier
+from labelguard.keys.keyring import KeyRing
+from labelguard.release.card import counted
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
+
+if TYPE_CHECKING:
+    from labelguard.ledger.ledger import Ledger
+
+COLUMNS = ("labeler_id", "group_id")
+_BLANK = "expected an id, found null or an empty string"
+_FRACTION = "found a number with a fraction like 7.0; write whole numbers or names"
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Which group labelers belong to: pseudonyms of labelers, (n, 2), distinct and in byte order,
+    and those of their groups, (n, 2). Its repr is empty.
+    """
+
+    labelers: Blocks = field(repr=False)
+    units: Blocks = field(repr=False)
+
+    def __post_init__(self) -> None:
+        distinct = blocks.unique(self.labelers)[0]
+        if len(self.units) != len(self.labelers) or not np.array_equal(distinct, self.labelers):
+            raise ValueError("expected distinct labelers in byte order, and a unit for each")
+
+    def unit_of(self, labelers: Blocks) -> Blocks:
+        """The unit of each labeler, (m, 2): their group, or themselves if they are in none."""
+        if not len(self.labelers):
+            return labelers
+        where = blocks.positions(self.labelers, labelers)
+        return np.where((where >= 0)[:, None], self.units[where], labelers)
+
+    def is_group(self, key: Blocks) -> bool:
+        """Whether this pseudonym, shape (1, 2), is a group's: a unit's, and no labeler's."""
+        units = blocks.unique(self.units)[0]
+        labeler = blocks.positions(self.labelers, key)[0] >= 0
+        return not labeler and bool(blocks.positions(units, key)[0] >= 0)
+
+
+def in_force(ledger: Ledger, unit: str) -> Groups | None:
+    """Who belongs together in a project, if anybody: in groups, or as one person with several ids.
+
+    Single labels, as units, belong to nobody; and groups of nobody matter to the unit `group` only.
+    """
+    groups = Groups(*ledger.members())
+    return groups if unit == "group" or (unit == "labeler" and len(groups.labelers)) else None
+
+
+def read_groups(
+    source: Input, keys: KeyRing, namespace: str, scratch: Path | None = None
+) -> Groups:
+    """Read who belongs together: columns labeler_id and group_id, in any format of labels.
+
+    Labelers that it does not name are units of their own. A group's pseudonym is a keyed hash of
+    (namespace, group id), of another domain than those of labelers. Raises `InvalidLabels` for
+    unreadable files, missing columns, empty ids and labelers in two groups.
+    """
+    found = read_ids(source, lambda names: COLUMNS, scratch)
+    _refuse_clashes(found)
+    labelers = keys.labeler_keys(namespace, found["labeler_id"])
+    order = blocks.order(labelers)
+    names = found["group_id"].unique(maintain_order=True)
+    units = _group_keys(keys, namespace, names)
+    place = found.select(
+        pl.col("group_id").replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
+    )["group_id"].to_numpy()
+    return Groups(labelers[order], units[place[order]])
+
+
+def read_ids(
+    source: Input,
+    choose: Callable[[Sequence[str]], Sequence[str]],
+    scratch: Path | None = None,
+) -> pl.DataFrame:
+    """The distinct rows of columns of ids, as texts, with `place`: where each stands first.
+
+    `choose` picks the columns among those of the first part. Raises `InvalidLabels` for unreadable
+    files, missing columns and empty ids.
+    """
+    parts = sources.parts(source)
+    with (
+        tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as spill,
+        scan.connect(Path(spill)) as connection,
+    ):
+        columns = choose(list(scan.columns(parts[0], connection)))
+        allowed = sources.Allowance.of(parts, None)
+        found = pl.concat(_read(part, connection, columns, allowed) for part in parts)
+    if not len(found):
+        raise InvalidLabels(f"{parts[0].name}: no rows in the input")
+    return found.unique(columns, keep="first", maintain_order=True)
+
+
+def _group_keys(keys: KeyRing, namespace: str, names: Iterable[str]) -> Blocks:
+    """Pseudonyms of groups, shape (n, 2)."""
+    prefix = _length_prefixed(namespace)
+    digests = (keys.mac("group-id", prefix + _length_prefixed(name))[:16] for name in names)
+    return blocks.from_bytes(b"".join(digests))
+
+
+def _length_prefixed(text: str) -> bytes:
+    data = text.encode()
+    return len(data).to_bytes(8, "big") + data
+
+
+def _read(
+    part: Part,
+    connection: duckdb.DuckDBPyConnection,
+    columns: Sequence[str],
+    allowed: sources.Allowance,
+) -> pl.DataFrame:
+    """Columns of ids of one part as texts, with `place`: where each row stands."""
+    _check_columns(part, connection, columns)
+    named = ", ".join(f"{identifier(name)}::VARCHAR AS {identifier(name)}" for name in columns)
+    faults = ", ".join(
+        f"CASE WHEN {queries.blank(identifier(name))} THEN 1 "
+        f"WHEN {queries.fraction(identifier(name))} THEN 2 ELSE 0 END AS fault_{number}"
+        for number, name in enumerate(columns)
+    )
+    query = f"WITH named AS (SELECT {named} FROM part) SELECT *, {faults} FROM named"
+    read = list(_frames(part, connection, query, columns, allowed))
+    frame = pl.concat(read) if read else pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
+    place = pl.format("{} row {}", pl.lit(part.name), pl.int_range(1, pl.len() + 1))
+    return frame.select(*columns, place=place)
+
+
+def _frames(
+    part: Part,
+    connection: duckdb.DuckDBPyConnection,
+    query: str,
+    columns: Sequence[str],
+    allowed: sources.Allowance,
+) -> Iterator[pl.DataFrame]:
+    """The batches of one part; `InvalidLabels` at the first row with a bad id."""
+    start = 0
+    for batch in scan.batches(part, connection, query):
+        allowed.take(part.name, batch.nbytes)
+        frame = pl.DataFrame(pl.from_arrow(batch))
+        for number, name in enumerate(columns):
+            fault = frame[f"fault_{number}"].to_numpy()
+            if fault.any():
+                row = int(np.flatnonzero(fault)[0])
+                reason = _BLANK if fault[row] == 1 else _FRACTION
+                raise InvalidLabels(f"{part.name} row {start + row + 1}: column {name}: {reason}")
+        start += len(frame)
+        yield frame.select(columns)
+
+
+def _check_columns(
+    part: Part, connection: duckdb.DuckDBPyConnection, columns: Sequence[str]
+) -> None:
+    types = scan.columns(part, connection)
+    for name in columns:
+        if name not in types:
+            others = tuple(column for column in types if column not in columns)
+            raise InvalidLabels(
+                f"{part.name}: no column {name}{closest(name, others)}; expected "
+                f"{' and '.join(columns)}; found: {', '.join(types)}"
+            )
+        if not is_id(types[name]):
+            found = str(types[name])[:80]
+            raise InvalidLabels(
+                f"{part.name}: column {name}: expected {ID_EXPECTED}, found type {found}"
+            )
+
+
+def _refuse_clashes(found: pl.DataFrame) -> None:
+    """Raise `InvalidLabels` if a labeler is in two groups; `found` has distinct rows."""
+    clashing = found.filter(pl.len().over("labeler_id") > 1)
+    if not len(clashing):
+        return
+    labelers = clashing["labeler_id"]
+    one, other = clashing.filter(pl.col("labeler_id") == labelers[0])["place"][:2]
+    raise InvalidLabels(
+        f"{one} and {other}: the same labeler in two groups "
+        f"({counted(labelers.n_unique(), 'such labeler')}); put everybody into one group"
+    )

@@ -1,0 +1,369 @@
+"""What a table of preference labels looks like: its layouts, and which column plays which role.
+
+Three layouts are understood: pairs (prompt, response_a, response_b, label[, tie]), chosen pairs
+(prompt, chosen, rejected[, tie]) and rankings (prompt, responses, ranks). All become canonical
+pairs: the two sides in canonical order, and a label that says whether the first is preferred.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import duckdb
+from duckdb.sqltypes import SQLNULL, DuckDBPyType
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest import canonical
+from labelguard.ingest.canonical import NoContent, Shape, is_text
+from labelguard.policy.label_values import DEFAULT, LabelValues, Skips
+
+LABEL_B, LABEL_A, LABEL_TIE, LABEL_SKIP = 0, 1, 2, 3
+"""Canonical labels: the second side preferred, the first side preferred, a tie, none given."""
+
+MAX_RANKED = 256
+
+LAYOUTS: Mapping[str, tuple[str, ...]] = {
+    "pairs": ("prompt", "response_a", "response_b", "label"),
+    "chosen": ("prompt", "chosen", "rejected"),
+    "ranking": ("prompt", "responses", "ranks"),
+}
+_OPTIONAL = (
+    *("labeler_id", "tie", "item_id", "question"),
+    *("ranking_id", "submitted_at", "record_id"),
+)
+IDS = ("labeler_id", "item_id", "question", "ranking_id", "record_id")
+ROLES = tuple(dict.fromkeys([*(r for roles in LAYOUTS.values() for r in roles), *_OPTIONAL]))
+PRIVATE_ROLES = ("label", "tie", "ranks")
+"""Roles whose columns nothing but the label itself may depend on."""
+TELLING_ROLES = (*PRIVATE_ROLES, "chosen", "rejected")
+"""Roles whose columns tell labels: the private ones, and the sides by which was preferred."""
+
+ANSWERS = (*PRIVATE_ROLES, "chosen", "rejected")
+"""Roles of which every question may have columns of its own."""
+
+PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
+    1: ("labeler_id", "expected an id, found null or an empty string"),
+    2: ("prompt", "expected text or chat messages, found null or empty"),
+    3: ("response_a", "expected text or chat messages, found null or empty"),
+    4: ("response_b", "expected text or chat messages, found null or empty"),
+    # One message for both: naming the empty side would name the preferred one.
+    5: ("chosen or rejected", "expected text or chat messages, found null or empty"),
+    6: ("responses", "expected a list of texts or chats, found null or an empty element"),
+    7: ("responses", f"expected 2 to {MAX_RANKED} responses"),
+    8: ("item_id", "expected an id, found null or an empty string"),
+    9: ("ranking_id", "expected an id, found null or an empty string"),
+    10: ("submitted_at", "expected a time (ISO 8601, or a whole number)"),
+    11: ("labeler_id", "found a number with a fraction like 7.0; write whole numbers or names"),
+    # Which side lacks it is not said either.
+    12: ("of a feature", "expected a finite number for every response"),
+    13: ("question", "expected an id, found null or an empty string"),
+}
+LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
+    100: ("label", "found a value outside the domain"),
+    101: ("tie", "contradicts the label"),
+    102: ("tie", "expected true, false or nothing"),
+    103: ("ranks", "expected one number for each response"),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one part's columns are read: its kind, and the column that plays each role.
+
+    `types` are the columns' types by role, `content` is the shape of prompt and responses.
+    `features` maps the name of each numeric feature to its columns: one for each side, or one list.
+    `absent` columns are read as nulls. With content units the words of every side are read too, of
+    which units are made (see `labelguard.content_units`).
+    """
+
+    kind: str
+    columns: Mapping[str, str]
+    types: Mapping[str, DuckDBPyType]
+    content: Shape
+    features: Mapping[str, tuple[str, ...]]
+    reading: Reading
+    absent: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> bool:
+        """Whether rows say which question they answer."""
+        return self.reading.question is not None or "question" in self.columns
+
+    @property
+    def content_units(self) -> bool:
+        """Whether units are made of the words of all sides."""
+        return self.reading.unit == "item"
+
+    @property
+    def chat(self) -> bool:
+        """Whether prompt and responses are chat messages."""
+        return isinstance(self.content, list)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The choices that decide how rows are read.
+
+    `columns` maps roles to names; `unit` is `labeler`, `group` (of labelers), `item` (what is
+    compared, whoever compares it) or `none`: nobody is charged. `features` names numeric properties
+    of responses that are carried along, as differences of the two sides. Unless `labelled`, the
+    columns of labels are dropped at the door: every row reads like a tie, whatever it says.
+    `question` is what all rows were asked about their pair, where no column tells it. `values` is
+    the domain of labels, `skips` what becomes of blank ones.
+    """
+
+    columns: Mapping[str, str]
+    unit: str = "labeler"
+    features: tuple[str, ...] = ()
+    labelled: bool = True
+    question: str | None = None
+    values: LabelValues = DEFAULT
+    skips: Skips = "public"
+
+    def __post_init__(self) -> None:
+        if self.question is not None and not (self.question and self.question.isprintable()):
+            raise InvalidLabels("--question expects a name of printable characters")
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """`labeler_id=worker,prompt=…` as a mapping from role to column name."""
+    mapping: dict[str, str] = {}
+    for assignment in filter(None, (piece.strip() for piece in text.split(","))):
+        role, sign, name = (piece.strip() for piece in assignment.partition("="))
+        if not sign or not name:
+            raise InvalidLabels(f"--columns expects ROLE=NAME pairs, found {assignment!r}")
+        if role in mapping:
+            raise InvalidLabels(f"--columns names {role} twice")
+        mapping[role] = name
+    return mapping
+
+
+def layout(
+    relation: duckdb.DuckDBPyRelation, name: str, reading: Reading, *, sparse: bool = False
+) -> Layout:
+    """Find each role's column in a part; `InvalidLabels` says what lacks. In a `sparse` part a
+    column is missing where no row has a value for it.
+    """
+    types = dict(zip(relation.columns, relation.types, strict=True))
+    named = reading.columns
+    if not reading.labelled:
+        private = {named.get(role, role) for role in PRIVATE_ROLES}
+        types = {column: kind for column, kind in types.items() if column not in private}
+        named = {role: column for role, column in named.items() if role not in PRIVATE_ROLES}
+    absent = _absent(types, reading) if sparse else ()
+    types |= dict.fromkeys(absent, SQLNULL)
+    for role, column in named.items():
+        if role not in ROLES:
+            raise InvalidLabels(
+                f"--columns: unknown role {role!r}{closest(role, ROLES)}; roles: {', '.join(ROLES)}"
+            )
+        if column not in types:
+            raise InvalidLabels(
+                f"{name}: no column {column!r} (given for {role}){closest(column, types)}; "
+                f"found: {', '.join(types)}"
+            )
+    columns = {role: named.get(role, role) for role in ROLES}
+    columns = {role: column for role, column in columns.items() if column in types}
+    if "question" not in named:
+        # It is published with the labels: a column that happens to be called so is not enough.
+        columns.pop("question", None)
+    layouts = _layouts(reading.labelled)
+    kind = _kind(columns, types, name, layouts)
+    used = (*layouts[kind], *_OPTIONAL)
+    if kind == "ranking":
+        used = tuple(role for role in used if role not in ("tie",))
+    for role in named:
+        if role not in used:
+            raise InvalidLabels(
+                f"{name}: --columns names {role}, which does not go with columns "
+                f"({', '.join(layouts[kind])})"
+            )
+    columns = {role: column for role, column in columns.items() if role in used}
+    if "question" in columns and reading.question is not None:
+        raise InvalidLabels(
+            f"{name}: column {columns['question']} says which question every row answers; "
+            "leave out --question, or drop the column"
+        )
+    if "labeler_id" not in columns and reading.unit in ("labeler", "group"):
+        raise InvalidLabels(
+            f"{name}: no column labeler_id{closest('labeler_id', types)}; name it (--columns "
+            "labeler_id=NAME) or, if nobody gave more than one label, use --unit item; "
+            f"found: {', '.join(types)}"
+        )
+    # Which text was chosen is a label, whatever else the column is called.
+    hidden = (*PRIVATE_ROLES, *(LAYOUTS[kind][1:] if kind == "chosen" else ()))
+    for role, column in columns.items():
+        if role in hidden and list(columns.values()).count(column) > 1:
+            raise InvalidLabels(
+                f"{name}: column {column} is {role}, which is private, and cannot be "
+                "anything else too"
+            )
+    kinds = {role: types[column] for role, column in columns.items()}
+    _check_types(kinds, columns, name)
+    content = _content(kinds, columns, kind, name)
+    features = _features(reading.features, kind, types, columns, name)
+    return Layout(kind, columns, kinds, content, features, reading, absent)
+
+
+def _absent(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, ...]:
+    """Columns that a sparse part may lack because of its labels: they are as good as there."""
+
+    present = {column.lower() for column in types}
+
+    def lacking(*roles: str) -> list[str]:
+        columns = [reading.columns.get(role, role) for role in roles]
+        return [column for column in columns if column.lower() not in present]
+
+    pairs = not lacking("response_a", "response_b")
+    sides = lacking("chosen", "rejected")
+    chosen = not pairs and len(sides) < 2
+    found = sides if chosen else []
+    if chosen:
+        for name in reading.features:
+            both = [name + side for side in _SIDES["chosen"]]
+            missing = [column for column in both if column.lower() not in present]
+            found += missing if len(missing) == 1 else []
+    if reading.labelled and (pairs or chosen):
+        found += lacking("tie")
+    if reading.labelled and reading.skips == "tie" and not chosen:
+        found += lacking("label") if pairs else [] if lacking("responses") else lacking("ranks")
+    return tuple(dict.fromkeys(found))
+
+
+def _layouts(labelled: bool) -> Mapping[str, tuple[str, ...]]:
+    """The roles of every layout; without labels, only those that are public."""
+    if labelled:
+        return LAYOUTS
+    return {
+        kind: tuple(role for role in roles if role not in PRIVATE_ROLES)
+        for kind, roles in LAYOUTS.items()
+    }
+
+
+_SIDES = {"pairs": ("_a", "_b"), "chosen": ("_chosen", "_rejected"), "ranking": ("",)}
+
+
+def _features(
+    names: tuple[str, ...],
+    kind: str,
+    types: Mapping[str, DuckDBPyType],
+    columns: Mapping[str, str],
+    part: str,
+) -> dict[str, tuple[str, ...]]:
+    """The columns of each numeric feature: NAME_a and NAME_b, NAME_chosen and NAME_rejected, or a
+    list NAME beside the ranked responses.
+    """
+    found = {}
+    for name in names:
+        wanted = tuple(name + side for side in _SIDES[kind])
+        for column in wanted:
+            if column not in types:
+                raise InvalidLabels(
+                    f"{part}: no column {column!r} for the feature {name}"
+                    f"{closest(column, types)}; found: {', '.join(types)}"
+                )
+            role = next((r for r, c in columns.items() if c == column and r in PRIVATE_ROLES), "")
+            if role:
+                raise InvalidLabels(
+                    f"{part}: column {column} is {role}, which is private: it cannot be a feature"
+                )
+            listed = kind == "ranking" and types[column].id in ("list", "array")
+            inner = canonical.element(types[column]) if listed else types[column]
+            if inner.id not in (*NUMERIC, "boolean", "null") and not is_text(inner):  # CSV: text
+                raise InvalidLabels(
+                    f"{part}: feature {name}: expected numbers in {' and '.join(wanted)}"
+                )
+        found[name] = wanted
+    return found
+
+
+def _kind(
+    columns: Mapping[str, str],
+    types: Mapping[str, DuckDBPyType],
+    name: str,
+    layouts: Mapping[str, tuple[str, ...]],
+) -> str:
+    complete = [kind for kind, roles in layouts.items() if all(r in columns for r in roles)]
+    if len(complete) == 1:
+        return complete[0]
+    if complete:
+        raise InvalidLabels(
+            f"{name}: columns for {' and '.join(complete)} are both present; "
+            "rename or drop the columns that are not meant"
+        )
+    nearest = max(layouts, key=lambda kind: sum(r in columns for r in layouts[kind]))
+    missing = [role for role in layouts[nearest] if role not in columns]
+    wanted = " or ".join(f"({', '.join(roles)})" for roles in layouts.values())
+    free = tuple(column for column in types if column not in columns.values())
+    lacking = ", ".join(f"{role}{closest(role, free)}" for role in missing)
+    raise InvalidLabels(
+        f"{name}: no column {lacking}; expected {wanted}; found: {', '.join(types)}; "
+        f"name columns with --columns {missing[0]}=NAME"
+    )
+
+
+ID_EXPECTED = "text or whole numbers"
+
+
+def is_id(kind: DuckDBPyType) -> bool:
+    """Whether a column can hold ids: text or whole numbers."""
+    return is_text(kind) or kind.id in (*INTEGER, "uuid", "null")
+
+
+def _check_types(kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], name: str) -> None:
+    """Refuse ids and times whose columns cannot be what they are named."""
+    for role, kind in kinds.items():
+        if role in IDS:
+            fits, expected = is_id(kind), ID_EXPECTED
+        elif role == "submitted_at":
+            fits = is_text(kind) or kind.id in (*INTEGER, "date", "null")
+            fits = fits or kind.id.startswith("timestamp")
+            expected = "timestamps, ISO 8601 text or whole numbers"
+        else:  # What labels are is judged row by row, whatever type their column has.
+            continue
+        if not fits:
+            raise InvalidLabels(
+                f"{name}: column {columns[role]}: expected {expected}, found type {_short(kind)}"
+            )
+
+
+def _content(
+    kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], kind: str, name: str
+) -> Shape:
+    """The one shape of prompt and responses."""
+    roles = LAYOUTS[kind][: 2 if kind == "ranking" else 3]
+    found = {role: kinds[role] for role in roles}
+    if kind == "ranking":
+        if found["responses"].id not in ("list", "array"):
+            raise InvalidLabels(
+                f"{name}: column {columns['responses']}: expected a list, "
+                f"found type {_short(found['responses'])}"
+            )
+        found["responses"] = canonical.element(found["responses"])
+    try:
+        return canonical.content_shape(found.values())
+    except NoContent:
+        # Types are not said of chosen and rejected: those of a JSON file follow from the labels.
+        said = "" if kind == "chosen" else " found " + ", ".join(map(_short, found.values()))
+        names = ", ".join(columns[role] for role in roles)
+        raise InvalidLabels(
+            f"{name}: columns {names}: expected all text, or all chat messages (lists of role, "
+            f"content) that agree in their types;{said or ' found something else'}"
+        ) from None
+
+
+def _short(kind: DuckDBPyType) -> str:
+    found = str(kind).replace('"', "")
+    return found if len(found) < 80 else found[:77] + "..."
+
+
+INTEGER = (*canonical.INTEGERS, *canonical.LARGE_INTEGERS)
+NUMERIC = (*INTEGER, *canonical.FRACTIONS)
+
+
+def closest(name: str, candidates: Mapping[str, object] | tuple[str, ...]) -> str:
+    """The candidate that was probably meant, as a message says it; empty if none is near."""
+    matches = difflib.get_close_matches(name, list(candidates), 1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""

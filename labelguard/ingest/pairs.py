@@ -1,0 +1,191 @@
+"""The public side of an input as mechanisms with features see it: distinct pairs, and who compared
+which. No label column is read here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest.conflicts import refuse_conflicts
+from labelguard.ingest.groups import read_groups
+from labelguard.ingest.layouts import Reading
+from labelguard.ingest.sources import Input
+from labelguard.ingest.staging import Staged, StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.mechanisms.statistic import Rows
+from labelguard.storage import blocks, buckets
+from labelguard.storage.blocks import Blocks
+
+
+@dataclass(frozen=True)
+class DistinctPairs:
+    """The distinct pairs of a staged input.
+
+    `table` has the columns prompt, first, second (in canonical order) and feature_NAME; `ids` are
+    their item ids as a release has them, `items` (pairs, 2) the digests of these, `contents` those
+    of their contents, and `number` their places within a ranking; `first_row` (pairs,) is one
+    staged row of each, `of_row` (staged rows,) says which pair each row compared. `questions` is
+    what was asked about each, if the input says it: a pair under two questions is two pairs.
+    """
+
+    table: pa.Table
+    ids: pa.ChunkedArray
+    items: Blocks
+    contents: Blocks
+    number: NDArray[np.int64]
+    first_row: NDArray[np.intp]
+    of_row: NDArray[np.intp]
+    questions: pa.ChunkedArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def among(self, others: DistinctPairs) -> NDArray[np.bool_]:
+        """Which of these pairs are also among others, by question, content and place."""
+        theirs, ours = (
+            pl.DataFrame({"hi": p.contents[:, 0], "lo": p.contents[:, 1], "number": p.number})
+            for p in (others, self)
+        )
+        common = theirs.unique().with_columns(common=True)
+        joined = ours.join(common, on=["hi", "lo", "number"], how="left", maintain_order="left")
+        return joined["common"].fill_null(value=False).to_numpy()
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Distinct pairs (see `DistinctPairs`) and the public rows of who compared them."""
+
+    table: pa.Table
+    ids: pa.ChunkedArray
+    rows: Rows
+    skipped: int = 0
+    questions: pa.ChunkedArray | None = None
+
+
+def distinct_pairs(staged: Staged) -> DistinctPairs:
+    """Distinct (item, pair of a ranking, numeric features), in the order of these.
+
+    The order of the input does not enter, so that sums over pairs are the same to the last bit.
+    Raises `InvalidLabels` if there is none, or if one id stands for several contents.
+    """
+    if not staged.rows:
+        raise InvalidLabels("no usable pair in the input: every row is bad or has identical sides")
+    if staged.given_ids:
+        refuse_conflicts(staged)
+    tables, ids, items, contents, numbers, rows = [], [], [], [], [], []
+    questions: list[pa.Array] = []
+    of_row = np.full(staged.rows, -1, np.intp)
+    found = 0
+    for bucket in range(buckets.BUCKETS):
+        texts = buckets.read_bucket(staged.texts_directory, bucket)
+        if texts is None:
+            continue
+        firsts, inverse = _distinct(texts)
+        features = [name for name in texts.column_names if name.startswith("feature_")]
+        row = buckets.column(texts, "row").astype(np.intp)
+        of_row[row] = found + inverse
+        rows.append(row[firsts])
+        number = buckets.column(texts, "pair") if "pair" in texts.column_names else 0 * row
+        numbers.append(number[firsts].astype(np.int64))
+        tables.append(texts.select(["prompt", "first", "second", *features]).take(pa.array(firsts)))
+        if staged.questions:
+            questions += texts["question"].take(pa.array(firsts)).chunks
+        item = buckets.blocks(texts, "item")[firsts]
+        given = staged.given_ids
+        items.append(item)
+        contents.append(buckets.blocks(texts, "content")[firsts] if given else item)
+        ids.append(texts["item_id"].take(pa.array(firsts)) if given else blocks.hexadecimal(item))
+        found += len(firsts)
+    return DistinctPairs(
+        pa.concat_tables(tables),
+        pa.chunked_array([c for i in ids for c in (i.chunks if given else [i])]),
+        np.concatenate(items),
+        np.concatenate(contents),
+        np.concatenate(numbers),
+        np.concatenate(rows),
+        of_row,
+        pa.chunked_array(questions, pa.string()) if staged.questions else None,
+    )
+
+
+def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """One row of each distinct pair of a bucket, in the order of pairs, and each row's pair."""
+    attached = [name for name in texts.column_names if name.startswith("feature_")]
+    names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
+    named = pl.DataFrame(texts.select(names)).with_row_index("place")
+    if "written_hi" in texts.column_names:  # of several ways to write a chat, always the same
+        written = pl.DataFrame(texts.select(["written_hi", "written_lo"]))
+        named = pl.concat([named, written], how="horizontal").sort(*written.columns, "place")
+    first = named.group_by(names).agg(pl.col("place").first()).sort(names)
+    number = first.drop("place").with_row_index("number")
+    joined = named.sort("place").join(number, on=names, how="left", maintain_order="left")
+    place, of_row = (c.to_numpy().astype(np.intp) for c in (first["place"], joined["number"]))
+    return place, of_row
+
+
+def read_pairs(
+    source: Input,
+    *,
+    columns: Mapping[str, str] | None = None,
+    features: tuple[str, ...] = (),
+    unit: str = "labeler",
+    skip_bad: bool = False,
+    groups: Input | None = None,
+    question: str | None = None,
+    max_input_bytes: int | None = None,
+    scratch: Path | None = None,
+    progress: Callable[[str, int], None] = lambda name, rows: None,
+) -> Pairs:
+    """Read an input without its labels: the columns label, tie and ranks are dropped at the door.
+
+    `features` names numeric properties of responses (`--features columns:…`). `unit` is labeler,
+    item, or none where nobody will be charged; with the latter two no labeler_id is needed. One
+    labeler's repeated comparisons of one pair count once. `groups` says which labelers are one unit
+    (see `labelguard.groups`), `question` what all rows were asked. `skip_bad` leaves unusable rows
+    out, and `skipped` counts them. Raises `InvalidLabels` like any reading of labels.
+    """
+    unit = unit if groups is None else "group"
+    reading = Reading(columns or {}, unit, features, labelled=False, question=question)
+    with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
+        place = Path(directory)
+        keys = KeyRing.unkeyed()  # pseudonyms for this reading only
+        members = read_groups(groups, keys, "", place) if unit == "group" else None
+        options = StagingOptions(
+            reading, "", quarantine=skip_bad, groups=members, max_input_bytes=max_input_bytes
+        )
+        staged = stage(source, place / "input", keys, options, progress)
+        pairs = distinct_pairs(staged)
+        rows = _rows(staged, pairs.of_row)
+        return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)
+
+
+def _rows(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
+    """Every labeler's distinct comparisons, in canonical order; units are numbered in theirs."""
+    tables = [
+        table
+        for bucket in range(buckets.BUCKETS)
+        if (table := buckets.read_bucket(staged.rows_directory, bucket)) is not None
+    ]
+    table = pa.concat_tables(tables)
+    pair = of_row[buckets.column(table, "row").astype(np.intp)]
+    units, unit = blocks.unique(buckets.blocks(table, "unit"))
+    if not staged.labelers:
+        return Rows(pair, unit, len(units))
+    name = "author" if "author_hi" in table.column_names else "unit"
+    person = blocks.unique(buckets.blocks(table, name))[1]
+    first = np.sort(np.unique(person * (of_row.max() + 1) + pair, return_index=True)[1])
+    ranking = size = None
+    if staged.pairs_of_rankings:
+        group = blocks.unique(buckets.blocks(table, "item"))[1]
+        ranking = np.unique(person * (group.max() + 1) + group, return_inverse=True)[1][first]
+        size = buckets.column(table, "size").astype(np.int64)[first]
+    return Rows(pair[first], unit[first], len(units), ranking, size)

@@ -1,0 +1,308 @@
+"""The one query that reads a part canonically: what SQL selects for each layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from duckdb.sqltypes import DuckDBPyType
+
+from labelguard.ingest import canonical
+from labelguard.ingest.canonical import Shape, is_text
+from labelguard.ingest.layouts import (
+    IDS,
+    INTEGER,
+    LABEL_A,
+    LABEL_B,
+    LABEL_SKIP,
+    LABEL_TIE,
+    LAYOUTS,
+    MAX_RANKED,
+    Layout,
+)
+from labelguard.ingest.sources import identifier, literal
+from labelguard.policy.label_values import WHITE_SPACE, is_number
+
+
+def query(layout: Layout, content: Shape) -> str:
+    """The SELECT over `part` that yields canonical pairs; `content` is the shape of all parts."""
+    content_type = canonical.sql_type(content)
+    columns = {role: identifier(column) for role, column in layout.columns.items()}
+    pieces = [_read(role, column, layout, content_type) for role, column in columns.items()]
+    if "ranks" in columns:
+        pieces.append(f"{columns['ranks']} IS NULL AS skipped")
+    question = layout.reading.question
+    if question is not None:
+        pieces.append(f"{literal(question)} AS question")
+    number = "DOUBLE[]" if layout.kind == "ranking" else "DOUBLE"
+    for index, sides in enumerate(layout.features.values()):
+        for side, column in enumerate(sides):
+            pieces.append(f"try_cast({identifier(column)} AS {number}) AS feature_{index}_{side}")
+    named = ", ".join(pieces)
+    build = _ranking_query if layout.kind == "ranking" else _pair_query
+    absent = "".join(f", NULL::VARCHAR AS {identifier(column)}" for column in layout.absent)
+    part = f"(SELECT *{absent} FROM part)" if absent else "part"
+    return f"WITH named AS (SELECT {named} FROM {part}), {build(layout, content)}"
+
+
+def _read(role: str, column: str, layout: Layout, content_type: str) -> str:
+    """SQL of a column under the name of its role. Labels are read as text, whatever their type."""
+    if role in ("label", "tie"):
+        read = f"trim({column}::VARCHAR, {literal(WHITE_SPACE)})"
+    elif role == "ranks":
+        read = f"try_cast({column} AS DOUBLE[])"
+    elif role == "responses":
+        read = f"{column}::{content_type}[]"
+    elif role in LAYOUTS[layout.kind][:3]:
+        read = f"{column}::{content_type}"
+    else:
+        read = f"{column}::VARCHAR" if role in IDS else column
+    return f"{read} AS {role}"
+
+
+def _pair_query(layout: Layout, content: Shape) -> str:
+    kinds = layout.types
+    _, a, b = LAYOUTS[layout.kind][:3]
+    faults = _common_faults(kinds)
+    if layout.kind == "pairs":
+        faults += ["WHEN ea IS NULL THEN 3", "WHEN eb IS NULL THEN 4"]
+    else:
+        faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
+    both = [(f"feature_{index}_0", f"feature_{index}_1") for index in range(len(layout.features))]
+    faults += [f"WHEN NOT coalesce(isfinite({x} - {y}), false) THEN 12" for x, y in both]
+    # Not by a factor of -1: the sign of a zero would tell which side was chosen.
+    features = "".join(
+        f"(CASE WHEN ea <= eb THEN {x} - {y} ELSE {y} - {x} END) AS {_feature(name)}, "
+        for name, (x, y) in zip(layout.features, both, strict=True)
+    )
+    return f"""
+        encoded AS (
+            SELECT *,
+                {canonical.encoded("prompt", content)} AS ep,
+                {canonical.encoded(a, content)} AS ea,
+                {canonical.encoded(b, content)} AS eb,
+                {_sides(layout, content, a, b)}
+                ({_said(layout)})::UTINYINT AS said,
+                ({_given(layout)})::UTINYINT AS given
+            FROM named)
+        SELECT
+            prompt,
+            CASE WHEN ea <= eb THEN {a} ELSE {b} END AS first,
+            CASE WHEN ea <= eb THEN {b} ELSE {a} END AS second,
+            {_asked(canonical.item_digest("ep", "least(ea, eb), greatest(ea, eb)"), layout)}
+                AS content,
+            {_common_columns(layout)}
+            {_written(content)}
+            {features}
+            coalesce(ea = eb, false) AS identical,
+            (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
+            (CASE WHEN given < 2 AND ea > eb THEN 1 - given ELSE given END)::UTINYINT AS label
+        FROM encoded"""
+
+
+def _ranking_query(layout: Layout, content: Shape) -> str:
+    # Every ranking becomes its pairs (i, j), i < j in canonical order of the responses.
+    kinds = layout.types
+    faults = [
+        *_common_faults(kinds),
+        f"WHEN k IS NULL OR k < 2 OR k > {MAX_RANKED} THEN 7",
+        "WHEN list_contains(es, '') THEN 6",
+    ]
+    lists = [f"feature_{index}_0" for index in range(len(layout.features))]
+    faults += [
+        f"WHEN NOT coalesce(len({numbers}) = k AND len(list_filter({numbers}, "
+        "lambda x: x IS NOT NULL AND isfinite(x))) = k, false) THEN 12"
+        for numbers in lists
+    ]
+    # Equal texts are put in order by what is attached to them, never by their place in the list.
+    attached = "".join(f" || ' ' || {numbers}[i]" for numbers in lists)
+    sorted_by = f"list_transform(range(1, k + 1), lambda i: es[i]{attached})" if lists else "es"
+    features = "".join(
+        f"{numbers}[o[p.i]] - {numbers}[o[p.j]] AS {_feature(name)}, "
+        for name, numbers in zip(layout.features, lists, strict=True)
+    )
+    ranked = """coalesce(len(ranks) = k AND len(list_filter(ranks,
+                    lambda x: x IS NOT NULL AND NOT isnan(x))) = k, false)"""
+    label = f"""(CASE WHEN skipped THEN {_skipped(layout)}
+                WHEN NOT ranked THEN 103
+                WHEN ranks[o[p.i]] < ranks[o[p.j]] THEN {LABEL_A}
+                WHEN ranks[o[p.i]] > ranks[o[p.j]] THEN {LABEL_B}
+                ELSE {LABEL_TIE} END)"""
+    if not layout.reading.labelled:
+        ranked, label = "true", f"{LABEL_TIE}"
+    return f"""
+        encoded AS (
+            SELECT *, row_number() OVER () - 1 AS source_row,
+                {canonical.encoded("prompt", content)} AS ep,
+                list_transform(responses,
+                    lambda r: coalesce({canonical.encoded("r", content)}, '')) AS es,
+                {_sides(layout, content)}
+                len(responses) AS k
+            FROM named),
+        ordered AS (
+            SELECT *, list_grade_up({sorted_by}) AS o,
+                {_asked(canonical.item_digest("ep", "array_to_string(list_sort(es), '')"), layout)}
+                    AS content,
+                (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
+                {ranked} AS ranked
+            FROM encoded),
+        pairs AS (
+            SELECT *, unnest(CASE WHEN fault > 0 THEN [{{'i': 1, 'j': 2}}] ELSE
+                flatten(list_transform(range(1, k), lambda i: list_transform(range(i + 1, k + 1),
+                    lambda j: {{'i': i::INTEGER, 'j': j::INTEGER}}))) END) AS p
+            FROM ordered)
+        SELECT
+            prompt,
+            responses[o[p.i]] AS first,
+            responses[o[p.j]] AS second,
+            content,
+            {_common_columns(layout)}
+            (CASE WHEN fault > 0 THEN 0
+                ELSE (p.i - 1) * k - p.i * (p.i - 1) // 2 + p.j - p.i - 1 END)::USMALLINT AS pair,
+            source_row,
+            k::USMALLINT AS size,
+            {_written(content)}
+            {features}
+            coalesce(es[o[p.i]] = es[o[p.j]], false) AS identical,
+            fault,
+            {label}::UTINYINT AS label
+        FROM pairs"""
+
+
+def _feature(name: str) -> str:
+    return identifier(f"feature_{name}")
+
+
+def _asked(digest: str, layout: Layout) -> str:
+    """SQL of an item's digest, under the question that the row answers if it tells one."""
+    return canonical.question_digest("question", digest) if layout.asked else digest
+
+
+def _sides(layout: Layout, content: Shape, *sides: str) -> str:
+    """SELECT list of the words of prompt and response of every side, where contents are units."""
+    if not layout.content_units:
+        return ""
+    prompt = canonical.plain_text("prompt", content)
+    if sides:
+        words = (f"concat({prompt}, {canonical.plain_text(side, content)})" for side in sides)
+        return f"[{', '.join(words)}] AS sides, "
+    said = canonical.plain_text("r", content)
+    return f"list_transform(responses, lambda r: concat({prompt}, {said})) AS sides, "
+
+
+def _written(content: Shape) -> str:
+    """SELECT list of a digest of the chats as they are published: one content may be written in
+    several ways (an empty object or null, 0 or -0), which the encoding does not tell apart.
+    """
+    if not isinstance(content, list):
+        return ""
+    return "unhex(sha256(to_json([prompt, first, second])::VARCHAR)) AS written, "
+
+
+def _common_columns(layout: Layout) -> str:
+    """SELECT list of the identifying columns that all layouts share."""
+    pieces, kinds = [], layout.types
+    if layout.content_units:
+        pieces.append("sides")
+    if "labeler_id" in kinds:
+        pieces.append("labeler_id AS labeler")
+    if "item_id" in kinds:
+        given = _asked(canonical.id_digest(canonical.ID_TAG, "item_id"), layout)
+        name = canonical.id_under_question("item_id", "question") if layout.asked else "item_id"
+        pieces += [f"{name} AS item_id", f"{given} AS given_id"]
+    if layout.asked:
+        pieces.append("question")
+    for role in ("ranking_id", "record_id"):
+        if role in kinds:
+            pieces.append(f"{canonical.id_digest(canonical.GROUP_TAG, role)} AS {role[:-3]}")
+    if "submitted_at" in kinds:
+        pieces.append(f"{_time(kinds)} AS submitted")
+    return "".join(f"{piece}, " for piece in pieces)
+
+
+def _common_faults(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
+    """CASE branches for faults of public columns."""
+    faults = []
+    if "labeler_id" in kinds:
+        faults += [f"WHEN {blank('labeler_id')} THEN 1", f"WHEN {fraction('labeler_id')} THEN 11"]
+    faults.append("WHEN ep IS NULL THEN 2")
+    for role, code in (("item_id", 8), ("question", 13), ("ranking_id", 9)):
+        if role in kinds:
+            faults.append(f"WHEN coalesce({role}, '') = '' THEN {code}")
+    if "submitted_at" in kinds:
+        faults.append(f"WHEN submitted_at IS NOT NULL AND {_time(kinds)} IS NULL THEN 10")
+    return faults
+
+
+def blank(column: str) -> str:
+    """SQL that is true where an id (VARCHAR) is null, empty or white space."""
+    # The comparison spares nearly all ids the regular expression.
+    found = rf"NOT coalesce(regexp_matches({column}, '[^\s\p{{Z}}]'), false)"
+    return f"CASE WHEN {column} BETWEEN '!' AND '~' THEN false ELSE {found} END"
+
+
+def fraction(column: str) -> str:
+    """SQL that is true where an id (VARCHAR) is a number that was written with a fraction, 7.0."""
+    found = f"try_cast({column} AS DOUBLE) IS NOT NULL"
+    return f"CASE WHEN ends_with({column}, '.0') THEN {found} ELSE false END"
+
+
+def _time(kinds: Mapping[str, DuckDBPyType]) -> str:
+    """SQL of the submission time as an integer that sorts by time; NULL if it is no time."""
+    kind = kinds["submitted_at"]
+    number = "try_cast(submitted_at AS BIGINT)"
+    time = "epoch_us(try_cast(submitted_at AS TIMESTAMPTZ))"
+    if is_text(kind):  # CSV and JSONL give numbers as text.
+        digits = "regexp_full_match(submitted_at, '-?[0-9]+')"
+        return f"(CASE WHEN {digits} THEN {number} ELSE {time} END)"
+    return number if kind.id in (*INTEGER, "null") else time
+
+
+_FLAG = """coalesce(try_cast(tie AS BOOLEAN),
+            CASE try_cast(tie AS DOUBLE) WHEN 1 THEN true WHEN 0 THEN false END)"""
+
+
+def _said(layout: Layout) -> str:
+    """SQL of what the columns of labels say, but for the flag of ties: a label, or 100."""
+    if not layout.reading.labelled:
+        return f"{LABEL_TIE}"
+    if layout.kind == "chosen":
+        return f"{LABEL_A}"
+    values = layout.reading.values
+    named = (
+        (values.a, LABEL_A),
+        (values.b, LABEL_B),
+        (values.tie, LABEL_TIE),
+        (values.skip, LABEL_SKIP),
+    )
+    texts = [(", ".join(map(literal, found)), code) for found, code in named]
+    numbers = [
+        (", ".join(f"{literal(value)}::DOUBLE" for value in found if is_number(value)), code)
+        for found, code in named
+    ]
+    known = " ".join(f"WHEN label IN ({found}) THEN {code}" for found, code in texts if found)
+    equal = " ".join(
+        f"WHEN try_cast(label AS DOUBLE) IN ({found}) THEN {code}"
+        for found, code in numbers
+        if found
+    )
+    return f"CASE WHEN coalesce(label, '') = '' THEN {LABEL_SKIP} {known} {equal} ELSE 100 END"
+
+
+def _given(layout: Layout) -> str:
+    """SQL of the given label, from `said` and the flag of ties, or a code of LABEL_FAULTS."""
+    skipped = f"WHEN said = {LABEL_SKIP} THEN {_skipped(layout)}"
+    if "tie" not in layout.columns:
+        return f"CASE {skipped} ELSE said END"
+    strict = "" if layout.kind == "chosen" else f"WHEN {_FLAG} AND said < {LABEL_TIE} THEN 101"
+    return f"""CASE
+        WHEN tie <> '' AND {_FLAG} IS NULL THEN 102
+        {strict}
+        WHEN {_FLAG} AND said < 100 THEN {LABEL_TIE}
+        WHEN NOT {_FLAG} AND said = {LABEL_TIE} THEN 101
+        {skipped}
+        ELSE said END"""
+
+
+def _skipped(layout: Layout) -> int:
+    """What a blank label becomes."""
+    return LABEL_TIE if layout.reading.skips == "tie" else LABEL_SKIP

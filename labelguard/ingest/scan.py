@@ -1,0 +1,115 @@
+"""DuckDB at work: what columns the parts of an input have, and their rows as canonical batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from duckdb.sqltypes import DuckDBPyType
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest import canonical
+from labelguard.ingest import layouts as labels
+from labelguard.ingest.canonical import NoContent, Shape
+from labelguard.ingest.layouts import Layout, Reading
+from labelguard.ingest.reader_errors import readable
+from labelguard.ingest.sources import Part
+
+_BATCH_BYTES = 48 << 20
+_MAX_BATCH_ROWS = 262_144
+_LEAST_READ, _MOST_READ = 2048, 32_768
+_READER_ERRORS = (duckdb.Error, pa.ArrowException, OSError, UnicodeError)
+
+
+def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
+    """A DuckDB engine in memory that fetches nothing and spills into `scratch`."""
+    return duckdb.connect(
+        config={
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "memory_limit": "1GB",
+            # Each thread that reads JSON holds 64 MiB.
+            "threads": min(os.cpu_count() or 1, 8),
+            "temp_directory": str(scratch),
+            "preserve_insertion_order": True,
+        }
+    )
+
+
+def _cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """A connection of its own to the same engine: counts in UTC, reads ahead by 128 MB."""
+    cursor = connection.cursor()
+    cursor.execute("SET TimeZone = 'UTC'").fetchall()
+    cursor.execute("SET streaming_buffer_size = '128MB'").fetchall()
+    return cursor
+
+
+def look(part: Part, connection: duckdb.DuckDBPyConnection, reading: Reading) -> Layout:
+    """The layout of one part, from its schema."""
+    try:
+        relation = part.open(_cursor(connection))
+        layout = labels.layout(relation, part.name, reading, sparse=part.sparse)
+    except _READER_ERRORS as error:
+        raise readable(error, part.name) from None
+    telling = {*labels.TELLING_ROLES, *(reading.columns.get(r, r) for r in labels.TELLING_ROLES)}
+    for name in sorted(name for name in telling if name.lower() in part.partitions):
+        raise InvalidLabels(
+            f"the input's directories are named by {name}, so that the order of its rows tells "
+            "labels; write them into one table, mixed"
+        )
+    return layout
+
+
+def columns(part: Part, connection: duckdb.DuckDBPyConnection) -> dict[str, DuckDBPyType]:
+    """The columns of one part with their types."""
+    try:
+        relation = part.open(_cursor(connection))
+    except _READER_ERRORS as error:
+        raise readable(error, part.name) from None
+    return dict(zip(relation.columns, relation.types, strict=True))
+
+
+def common_content(parts: list[Part], layouts: list[Layout]) -> Shape:
+    """The shape that holds the texts of every part."""
+    content = layouts[0].content
+    for part, layout in zip(parts, layouts, strict=True):
+        try:
+            content = canonical.merged([content, layout.content])
+        except NoContent:
+            raise InvalidLabels(
+                f"{part.name}: its prompts and responses have another type than those of the "
+                "files before it; privatize files of one kind together"
+            ) from None
+    return content
+
+
+def batches(
+    part: Part, connection: duckdb.DuckDBPyConnection, query: str
+) -> Iterator[pa.RecordBatch]:
+    """The canonical batches of one part, about 48 MiB each; reader errors become ours."""
+    try:
+        # The SELECT sees the part under the name `part`.
+        relation = part.open(_cursor(connection)).query("part", query)
+        assert relation is not None  # None is for statements without a result
+        waiting: list[pa.RecordBatch] = []
+        for batch in relation.to_arrow_reader(_read_rows(part, connection)):
+            waiting.append(batch)
+            rows = sum(piece.num_rows for piece in waiting)
+            if rows >= _MAX_BATCH_ROWS or sum(piece.nbytes for piece in waiting) >= _BATCH_BYTES:
+                yield pa.concat_batches(waiting)
+                waiting = []
+        if waiting:
+            yield pa.concat_batches(waiting)
+    except _READER_ERRORS as error:
+        raise readable(error, part.name) from None
+
+
+def _read_rows(part: Part, connection: duckdb.DuckDBPyConnection) -> int:
+    """Rows to take from DuckDB at once, by the width of the first ones: long texts add up."""
+    head = part.open(_cursor(connection)).limit(256).to_arrow_table()
+    rows = _BATCH_BYTES * max(head.num_rows, 1) / max(head.nbytes, 1)
+    return int(np.clip(rows, _LEAST_READ, _MOST_READ))

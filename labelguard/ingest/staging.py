@@ -1,0 +1,449 @@
+"""Reads an input once, canonically, and splits it into buckets on disk.
+
+Two views come out of the single pass. `rows/` holds what decides about labels (labeler, item,
+label), split by labeler; `texts/` holds the public content, split by item. Everything but the
+label column of `rows/` is public. Whether a label is in its domain is written down, not judged:
+the judgement comes later, after a repeated command was recognised without looking at labels.
+
+The order of an input may tell labels (an export sorted by them), so it is forgotten here: staged
+rows are sorted by what is public of them, and the digest of an input is that of a set of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest import content_units, ordering, query, scan, sources
+from labelguard.ingest import layouts as labels
+from labelguard.ingest.groups import Groups
+from labelguard.ingest.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
+from labelguard.ingest.refused import Leavers
+from labelguard.ingest.sources import Input
+from labelguard.keys.identities import Identities
+from labelguard.keys.keyring import KeyRing
+from labelguard.storage import blocks, buckets
+from labelguard.storage.blocks import Blocks
+from labelguard.storage.buckets import BucketWriter
+from labelguard.storage.executor import read_ahead
+
+_LABEL_FAULT = 100
+
+
+@dataclass
+class Fault:
+    """A row that cannot be used: where it stands and why. Never what its label is."""
+
+    part: str
+    row: int
+    column: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.part} row {self.row}: column {self.column}: {self.reason}"
+
+
+@dataclass
+class Staged:
+    """An input on disk: its buckets, its counts, and the digest of all that is public in it."""
+
+    directory: Path
+    chat: bool = False
+    rows_read: int = 0
+    rows: int = 0
+    identical_sides: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    fault_count: int = 0
+    label_fault: Fault | None = None
+    """The first row whose label is outside the domain; `label_fault_count` says how many there are.
+    """
+    label_fault_count: int = 0
+    skipped: int = 0
+    """Rows without a label, left out where skip status is public, and in no other count but
+    `rows_read`.
+    """
+    public_digest: bytes = b""
+    content_type: pa.DataType = field(default_factory=pa.string)
+    layouts: set[str] = field(default_factory=set)
+    pairs_of_rankings: bool = False
+    rankings: bool = False
+    given_ids: bool = False
+    questions: bool = False
+    timed: bool = False
+    recorded: bool = False
+    labelers: bool = False
+    columns: dict[str, str] = field(default_factory=dict)
+    """The column of each role, in any part of the input; `label of Q` where `--question Q` is."""
+    identities: Identities = field(default_factory=lambda: Identities.from_bytes(b""))
+    """Who gave its rows, where it tells."""
+    bad_rows: dict[str, list[int]] = field(default_factory=dict)
+    refused_rows: int = 0
+    """Rows of labelers who have left: dropped at the door, good or bad, and in no other count."""
+    refused_labelers: int = 0
+
+    @property
+    def rows_directory(self) -> Path:
+        """PRIVATE: rows by unit, with labels, in canonical order (see `labelguard.ordering`)."""
+        return self.directory / "rows"
+
+    @property
+    def texts_directory(self) -> Path:
+        """Public texts by item."""
+        return self.directory / "texts"
+
+    def raise_for(self, faults: list[Fault], count: int) -> None:
+        """Stop at bad rows: the first one in full, and how many more there are."""
+        if not count:
+            return
+        more = f" ({count - 1} more bad rows)" if count > 1 else ""
+        raise InvalidLabels(
+            f"{faults[0]}{more}; mend the input or set such rows aside: --bad-rows quarantine"
+        )
+
+    def raise_for_labels(self) -> None:
+        """Stop at labels outside their domain. Such rows cannot be set aside: that would tell what
+        their labels are.
+        """
+        if self.label_fault is None:
+            return
+        more = self.label_fault_count - 1
+        others = f" ({more} more such rows)" if more else ""
+        raise InvalidLabels(
+            f"{self.label_fault}{others}; mend the input, or name all values beforehand: "
+            "--label-values"
+        )
+
+
+@dataclass(frozen=True)
+class StagingOptions:
+    """How rows are taken: names, unit, what happens to bad rows and to public ties.
+
+    `groups` says who belongs together; the unit `group` needs it, and `item` has none.
+    """
+
+    reading: Reading
+    namespace: str
+    quarantine: bool = False
+    public_ties: str = ""
+    """Empty, or `drop` / `half`, where tie status was declared public."""
+    groups: Groups | None = None
+    refused: Blocks | None = None
+    """The keys of labelers who have left, (n, 2): their rows are treated as if they were not there.
+    """
+    max_input_bytes: int | None = None
+    """How much an input may unpack to; by default what its files' sizes let one expect."""
+
+    def __post_init__(self) -> None:
+        if self.reading.unit != "labeler" and (self.groups is None) == (
+            self.reading.unit == "group"
+        ):
+            raise InvalidLabels(
+                "groups of labelers go with --unit group, which needs them, or labeler, where "
+                "several ids may be one person"
+            )
+
+
+def stage(
+    source: Input,
+    directory: Path,
+    keys: KeyRing,
+    options: StagingOptions,
+    progress: Callable[[str, int], None] = lambda name, rows: None,
+) -> Staged:
+    """Read `source` into `directory`.
+
+    Raises `InvalidLabels` for unreadable files, wrong columns and, unless bad rows are set aside,
+    at the first row whose public columns are at fault.
+    """
+    staged = Staged(directory)
+    parts = sources.parts(source)
+    with (
+        BucketWriter(staged.rows_directory) as rows,
+        BucketWriter(staged.texts_directory) as texts,
+        scan.connect(directory / "spill") as connection,
+    ):
+        stager = _Stager(staged, keys, options, connection)
+        # Every part is looked at before any is read: a wrong column in the last file shows at
+        # once, and chats whose members differ from file to file get one type.
+        layouts = [scan.look(part, connection, options.reading) for part in parts]
+        content = scan.common_content(parts, layouts)
+        allowed = sources.Allowance.of(parts, options.max_input_bytes)
+        for part, layout in zip(parts, layouts, strict=True):
+            stager.begin(part.name, layout)
+            for batch in read_ahead(scan.batches(part, connection, query.query(layout, content))):
+                allowed.take(part.name, batch.nbytes)
+                stager.take(part.name, batch, rows, texts)
+                progress(part.name, staged.rows_read)
+    if not staged.rows_read and staged.refused_rows:
+        raise InvalidLabels(
+            "every row of the input is of labelers who were retired or erased; nothing is left"
+        )
+    if not staged.rows_read:
+        raise InvalidLabels(f"{parts[0].name}: no rows in the input")
+    staged.public_digest = stager.public_digest()
+    ordering.sort_buckets(staged.rows_directory)
+    staged.columns = _columns(layouts)
+    staged.identities = stager.identities()
+    return staged
+
+
+def _columns(layouts: list[Layout]) -> dict[str, str]:
+    """The column of each role; where one question is asked, what answers it is its own role."""
+    found = {}
+    for layout in layouts:
+        question = layout.reading.question
+        for role, name in layout.columns.items():
+            found[f"{role} of {question}" if question and role in labels.ANSWERS else role] = name
+    return found
+
+
+class _Stager:
+    """Turns canonical batches into bucketed rows and texts."""
+
+    def __init__(
+        self,
+        staged: Staged,
+        keys: KeyRing,
+        options: StagingOptions,
+        connection: duckdb.DuckDBPyConnection,
+    ) -> None:
+        self.staged = staged
+        self.options = options
+        self._digest = np.zeros(2, np.uint64)
+        self._keys = keys
+        self._connection = connection
+        self._leavers = Leavers(keys, options.namespace, options.refused)
+        self._labelers: dict[str, int] = {}
+        self._labeler_keys = np.zeros((0, 2), np.uint64)
+        self._part_rows = 0
+
+    def begin(self, name: str, layout: Layout) -> None:
+        """Start a part; all parts must give the same kinds of columns."""
+        staged, columns = self.staged, layout.columns
+        shape = {
+            "chat": layout.chat,
+            "pairs_of_rankings": layout.kind == "ranking",
+            "rankings": layout.kind == "ranking" or "ranking_id" in columns,
+            "given_ids": "item_id" in columns,
+            "questions": layout.asked,
+            "timed": "submitted_at" in columns,
+            "recorded": "record_id" in columns,
+            "labelers": "labeler_id" in columns,
+        }
+        if staged.layouts and any(getattr(staged, key) != value for key, value in shape.items()):
+            raise InvalidLabels(
+                f"{name}: its columns differ from those of the files before it; "
+                "privatize files of one kind together"
+            )
+        for key, value in shape.items():
+            setattr(staged, key, value)
+        staged.layouts.add(layout.kind)
+        self._layout = layout
+        self._part_rows = 0
+
+    def take(
+        self, name: str, batch: pa.RecordBatch, rows: BucketWriter, texts: BucketWriter
+    ) -> None:
+        """Judge a batch's public columns, then append its usable rows to their buckets."""
+        batch = self._usable(name, batch)
+        if not batch.num_rows:
+            return
+        content = _digests(batch, "content")
+        items = _digests(batch, "given_id") if self.staged.given_ids else content
+        labelers = self._labeler_blocks(batch)
+        units = self._units(labelers, batch)
+        first = self.staged.rows
+        numbers = np.arange(first, first + batch.num_rows, dtype=np.uint64)
+        self.staged.rows += batch.num_rows
+
+        columns = _halves("unit", units) | _halves("item", items)
+        columns |= self._authors(labelers, batch)
+        for name in ("pair", "size"):  # of rankings
+            if name in batch.schema.names:
+                columns[name] = batch[name].to_numpy()
+        if self.staged.rankings:
+            grouping = "ranking" if "ranking" in batch.schema.names else None
+            columns |= _halves("group", _digests(batch, grouping) if grouping else items)
+        if self.staged.timed:
+            time = pc.fill_null(batch["submitted"], pa.scalar(np.iinfo(np.int64).min, pa.int64()))
+            columns["submitted"] = time.to_numpy()
+        label = batch["label"].to_numpy()
+        if self.options.public_ties:
+            columns["tie"] = (label == labels.LABEL_TIE).astype(np.uint8)
+        features = {n: batch[n] for n in batch.schema.names if n.startswith("feature_")}
+        attached = {name: values.to_numpy() for name, values in features.items()}
+        if self.staged.given_ids:
+            attached |= _halves("content", content)
+        written = _written(batch)
+        attached |= written
+        # Times and records only say which of a labeler's rows comes first. They are in no digest of
+        # the input: numbers of rows that are sorted by label change with a label.
+        said = {name: values for name, values in columns.items() if name != "submitted"}
+        digests = self._keys.digests(said | attached)
+        self._digest += digests.sum(axis=0, dtype=np.uint64)
+        if self.staged.recorded:
+            digests = self._keys.digests(said | attached | _records(batch))
+        if self.staged.recorded or attached or "ranking" in batch.schema.names:
+            # Rows may be equal but for these.
+            columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
+        if self.staged.given_ids:
+            columns["content"] = np.ascontiguousarray(content[:, 0])
+        columns |= {"row": numbers, "label": label}
+        rows.append(pa.table(columns), buckets.bucket_of(units))
+
+        public = {"row": numbers} | _halves("item", items) | written
+        names = ["prompt", "first", "second"]
+        if self.staged.given_ids:
+            public |= _halves("content", content)
+            names.append("item_id")
+        if self.staged.questions:
+            names.append("question")
+        if "pair" in columns:
+            public["pair"] = columns["pair"]
+        table = pa.table({key: pa.array(value) for key, value in public.items()} | features)
+        for key in names:
+            table = table.append_column(key, batch[key])
+        self.staged.content_type = table.schema.field("prompt").type
+        texts.append(table, buckets.bucket_of(items))
+
+    def public_digest(self) -> bytes:
+        """A keyed digest of the multiset of rows, all their public columns: no order enters it.
+
+        The sum of pseudorandom numbers, one a row (MSet-Add-Hash of Clarke et al. 2003).
+        """
+        count = np.array([self.staged.rows], np.uint64)
+        return np.concatenate([count, self._digest]).astype(">u8").tobytes()
+
+    def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Drop skips, identical sides and (if asked) public ties; judge faults; keep the rest."""
+        staged, public_ties = self.staged, self.options.public_ties
+        start = self._part_rows
+        if staged.pairs_of_rankings:  # Rows are counted as the file has them, not as pairs.
+            numbers = batch["source_row"].to_numpy()
+            counted = batch["pair"].to_numpy() == 0
+        else:
+            numbers = np.arange(start, start + batch.num_rows)
+            counted = np.ones(batch.num_rows, dtype=bool)
+        self._part_rows += batch.num_rows
+        refused = self._leavers.rows_of(batch)
+        if refused.any():
+            staged.refused_rows += int((refused & counted).sum())
+            staged.refused_labelers = self._leavers.met
+            batch = batch.filter(pa.array(~refused))
+            numbers, counted = numbers[~refused], counted[~refused]
+        staged.rows_read += int(counted.sum())
+        skipped = batch["label"].to_numpy() == labels.LABEL_SKIP
+        if skipped.any():
+            staged.skipped += int((skipped & counted).sum())
+            batch = batch.filter(pa.array(~skipped))
+            numbers, counted = numbers[~skipped], counted[~skipped]
+        fault = batch["fault"].to_numpy()
+        label = batch["label"].to_numpy()
+        sound = fault == 0
+        for index in np.flatnonzero(~sound)[: 3 if self.options.quarantine else 1].tolist():
+            staged.faults.append(
+                self._fault(name, int(numbers[index]), PUBLIC_FAULTS[int(fault[index])])
+            )
+        staged.fault_count += int((~sound).sum())
+        if not self.options.quarantine:
+            staged.raise_for(staged.faults, staged.fault_count)
+        invalid = sound & (label >= _LABEL_FAULT)
+        if invalid.any() and staged.label_fault is None:
+            index = int(np.argmax(invalid))
+            found = LABEL_FAULTS[int(label[index])]
+            staged.label_fault = self._fault(name, int(numbers[index]), found)
+        staged.label_fault_count += int((invalid & counted).sum())
+        keep = sound
+        if self.options.quarantine:
+            bad = np.unique(numbers[~sound])
+            if len(bad):
+                staged.bad_rows.setdefault(name, []).extend(bad.tolist())
+                keep = ~np.isin(numbers, bad)
+        identical = keep & batch["identical"].to_numpy(zero_copy_only=False)
+        staged.identical_sides += int(identical.sum())
+        keep = keep & ~identical
+        if public_ties == "drop":
+            keep = keep & (label != labels.LABEL_TIE)
+        return batch if keep.all() else batch.filter(pa.array(keep))
+
+    def _fault(self, part: str, row: int, fault: tuple[str, str]) -> Fault:
+        role, reason = fault
+        column = " or ".join(self._layout.columns.get(r, r) for r in role.split(" or "))
+        return Fault(part, row + 1, column, reason)
+
+    def _labeler_blocks(self, batch: pa.RecordBatch) -> Blocks:
+        """The pseudonym of every row's labeler; each distinct id is hashed once."""
+        if "labeler" not in batch.schema.names:
+            return np.zeros((batch.num_rows, 2), np.uint64)
+        encoded = batch["labeler"].dictionary_encode()
+        ids = encoded.dictionary.to_pylist()
+        new = [labeler for labeler in ids if labeler not in self._labelers]
+        if new:
+            for labeler in new:
+                self._labelers[labeler] = len(self._labelers)
+            fresh = self._keys.labeler_keys(self.options.namespace, new)
+            self._labeler_keys = np.concatenate([self._labeler_keys, fresh])
+        codes = np.array([self._labelers[labeler] for labeler in ids], dtype=np.intp)
+        keys: Blocks = self._labeler_keys[codes[encoded.indices.to_numpy()]]
+        return keys
+
+    def identities(self) -> Identities:
+        """Everybody who gave a row."""
+        names = list(self._labelers)
+        return Identities.of(self._keys, self.options.namespace, names, self._labeler_keys)
+
+    def _authors(self, labelers: Blocks, batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
+        """Who gave each label, where that is not the unit: the labeler, else the record, if any."""
+        if self.options.groups is None and self.options.reading.unit != "item":
+            return {}
+        if self.staged.labelers:
+            return _halves("author", labelers)
+        if self.staged.recorded:
+            return _halves("author", self._keys.digests(_records(batch)))
+        return {}
+
+    def _units(self, labelers: Blocks, batch: pa.RecordBatch) -> Blocks:
+        """The unit of every row, whose uses it takes, shape (n, 2)."""
+        if self.options.groups is not None:
+            return self.options.groups.unit_of(labelers)
+        if self.options.reading.unit == "item":
+            found = content_units.digests(batch["sides"], self._connection)
+            return self._keys.content_units(found)
+        return labelers
+
+
+def _halves(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:
+    return {
+        f"{name}_hi": np.ascontiguousarray(values[:, 0]),
+        f"{name}_lo": np.ascontiguousarray(values[:, 1]),
+    }
+
+
+def _written(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
+    """How chats are written, where one content may be written in several ways."""
+    if "written" not in batch.schema.names:
+        return {}
+    return _halves("written", _digests(batch, "written"))
+
+
+def _records(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
+    return _halves("record", _digests(batch, "record"))
+
+
+def _digests(batch: pa.RecordBatch, name: str | None) -> Blocks:
+    """The first 16 bytes of each row's SHA-256 (a binary column without nulls)."""
+    array = batch[name]
+    if array.null_count:
+        # Only an absent optional id can be null here; absent ones share one digest.
+        array = pc.fill_null(array, bytes(32))
+    offset = array.offset * 32
+    data = memoryview(array.buffers()[2])
+    return blocks.from_bytes(data[offset : offset + 32 * len(array)], 32)

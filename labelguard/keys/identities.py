@@ -1,0 +1,185 @@
+"""One person, one id: ids that differ only in how they are written are not two people.
+
+An export that writes `José` with another accent, `7` as `07`, or a name with a blank at its end
+would make everybody new, with a new budget. So every labeler has a form: the key that they would
+have if their id were written in its normal form. Two labelers of one form are refused until
+somebody says that they are two people, or one (`labelguard.linking`).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.errors import InvalidLabels
+from labelguard.storage import blocks as block128
+from labelguard.storage.blocks import Blocks
+
+if TYPE_CHECKING:
+    from labelguard.ingest.groups import Groups
+    from labelguard.keys.keyring import KeyRing
+    from labelguard.keys.pseudonyms import Pseudonyms
+
+_NUMBER = re.compile(r"([+\u2212-]?)(?=\.?\d)(\d*)(?:\.(\d*))?(?:e([+-]?\d{1,3}))?")
+# Whole numbers, or ASCII without capitals and blanks that is no number however it is read.
+_PLAIN = r"^(?:0|-?[1-9][0-9]*|[!-@\[-~]*[!-*,/:-@\[-df-~][!-@\[-~]*)$"
+# What is not shown although its category is not C; U+2800 is a blank to whoever sees it.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_SHOWN = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Identities:
+    """Labelers in byte order and their forms, keys of shape (n, 2), and their ids where an input
+    names them. Its repr shows nothing.
+    """
+
+    labelers: Blocks = field(repr=False)
+    forms: Blocks = field(repr=False)
+    names: Sequence[str] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, keys: KeyRing, namespace: str, names: Sequence[str], labelers: Blocks) -> Self:
+        """Those of distinct ids in one source, whose keys are `labelers`, (n, 2)."""
+        order = block128.order(labelers)  # not that of the input: an error must not depend on it
+        labelers, names = labelers[order], [names[row] for row in order.tolist()]
+        forms = labelers.copy()
+        other = np.flatnonzero(~plain(names))
+        written = [normal_form(names[row]) for row in other.tolist()]
+        forms[other] = keys.labeler_keys(namespace, written)
+        return cls(labelers, forms, names)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The inverse of `to_bytes`, also of several joined."""
+        rows = np.frombuffer(data, ">u8").reshape(-1, 4).astype(np.uint64)
+        order = block128.order(rows[:, :2])
+        return cls(rows[order, :2], rows[order, 2:])
+
+    def to_bytes(self) -> bytes:
+        """Labelers and forms in turn, 16 bytes each."""
+        return np.column_stack([self.labelers, self.forms]).astype(">u8").tobytes()
+
+    def without(self, others: Self) -> Self:
+        """Those who are not among the others; without names."""
+        rest = block128.positions(others.labelers, self.labelers) < 0
+        return type(self)(self.labelers[rest], self.forms[rest])
+
+    def renamed(self, names: Callable[[Blocks], Blocks]) -> Self:
+        """The same under other names; without ids."""
+        labelers = names(self.labelers)
+        order = block128.order(labelers)
+        return type(self)(labelers[order], names(self.forms)[order])
+
+
+def plain(names: Sequence[str]) -> NDArray[np.bool_]:
+    """Which ids are in normal form at a glance, shape (n,): nearly all of most inputs."""
+    import polars as pl
+
+    found: NDArray[np.bool_] = pl.Series(names, dtype=pl.String).str.contains(_PLAIN).to_numpy()
+    return found
+
+
+def normal_form(name: str) -> str:
+    """An id as it would be written by a careful hand.
+
+    NFKC, case folded, without what cannot be seen, blanks at its ends or several in a row; a number
+    without plus sign, leading zeros, exponent, or zeros at the end of a fraction.
+    """
+    seen = _seen(name)
+    if seen.isascii():
+        folded = seen.lower()
+    else:
+        folded = unicodedata.normalize("NFKC", seen).casefold()
+        folded = unicodedata.normalize("NFKC", folded)
+    text = " ".join(folded.split())
+    number = _NUMBER.fullmatch(text)
+    return _written(*number.groups()) if number else text
+
+
+def _seen(name: str) -> str:
+    """An id without what cannot be seen: it would also keep an accent from its letter."""
+    if not name.isascii():
+        name = _INVISIBLE.sub("", name.replace("\u2800", " "))
+    if name.isprintable():
+        return name
+    return "".join(c for c in name if c.isspace() or not unicodedata.category(c).startswith("C"))
+
+
+def _written(sign: str, whole: str, fraction: str | None, exponent: str | None) -> str:
+    """The one way to write a number: without a point if it is whole."""
+    # By digit: Python's int() refuses numbers of thousands of digits.
+    digits = "".join(str(unicodedata.decimal(d)) for d in whole + (fraction or "")).lstrip("0")
+    shortened = digits.rstrip("0")
+    if not shortened:
+        return "0"
+    power = int(exponent or 0) - len(fraction or "") + len(digits) - len(shortened)
+    written = shortened + "0" * power
+    if power < 0:
+        written = written.rjust(1 - power, "0")
+        written = f"{written[:power]}.{written[power:]}"
+    return f"-{written}" if sign in ("-", "\u2212") else written
+
+
+def refuse_doubles(
+    found: Identities,
+    known: Identities,
+    groups: Groups,
+    distinct: tuple[Blocks, Blocks],
+    names: Pseudonyms,
+) -> None:
+    """Raise `InvalidLabels` for a labeler of the input who may be another one, written otherwise.
+
+    `found` are the labelers of an input, `known` those whom the project has met. Who shares a unit
+    in `groups` is one person; the pairs in `distinct` were said to be two. The message names ids of
+    the input, and pseudonyms of others.
+    """
+    others = known.without(found)
+    labelers = np.concatenate([found.labelers, others.labelers])
+    forms, form = block128.unique(np.concatenate([found.forms, others.forms]))
+    if len(forms) == len(labelers):
+        return
+    shared = np.flatnonzero(np.bincount(form)[form] > 1)
+    units = groups.unit_of(labelers[shared])
+    two = {frozenset(pair) for pair in zip(*map(_rows, map(groups.unit_of, distinct)), strict=True)}
+    classes: dict[int, dict[tuple[int, int], int]] = {}
+    for row, unit in zip(shared.tolist(), _rows(units), strict=True):
+        classes.setdefault(int(form[row]), {}).setdefault(unit, row)  # those of the input first
+    for people in classes.values():
+        for (one, first), (other, second) in combinations(people.items(), 2):
+            if first < len(found.labelers) and frozenset((one, other)) not in two:
+                raise InvalidLabels(_double(found, names, labelers, first, second))
+
+
+def _rows(blocks: Blocks) -> list[tuple[int, int]]:
+    return [(high, low) for high, low in blocks.tolist()]
+
+
+def _double(found: Identities, names: Pseudonyms, labelers: Blocks, first: int, second: int) -> str:
+    """What is said of two rows of `labelers`, of whom the first is in the input."""
+    if second < len(found.labelers):
+        one, other = sorted((found.names[first], found.names[second]))
+        who = f"labeler ids {_shown(one)} and {_shown(other)}"
+    else:
+        pseudonym = block128.to_hex(names.hide(labelers[second : second + 1])[0])
+        who = f"labeler id {_shown(found.names[first])} and that of labeler {pseudonym}"
+        who += ", whom the project knows,"
+    return (
+        f"{who} differ only in how they are written, and each would have a budget; write one like "
+        "the other or, for good, say that they are two people (labelguard policy distinct ID ID) "
+        "or one (labelguard people link ID ID)"
+    )
+
+
+def _shown(name: str) -> str:
+    """An id in a message, in ASCII: what looks alike is told apart."""
+    return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "…")

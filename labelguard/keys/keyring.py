@@ -1,0 +1,209 @@
+"""The project's secret: one project key, for row keys, pseudonyms, and what proves records whole.
+
+No randomness of a release comes from it: coins and noise live in the memory of the release that
+draws them and are forgotten with it (`labelguard.mechanisms.coins`). So whoever holds the key
+learns which rows are whose, and no label. It lives apart from the data (`keys/`, mode 0600, or the
+directory named by LABELGUARD_KEYS), is never logged, and is never regenerated: without it, labels
+that were released before could not be told from new ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.errors import KeyProblem
+from labelguard.keys import key_source
+from labelguard.keys.prf import Prf, derive_key
+from labelguard.keys.pseudonyms import Pseudonyms
+from labelguard.keys.row_keys import RowKeys
+from labelguard.storage import blocks as block128
+from labelguard.storage import private_files
+from labelguard.storage.blocks import Blocks
+from labelguard.storage.files import fsync_path, write_atomically
+
+_KEY_HEADER = b"labelguard project key v1\n"
+_PSEUDONYMS_HEADER = b"labelguard pseudonyms v1\n"
+
+KEY_FILES = ("project.key", "pseudonyms")
+"""What must be kept for as long as the project lives."""
+
+
+def random_bytes(count: int) -> bytes:
+    """Bytes from the operating system's generator."""
+    return secrets.token_bytes(count)
+
+
+class KeyRing:
+    """The secrets of one project. Its repr shows nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._secret = _project_key(directory)
+
+    def __repr__(self) -> str:
+        return "KeyRing(…)"
+
+    @classmethod
+    def unkeyed(cls) -> KeyRing:
+        """A ring under a key that everybody knows, for readings that release nothing.
+
+        What they read has the same order everywhere, whatever the order of the input.
+        """
+        ring = cls.__new__(cls)
+        ring._directory, ring._secret = Path(os.devnull), bytes(32)
+        return ring
+
+    @classmethod
+    def create(cls, directory: Path) -> KeyRing:
+        """Write a fresh project key; refuses to replace one."""
+        path = directory / "project.key"
+        if path.exists():
+            raise KeyProblem(f"{path} exists already; keys are never regenerated")
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_files.check_directory(directory, KeyProblem)
+        write_atomically(path, _KEY_HEADER + random_bytes(32), mode=0o600)
+        return cls(directory)
+
+    def check_value(self) -> str:
+        """A fingerprint of the project key that reveals nothing of it; the ledger keeps it."""
+        return derive_key(self._secret, "check")[:16].hex()
+
+    def mac(self, purpose: str, data: bytes) -> bytes:
+        """HMAC-SHA256 of `data` under the key for `purpose`."""
+        return hmac.digest(derive_key(self._secret, purpose), data, "sha256")
+
+    def verify(self, purpose: str, data: bytes, tag: bytes) -> bool:
+        """Whether `tag` is the `mac` of `data`."""
+        return hmac.compare_digest(self.mac(purpose, data), tag)
+
+    def pseudonyms(self, fingerprint: str | None = None) -> Pseudonyms:
+        """How the ledger names labelers: as it always did, or by the secret of the last change.
+
+        `fingerprint` is what the ledger says of that secret: a change that reached the ledger, but
+        crashed before it was completed here, is completed.
+        """
+        path, waiting = self._directory / "pseudonyms", self._directory / "pseudonyms.new"
+        following = _naming(waiting) if fingerprint and waiting.exists() else None
+        if following and following.fingerprint == fingerprint:
+            with contextlib.suppress(FileNotFoundError):  # somebody else has just done it
+                waiting.replace(path)
+                fsync_path(self._directory)
+            return following
+        return _naming(path) if path.exists() else Pseudonyms()
+
+    def prepare_pseudonyms(self) -> Pseudonyms:
+        """Names under a fresh secret, kept beside the present one until the ledger has them."""
+        path = self._directory / "pseudonyms.new"
+        write_atomically(path, _PSEUDONYMS_HEADER + random_bytes(32), mode=0o600)
+        return _naming(path)
+
+    def row_keys(self) -> RowKeys:
+        """The names of rows in private maps, the same in every release."""
+        return RowKeys(derive_key(self._secret, "row"))
+
+    def content_units(self, digests: Blocks) -> Blocks:
+        """Pseudonyms of units that are contents (`--unit item`), shape (n, 2)."""
+        return Prf(derive_key(self._secret, "unit"), 1)(digests)
+
+    def digests(self, columns: Mapping[str, NDArray[np.generic]]) -> Blocks:
+        """A keyed digest of every row of named columns of at most 8 bytes; shape (n, 2)."""
+        names = sorted(columns)
+        values = [_bits(columns[name]) for name in names]
+        values += [np.zeros_like(values[0])] * (len(values) % 2)
+        blocks = [np.stack(pair, axis=1) for pair in zip(values[::2], values[1::2], strict=True)]
+        return Prf(derive_key(self._secret, "public/" + ",".join(names)), len(blocks))(*blocks)
+
+    def labeler_keys(self, namespace: str, labeler_ids: Iterable[str]) -> Blocks:
+        """Pseudonyms of labelers: keyed hashes of (namespace, id), shape (n, 2)."""
+        key = derive_key(self._secret, "labeler-id")
+        prefix = _length_prefixed(namespace.encode())
+        digests = b"".join(
+            hmac.digest(key, prefix + _length_prefixed(labeler.encode()), "sha256")[:16]
+            for labeler in labeler_ids
+        )
+        return block128.from_bytes(digests)
+
+    def secrets(self) -> dict[str, bytes]:
+        """The files that a backup of the keys is made of."""
+        paths = [self._directory / name for name in KEY_FILES]
+        files = {path.name: path.read_bytes() for path in paths if path.exists()}
+        return files | {"project.key": _KEY_HEADER + self._secret}
+
+    @classmethod
+    def install(cls, directory: Path, files: Mapping[str, bytes]) -> KeyRing:
+        """Put `secrets` of another directory into one without a project key, or with the same."""
+        path = directory / "project.key"
+        if path.exists() and path.read_bytes() != files["project.key"]:
+            raise KeyProblem(f"{path} exists already; keys are never replaced")
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_files.check_directory(directory, KeyProblem)
+        for name in reversed(KEY_FILES):  # the project key last: it makes the directory count
+            if name in files:
+                write_atomically(directory / name, files[name], mode=0o600)
+        return cls(directory)
+
+
+def _bits(values: NDArray[np.generic]) -> NDArray[np.uint64]:
+    """Numbers of at most 8 bytes as 64 bits; different values stay different."""
+    wide = values.astype(np.float64) if values.dtype.kind == "f" else values
+    return wide.view(np.uint64) if wide.dtype.itemsize == 8 else wide.astype(np.uint64)
+
+
+def _naming(path: Path) -> Pseudonyms:
+    return Pseudonyms(_read_private(path, _PSEUDONYMS_HEADER))
+
+
+def _length_prefixed(data: bytes) -> bytes:
+    return len(data).to_bytes(8, "big") + data
+
+
+def _read_private(path: Path, header: bytes) -> bytes:
+    try:
+        data = private_files.read(path, KeyProblem)
+    except FileNotFoundError:
+        raise _missing(path) from None
+    return _content(data, header, str(path))
+
+
+def _project_key(directory: Path) -> bytes:
+    """The 32 bytes of the project key: of its file or, if there is none, from the environment."""
+    path = directory / "project.key"
+    if not directory.is_dir():
+        raise _missing(path)
+    private_files.check_directory(directory, KeyProblem)
+    given = None if os.path.lexists(path) else key_source.read()
+    if given is None:
+        where, secret = str(path), _read_private(path, _KEY_HEADER)
+    else:
+        where = f"what {key_source.named()} gives"
+        secret = _content(given, _KEY_HEADER, where)
+    if len(secret) != 32:
+        raise KeyProblem(f"{where} is damaged; restore it from a backup")
+    return secret
+
+
+def _content(data: bytes, header: bytes, where: str) -> bytes:
+    if not data.startswith(header):
+        raise KeyProblem(f"{where} is not a labelguard key file, or is damaged")
+    return data[len(header) :]
+
+
+def _missing(path: Path) -> KeyProblem:
+    return KeyProblem(
+        f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "
+        "without it nothing can be released"
+    )
+
+
+def keys_directory(state: Path) -> Path:
+    """Where the keys of the project at `state` live."""
+    override = os.environ.get("LABELGUARD_KEYS")
+    return Path(override) if override else state / "keys"

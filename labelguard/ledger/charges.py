@@ -1,0 +1,264 @@
+"""The ledger's statements, one function each; all run in the transaction of their caller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from labelguard import clock
+from labelguard.errors import LedgerError
+from labelguard.ledger import bulk, journal, schema, verification
+from labelguard.ledger.records import ReleaseRecord
+from labelguard.policy.policy import Priced
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
+
+if TYPE_CHECKING:
+    from labelguard.ledger.records import Event
+
+UNFINISHED = ("computing", "drawn")
+LIVE = ("reserved", *UNFINISHED, "committed")
+"""States of a release that answers its request: not given back, not given up."""
+
+
+def entries(connection: sa.Connection) -> list[journal.Entry]:
+    """The journal, oldest entry first."""
+    rows = connection.execute(sa.select(schema.journal).order_by(schema.journal.c.number))
+    return [journal.Entry(*row) for row in rows]
+
+
+def head(connection: sa.Connection) -> tuple[int, str]:
+    """Number and digest of the journal's newest entry."""
+    query = sa.select(schema.journal.c.number, schema.journal.c.digest)
+    last = connection.execute(query.order_by(schema.journal.c.number.desc()).limit(1)).one_or_none()
+    return (last.number, last.digest) if last else (0, journal.GENESIS)
+
+
+def digest_of(connection: sa.Connection, number: int) -> str | None:
+    """The digest of one journal entry, or None if there is no such entry."""
+    query = sa.select(schema.journal.c.digest).where(schema.journal.c.number == number)
+    return connection.scalar(query)
+
+
+def epoch(connection: sa.Connection) -> int:
+    """The number of the newest job, locked until the transaction ends."""
+    query = sa.select(schema.meta.c.value).where(schema.meta.c.name == "epoch").with_for_update()
+    return int(connection.execute(query).scalar_one())
+
+
+def next_epoch(connection: sa.Connection) -> int:
+    """Begin a new epoch."""
+    following = epoch(connection) + 1
+    set_meta(connection, "epoch", str(following))
+    return following
+
+
+def set_meta(connection: sa.Connection, name: str, value: str) -> None:
+    """Change one of the ledger's own settings."""
+    connection.execute(sa.update(schema.meta).where(schema.meta.c.name == name).values(value=value))
+
+
+def check_head(connection: sa.Connection, place: str) -> None:
+    """Raise `LedgerError` unless the journal's newest entry was written with the project's key."""
+    own = schema.journal
+    rows = connection.execute(sa.select(own).order_by(own.c.number.desc()).limit(1))
+    last = [journal.Entry(*row) for row in rows]
+    fault = journal.first_forged(last, mac(connection)) if last else "the journal is empty"
+    if fault:
+        raise LedgerError(f"the ledger at {place} does not hold: {fault}; put a true copy back")
+
+
+def mac(connection: sa.Connection) -> journal.Mac:
+    """The HMAC of journal entries; the ledger gives it to its connections."""
+    found: journal.Mac = connection.get_execution_options()["journal_mac"]
+    return found
+
+
+def append(connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
+    """Add an entry to the journal's chain."""
+    number, previous = head(connection)
+    entry = journal.entry(number + 1, clock.now(), kind, body, previous, mac(connection))
+    connection.execute(sa.insert(schema.journal).values(vars(entry)))
+
+
+def store_prices(
+    connection: sa.Connection, allowance_id: int, prices: Mapping[int, int]
+) -> dict[str, str]:
+    """Keep the price of every k that has none yet; returns what was stored, as text."""
+    query = sa.select(schema.prices.c.k).where(schema.prices.c.allowance_id == allowance_id)
+    stored = set(connection.scalars(query))
+    new = {str(k): str(price) for k, price in prices.items() if k not in stored}
+    if new:
+        rows = [
+            {"allowance_id": allowance_id, "k": int(k), "price": price} for k, price in new.items()
+        ]
+        connection.execute(sa.insert(schema.prices), rows)
+    return new
+
+
+def reserve(
+    connection: sa.Connection,
+    policy_id: int,
+    allowance_id: int,
+    event: Event,
+    prices: Mapping[str, str],
+) -> str:
+    """Charge an event as a new release, `reserved`; its id. `prices` are those just stored.
+
+    Raises `LedgerError` if the same request has a release: a job that was cut off from the ledger
+    may not know that another one has made it since.
+    """
+    own = schema.releases.c
+    live = sa.and_(own.idempotency_key == event.idempotency_key, own.state.in_(LIVE))
+    made = connection.scalar(sa.select(own.id).where(live).limit(1))
+    if made:
+        raise LedgerError(
+            f"another job has made release {made} of this very request; run the same command again"
+        )
+    number = 1 + (connection.scalar(sa.select(sa.func.max(own.number))) or 0)
+    record = {
+        "id": f"r{number:04d}-{event.idempotency_key[:8]}",
+        "number": number,
+        "idempotency_key": event.idempotency_key,
+        "allowance_id": allowance_id,
+        "state": "reserved",
+        "created_at": clock.now(),
+        "settings": settings_text(event.settings),
+        "charged": int(event.charged.sum()),
+    }
+    connection.execute(sa.insert(schema.releases).values(record))
+    digest = charge(connection, number, allowance_id, event)
+    body = {"release": record["id"], "mechanism": event.mechanism}
+    body |= {"policy": policy_id, "event": event.kind}
+    body |= {"labels": record["charged"], "labelers": int((event.charged > 0).sum())}
+    append(connection, "charged", body | {"charges": digest, "prices": dict(prices)})
+    return str(record["id"])
+
+
+def charge(connection: sa.Connection, number: int, allowance_id: int, event: Event) -> str:
+    """Take the places of an event for release `number`; the digest of who was charged what.
+
+    The table's own constraint refuses a labeler more than their places.
+    """
+    asked = np.flatnonzero(event.charged)
+    asked = asked[blocks.order(event.labelers[asked])]
+    labelers = event.labelers[asked]
+    capacity, labels = event.capacity[asked], event.charged[asked]
+    columns = {"labeler": labelers, "capacity": capacity, "labels": labels}
+    bulk.insert(connection, schema.charges, {"release": number, **columns})
+    own, c = schema.charges.c, schema.counters.c
+    taken = sa.select(
+        sa.literal(allowance_id, sa.Integer), own.labeler, own.capacity, own.labels
+    ).where(own.release == number)
+    dialect = connection.dialect.name
+    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
+    names = ["allowance_id", "labeler", "capacity", "used"]
+    insert = make(schema.counters).from_select(names, taken)
+    connection.execute(
+        insert.on_conflict_do_update(
+            index_elements=[c.allowance_id, c.labeler],
+            set_={"used": c.used + insert.excluded.used},
+        )
+    )
+    return verification.charges_digest(labelers, capacity, labels)
+
+
+def refund(connection: sa.Connection, record: ReleaseRecord) -> None:
+    """Give back what a reserved release was charged."""
+    own = schema.releases.c
+    row = sa.select(own.allowance_id).where(own.id == record.id)
+    give_back(connection, record.number, connection.execute(row).scalar_one())
+    set_state(connection, record.id, "reserved", {"state": "refunded", "charged": 0})
+    append(connection, "refunded", {"release": record.id, "labels": record.charged})
+
+
+def give_back(connection: sa.Connection, number: int, allowance_id: int) -> None:
+    """Undo what release `number` charged."""
+    own, c = schema.charges.c, schema.counters.c
+    connection.execute(
+        sa.update(schema.counters)
+        .where(c.allowance_id == allowance_id, own.release == number, own.labeler == c.labeler)
+        .values(used=c.used - own.labels)
+    )
+    connection.execute(sa.delete(schema.charges).where(own.release == number))
+    # Nobody's k is fixed by a release that did not happen.
+    connection.execute(
+        sa.delete(schema.counters).where(c.allowance_id == allowance_id, c.used == 0)
+    )
+
+
+def usage(
+    connection: sa.Connection, allowance_ids: Mapping[Priced, int]
+) -> dict[Priced, list[tuple[int, int, int]]]:
+    """For each kind of event, how many units have which (capacity, used)."""
+    c = schema.counters.c
+    found = {}
+    for event, identity in allowance_ids.items():
+        query = sa.select(c.capacity, c.used, sa.func.count())
+        query = query.where(c.allowance_id == identity).group_by(c.capacity, c.used)
+        rows = connection.execute(query.order_by(c.capacity, c.used))
+        found[event] = [(int(row[0]), int(row[1]), int(row[2])) for row in rows]
+    return found
+
+
+def places(connection: sa.Connection, labeler: bytes) -> list[Any]:
+    """What a pseudonym has used of every allowance it was charged to, oldest policy first."""
+    c, a, p = schema.counters.c, schema.allowances.c, schema.policies.c
+    query = (
+        sa.select(c.labeler, p.name, p.state, a.event, c.capacity, c.used)
+        .join_from(schema.counters, schema.allowances, a.id == c.allowance_id)
+        .join(schema.policies, p.id == a.policy_id)
+        .where(c.labeler == labeler)
+        .order_by(a.id)
+    )
+    return list(connection.execute(query))
+
+
+def releases(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[ReleaseRecord]:
+    """Releases that meet a condition, oldest first."""
+    own, allowances = schema.releases.c, schema.allowances.c
+    query = (
+        sa.select(*(column for column in own if column.name != "allowance_id"))
+        .add_columns(allowances.policy_id, allowances.event)
+        .join_from(schema.releases, schema.allowances, allowances.id == own.allowance_id)
+        .where(condition)
+        .order_by(own.number)
+    )
+    return [
+        ReleaseRecord(
+            **row._asdict()
+            | {"settings": json.loads(row.settings), "files": json.loads(row.files or "{}")}
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def set_state(
+    connection: sa.Connection,
+    release_id: str,
+    expected: str | Sequence[str],
+    values: Mapping[str, Any],
+) -> None:
+    """Change a release, if it is in the expected state, or in one of several."""
+    states = [expected] if isinstance(expected, str) else expected
+    condition = sa.and_(schema.releases.c.id == release_id, schema.releases.c.state.in_(states))
+    changed = connection.execute(sa.update(schema.releases).where(condition).values(**values))
+    if changed.rowcount != 1:
+        said = " or ".join(states)
+        raise LedgerError(f"release {release_id} is not {said}; the ledger has moved on")
+
+
+def keys(labelers: Blocks) -> list[bytes]:
+    """Pseudonyms as the ledger stores them."""
+    data = blocks.to_bytes(labelers)
+    return [data[start : start + 16] for start in range(0, len(data), 16)]
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Settings as the ledger keeps them."""
+    return json.dumps(dict(settings), sort_keys=True)

@@ -1,0 +1,460 @@
+"""The ledger: what every labeler has spent, and every release. No labels, no prompts.
+
+One transaction checks allowances and writes charges together with the release as `reserved`; only
+this yields a `Grant`, and only a grant opens a release writer. States of a release: `reserved`
+(charged, no label read), `computing`, `drawn` (the private map is complete; what follows comes from
+it alone), `committed`, `abandoned`, `refunded` (from `reserved` only).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from labelguard.errors import KeyProblem, LedgerError, PolicyError
+from labelguard.keys.pseudonyms import Pseudonyms, fingerprint
+from labelguard.ledger import (
+    bulk,
+    ceilings,
+    database,
+    journal,
+    people,
+    schema,
+    sourcebook,
+    verification,
+)
+from labelguard.ledger import charges as statements
+from labelguard.ledger import policies as policybook
+from labelguard.ledger.ceilings import Ceiling
+from labelguard.ledger.policies import IMPLICIT, PolicyRecord
+from labelguard.ledger.records import Event, LabelerTable, ReleaseRecord
+from labelguard.ledger.sourcebook import SourceRecord
+from labelguard.ledger.witness import Witness
+from labelguard.policy.policy import Policy, Priced
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
+
+if TYPE_CHECKING:
+    from labelguard.keys.identities import Identities
+    from labelguard.keys.keyring import KeyRing
+    from labelguard.project.project import Project
+    from labelguard.release.admission import Admission
+
+_SEAL = object()
+
+
+class Grant:
+    """The right to compute one release: it was charged. Only the ledger makes grants."""
+
+    def __init__(self, record: ReleaseRecord, prices: Mapping[int, int], seal: object) -> None:
+        if seal is not _SEAL:
+            raise LedgerError("a grant comes from Ledger.charge only: charge before release")
+        self.release = record
+        self.prices = dict(prices)
+
+    def __repr__(self) -> str:
+        return f"Grant({self.release.id})"
+
+
+class Ledger:
+    """The ledger of one project, on SQLite or PostgreSQL.
+
+    Outside of it labelers go by their keys; in the database by pseudonyms (`names`).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        keys: KeyRing,
+        witnesses: Sequence[Path] = (),
+        names: Callable[[str], Pseudonyms] | None = None,
+    ) -> None:
+        """Open an existing ledger; `names`: pseudonyms other than those of the keys.
+
+        The project key must be the one it was made with. Raises `LedgerError` if it is missing,
+        damaged, of another version, written by others, or older than what `witnesses` have seen.
+        """
+        self._engine = self._snapshots = _connect(url, keys)
+        if self._engine.dialect.name == "postgresql":
+            self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        self._witness = Witness(witnesses)
+        with self._reading() as connection:
+            if not sa.inspect(connection).has_table("meta"):
+                raise LedgerError(
+                    f"no ledger at {self.place}: a project without one has lost it; if it lives in "
+                    "a database, set LABELGUARD_LEDGER_URL"
+                )
+            meta = {row.name: row.value for row in connection.execute(sa.select(schema.meta))}
+        if meta["schema"] != schema.schema():
+            raise LedgerError(
+                f"the ledger at {self.place} has the tables of another version of labelguard; "
+                "before 0.2.0 none reads another's: use the version that made it"
+            )
+        if meta["key_check"] != keys.check_value():
+            raise KeyProblem(
+                f"the project key is not the one the ledger at {self.place} was made with"
+            )
+        self.names = (names or keys.pseudonyms)(meta["pseudonyms"])
+        self.names.check(meta["pseudonyms"])
+        with self._reading() as connection:
+            self._guard(connection)
+
+    @classmethod
+    def of(cls, project: Project, keys: KeyRing) -> Ledger:
+        """The ledger of a project, which goes by the project's pseudonyms and witnesses."""
+        return cls(project.ledger_url, keys, project.witnesses)
+
+    @classmethod
+    def create(
+        cls,
+        url: str,
+        keys: KeyRing,
+        witnesses: Sequence[Path] = (),
+        ceiling: Ceiling = ceilings.DEFAULT,
+    ) -> Ledger:
+        """Make the tables, unless they exist, and the witnesses."""
+        with database.writing(_connect(url, keys)) as connection:
+            if not sa.inspect(connection).has_table("meta"):
+                schema.metadata.create_all(connection)
+                rows = {"schema": schema.schema(), "key_check": keys.check_value()}
+                rows |= {"epoch": "0", "pseudonyms": ""}
+                connection.execute(
+                    sa.insert(schema.meta), [{"name": k, "value": v} for k, v in rows.items()]
+                )
+                statements.append(connection, "created", ceiling.to_journal())
+        number, digest = cls(url, keys).head()
+        if number == 1:  # nothing was charged: an earlier attempt may have crashed here
+            Witness(witnesses).note(number, digest)
+        ledger = cls(url, keys, witnesses)
+        found = ledger.ceiling()
+        if found != ceiling:
+            raise PolicyError(
+                f"the ledger at {ledger.place} was made with the ceiling {found}, asked: {ceiling}"
+            )
+        return ledger
+
+    @property
+    def place(self) -> str:
+        """Where the ledger lives, without a password."""
+        return database.place(self._engine.url)
+
+    def ceiling(self) -> Ceiling:
+        """What all policies together may cost a labeler, for life."""
+        with self._reading() as connection:
+            return ceilings.of(connection)
+
+    def begin_job(self) -> int:
+        """A new epoch: a job of an older one can no longer charge or commit."""
+        with self._writing() as connection:
+            database.check_pages(connection, self.place)
+            return statements.next_epoch(connection)
+
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the ledger for one job, on whichever machine it runs; else `ProjectBusy`."""
+        return database.exclusive(self._engine, "labelguard ledger")
+
+    def policies(self) -> list[PolicyRecord]:
+        """All policies, oldest first."""
+        with self._reading() as connection:
+            return policybook.records(connection)
+
+    def policy(self) -> PolicyRecord | None:
+        """The policy in force, or None."""
+        with self._reading() as connection:
+            return policybook.in_force(connection)
+
+    def point_of_use(self, record: PolicyRecord) -> int | None:
+        """Where the policy would be closed now (see `policybook.point_of_use`)."""
+        with self._reading() as connection:
+            return policybook.point_of_use(connection, record)
+
+    def add_policy(self, name: str, policy: Policy) -> PolicyRecord:
+        """Keep a new policy, with its price, as a draft."""
+        with self._writing() as connection:
+            return policybook.add(connection, name, policy, "draft")
+
+    def activate_policy(self, name: str, epoch: int) -> PolicyRecord:
+        """Put a draft into force and close the policy before it where its use allows."""
+        with self._writing(epoch) as connection:
+            return policybook.activate(connection, name)
+
+    def close_policy(self, record: PolicyRecord, epoch: int) -> int | None:
+        """Close a policy where its use allows; the closing point, or None at its full price."""
+        with self._writing(epoch) as connection:
+            return policybook.close_by_use(connection, record)
+
+    def prices(self, kind: Priced) -> dict[int, int]:
+        """Stored price of every k, for one kind of event, under the policy in force."""
+        active = self.policy()
+        return dict(active.prices.get(kind, {})) if active else {}
+
+    def find(self, idempotency_key: str) -> ReleaseRecord | None:
+        """The release (not given back or abandoned) that this very request made before."""
+        condition = sa.and_(
+            schema.releases.c.idempotency_key == idempotency_key,
+            schema.releases.c.state.in_(statements.LIVE),
+        )
+        return next(iter(self._records(condition)), None)
+
+    def release(self, release_id: str) -> ReleaseRecord | None:
+        """One release by its id."""
+        return next(iter(self._records(schema.releases.c.id == release_id)), None)
+
+    def releases(self) -> list[ReleaseRecord]:
+        """All releases, oldest first."""
+        return self._records(sa.true())
+
+    def labelers(self, kind: Priced, excluding: ReleaseRecord | None = None) -> LabelerTable:
+        """Places of all units for one kind of event, under the policy in force.
+
+        `excluding` takes one release's charges back out.
+        """
+        with self._reading() as connection:
+            active = policybook.in_force(connection)
+            if active is None or kind not in active.allowance_ids:
+                return LabelerTable.empty()
+            counters, charges = schema.counters.c, schema.charges.c
+            query = (
+                sa.select(counters.labeler, counters.capacity, counters.used)
+                .where(counters.allowance_id == active.allowance_ids[kind])
+                .order_by(counters.labeler)
+            )
+            names, (capacity, used) = bulk.keyed(connection, query)
+            if excluding and excluding.policy_id == active.id and excluding.event == kind:
+                own = sa.select(charges.labeler, charges.labels).order_by(charges.labeler)
+                own = own.where(charges.release == excluding.number)
+                who, (labels,) = bulk.keyed(connection, own)
+                used[blocks.positions(names, who)] -= labels
+        labelers = self.names.reveal(names)
+        order = blocks.order(labelers)
+        return LabelerTable(labelers[order], capacity[order], used[order])
+
+    def usage(self) -> dict[Priced, list[tuple[int, int, int]]]:
+        """Under the policy in force, by kind of event: how many units have (capacity, used)."""
+        with self._reading() as connection:
+            active = policybook.in_force(connection)
+            return statements.usage(connection, active.allowance_ids) if active else {}
+
+    def charged(self) -> Blocks:
+        """All units that were ever charged, by whichever policy, shape (n, 2)."""
+        with self._reading() as connection:
+            return self.names.reveal(people.charged(connection))
+
+    def charge(
+        self, event: Event, policy: Policy, epoch: int, resumed: ReleaseRecord | None = None
+    ) -> Grant:
+        """Charge an event and reserve its release in one transaction; or take up a crashed one.
+
+        Raises `LedgerError` if a labeler lacks allowance: the caller must select within it.
+        """
+        event = replace(event, labelers=self.names.hide(event.labelers))
+        if resumed:
+            return self._grant_again(event, epoch, resumed)
+        with self._writing(epoch) as connection:
+            active = policybook.in_force(connection) or policybook.add(
+                connection, IMPLICIT, policy, "active"
+            )
+            if active.policy != policy:
+                raise LedgerError("the policy in force is not the one this job was planned with")
+            policybook.check_ceiling(connection)
+            allowance = active.allowance_ids[event.kind]
+            prices = statements.store_prices(connection, allowance, event.prices)
+            release_id = statements.reserve(connection, active.id, allowance, event, prices)
+        granted = self.release(release_id)
+        assert granted is not None
+        return Grant(granted, self.prices(event.kind), _SEAL)
+
+    def start(self, grant: Grant, epoch: int, reads: Admission | None = None) -> None:
+        """Mark that labels are about to be read; from here on there is no refund.
+
+        What it reads, and whom it is the first to meet, is kept from here on too.
+        """
+        release = grant.release
+        body: dict[str, Any] = {"release": release.id}
+        with self._writing(epoch) as connection:
+            if release.state != "reserved":
+                return
+            statements.set_state(connection, release.id, "reserved", {"state": "computing"})
+            if reads:
+                newcomers = reads.newcomers.renamed(self.names.hide)
+                body |= sourcebook.note(connection, reads.source, reads.columns)
+                body |= people.meet(connection, release.number, newcomers)
+            statements.append(connection, "computing", body)
+
+    def mark_drawn(self, grant: Grant, epoch: int, digest: str, labels: int) -> Grant:
+        """The private map is complete, with this keyed digest: from here on it is never redrawn.
+
+        Returns the grant as it then stands.
+        """
+        with self._writing(epoch) as connection:
+            values = {"state": "drawn", "map": digest, "drawn": labels}
+            statements.set_state(connection, grant.release.id, "computing", values)
+            body = {"release": grant.release.id, "map": digest, "drawn": labels}
+            statements.append(connection, "drawn", body)
+        record = self.release(grant.release.id)
+        assert record is not None
+        return Grant(record, grant.prices, _SEAL)
+
+    def replace_maps(self, digests: Mapping[str, str], epoch: int) -> None:
+        """Rows of somebody who left were taken out of these private maps: their new digests."""
+        with self._writing(epoch) as connection:
+            for release, digest in digests.items():
+                own = schema.releases.c.id == release
+                connection.execute(sa.update(schema.releases).where(own).values(map=digest))
+            statements.append(connection, "rewritten", {"maps": dict(digests)})
+
+    def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
+        """The release is complete on disk; `files` maps public file names to SHA-256."""
+        with self._writing(epoch) as connection:
+            values = {"state": "committed", "rows": rows, "files": json.dumps(dict(files))}
+            statements.set_state(connection, grant.release.id, "drawn", values)
+            body = {"release": grant.release.id, "rows": rows, "files": dict(files)}
+            statements.append(connection, "committed", body)
+
+    def abandon(self, release_id: str, epoch: int) -> None:
+        """Give up a release that read labels and was never finished: it stays charged."""
+        with self._writing(epoch) as connection:
+            statements.set_state(
+                connection, release_id, statements.UNFINISHED, {"state": "abandoned"}
+            )
+            statements.append(connection, "abandoned", {"release": release_id})
+
+    def refund_reserved(self, epoch: int, keep: str | None) -> list[str]:
+        """Give back what crashed jobs charged before they read a label; their release ids.
+
+        `keep` is the release that is about to be resumed, if any.
+        """
+        refunded = []
+        for record in self._records(schema.releases.c.state == "reserved"):
+            if record.id == keep:
+                continue
+            with self._writing(epoch) as connection:
+                statements.refund(connection, record)
+            refunded.append(record.id)
+        return refunded
+
+    def sources(self) -> list[SourceRecord]:
+        """The sources of labels, oldest first (see `sourcebook`)."""
+        with self._reading() as connection:
+            return sourcebook.records(connection)
+
+    def identities(self) -> Identities:
+        """Everybody whom a release has met, and the forms of their ids."""
+        with self._reading() as connection:
+            met = people.identities(connection)
+        return met.renamed(self.names.reveal)
+
+    def distinct(self) -> tuple[Blocks, Blocks]:
+        """Pairs who are two people, though their ids have one form; both (n, 2)."""
+        with self._reading() as connection:
+            one, other = people.distinct(connection)
+        return self.names.reveal(one), self.names.reveal(other)
+
+    def members(self) -> tuple[Blocks, Blocks]:
+        """Labelers in groups, sorted, and the group of each; both (n, 2)."""
+        with self._reading() as connection:
+            labelers, units = (self.names.reveal(names) for names in people.members(connection))
+        order = blocks.order(labelers)
+        return labelers[order], units[order]
+
+    def add_members(self, labelers: Blocks, units: Blocks, epoch: int) -> int:
+        """Put labelers into groups, for good; how many were new (see `people.add_members`)."""
+        hide = self.names.hide
+        with self._writing(epoch) as connection:
+            return people.add_members(connection, hide(labelers), hide(units))
+
+    def tombstones(self) -> Blocks:
+        """Labelers who were retired or erased, sorted, shape (n, 2)."""
+        with self._reading() as connection:
+            labelers = self.names.reveal(people.tombstones(connection))
+        return labelers[blocks.order(labelers)]
+
+    def bury(self, labeler: Blocks, kind: people.Leaving, epoch: int) -> None:
+        """Refuse a labeler's later labels, for good; what they spent is kept."""
+        with self._writing(epoch) as connection:
+            people.bury(connection, self.names.hide(labeler), kind)
+
+    def journal(self) -> list[journal.Entry]:
+        """All journal entries, oldest first."""
+        with self._reading() as connection:
+            return statements.entries(connection)
+
+    def head(self) -> tuple[int, str]:
+        """Number and digest of the newest journal entry."""
+        with self._reading() as connection:
+            return statements.head(connection)
+
+    def fault(self) -> str | None:
+        """The first thing in the ledger that does not hold, or None."""
+        with self._reading() as connection:
+            database.check_pages(connection, self.place)
+            return verification.first_fault(connection, statements.entries(connection))
+
+    def _grant_again(self, event: Event, epoch: int, crashed: ReleaseRecord) -> Grant:
+        """The grant of a release that was charged and not finished, if it needs no more."""
+        with self._writing(epoch):
+            record = self.release(crashed.id)
+        if (
+            record is None
+            or record.state not in ("reserved", *statements.UNFINISHED)
+            or record.idempotency_key != event.idempotency_key
+        ):
+            raise LedgerError(f"release {crashed.id} is not one that this command can resume")
+        with self._reading() as connection:
+            own = schema.charges.c
+            query = sa.select(own.labeler, own.labels).order_by(own.labeler)
+            who, (labels,) = bulk.keyed(connection, query.where(own.release == record.number))
+        asked = np.flatnonzero(event.charged)
+        place = blocks.positions(who, event.labelers[asked])
+        if (place < 0).any() or (event.charged[asked] > labels[place]).any():
+            raise LedgerError(
+                f"release {record.id} cannot be resumed: it would need more than it was charged"
+            )
+        return Grant(record, self.prices(event.kind), _SEAL)
+
+    def _records(self, condition: sa.ColumnElement[bool]) -> list[ReleaseRecord]:
+        with self._reading() as connection:
+            return statements.releases(connection, condition)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        """One transaction that sees one state of the ledger."""
+        with database.translated(self._engine), self._snapshots.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _writing(self, epoch: int | None = None) -> Iterator[sa.Connection]:
+        """One transaction; with `epoch`, refused if another job has begun since."""
+        with database.writing(self._engine) as connection:
+            current = statements.epoch(connection)  # writers stand in line here
+            if epoch is not None and current != epoch:
+                raise LedgerError("another job has begun in this project; this one cannot go on")
+            self.names.check(fingerprint(connection))  # they may have been changed since
+            self._guard(connection)
+            yield connection
+            head = statements.head(connection)
+        self._witness.note(*head)
+
+    def _guard(self, connection: sa.Connection) -> None:
+        """Refuse a ledger that others wrote, or that fell back."""
+        statements.check_head(connection, self.place)
+        self._witness.check(connection, self.place)
+
+    # For modules with statements of their own: one state to read, one transaction to write.
+    snapshot, transaction = _reading, _writing
+
+
+def _connect(url: str, keys: KeyRing) -> sa.Engine:
+    """The engine of a ledger, whose connections sign the journal (see `statements.mac`)."""
+
+    def mac(digest: str) -> str:
+        return keys.mac("journal", digest.encode()).hex()
+
+    return database.connect(url).execution_options(journal_mac=mac)

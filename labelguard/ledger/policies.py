@@ -1,0 +1,172 @@
+"""The policies in the ledger: drafts, the one in force, and those that were closed.
+
+A policy never changes. Another takes its place: the one in force is then closed, at its full
+price or at one of its closing points, and the new one is paid on top.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from labelguard import clock
+from labelguard.errors import PolicyError
+from labelguard.ledger import ceilings, charges, schema
+from labelguard.policy import lifetime, quotes
+from labelguard.policy.lifetime import Chapter
+from labelguard.policy.policy import Policy, Priced
+from labelguard.policy.quotes import Prices
+
+IMPLICIT = "first"
+"""Name of the policy that the first `privatize` writes where none was made before."""
+
+
+@dataclass(frozen=True)
+class PolicyRecord:
+    """A policy as the ledger has it: `state` is draft, active or closed (at `point`, if any)."""
+
+    id: int
+    name: str
+    created_at: str
+    policy: Policy
+    quote: dict[str, Any]
+    state: str
+    point: int | None
+    allowance_ids: Mapping[Priced, int]
+    prices: Prices
+
+    def chapter(self, point: int | None = None) -> Chapter:
+        """The policy as a part of the project's life, closed where it was, or at `point`."""
+        return Chapter(self.name, self.policy, self.quote, self.prices, point or self.point)
+
+
+def add(connection: sa.Connection, name: str, policy: Policy, state: str) -> PolicyRecord:
+    """Store a new policy with its quote and prices; `PolicyError` if the name is taken."""
+    if any(record.name == name for record in records(connection)):
+        raise PolicyError(
+            f"there is a policy {name!r} already; policies never change: "
+            "give the new one a name of its own"
+        )
+    quote, prices = quotes.quote(policy)
+    number = 1 + (connection.scalar(sa.select(sa.func.max(schema.policies.c.id))) or 0)
+    body = {"policy": number, "name": name, "settings": json.loads(policy.to_json())}
+    connection.execute(
+        sa.insert(schema.policies).values(
+            id=number,
+            name=name,
+            created_at=clock.now(),
+            settings=policy.to_json(),
+            quote=json.dumps(quote, sort_keys=True),
+            state=state,
+        )
+    )
+    stored = {}
+    for allowance in policy.allowances:
+        identity = 1 + (connection.scalar(sa.select(sa.func.max(schema.allowances.c.id))) or 0)
+        values = {"id": identity, "policy_id": number, "event": allowance.event}
+        connection.execute(sa.insert(schema.allowances).values(values))
+        found = prices.get(allowance.event, {})
+        stored[allowance.event] = charges.store_prices(connection, identity, found)
+    charges.append(connection, "policy", body | {"quote": quote, "prices": stored, "state": state})
+    return next(record for record in records(connection) if record.id == number)
+
+
+def activate(connection: sa.Connection, name: str) -> PolicyRecord:
+    """Put a draft into force; the policy in force before is closed where its use allows.
+
+    Raises `PolicyError` if there is no such draft, or the project's ceiling would be passed.
+    """
+    found = {record.name: record for record in records(connection)}
+    if name not in found or found[name].state != "draft":
+        raise PolicyError(
+            f"{name!r} is no policy that waits to be activated; see: labelguard policy list"
+        )
+    before = in_force(connection)
+    if before:
+        close_by_use(connection, before)
+    _set(connection, found[name].id, state="active")
+    check_ceiling(connection)
+    charges.append(connection, "activated", {"policy": found[name].id, "name": name})
+    return next(record for record in records(connection) if record.name == name)
+
+
+def close(connection: sa.Connection, record: PolicyRecord, point: int | None) -> None:
+    """No more charges under a policy."""
+    _set(connection, record.id, state="closed", point=point)
+    charges.append(connection, "closed", {"policy": record.id, "name": record.name, "point": point})
+
+
+def close_by_use(connection: sa.Connection, record: PolicyRecord) -> int | None:
+    """Close a policy at the closing point that covers its use, or at its full price (None)."""
+    point = point_of_use(connection, record)
+    close(connection, record, point)
+    return point
+
+
+def life(connection: sa.Connection) -> list[Chapter]:
+    """The policies that were or are in force, each as far as it is charged."""
+    return [record.chapter() for record in records(connection) if record.state != "draft"]
+
+
+def check_ceiling(connection: sa.Connection) -> None:
+    """Raise `PolicyError` if the policies that were or are in force pass the project's ceiling."""
+    ceilings.of(connection).check(lifetime.total(life(connection)))
+
+
+def in_force(connection: sa.Connection) -> PolicyRecord | None:
+    """The active policy, if any."""
+    return next((record for record in records(connection) if record.state == "active"), None)
+
+
+def point_of_use(connection: sa.Connection, record: PolicyRecord) -> int | None:
+    """The first closing point that covers what any labeler has used; None without such points."""
+    policy = record.policy
+    if policy.closing_points == 1:
+        return None
+    counters = schema.counters.c
+    used = {
+        event: connection.scalar(
+            sa.select(sa.func.max(counters.used)).where(counters.allowance_id == identity)
+        )
+        or 0
+        for event, identity in record.allowance_ids.items()
+    }
+    for point in range(1, policy.closing_points):
+        if all(used[event] <= cap for event, cap in policy.caps(point).items()):
+            return point
+    return policy.closing_points
+
+
+def records(connection: sa.Connection) -> list[PolicyRecord]:
+    """All policies, oldest first."""
+    prices: dict[int, dict[int, int]] = {}
+    for row in connection.execute(sa.select(schema.prices)):
+        prices.setdefault(row.allowance_id, {})[row.k] = int(row.price)
+    own: dict[int, dict[Any, int]] = {}
+    for row in connection.execute(sa.select(schema.allowances)):
+        own.setdefault(row.policy_id, {})[row.event] = row.id
+    query = sa.select(schema.policies).order_by(schema.policies.c.id)
+    return [
+        PolicyRecord(
+            row.id,
+            row.name,
+            row.created_at,
+            Policy.from_json(row.settings),
+            json.loads(row.quote),
+            row.state,
+            row.point,
+            own[row.id],
+            {event: prices.get(identity, {}) for event, identity in own[row.id].items()},
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def _set(connection: sa.Connection, number: int, **values: Any) -> None:
+    connection.execute(
+        sa.update(schema.policies).where(schema.policies.c.id == number).values(**values)
+    )

@@ -1,0 +1,130 @@
+"""The sources in the ledger: whose ids are read, and which column plays which role.
+
+A source is a namespace of labelers' ids: worker 7 of one tool is not worker 7 of another. Another
+namespace or another labeler column would make everybody new, with a new budget; swapped responses
+would turn every label around. So both are kept from a source's first release on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from labelguard import clock
+from labelguard.errors import PolicyError
+from labelguard.ledger import charges, schema
+
+People = Literal["new", "known"]
+"""Whether a source's people have labels under no other source, or some have."""
+FIXED = ("labeler_id", "item_id")
+"""Roles whose column can neither come nor go: they say whose label it is, and of what."""
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """One source: `people` is as it was declared (`first`: nobody came before), `columns` maps
+    roles to the columns that its releases read, none before the first.
+    """
+
+    name: str
+    people: str
+    columns: Mapping[str, str]
+    at: str
+
+
+def records(connection: sa.Connection) -> list[SourceRecord]:
+    """All sources, oldest first."""
+    own = schema.sources.c
+    query = sa.select(own.name, own.people, own.columns, own.at).order_by(own.at, own.name)
+    return [
+        SourceRecord(row.name, row.people, json.loads(row.columns), row.at)
+        for row in connection.execute(query)
+    ]
+
+
+def check(found: Sequence[SourceRecord], name: str, columns: Mapping[str, str]) -> None:
+    """Raise `PolicyError` if a source was not added, or is read by other columns than before."""
+    if not found:
+        return
+    record = next((one for one in found if one.name == name), None)
+    if record is None:
+        raise PolicyError(
+            f"source {name!r} is not among this project's ({_listed(found)}): under another name "
+            "everybody would have a new budget; use one of these (--source), or add it: "
+            f"labelguard source add {name}"
+        )
+    if not record.columns:
+        return
+    differing = list(_differing(record.columns, columns))
+    if differing:
+        raise PolicyError(
+            f"source {name!r} differs in {'; in '.join(differing)}; read it as before (--columns), "
+            "or use another project"
+        )
+
+
+def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """Roles that have another column than before, and columns that play another part."""
+    for role in dict.fromkeys((*FIXED, *sorted(before.keys() & now.keys()))):
+        if before.get(role) != now.get(role):
+            yield f"{role}: was {_shown(before.get(role))}, found {_shown(now.get(role))}"
+    for role in sorted(now.keys() - before.keys() - set(FIXED)):
+        parts = _roles(before, now[role])
+        if parts and not parts & _roles(now, now[role]):
+            yield f"{role}: its column {now[role]!r} was {' and '.join(sorted(parts))}"
+
+
+def _roles(columns: Mapping[str, str], column: str) -> set[str]:
+    """The parts that a column plays, whatever question it answers."""
+    return {role.partition(" of ")[0] for role, name in columns.items() if name == column}
+
+
+def add(connection: sa.Connection, name: str, people: str) -> SourceRecord:
+    """A new source. Raises `PolicyError` if it is one already."""
+    if any(record.name == name for record in records(connection)):
+        raise PolicyError(f"{name!r} is a source of this project already")
+    record = SourceRecord(name, people, {}, clock.now())
+    charges.append(connection, "source", _keep(connection, record))
+    return record
+
+
+def note(connection: sa.Connection, name: str, columns: Mapping[str, str]) -> dict[str, Any]:
+    """Keep what a release reads: the first source as such, and roles that are new.
+
+    Returns what the journal tells of it.
+    """
+    found = records(connection)
+    record = next((one for one in found if one.name == name), None)
+    before = record or SourceRecord(name, "first", {}, clock.now())
+    together = {**columns, **before.columns}
+    if record is not None and together == before.columns:
+        return {"source": name}
+    return _keep(connection, SourceRecord(name, before.people, together, before.at))
+
+
+def digest(connection: sa.Connection) -> str:
+    """SHA-256 of the table of sources."""
+    text = json.dumps([vars(record) for record in records(connection)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _keep(connection: sa.Connection, record: SourceRecord) -> dict[str, Any]:
+    """Write a source down; what the journal tells of it."""
+    columns = json.dumps(dict(record.columns), sort_keys=True)
+    connection.execute(sa.delete(schema.sources).where(schema.sources.c.name == record.name))
+    connection.execute(sa.insert(schema.sources).values(vars(record) | {"columns": columns}))
+    body = {"source": record.name, "people": record.people, "columns": dict(record.columns)}
+    return body | {"sources": digest(connection)}
+
+
+def _listed(found: Sequence[SourceRecord]) -> str:
+    return ", ".join(repr(record.name) for record in found)
+
+
+def _shown(column: str | None) -> str:
+    return "none" if column is None else repr(column)

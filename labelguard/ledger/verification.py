@@ -1,0 +1,202 @@
+"""Whether a ledger holds: the journal's chain, and every table against what the journal tells.
+
+The chain alone would not notice an entry removed from its end, or a table that was edited; so the
+journal also says how much each release charged to whom, at which prices, and what it published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from labelguard.ledger import bulk, journal, people, schema, sourcebook
+from labelguard.ledger import charges as statements
+from labelguard.storage.blocks import Blocks
+
+_STATES = {
+    "charged": "reserved",
+    "computing": "computing",
+    "drawn": "drawn",
+    "committed": "committed",
+    "refunded": "refunded",
+    "abandoned": "abandoned",
+}
+_POLICY_STATES = {"activated": "active", "closed": "closed"}
+_Told = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+def charges_digest(labelers: Blocks, capacity: NDArray[np.int64], labels: NDArray[np.int64]) -> str:
+    """SHA-256 of who was charged how many labels: 32-byte rows, sorted by labeler (n, 2)."""
+    rows = np.column_stack([labelers, capacity.astype(np.uint64), labels.astype(np.uint64)])
+    return hashlib.sha256(rows.astype(">u8").tobytes()).hexdigest()
+
+
+def first_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
+    """The first thing in the ledger that does not hold, or None."""
+    broken = journal.first_fault(entries) or journal.first_forged(
+        entries, statements.mac(connection)
+    )
+    if broken:
+        return broken
+    told = [(entry.kind, json.loads(entry.body)) for entry in entries]
+    return (
+        _policy_fault(connection, told)
+        or _price_fault(connection, told)
+        or _sum_fault(connection)
+        or _release_fault(connection, told)
+        or _people_fault(connection, told)
+    )
+
+
+def _policy_fault(connection: sa.Connection, told: _Told) -> str | None:
+    """Policies that are not as the journal tells."""
+    story: dict[int, dict[str, Any]] = {}
+    for kind, body in told:
+        if kind == "policy":
+            told_of = {name: body[name] for name in ("settings", "quote", "state")}
+            story[body["policy"]] = told_of | {"point": None}
+        elif kind in _POLICY_STATES:
+            story[body["policy"]] |= {"state": _POLICY_STATES[kind], "point": body.get("point")}
+    rows = {row.id: row for row in connection.execute(sa.select(schema.policies))}
+    for number in sorted(rows.keys() | story.keys()):
+        row, tale = rows.get(number), story.get(number)
+        if row is None or tale is None:
+            return f"policy {number} is not the one in the journal"
+        if (json.loads(row.settings), json.loads(row.quote), row.state, row.point) != (
+            tale["settings"],
+            tale["quote"],
+            tale["state"],
+            tale["point"],
+        ):
+            return f"policy {number} is not the one in the journal"
+    return None
+
+
+def _price_fault(connection: sa.Connection, told: _Told) -> str | None:
+    prices: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+    for kind, body in told:
+        if kind == "policy":
+            for event, found in body["prices"].items():
+                prices[body["policy"], event].update(found)
+        elif kind == "charged":
+            prices[body["policy"], body["event"]].update(body["prices"])
+    rows = connection.execute(sa.select(schema.allowances))
+    allowances = {row.id: (row.policy_id, row.event) for row in rows}
+    stored: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+    for row in connection.execute(sa.select(schema.prices)):
+        stored[allowances.get(row.allowance_id, (0, ""))][str(row.k)] = row.price
+    if {k: v for k, v in prices.items() if v} != dict(stored):
+        return "the prices are not those in the journal"
+    return None
+
+
+def _sum_fault(connection: sa.Connection) -> str | None:
+    """Labelers whose places in use are not the sum of their charges, in either direction."""
+    charges, releases, counters = schema.charges.c, schema.releases.c, schema.counters.c
+    sums = (
+        sa.select(
+            releases.allowance_id,
+            charges.labeler,
+            sa.func.sum(charges.labels).label("total"),
+            sa.func.min(charges.capacity).label("least"),
+            sa.func.max(charges.capacity).label("most"),
+        )
+        .join_from(schema.charges, schema.releases, releases.number == charges.release)
+        .group_by(releases.allowance_id, charges.labeler)
+        .subquery()
+    )
+    matched = sa.and_(
+        sums.c.allowance_id == counters.allowance_id, sums.c.labeler == counters.labeler
+    )
+    holds = sa.and_(
+        counters.used == sums.c.total,
+        counters.capacity == sums.c.least,
+        counters.capacity == sums.c.most,
+    )
+    differing = connection.scalar(
+        sa.select(counters.labeler)
+        .join_from(schema.counters, sums, matched, isouter=True)
+        .where(sa.or_(sums.c.labeler.is_(None), sa.not_(holds)))
+        .order_by(counters.labeler)
+        .limit(1)
+    ) or connection.scalar(
+        sa.select(sums.c.labeler)
+        .join_from(sums, schema.counters, matched, isouter=True)
+        .where(counters.labeler.is_(None))
+        .order_by(sums.c.labeler)
+        .limit(1)
+    )
+    if differing is None:
+        return None
+    return f"labeler {bytes(differing).hex()}: the charges do not add up to what is used"
+
+
+def _release_fault(connection: sa.Connection, told: _Told) -> str | None:
+    """Releases that are not as the journal tells, in the journal's order."""
+    stories: dict[str, dict[str, Any]] = defaultdict(dict)
+    for kind, body in told:
+        if kind in _STATES:
+            stories[body["release"]].update(body, state=_STATES[kind])
+        elif kind == "renamed":  # pseudonyms were changed: the same charges, under other names
+            for release, digest in body["charges"].items():
+                stories[release]["charges"] = digest
+        elif kind == "rewritten":  # somebody left: their rows were taken out of private maps
+            for release, digest in body["maps"].items():
+                stories[release]["map"] = digest
+    query = sa.select(schema.releases).order_by(schema.releases.c.number)
+    records = {row.id: row for row in connection.execute(query)}
+    for release in [*stories, *(name for name in records if name not in stories)]:
+        record, story = records.get(release), stories.get(release)
+        if record is None:
+            return f"release {release} is in the journal, but not among the releases"
+        if story is None:
+            return f"release {release} is not in the journal"
+        refunded = story["state"] == "refunded"
+        found = (record.state, record.rows, json.loads(record.files or "null"), record.charged)
+        if (*found, record.map, record.drawn) != (
+            story["state"],
+            story.get("rows"),
+            story.get("files"),
+            0 if refunded else story["labels"],
+            story.get("map"),
+            story.get("drawn"),
+        ):
+            return f"release {release} is not what the journal says of it"
+        if not refunded and release_digest(connection, record.number) != story.get("charges"):
+            return f"release {release}: its charges are not those in the journal"
+    return None
+
+
+def release_digest(connection: sa.Connection, number: int) -> str:
+    """`charges_digest` of what a release charged, as the tables have it."""
+    own = schema.charges.c
+    query = sa.select(own.labeler, own.capacity, own.labels).where(own.release == number)
+    labelers, (capacity, labels) = bulk.keyed(connection, query.order_by(own.labeler))
+    return charges_digest(labelers, capacity, labels)
+
+
+def _people_fault(connection: sa.Connection, told: _Told) -> str | None:
+    """Sources, or people in whatever part, that are not those of the journal."""
+    for name, table, digest in (
+        ("members", schema.members, people.members_digest),
+        ("tombstones", schema.tombstones, people.tombstones_digest),
+        ("distinct", schema.distinct, people.distinct_digest),
+        ("sources", schema.sources, sourcebook.digest),
+    ):
+        found = [body[name] for _, body in told if name in body]
+        rows = connection.scalar(sa.select(sa.func.count()).select_from(table))
+        if digest(connection) != found[-1] if found else rows:
+            return f"the {name} are not those in the journal"
+    met: dict[str, str] = {}
+    for _, body in told:
+        met |= body.get("identities", {})
+    if people.met_by_release(connection) != met:
+        return "the identities are not those in the journal"
+    return None

@@ -1,0 +1,292 @@
+"""Relabelling in stages (PROPS, algorithm 1): trains, predicts, combines, and trains on.
+
+The first model learns from released labels with their flip probabilities. Each later one starts
+from the model before, on its stage's combined labels: of `hard` combination, labels that the model
+decided count as they are, and released ones keep their flip probability; of `soft`, probabilities
+count as they are.
+
+Guarantee: post-processing of released labels, no further cost (docs/guarantees.md#props).
+Deterministic, if the learner is: nothing here is drawn at random.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.learning.learners import Learner, Scorer, State
+from labelguard.mechanisms import props
+
+__all__ = [
+    "Relabelled",
+    "ReleasedLabels",
+    "StageReport",
+    "StageResult",
+    "relabel",
+    "run_stages",
+]
+
+Combination: TypeAlias = Literal["hard", "soft"]
+Floats: TypeAlias = NDArray[np.float64]
+_SCORER = "scorer."
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ReleasedLabels:
+    """Labels from randomized response, one a row; every column has shape (n,).
+
+    `pair` is the row's place among the pairs, `stage` and `fold` are `props.stage_of` and
+    `props.fold_of` its item, `released` is 0 or 1 and `flip_probability` in [0, ½].
+
+    Raises ValueError for columns of other shapes, negative stages or a pair in two stages.
+    """
+
+    pair: NDArray[np.intp]
+    stage: NDArray[np.intp]
+    fold: NDArray[np.intp]
+    released: NDArray[np.uint8]
+    flip_probability: Floats
+
+    def __post_init__(self) -> None:
+        columns = (self.stage, self.fold, self.released, self.flip_probability)
+        if self.pair.ndim != 1 or any(column.shape != self.pair.shape for column in columns):
+            shapes = ", ".join(str(column.shape) for column in (self.pair, *columns))
+            raise ValueError(f"all columns must have one shape (n,), found {shapes}")
+        if len(self.pair) and min(self.pair.min(), self.stage.min()) < 0:
+            raise ValueError("pair and stage must be >= 0, found negative numbers")
+        _, first, place = np.unique(self.pair, return_index=True, return_inverse=True)
+        if (self.stage[first][place] != self.stage).any():
+            raise ValueError("all rows of a pair must be in one stage: use props.stage_of")
+
+    def rows_of(self, stage: int) -> NDArray[np.intp]:
+        """The places of a stage's rows, ascending."""
+        return np.flatnonzero(self.stage == stage)
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """What a stage's combination did; nothing but `rows` applies to stage 0.
+
+    `error` is the estimated error of the model before, `model_rows` how many rows took its label
+    (`hard`) and `scale` the mean scale of its margins (`soft`), else NaN.
+    """
+
+    stage: int
+    rows: int
+    error: props.ErrorEstimate | None = None
+    model_rows: int = 0
+    scale: float = math.nan
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StageResult:
+    """One stage's rows: their places, labels or probabilities, residual rates, and the model.
+
+    `residual_flip_estimate` is as `props.combine_hard` gives it, and NaN for `soft`.
+    """
+
+    rows: NDArray[np.intp]
+    target: Floats
+    residual_flip_estimate: Floats
+    report: StageReport
+    scorer: Scorer
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The result as arrays, to be saved and given to `run_stages` as `finished`."""
+        error = self.report.error
+        estimate = () if error is None else (error.rate, error.standard_error, error.clamped)
+        return {
+            "rows": self.rows,
+            "target": self.target,
+            "residual_flip_estimate": self.residual_flip_estimate,
+            "counts": np.array([self.report.stage, self.report.rows, self.report.model_rows]),
+            "scale": np.array(self.report.scale),
+            "estimate": np.array(estimate, np.float64),
+            "uninformative": np.array(error is not None and error.uninformative),
+            **{_SCORER + name: values for name, values in self.scorer.state().items()},
+        }
+
+    @classmethod
+    def restore(cls, state: State, learner: Learner) -> StageResult:
+        """The result whose `state()` this is; raises KeyError where an array is missing."""
+        stage, rows, model_rows = (int(count) for count in state["counts"])
+        error = None
+        if len(state["estimate"]):
+            rate, standard_error, clamped = (float(value) for value in state["estimate"])
+            uninformative = bool(state["uninformative"])
+            error = props.ErrorEstimate(rate, standard_error, clamped, uninformative, rows)
+        report = StageReport(stage, rows, error, model_rows, float(state["scale"]))
+        trained = {
+            name.removeprefix(_SCORER): values
+            for name, values in state.items()
+            if name.startswith(_SCORER)
+        }
+        columns = (state["rows"], state["target"], state["residual_flip_estimate"])
+        return cls(*columns, report, learner.restore(trained))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Relabelled:
+    """All rows after the last stage, in the order of the released labels, shape (n,) each.
+
+    `target` holds labels 0 or 1 (`hard`) or probabilities of label 1 (`soft`); rows of stage 0 keep
+    the released label, or have its posterior. `scorer` is the last model.
+    """
+
+    target: Floats
+    residual_flip_estimate: Floats
+    reports: tuple[StageReport, ...]
+    scorer: Scorer
+
+
+def relabel(
+    pairs: NDArray[Any],
+    labels: ReleasedLabels,
+    learner: Learner,
+    *,
+    stages: int = 2,
+    combine: Combination = "hard",
+) -> Relabelled:
+    """Runs all stages and puts their rows together.
+
+    `pairs` has one entry a pair along its first axis, of whatever the learner understands: feature
+    rows for `HeadLearner`. Raises ValueError as `run_stages`.
+    """
+    target, residual = np.empty((2, len(labels.pair)))
+    results = list(run_stages(pairs, labels, learner, stages=stages, combine=combine))
+    for result in results:
+        target[result.rows] = result.target
+        residual[result.rows] = result.residual_flip_estimate
+    reports = tuple(result.report for result in results)
+    return Relabelled(target, residual, reports, results[-1].scorer)
+
+
+def run_stages(
+    pairs: NDArray[Any],
+    labels: ReleasedLabels,
+    learner: Learner,
+    *,
+    stages: int = 2,
+    combine: Combination = "hard",
+    finished: Sequence[State] = (),
+) -> Iterator[StageResult]:
+    """One result a stage, each as soon as its model is trained.
+
+    To resume, give the `state()` of the stages that were finished, in order: they are restored and
+    yielded without being computed again, and what follows is the same as without interruption.
+
+    Raises ValueError for stages < 1, a stage number >= stages, another combination, or finished
+    states that are not of these stages' rows.
+    """
+    _check_run(labels, stages, combine, finished)
+    scorer: Scorer | None = None
+    for stage in range(stages):
+        rows = labels.rows_of(stage)
+        if stage < len(finished):
+            result = _restored(finished[stage], stage, rows, learner)
+        else:
+            result = _run_stage(pairs, labels, rows, learner, stage, combine, scorer)
+        scorer = result.scorer
+        yield result
+
+
+def _check_run(
+    labels: ReleasedLabels, stages: int, combine: str, finished: Sequence[State]
+) -> None:
+    if stages < 1 or (len(labels.stage) and labels.stage.max() >= stages):
+        raise ValueError(f"stages must be at least 1 and above every row's stage, found {stages}")
+    if combine not in ("hard", "soft"):
+        raise ValueError(f"combine must be 'hard' or 'soft', found {combine!r}")
+    if len(finished) > stages:
+        raise ValueError(f"at most {stages} finished stages are expected, found {len(finished)}")
+
+
+def _restored(state: State, stage: int, rows: NDArray[np.intp], learner: Learner) -> StageResult:
+    result = StageResult.restore(state, learner)
+    if result.report.stage != stage or not np.array_equal(result.rows, rows):
+        raise ValueError(f"the finished state of stage {stage} is not of these rows: start anew")
+    return result
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Combined:
+    """A stage's labels, and what its model learns: targets and their flip probabilities."""
+
+    target: Floats
+    residual_flip_estimate: Floats
+    training_target: Floats
+    training_flip_probability: Floats
+    report: StageReport
+
+
+def _run_stage(
+    pairs: NDArray[Any],
+    labels: ReleasedLabels,
+    rows: NDArray[np.intp],
+    learner: Learner,
+    stage: int,
+    combine: Combination,
+    before: Scorer | None,
+) -> StageResult:
+    if before is None:
+        combined = _as_released(labels, rows, stage, combine)
+    else:
+        margin = _margins(pairs, labels.pair[rows], before)
+        combination = _combined_hard if combine == "hard" else _combined_soft
+        combined = combination(labels, rows, stage, margin)
+    scorer = learner.fit(
+        pairs[labels.pair[rows]],
+        combined.training_target,
+        combined.training_flip_probability,
+        before,
+    )
+    return StageResult(
+        rows, combined.target, combined.residual_flip_estimate, combined.report, scorer
+    )
+
+
+def _as_released(
+    labels: ReleasedLabels, rows: NDArray[np.intp], stage: int, combine: Combination
+) -> _Combined:
+    released, flips = labels.released[rows].astype(np.float64), labels.flip_probability[rows]
+    report = StageReport(stage, len(rows))
+    if combine == "hard":
+        return _Combined(released, flips, released, flips, report)
+    posterior = props.combine_soft(released, np.zeros(len(rows)), flips, 0.0)
+    return _Combined(posterior, np.full(len(rows), np.nan), released, flips, report)
+
+
+def _combined_hard(
+    labels: ReleasedLabels, rows: NDArray[np.intp], stage: int, margin: Floats
+) -> _Combined:
+    released, flips = labels.released[rows], labels.flip_probability[rows]
+    predicted = props.vote(margin)
+    error = props.estimate_error(released, predicted, flips)
+    target, residual = props.combine_hard(released, predicted, flips, error)
+    from_model = residual != flips  # a model's rate is below the flip probability where it decides
+    report = StageReport(stage, len(rows), error, int(from_model.sum()))
+    return _Combined(target, residual, target, np.where(from_model, 0.0, flips), report)
+
+
+def _combined_soft(
+    labels: ReleasedLabels, rows: NDArray[np.intp], stage: int, margin: Floats
+) -> _Combined:
+    released, flips = labels.released[rows], labels.flip_probability[rows]
+    error = props.estimate_error(released, props.vote(margin), flips)
+    scale = props.fit_scale(released, margin, flips, labels.fold[rows])
+    target = props.combine_soft(released, margin, flips, scale)
+    mean_scale = float(scale.mean()) if len(scale) else math.nan
+    report = StageReport(stage, len(rows), error, scale=mean_scale)
+    nothing = np.full(len(rows), np.nan)
+    return _Combined(target, nothing, target, np.zeros(len(rows)), report)
+
+
+def _margins(pairs: NDArray[Any], pair: NDArray[np.intp], scorer: Scorer) -> Floats:
+    """A margin for each row; each distinct pair is scored once."""
+    distinct, place = np.unique(pair, return_inverse=True)
+    return scorer(pairs[distinct])[place]

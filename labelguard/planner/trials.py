@@ -1,0 +1,318 @@
+"""Heads fitted to simulated labels, for every shape of a statistic release at once.
+
+Trials work on principal axes, where the information h = ¼ Σ w x² of a head is nearly diagonal.
+Around margin 0 a head's coefficients are then S_k / (h_k + ridge_k), one division, and accuracy
+under noise needs no repetition: given the labels a pair's margin is normal, so that its expected
+sign is an error function. A thousand shapes cost what a few logistic fits would.
+
+Of many labelers a public sample is simulated, and the noise is scaled to the sample: signal grows
+with the number of labelers, the mechanism's noise does not. Sampling noise is then the sample's, so
+that accuracy is forecast too low rather than too high, by little.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.errors import InvalidLabels
+from labelguard.mechanisms.geometry import Shape, Spectrum, spectrum
+from labelguard.mechanisms.statistic import Rows
+from labelguard.planner.prior import Draw, Population, Prior
+
+__all__ = ["Heads", "Trial", "World", "world"]
+
+Floats = NDArray[np.float64]
+Small = NDArray[np.float32]
+
+COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+WHITENINGS = (0.0, 0.25, 0.5)
+CLIP_QUANTILES = (0.25, 0.5, 0.75, 1.0)
+RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""In units of the pairs' mean square norm, so that the scale of features does not matter."""
+FLOOR = 1e-3
+
+_MOST_UNITS = 4000
+_MOST_ROWS = 250_000
+_MOST_SEEN = 1500
+_CHUNK = 1 << 14
+_TINY = np.finfo(np.float64).tiny
+_NO_SPREAD = np.float32(1e-20)  # far below any margin that is not 0
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Public: what is known before any label is seen.
+
+    `z` (pairs, axes) are principal coordinates, whose H has the diagonal `values`; heads may use
+    the first `sizes` of them. `rows` are those of the sampled labelers, grouped by labeler, each of
+    whom stands for `scale` labelers; `counts` says how many labels each of ALL labelers gives.
+    `norm` (whitenings, sizes, sampled labelers) is b_u without signal, and `clip` (whitenings,
+    sizes, quantiles) its quantiles over all labelers. `energy` (sampled labelers, axes) is
+    ¼ Σ share · z². Heads are judged on the pairs `seen`, which weigh `seen_weight`.
+    """
+
+    z: Small
+    values: Floats
+    sizes: tuple[int, ...]
+    rows: Rows
+    scale: float
+    counts: NDArray[np.int64]
+    norm: Floats
+    clip: Floats
+    energy: Small
+    seen: NDArray[np.intp]
+    seen_weight: Floats
+
+    @property
+    def ridges(self) -> tuple[float, ...]:
+        """The ridges that are tried, on coefficients of principal axes, of two digits."""
+        mean_square = 4 * float(self.values.sum()) / float(self.counts.sum())
+        return tuple(float(f"{ridge * mean_square:.2g}") for ridge in RIDGES)
+
+    def metric(self, whitening: float) -> Floats:
+        """The diagonal of A on principal axes, shape (axes,)."""
+        return np.asarray((self.values / self.values[0] + FLOOR) ** -whitening)
+
+    @cached_property
+    def metrics(self) -> Floats:
+        """`metric` of every whitening, shape (whitenings, axes)."""
+        return np.stack([self.metric(whitening) for whitening in WHITENINGS])
+
+    def clips(self, whitening: int, size: int) -> tuple[Floats, Floats]:
+        """C (clips, 1), and the weights w_u (clips, sampled labelers), by places in the grid."""
+        clip, norm = self.clip[whitening, size][:, None], self.norm[whitening, size]
+        return clip, np.minimum(1, clip / np.maximum(norm, _TINY))
+
+    @cached_property
+    def information(self) -> Floats:
+        """¼ Σ w z² of the sampled labelers: (whitenings, sizes, clips, axes)."""
+        found = np.zeros((*self.clip.shape, len(self.values)))
+        for index, place in np.ndindex(*self.clip.shape[:2]):
+            weight = self.clips(index, place)[1].astype(np.float32)
+            found[index, place] = weight @ self.energy
+        return found
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """All shapes that are tried."""
+        grid = itertools.product(WHITENINGS, self.sizes, CLIP_QUANTILES, self.ridges)
+        return tuple(Shape(size, a, FLOOR, quantile, ridge) for a, size, quantile, ridge in grid)
+
+    def trials(self, prior: Prior, number: int) -> Iterator[Trial]:
+        """Simulated labels of the sampled labelers, one world after the other."""
+        for draw in Population(self.z, self.values, self.rows, prior).draws(number):
+            yield Trial(self, draw)
+
+
+def world(x: Small, rows: Rows, axes: Spectrum | None = None, seed: int = 0) -> World:
+    """The public side of every trial, from pairs x (pairs, d) and who labels them.
+
+    Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
+    """
+    if not len(rows):
+        raise InvalidLabels("there is no labeled pair")
+    if axes is None:
+        axes = spectrum(x, np.bincount(rows.pair, minlength=len(x)))
+    sizes = tuple(sorted({min(size, axes.rank) for size in COMPONENTS}))
+    z = x @ axes.axes[:, : sizes[-1]].astype(np.float32)
+    values = axes.values[: sizes[-1]]
+    rng = np.random.default_rng(seed)
+    counts = np.bincount(rows.unit, minlength=rows.units)
+    sampled = _sample(counts, rng)
+    mine = _rows_of(rows, sampled)
+    norm, clip = _norms(z, values, sizes, rows, sampled)
+    seen, seen_weight = _seen(mine, len(z), rng)
+    return World(
+        z=z,
+        values=values,
+        sizes=sizes,
+        rows=mine,
+        scale=np.count_nonzero(counts) / len(sampled),
+        counts=counts[counts > 0],
+        norm=norm,
+        clip=clip,
+        energy=_sums(z, mine, mine.share() / 4, 2),
+        seen=seen,
+        seen_weight=seen_weight,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Coefficients on principal axes, normal given the labels: `mean`, `variance` (heads, axes)."""
+
+    mean: Floats
+    variance: Floats
+
+
+class Trial:
+    """One simulated world: what heads learn from its labels, and how good they are."""
+
+    def __init__(self, world: World, draw: Draw) -> None:
+        self._world = world
+        self.kind = draw.kind
+        rows, seen = world.rows, world.seen
+        self.sums = _sums(world.z, rows, draw.half * rows.share(), 1)
+        given = np.bincount(rows.pair, minlength=len(world.z))[seen]
+        weight = world.seen_weight / np.maximum(given, 1)
+        half = np.bincount(rows.pair, draw.half, len(world.z))[seen]
+        strict = np.bincount(rows.pair, np.abs(draw.half), len(world.z))[seen]
+        fresh = world.seen_weight @ draw.strict[seen]
+        strict_labels = max(float(weight @ strict), 1e-12)  # all simulated labels may be ties
+        self._own = (weight * half / (2 * strict_labels)).astype(np.float32)
+        self._fresh = (world.seen_weight * draw.gain[seen] / fresh).astype(np.float32)
+        self._clipped: Floats | None = None
+
+    def clipped(self) -> Floats:
+        """Σ_u clip_C(w_u v_u) for every metric, size and clip: (whitenings, sizes, clips, axes)."""
+        if self._clipped is None:
+            self._clipped = np.zeros(self._world.information.shape)
+            for index, whitening in enumerate(WHITENINGS):
+                lengths = np.square(self.sums * self._world.metric(whitening).astype(np.float32))
+                np.cumsum(lengths, axis=1, out=lengths)
+                for place, size in enumerate(self._world.sizes):
+                    length = np.sqrt(lengths[:, size - 1].astype(np.float64))
+                    clip, weight = self._world.clips(index, place)
+                    factor = weight * np.minimum(1, clip / np.maximum(weight * length, clip))
+                    own = factor.astype(np.float32) @ self.sums[:, :size]
+                    self._clipped[index, place, :, :size] = own
+        return self._clipped
+
+    def statistic_heads(self, noise_multiplier: float) -> Heads:
+        """Heads from noisy statistics, for every shape of `World.shapes`, in their order.
+
+        The sensitivity is 2C, which comparisons attain and nothing exceeds.
+        """
+        world = self._world
+        deviation = noise_multiplier * 2 * world.clip[..., None] / world.scale
+        noise = (deviation / world.metrics[:, None, None]) ** 2
+        information = np.maximum(world.information, _TINY)
+        ridges = np.array(world.ridges)[:, None] / world.scale
+        aware = ridges * (1 + noise / information)[..., None, :]
+        shrunk = 1 / (information[..., None, :] + aware)
+        shrunk *= np.arange(len(world.values)) < np.array(world.sizes)[:, None, None, None]
+        axes = len(world.values)
+        mean = self.clipped()[..., None, :] * shrunk
+        variance = noise[..., None, :] * shrunk**2
+        return Heads(mean.reshape(-1, axes), variance.reshape(-1, axes))
+
+    def plain_heads(self) -> Heads:
+        """Heads from the raw labels, for every size and ridge: what privacy costs nothing to."""
+        return self._heads(self.sums.sum(axis=0), self._world.energy.sum(axis=0), 0.0)
+
+    def flipped_heads(self, signal: Floats, share: Floats | float = 1.0) -> Heads:
+        """Heads from randomized response, for every size and ridge.
+
+        `signal` (sampled labelers,) is 1 − 2γ of each labeler's labels, of which `share` are kept,
+        at random. De-biased labels have a variance of about 1/(4 signal²), so rows weigh signal²
+        (Chowdhury, Kini and Natarajan 2024); coins and the choice of rows add noise.
+        """
+        weight = signal**2 * share
+        both = np.stack([weight, weight * (1 - weight)]).astype(np.float32)
+        information, noise = (both @ self._world.energy).astype(np.float64)
+        return self._heads(both[0] @ self.sums, information, noise)
+
+    def _heads(self, total: Floats, information: Floats, noise: Floats | float) -> Heads:
+        world = self._world
+        scale = world.scale
+        sizes = np.array(world.sizes)[:, None, None]
+        ridges = np.array(world.ridges)[:, None] / scale
+        shrunk = 1 / np.maximum(information + ridges, _TINY)
+        shrunk = shrunk * (np.arange(len(world.values)) < sizes)
+        axes = len(world.values)
+        mean, variance = total * shrunk, noise / scale * shrunk**2
+        return Heads(mean.reshape(-1, axes), variance.reshape(-1, axes))
+
+    def scores(self, heads: Heads) -> tuple[Floats, Floats]:
+        """Expected accuracy on fresh labelers and error on the simulated labels, each (heads,)."""
+        seen = self._world.z[self._world.seen]
+        margin: Small = heads.mean.astype(np.float32) @ seen.T
+        variance: Small = 2 * heads.variance.astype(np.float32) @ np.square(seen).T
+        sign = _erf(margin / np.maximum(np.sqrt(variance), _NO_SPREAD))
+        right = (sign @ np.stack([self._fresh, -self._own], axis=1)).astype(np.float64)
+        return 0.5 + right[:, 0], 0.5 + right[:, 1]
+
+
+def _sample(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.intp]:
+    """Some labelers with labels: as many as keep a trial fast, at random."""
+    some = rng.permutation(np.flatnonzero(counts))[:_MOST_UNITS]
+    within = int(np.searchsorted(np.cumsum(counts[some]), _MOST_ROWS, side="right"))
+    return np.sort(some[: max(within, min(len(some), 1))])
+
+
+def _rows_of(rows: Rows, units: NDArray[np.intp]) -> Rows:
+    """The rows of some labelers, grouped by labeler and renumbered."""
+    code = np.full(rows.units, -1)
+    code[units] = np.arange(len(units))
+    mine = code[rows.unit]
+    order = np.argsort(mine, kind="stable")[np.count_nonzero(mine < 0) :]
+    size = None if rows.size is None else rows.size[order]
+    return Rows(rows.pair[order], mine[order], len(units), None, size)
+
+
+def _norms(
+    z: Small, values: Floats, sizes: tuple[int, ...], rows: Rows, sampled: NDArray[np.intp]
+) -> tuple[Floats, Floats]:
+    """b_u of the sampled labelers, and the quantiles of b_u over all with any."""
+    norm = np.empty((len(WHITENINGS), len(sizes), len(sampled)))
+    clip = np.empty((len(WHITENINGS), len(sizes), len(CLIP_QUANTILES)))
+    share = rows.share() ** 2 / 4
+    ends = np.array(sizes) - 1
+    for index, whitening in enumerate(WHITENINGS):
+        metric = ((values / values[0] + FLOOR) ** -whitening).astype(np.float32)
+        squares = np.empty((len(sizes), len(z)))
+        for start in range(0, len(z), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            squares[:, part] = np.cumsum(np.square(z[part] * metric), axis=1)[:, ends].T
+        for place in range(len(sizes)):
+            every = np.sqrt(np.bincount(rows.unit, share * squares[place, rows.pair], rows.units))
+            norm[index, place] = every[sampled]
+            clip[index, place] = np.quantile(every[every > 0], CLIP_QUANTILES)
+    return norm, clip
+
+
+def _sums(z: Small, rows: Rows, coefficient: NDArray[np.floating[Any]], power: int) -> Small:
+    """Σ coefficient · z^power over the rows of each labeler, shape (labelers, axes)."""
+    starts = np.flatnonzero(np.diff(rows.unit, prepend=-1))
+    ends = np.append(starts[1:], len(rows))
+    total = np.zeros((rows.units, z.shape[1]), np.float32)
+    factor = coefficient.astype(np.float32)[:, None]
+    first = 0
+    while first < len(starts):
+        last = max(int(np.searchsorted(ends, starts[first] + _CHUNK, side="right")), first + 1)
+        part = slice(int(starts[first]), int(ends[last - 1]))
+        block = z[rows.pair[part]]
+        block = (block**power if power > 1 else block) * factor[part]
+        total[first:last] = np.add.reduceat(block, starts[first:last] - starts[first], axis=0)
+        first = last
+    return total
+
+
+def _seen(rows: Rows, pairs: int, rng: np.random.Generator) -> tuple[NDArray[np.intp], Floats]:
+    """Pairs that heads are judged on, and what they weigh: all labeled ones, or a sample."""
+    counts = np.bincount(rows.pair, minlength=pairs)
+    labeled = np.flatnonzero(counts)
+    if len(labeled) <= _MOST_SEEN:
+        return labeled, counts[labeled] / len(rows)
+    drawn, times = np.unique(rng.integers(len(rows), size=_MOST_SEEN), return_counts=True)
+    return rows.pair[drawn], times / _MOST_SEEN
+
+
+def _erf(x: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """The error function to 1.5e-7 (Abramowitz and Stegun 1964, 7.1.26)."""
+    size = np.abs(x)
+    t = 1 / (1 + np.float32(0.3275911) * size)
+    tail = np.float32(1.061405429) * t
+    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        tail += np.float32(coefficient)
+        tail *= t
+    np.square(np.minimum(size, 10, out=size), out=size)
+    tail *= np.exp(-size)
+    return np.asarray(np.copysign(1 - tail, x))

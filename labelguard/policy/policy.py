@@ -1,0 +1,308 @@
+"""The policy of a project: what one labeler may lose, and by how many events. Immutable."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal, Self, get_args
+
+from labelguard.errors import PolicyError
+from labelguard.policy.label_values import DEFAULT_TEXT, LabelValues, Skips
+
+Composition = Literal["exact", "advanced", "basic"]
+Priced = Literal["rr", "statistic"]
+"""What a policy prices: coins of randomized response (PROPS works on them), or statistics."""
+Ties = Literal["coin", "ternary", "half", "drop", "zero"]
+Unit = Literal["labeler", "item", "group"]
+
+ITEM_BOUND = 1
+"""How many labels of a content may be randomized over its life, unless more are asked for."""
+
+
+def check_budget(epsilon: float, delta: float) -> None:
+    """Raise `PolicyError` unless ε is finite and above 0, and δ at least 0 and below 1."""
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise PolicyError(f"epsilon must be a finite number above 0, found {epsilon}")
+    if not (0 <= delta < 1):
+        raise PolicyError(f"delta must be at least 0 and below 1, found {delta}")
+
+
+def parse_budget(option: str, text: str) -> tuple[float, float]:
+    """`3,1e-5`, the value of an option, as ε and δ. Raises `PolicyError` for anything else."""
+    try:
+        epsilon, delta = map(float, text.split(","))
+    except ValueError:
+        raise PolicyError(
+            f"{option} expects EPSILON,DELTA, for example 3,1e-5; found {text!r}"
+        ) from None
+    check_budget(epsilon, delta)
+    return epsilon, delta
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How often one kind of event may touch a labeler.
+
+    `rr`: `places` labels may be randomized; None: the labeler's own number of labels, rounded up
+    to 8, 16, 32, … when they are first charged. `statistic`: `places` statistic releases may use
+    any number of the labeler's labels. `share` is what the allowance weighs in the joint price.
+    """
+
+    event: Priced
+    places: int | None
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.event not in get_args(Priced):
+            raise PolicyError(
+                f"an allowance is for rr or statistic, found {self.event!r}; "
+                "write rr:labels=50 or statistic:releases=12"
+            )
+        if self.places is not None and self.places < 1:
+            raise PolicyError(f"an allowance of {self.event} must be at least 1")
+        if not (math.isfinite(self.share) and self.share > 0):
+            raise PolicyError(f"a share must be a finite number above 0, found {self.share}")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """(ε, δ) of each labeler under `replace_labels`, and the events that it pays for.
+
+    All allowances together, used in any adaptive order, compose to at most (epsilon, delta). With
+    `closing_points` = C the policy can be closed early at C levels of use that are fixed here; each
+    is priced at δ/C, so that crediting what was not used stays sound (docs/guarantees.md).
+    `label_values` is the domain of labels (`LabelValues`), `skips` what becomes of blank ones.
+    `assignment_reactive` declares that who labels what reacts to labels: a condition on every card.
+    """
+
+    epsilon: float
+    delta: float
+    allowances: tuple[Allowance, ...] = (Allowance("rr", None),)
+    composition: Composition = "exact"
+    ties: Ties = "coin"
+    tie_status_public: bool = False
+    unit: Unit = "labeler"
+    closing_points: int = 1
+    label_values: str = ""
+    skips: Skips = "public"
+    assignment_reactive: bool = False
+
+    def __post_init__(self) -> None:
+        check_budget(self.epsilon, self.delta)
+        object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
+        for name, allowed in (
+            ("composition", Composition),
+            ("ties", Ties),
+            ("unit", Unit),
+            ("skips", Skips),
+        ):
+            if getattr(self, name) not in get_args(allowed):
+                raise PolicyError(
+                    f"{name} must be one of {', '.join(get_args(allowed))}, "
+                    f"found {getattr(self, name)!r}"
+                )
+        if self.ties in ("half", "drop") and not self.tie_status_public:
+            raise PolicyError(
+                f"--ties {self.ties} shows which labels are ties; if that is public anyway, "
+                "declare it with --tie-status-public, else use coin or ternary"
+            )
+        if self.skips == "tie" and self.tie_status_public:
+            raise PolicyError(
+                "--skips tie hides skips among ties, which --tie-status-public shows; "
+                "leave one of them out"
+            )
+        fewest = min((a.places for a in self.allowances if a.places is not None), default=1)
+        if not 1 <= self.closing_points <= max(fewest, 1):
+            raise PolicyError(
+                f"closing points must be at least 1 and at most the smallest allowance, {fewest}; "
+                f"found {self.closing_points}"
+            )
+        self._check_allowances()
+
+    def _check_allowances(self) -> None:
+        """Refuse allowances that have no joint price, and options that belong to others."""
+        events = [allowance.event for allowance in self.allowances]
+        if not events or len(set(events)) != len(events):
+            raise PolicyError("a policy allows each kind of event once, and at least one")
+        own = any(allowance.places is None for allowance in self.allowances)
+        if own and self.unit == "item":
+            raise PolicyError(
+                "where contents are the unit, their number of labels over their life is fixed "
+                "beforehand: --max-labels-per-labeler K, or allow rr:labels=K"
+            )
+        if own and (events != ["rr"] or self.closing_points > 1):
+            raise PolicyError(
+                "a joint price, or one of closing points, needs the number of labels of a "
+                "labeler: allow rr:labels=K"
+            )
+        if self.composition != "exact" and (events != ["rr"] or self.closing_points > 1):
+            raise PolicyError(
+                f"--composition {self.composition} is for randomized response alone; joint prices "
+                "and closing points are exact"
+            )
+        if self.ties == "ternary" and self.composition != "exact":
+            raise PolicyError("--ties ternary is priced by exact composition only")
+        if "rr" not in events and self.ties not in ("zero", "drop"):
+            raise PolicyError(
+                f"--ties {self.ties} goes with randomized response; in a statistic a tie adds "
+                "nothing (zero), or, where tie status is public, may be dropped"
+            )
+        if "rr" in events and self.ties == "zero":
+            raise PolicyError("--ties zero is for policies of statistics alone")
+        if "statistic" in events:
+            if not self.delta > 0:
+                raise PolicyError("the statistic's noise is Gaussian: it needs a delta above 0")
+            if self.ties == "half":
+                raise PolicyError("--ties half goes with randomized response alone")
+
+    @property
+    def events(self) -> tuple[Priced, ...]:
+        """The kinds of events it pays for."""
+        return tuple(allowance.event for allowance in self.allowances)
+
+    @property
+    def delta_at_points(self) -> float:
+        """The δ at which every closing point, the whole policy being the last, is priced."""
+        return self.delta / self.closing_points
+
+    def caps(self, point: int) -> dict[Priced, int]:
+        """How often each event may have happened at a closing point; at the last one: its places.
+
+        Closing points are even steps of every allowance, rounded up.
+        """
+        return {
+            allowance.event: -(-(allowance.places or 0) * point // self.closing_points)
+            for allowance in self.allowances
+        }
+
+    def allowance(self, event: Priced) -> Allowance:
+        """The allowance for a kind of event; `PolicyError` if there is none."""
+        for allowance in self.allowances:
+            if allowance.event == event:
+                return allowance
+        raise PolicyError(
+            f"this project's policy pays for {' and '.join(self.events)}, not for {event} "
+            "(mechanism props works on rr); "
+            "change the policy (labelguard policy new) or use another project"
+        )
+
+    def ties_of(self, event: Priced) -> Ties:
+        """What becomes of ties in an event: in a statistic they add nothing or are dropped."""
+        return self.ties if event == "rr" or self.ties == "drop" else "zero"
+
+    def to_json(self) -> str:
+        """Canonical JSON, as the ledger keeps it."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The inverse of `to_json`."""
+        settings = json.loads(text)
+        allowances = tuple(Allowance(**allowance) for allowance in settings.pop("allowances"))
+        return cls(**settings, allowances=allowances)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command asks for; None means: as the policy has it, or the default."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+    composition: Composition | None = None
+    ties: Ties | None = None
+    tie_status_public: bool | None = None
+    unit: Unit | None = None
+    max_labels_per_labeler: int | None = None
+    mechanism: Priced = "rr"
+    releases: int | None = None
+    label_values: str | None = None
+    skips: Skips | None = None
+    assignment_reactive: bool | None = None
+
+    def __post_init__(self) -> None:
+        # Plain numbers, which the ledger can write down.
+        for name in ("epsilon", "delta"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, float(getattr(self, name)))
+        if self.max_labels_per_labeler is not None:
+            object.__setattr__(self, "max_labels_per_labeler", int(self.max_labels_per_labeler))
+        if self.label_values is not None:
+            object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
+        for name in ("max_labels_per_labeler", "releases"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise PolicyError(f"{name.replace('_', '-')} must be at least 1, found {value}")
+        if (self.epsilon is None) != (self.delta is None):
+            raise PolicyError("give --epsilon and --delta together, or neither")
+        if self.epsilon is not None and self.delta is not None:
+            check_budget(self.epsilon, self.delta)
+        if self.mechanism == "rr" and (self.releases is not None or self.ties == "zero"):
+            raise PolicyError("--ties zero and --releases go with --mechanism statistic only")
+        if self.mechanism == "statistic" and (
+            self.max_labels_per_labeler is not None or self.composition not in (None, "exact")
+        ):
+            raise PolicyError(
+                "a statistic takes all labels of a labeler, clipped, at an exact price: "
+                "--max-labels-per-labeler and --composition go with randomized response"
+            )
+
+    def first_policy(self) -> Policy:
+        """The policy that the first release of a project writes."""
+        if self.epsilon is None or self.delta is None:
+            raise PolicyError(
+                "this project has no policy yet: give --epsilon and --delta, or make one "
+                "(labelguard policy new, then labelguard policy activate)"
+            )
+        rr = self.mechanism == "rr"
+        places = self.max_labels_per_labeler if rr else self.releases or 1
+        if rr and places is None and self.unit == "item":
+            places = ITEM_BOUND
+        given = {
+            name: getattr(self, name)
+            for name in (
+                *("composition", "ties", "tie_status_public", "unit"),
+                *("label_values", "skips", "assignment_reactive"),
+            )
+            if getattr(self, name) is not None
+        }
+        return Policy(
+            self.epsilon,
+            self.delta,
+            (Allowance(self.mechanism, places),),
+            **{"ties": "coin" if rr else "zero"} | given,
+        )
+
+    def under(self, policy: Policy) -> Policy:
+        """The policy, if the request fits it; `PolicyError` where it contradicts it.
+
+        ε and δ are judged by what the whole project costs (`check_price`).
+        """
+        allowance = policy.allowance(self.mechanism)
+        replace(self, epsilon=policy.epsilon, delta=policy.delta).first_policy()
+        name = "max_labels_per_labeler" if self.mechanism == "rr" else "releases"
+        fixed = {field.name: getattr(policy, field.name) for field in fields(policy)}
+        fixed |= {"ties": policy.ties_of(self.mechanism), name: allowance.places}
+        for name, value in asdict(self).items():
+            if name in fixed.keys() - {"epsilon", "delta"} and value not in (None, fixed[name]):
+                option, has = name.replace("_", "-"), fixed[name]
+                if name == "max_labels_per_labeler" and has is None:
+                    has = "own number of labels, rounded up"
+                if name == "label_values":
+                    has, value = has or DEFAULT_TEXT, value or DEFAULT_TEXT
+                raise PolicyError(
+                    f"this project's policy has {option} = {has}, fixed when it was made; "
+                    f"asked: {value}; leave the option out or use another project"
+                )
+        return policy
+
+    def check_price(self, epsilon: float, delta: float) -> None:
+        """Refuse a request for less than what all policies of the project cost together."""
+        if self.epsilon is None or self.delta is None:
+            return
+        if epsilon > self.epsilon or delta > self.delta:
+            raise PolicyError(
+                f"this project costs ε = {epsilon:g}, δ = {delta:g} over its life, so nothing in "
+                f"it can be had at the stricter ε = {self.epsilon:g}, δ = {self.delta:g}; leave "
+                "both out, or use another project"
+            )

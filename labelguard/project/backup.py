@@ -1,0 +1,135 @@
+"""`project backup`: all of a project in one file, as it stood between two jobs.
+
+The ledger goes into it as an SQLite file, whichever database it lives in; with it go settings,
+public releases, and the PRIVATE maps of released labels, without which labels would be drawn anew.
+Left out are rows that were set aside (`quarantine`: they are raw) and, unless asked for, the keys:
+whoever holds these and the private maps learns which released labels are whose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+import labelguard
+from labelguard import clock
+from labelguard.errors import LedgerError, ProjectError
+from labelguard.keys import sealing
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger import charges, database, schema
+from labelguard.ledger.anchors import Anchor
+from labelguard.ledger.ledger import Ledger
+from labelguard.project import archive, recovery
+from labelguard.project.private_map import PrivateMap
+from labelguard.project.project import Project, find
+
+_ROWS = 50_000
+
+
+def backup(
+    path: str | Path,
+    *,
+    passphrase: Callable[[], str] | None = None,
+    project: Project | str | Path | None = None,
+) -> dict[str, Any]:
+    """Write a backup of a project to a new file; what is in it, and its anchor.
+
+    `passphrase` is asked for one if the keys are to be in it, enciphered under it. Raises
+    `ProjectBusy` while a job runs, `LedgerError` for a ledger that does not hold, `ProjectError` if
+    a private map is not as it was drawn, or the file exists or cannot be written.
+    """
+    target = Path(path)
+    home = project if isinstance(project, Project) else find(Path(project) if project else None)
+    archive.refuse_existing(target)
+    secret = passphrase() if passphrase else None
+    with home.job():
+        keys = KeyRing(home.keys)
+        ledger = Ledger.of(home, keys)
+        with ledger.exclusive():
+            try:
+                return _backup(home, keys, ledger, target, secret)
+            except OSError as error:
+                raise ProjectError(f"cannot write {target}: {error.strerror}") from None
+
+
+def _backup(
+    home: Project, keys: KeyRing, ledger: Ledger, target: Path, passphrase: str | None
+) -> dict[str, Any]:
+    records = ledger.releases()
+    strays = home.strays(record.id for record in records)
+    lost = f"release {strays[0]} is not in it: it is an older copy" if strays else None
+    broken = ledger.fault() or lost
+    if broken:
+        raise LedgerError(f"the ledger does not hold, so it is not backed up: {broken}")
+    # Labels of a map that does not count will be drawn anew: nobody may have them twice.
+    recovery.tidy(home, keys, records)
+    PrivateMap(home.released, keys).settle({r.id: r.map for r in records if r.map})
+    home.work.mkdir(mode=0o700)
+    anchor = _copy_ledger(ledger, home.work / archive.LEDGER)
+    members = {archive.CONFIG: home.state / archive.CONFIG}
+    members[archive.LEDGER] = home.work / archive.LEDGER
+    if passphrase is not None:
+        members[archive.KEYS] = home.work / archive.KEYS
+        members[archive.KEYS].write_bytes(sealing.seal(keys.secrets(), passphrase))
+    unfinished = [record.id for record in records if record.unfinished]
+    for name in archive.DIRECTORIES:
+        for source in sorted((home.state / name).rglob("*")):
+            if source.is_symlink() or not source.is_dir():
+                members[source.relative_to(home.state).as_posix()] = source
+    facts = {"labelguard": labelguard.__version__, "created_at": clock.now()}
+    facts |= {"anchor": str(anchor)}
+    archive.write(target, members, facts, lambda data: keys.mac("backup", data))
+    return {
+        "path": str(target),
+        "bytes": target.stat().st_size,
+        "anchor": str(anchor),
+        "journal_entries": anchor.number,
+        "releases": sum(record.state == "committed" for record in records),
+        "unfinished": unfinished,
+        "keys": passphrase is not None,
+        "left_out": ["quarantine", *([] if passphrase is not None else ["keys"])],
+    }
+
+
+def _copy_ledger(ledger: Ledger, path: Path) -> Anchor:
+    """The ledger as a new SQLite file, all of it from one snapshot; its head."""
+    engine = database.connect(f"sqlite:///{path}")
+    try:
+        with ledger.snapshot() as source, database.writing(engine) as copy:
+            copy_tables(source, copy)
+            return Anchor(*charges.head(source))
+    finally:
+        engine.dispose()
+
+
+def copy_tables(source: sa.Connection, target: sa.Connection) -> None:
+    """Make the ledger's tables in an empty database and fill them, a piece at a time."""
+    schema.metadata.create_all(target)
+    streaming = source.execution_options(yield_per=_ROWS)
+    for table in schema.metadata.sorted_tables:
+        names = [column.name for column in table.columns]
+        query = sa.select(table).order_by(*table.primary_key.columns)
+        for rows in streaming.execute(query).partitions():
+            _insert(target, table.name, names, rows)
+
+
+def _insert(
+    target: sa.Connection, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> None:
+    """Rows of any types, by the driver's fastest way (see `labelguard.bulk` for numbers)."""
+    columns = ", ".join(names)
+    if target.dialect.name == "postgresql":
+        driver: Any = target.connection.driver_connection
+        with (
+            driver.cursor() as cursor,
+            cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy,
+        ):
+            for row in rows:
+                copy.write_row(row)
+        return
+    marks = ", ".join("?" * len(names))
+    statement = f"INSERT INTO {table} ({columns}) VALUES ({marks})"
+    target.exec_driver_sql(statement, [tuple(row) for row in rows])

@@ -1,0 +1,318 @@
+"""A labeler leaves: retired (no more labels, none remembered), or erased (nothing raw is left).
+
+The steps are ordered so that a crash leaves nothing half done that matters: first the tombstone,
+after which no release draws for this labeler; then raw rows; last their rows in the private maps of
+releases. Each step can be done again, so the same command completes what a crash left. What they
+spent stays in the ledger.
+
+Raw labels may come to lie in more places: each has its `Holder` in `HOLDERS`. No step reads a
+label; rows are recognised by their labeler's id alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from labelguard.errors import LedgerError
+from labelguard.ingest import quarantine
+from labelguard.ingest.groups import Groups
+from labelguard.ingest.quarantine import Raw
+from labelguard.ingest.refused import Leavers
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger import departures
+from labelguard.ledger.departures import Departure
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.people import Leaving
+from labelguard.ledger.records import ReleaseRecord
+from labelguard.policy import lifetime
+from labelguard.project import linking, policies, recovery
+from labelguard.project.private_map import PrivateMap
+from labelguard.project.project import Project, find
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
+
+
+class Holder(Protocol):
+    """A place in a project where raw rows lie."""
+
+    def find(self, project: Project, leavers: Leavers) -> Raw:
+        """What of these labelers lies there."""
+        ...
+
+    def purge(self, project: Project, leavers: Leavers) -> Raw:
+        """Remove it, from disk too; what was found. May be called again after a crash."""
+        ...
+
+
+class Quarantine:
+    """Bad rows that were set aside."""
+
+    def find(self, project: Project, leavers: Leavers) -> Raw:
+        """Their rows, and files that cannot be read."""
+        return quarantine.find(project.quarantine, leavers)
+
+    def purge(self, project: Project, leavers: Leavers) -> Raw:
+        """Take the rows out, remove those files."""
+        return quarantine.purge(project.quarantine, leavers)
+
+
+class Work:
+    """Scratch space: whose rows are in it nobody can tell, and nobody needs it."""
+
+    def find(self, project: Project, leavers: Leavers) -> Raw:
+        """Nothing that is worth a word."""
+        return Raw()
+
+    def purge(self, project: Project, leavers: Leavers) -> Raw:
+        """Remove all of it."""
+        shutil.rmtree(project.work, ignore_errors=True)
+        return Raw()
+
+
+HOLDERS: tuple[Holder, ...] = (Quarantine(), Work())
+"""Every place where raw rows may lie; a store that keeps any adds itself here."""
+
+
+@dataclass(frozen=True)
+class _Leaver:
+    """Who leaves: their key, shape (1, 2), and the units that they may have been charged as."""
+
+    project: Project
+    keys: KeyRing
+    ledger: Ledger
+    key: Blocks
+    units: Blocks
+
+    @property
+    def rows(self) -> Leavers:
+        """How their rows are recognised."""
+        return Leavers(self.keys, self.project.namespace, self.key)
+
+    @property
+    def pseudonym(self) -> str:
+        return blocks.to_hex(self.ledger.names.hide(self.key)[0])
+
+
+def preview(
+    labeler_id: str, kind: Leaving, project: Project | str | Path | None = None
+) -> dict[str, Any]:
+    """What `leave` would do and what would remain, before anything is changed."""
+    home = _home(project)
+    keys = KeyRing(home.keys)
+    leaver = _leaver(labeler_id, home, keys, Ledger.of(home, keys))
+    return _report(leaver, kind, _found(leaver))
+
+
+def leave(
+    labeler_id: str, kind: Leaving, project: Project | str | Path | None = None
+) -> dict[str, Any]:
+    """Retire or erase a labeler, by `ID` or `SOURCE:ID`, or by a pseudonym of 32 hex digits.
+
+    Returns the labeler's pseudonym, what was found and removed (`rows_remembered` in private maps,
+    `rows_set_aside`, `unreadable_files`, `given_up`), what earlier releases took of them, from the
+    ledger alone, and `remains`: what this cannot undo. Erased stays erased; a retired labeler can
+    be erased.
+
+    Releases that charged them and were never finished are given up, since their labels are no
+    longer there to finish them: their charges stay. Raises `LedgerError` for a group's pseudonym,
+    `ProjectBusy` while a job runs.
+    """
+    home = _home(project)
+    with home.job():
+        keys = KeyRing(home.keys)
+        ledger = Ledger.of(home, keys)
+        with ledger.exclusive():
+            leaver = _leaver(labeler_id, home, keys, ledger)
+            epoch = ledger.begin_job()
+            ledger.refund_reserved(epoch, keep=None)
+            report = _report(leaver, kind, Raw())
+            ledger.bury(leaver.key, kind, epoch)
+            _give_up(leaver, report["given_up"], epoch)
+            raw = _purged(leaver) if report["kind"] == "erased" else _found(leaver)
+            _forget(leaver, epoch)
+    report |= _raw(raw) | {"known": report["known"] or raw.rows > 0}
+    return report | {"remains": _remains(report, leaver)}
+
+
+def listing(project: Project | str | Path | None = None) -> list[dict[str, Any]]:
+    """Everybody who left, the first one first: pseudonym, kind and date."""
+    home = _home(project)
+    return [asdict(gone) for gone in _departures(Ledger.of(home, KeyRing(home.keys)))]
+
+
+def _home(project: Project | str | Path | None) -> Project:
+    return project if isinstance(project, Project) else find(Path(project) if project else None)
+
+
+def _leaver(labeler_id: str, home: Project, keys: KeyRing, ledger: Ledger) -> _Leaver:
+    """The labeler with this id or pseudonym; one that the project does not know goes by the id.
+
+    Labels of theirs may still come.
+    """
+    groups = Groups(*ledger.members())
+
+    def leaver(key: Blocks) -> _Leaver:
+        units = blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0]
+        return _Leaver(home, keys, ledger, key, units)
+
+    by_id = leaver(linking.by_id([labeler_id], home, keys, ledger)[0])
+    if not re.fullmatch("[0-9a-f]{32}", labeler_id) or _known(by_id):
+        return by_id
+    named = ledger.names.reveal(blocks.from_bytes(bytes.fromhex(labeler_id)))
+    if groups.is_group(named):
+        raise LedgerError(
+            f"{labeler_id} is a group's pseudonym; groups do not leave: name each of its labelers"
+        )
+    by_name = leaver(named)
+    return by_name if _known(by_name) else by_id
+
+
+def _known(leaver: _Leaver) -> bool:
+    """Whether the project has met the labeler."""
+    ledger, key = leaver.ledger, leaver.key
+    return bool(linking.known(ledger, key)[0] or _charges(ledger, leaver.units))
+
+
+def _give_up(leaver: _Leaver, releases: Sequence[str], epoch: int) -> None:
+    """Abandon unfinished releases."""
+    home, keys, ledger = leaver.project, leaver.keys, leaver.ledger
+    for release_id in releases:
+        ledger.abandon(release_id, epoch)
+    recovery.tidy(home, keys, ledger.releases())
+
+
+def _maps(leaver: _Leaver) -> dict[str, str]:
+    """The digests of the private maps that the ledger counts."""
+    return {record.id: record.map for record in leaver.ledger.releases() if record.map}
+
+
+def _remembered(leaver: _Leaver) -> int:
+    """How many rows of theirs are in private maps."""
+    private_map, maps = PrivateMap(leaver.project.released, leaver.keys), _maps(leaver)
+    private_map.check(maps)
+    return sum(private_map.rows_of(release, leaver.key) for release in maps)
+
+
+def _forget(leaver: _Leaver, epoch: int) -> None:
+    """Take their rows out of every private map.
+
+    New files are written beside the old ones, the ledger takes the digests that follow, and then
+    the files change places; whoever opens the maps next completes what a crash left.
+    """
+    private_map = PrivateMap(leaver.project.released, leaver.keys)
+    private_map.settle(_maps(leaver))
+    changed = [release for release in _maps(leaver) if private_map.leave_out(release, leaver.key)]
+    if changed:
+        digests = {release: private_map.digest(release, rewritten=True) for release in changed}
+        leaver.ledger.replace_maps(digests, epoch)
+        private_map.settle(digests)
+
+
+def _report(leaver: _Leaver, kind: Leaving, raw: Raw) -> dict[str, Any]:
+    """What is known of a labeler, and what their leaving means."""
+    ledger = leaver.ledger
+    before = {gone.pseudonym: gone.kind for gone in _departures(ledger)}.get(leaver.pseudonym)
+    kind = "erased" if before == "erased" else kind
+    charges = _charges(ledger, leaver.units)
+    charged = [r for r in ledger.releases() if r.number in charges and r.state != "reserved"]
+    total = lifetime.total(policies.life(ledger))
+    taken = dict.fromkeys(("rr", "statistic"), 0)
+    for record in charged:
+        taken[record.event] += charges[record.number]
+    report = {
+        "labeler": leaver.pseudonym,
+        "kind": kind,
+        "before": before,
+        "known": _known(leaver) or raw.rows > 0,
+        "group": len(leaver.units) > 1,
+        "rows_remembered": _remembered(leaver),
+        "given_up": [r.id for r in _unfinished(leaver, kind, charged)],
+        "releases": [_told(record, charges[record.number]) for record in charged],
+        "randomized_labels": taken["rr"],
+        "statistic_releases": taken["statistic"],
+        "epsilon": total.epsilon,
+        "delta": total.delta,
+    }
+    report |= _raw(raw)
+    return report | {"remains": _remains(report, leaver)}
+
+
+def _raw(raw: Raw) -> dict[str, Any]:
+    return {"rows_set_aside": raw.rows, "unreadable_files": list(raw.whole)}
+
+
+def _unfinished(
+    leaver: _Leaver, kind: Leaving, charged: Sequence[ReleaseRecord]
+) -> list[ReleaseRecord]:
+    """Releases that were begun with labels of theirs and can no longer be finished."""
+    found = list(charged)
+    if kind == "erased" and _single(leaver.ledger):  # whose labels are in a sum is not known
+        found = [r for r in leaver.ledger.releases() if r.event == "statistic"]
+    return [record for record in found if record.unfinished]
+
+
+def _told(record: ReleaseRecord, places: int) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "created_at": record.created_at,
+        "state": record.state,
+        "mechanism": record.settings["mechanism"],
+        "event": record.event,
+        "places": places,
+    }
+
+
+def _single(ledger: Ledger) -> bool:
+    """Whether contents are the unit, so that charges tell no labeler."""
+    return any(
+        record.policy.unit == "item" for record in ledger.policies() if record.state != "draft"
+    )
+
+
+def _remains(report: dict[str, Any], leaver: _Leaver) -> list[str]:
+    """What leaving does not undo, in sentences."""
+    found = []
+    if any(release["state"] == "committed" for release in report["releases"]):
+        found += [
+            "releases that were delivered cannot be recalled",
+            "heads and models fitted on releases keep what those tell, under the same noise",
+        ]
+    found += [
+        "backups made before still hold the private maps of their day",
+        "raw files given to labelguard, and exports made beside it, are where they were",
+    ]
+    if report["group"]:
+        found.append("the charges are those of their group, which keeps what it spent")
+    if _single(leaver.ledger):
+        found.append("contents are the unit here: which charges were theirs is not known")
+    quarantine = leaver.project.quarantine
+    if report["kind"] == "retired" and report["rows_set_aside"]:
+        found.append("their rows in quarantine stay; labelguard labeler erase removes them")
+    elif report["kind"] == "erased" and any(quarantine.rglob("*.parquet")):
+        found.append(f"rows that name no labeler cannot be told apart and stay in {quarantine}")
+    return found
+
+
+def _found(leaver: _Leaver) -> Raw:
+    return sum((holder.find(leaver.project, leaver.rows) for holder in HOLDERS), Raw())
+
+
+def _purged(leaver: _Leaver) -> Raw:
+    return sum((holder.purge(leaver.project, leaver.rows) for holder in HOLDERS), Raw())
+
+
+def _charges(ledger: Ledger, units: Blocks) -> dict[int, int]:
+    with ledger.snapshot() as connection:
+        return departures.charges(connection, ledger.names.hide(units))
+
+
+def _departures(ledger: Ledger) -> list[Departure]:
+    with ledger.snapshot() as connection:
+        return departures.departures(connection)

@@ -1,0 +1,357 @@
+"""Making, showing and changing the policies of a project: what the `policy` commands do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from labelguard.errors import PolicyError
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger import policies
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.policies import PolicyRecord
+from labelguard.policy import lifetime
+from labelguard.policy.label_values import Skips
+from labelguard.policy.lifetime import Chapter, Total
+from labelguard.policy.policy import Allowance, Composition, Policy, Request, Ties, Unit
+from labelguard.project.project import Project, find
+from labelguard.storage import blocks
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ALLOW = re.compile(r"(rr):labels=(\d+)|(statistic):releases=(\d+)")
+
+
+def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance, ...]:
+    """`rr:labels=50`, `statistic:releases=12`, and `rr=1,statistic=3`, as allowances.
+
+    Raises `PolicyError` for anything else, and for shares of events that are not allowed.
+    """
+    weights = _shares(shares)
+    found = []
+    for text in allow:
+        match = _ALLOW.fullmatch(text.strip())
+        if not match:
+            raise PolicyError(
+                f"--allow expects rr:labels=K or statistic:releases=N, found {text!r}"
+            )
+        event = match[1] or match[3]
+        places = int(match[2] or match[4])
+        found.append(Allowance(event, places, weights.pop(event, 1.0)))  # type: ignore[arg-type]
+    if weights:
+        raise PolicyError(f"--shares names {', '.join(weights)}, which the policy does not allow")
+    return tuple(found)
+
+
+def new(
+    name: str,
+    *,
+    epsilon: float,
+    delta: float,
+    allow: Sequence[str],
+    shares: str = "",
+    closing_points: int = 1,
+    composition: Composition = "exact",
+    ties: Ties | None = None,
+    tie_status_public: bool = False,
+    unit: Unit = "labeler",
+    label_values: str | None = None,
+    skips: Skips | None = None,
+    assignment_reactive: bool | None = None,
+    project: Project | str | Path | None = None,
+) -> dict[str, Any]:
+    """Make a policy, compute its joint price once, and keep both; it waits to be activated.
+
+    Returns what `show` shows. Raises `PolicyError` if the policy contradicts itself, has no price,
+    or has the name of another.
+    """
+    if not _NAME.fullmatch(name):
+        raise PolicyError(
+            "a policy's name has letters, digits, '.', '_' and '-' only, at most 64, "
+            f"found {name!r}"
+        )
+    allowances = parse_allowances(allow, shares)
+    coins = any(allowance.event == "rr" for allowance in allowances)
+    policy = Policy(
+        float(epsilon),
+        float(delta),
+        allowances,
+        composition,
+        ties or ("coin" if coins else "zero"),
+        tie_status_public,
+        unit,
+        closing_points,
+        label_values or "",
+        skips or "public",
+        bool(assignment_reactive),
+    )
+    home, ledger = _opened(project)
+    with home.job():
+        return described(ledger.add_policy(name, policy))
+
+
+def show(name: str | None = None, project: Project | str | Path | None = None) -> dict[str, Any]:
+    """A policy with its price; by default the one in force, else the only draft."""
+    _, ledger = _opened(project)
+    return described(named(ledger.policies(), name))
+
+
+def listing(project: Project | str | Path | None = None) -> list[dict[str, Any]]:
+    """All policies, oldest first, in a few words."""
+    _, ledger = _opened(project)
+    return [
+        {
+            "name": record.name,
+            "state": record.state,
+            "created_at": record.created_at,
+            "epsilon": record.policy.epsilon,
+            "delta": record.policy.delta,
+            "unit": record.policy.unit,
+            "allowances": _counts(record.policy),
+            "costs": record.chapter().epsilon if record.state != "draft" else None,
+        }
+        for record in ledger.policies()
+    ]
+
+
+def preview(name: str, project: Project | str | Path | None = None) -> dict[str, Any]:
+    """What activating a draft would mean: which policy it closes, where, and the total then."""
+    _, ledger = _opened(project)
+    return _preview(ledger, name)
+
+
+def activate(
+    name: str,
+    project: Project | str | Path | None = None,
+    *,
+    agreed: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Put a draft into force; returns what `preview` said of it.
+
+    `agreed` is a preview that somebody agreed to: if it is no longer so, nothing is done.
+
+    The policy before it is closed and stays paid: in full, or at the closing point that covers what
+    has been used. One that is in force already stays so. Raises `PolicyError` for an unfinished
+    release, a closed policy, or one that promises about other neighbours than those before it.
+    """
+    home, ledger = _opened(project)
+    with home.job(), ledger.exclusive():
+        found = _preview(ledger, name)
+        if named(ledger.policies(), name).state == "active":
+            return found
+        epoch = at_rest(ledger)
+        found = _preview(ledger, name)
+        if agreed is not None and agreed != found:
+            raise PolicyError(
+                "the project went on since this was shown, and the price is another now; look again"
+            )
+        ledger.activate_policy(name, epoch)
+        return found
+
+
+def add_groups(source: str | Path, project: Project | str | Path | None = None) -> dict[str, Any]:
+    """Read who belongs together (`labelguard.groups.read_groups`) into the ledger, for good.
+
+    Raises `PolicyError` if a labeler would change groups, or was charged before having one.
+    """
+    from labelguard.ingest.groups import read_groups
+
+    home, ledger = _opened(project)
+    with home.job(), ledger.exclusive():
+        home.work.mkdir(mode=0o700)
+        found = read_groups(str(source), KeyRing(home.keys), home.namespace, home.work)
+        added = ledger.add_members(found.labelers, found.units, ledger.begin_job())
+        labelers, units = ledger.members()
+    groups = len(blocks.unique(units)[0])
+    return {"added": added, "labelers": len(labelers), "groups": groups}
+
+
+def close(project: Project | str | Path | None = None) -> dict[str, Any]:
+    """Close the policy in force without another: at the closing point of its use, or in full.
+
+    Nothing more can be charged to it. Raises `PolicyError` if none is in force, or for an
+    unfinished release.
+    """
+    home, ledger = _opened(project)
+    with home.job(), ledger.exclusive():
+        epoch, active = at_rest(ledger), ledger.policy()
+        if active is None:
+            raise PolicyError("no policy is in force in this project; see: labelguard policy list")
+        point = ledger.close_policy(active, epoch)
+        last = active.chapter(point)
+    return {
+        "name": last.name,
+        "point": point,
+        "epsilon": last.epsilon,
+        "delta": active.policy.delta,
+    }
+
+
+def at_rest(ledger: Ledger) -> int:
+    """A new epoch of a ledger in which nothing is under way: no terms change over a release.
+
+    Raises `PolicyError` for an unfinished release.
+    """
+    unfinished = [r.id for r in ledger.releases() if r.unfinished]
+    if unfinished:
+        raise PolicyError(
+            f"release {unfinished[0]} is unfinished; run its command again, or give it up "
+            f"(labelguard release abandon {unfinished[0]}), before policies or people change"
+        )
+    epoch = ledger.begin_job()
+    ledger.refund_reserved(epoch, keep=None)
+    return epoch
+
+
+def for_request(ledger: Ledger, request: Request) -> tuple[int, Policy]:
+    """The policy that a release is charged to, and its number: that in force, or a first one.
+
+    Raises `PolicyError` if the request does not fit it, or if none is in force but some were made.
+    """
+    active = ledger.policy()
+    if active:
+        return active.id, request.under(active.policy)
+    made = ledger.policies()
+    if made:
+        raise PolicyError(
+            "no policy is in force in this project; see labelguard policy list, and put one into "
+            "force: labelguard policy activate NAME"
+        )
+    first = request.first_policy()
+    ledger.ceiling().check(Total(first.epsilon, first.delta))  # the charge would fail on it later
+    return 1, first
+
+
+def life(ledger: Ledger) -> list[Chapter]:
+    """The policies that were or are in force, each as far as it is charged."""
+    with ledger.snapshot() as connection:
+        return policies.life(connection)
+
+
+def total(ledger: Ledger, first: Policy) -> Total:
+    """What a project costs over its life; before its first release, what `first` costs."""
+    chapters = life(ledger)
+    return lifetime.total(chapters) if chapters else Total(first.epsilon, first.delta)
+
+
+def standing(ledger: Ledger) -> dict[str, Any]:
+    """What a card says of the policies: the ceiling, the name of that in force, and the total.
+
+    Labels keep what earlier policies released of them, so ε and δ of a release are those of all
+    policies so far; what it newly charges is covered by the one in force.
+    """
+    active, chapters = ledger.policy(), life(ledger)
+    assert active is not None  # a release was charged to it
+    found = {"policy": active.name, "ceiling": asdict(ledger.ceiling())}
+    if len(chapters) == 1:
+        return found
+    own = {"epsilon": active.policy.epsilon, "delta": active.policy.delta}
+    return found | asdict(lifetime.total(chapters)) | {"newly_charged": own}
+
+
+def described(record: PolicyRecord) -> dict[str, Any]:
+    """A policy as plain data: its settings, state and quote."""
+    return {
+        "name": record.name,
+        "state": record.state,
+        "created_at": record.created_at,
+        **asdict(record.policy),
+        "allowances": [asdict(allowance) for allowance in record.policy.allowances],
+        "closed_at_point": record.point,
+        "quote": record.quote,
+    }
+
+
+def _shares(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for assignment in filter(None, (piece.strip() for piece in text.split(","))):
+        event, sign, value = (piece.strip() for piece in assignment.partition("="))
+        try:
+            found[event] = float(value)
+        except ValueError:
+            sign = ""
+        if not sign or not event:
+            raise PolicyError(f"--shares expects EVENT=NUMBER pairs, found {assignment!r}")
+    return found
+
+
+def _preview(ledger: Ledger, name: str) -> dict[str, Any]:
+    record = named(ledger.policies(), name)
+    if record.state == "closed":
+        raise PolicyError(f"policy {name!r} is closed; make a new one to change the terms")
+    chapters, before, closes = life(ledger), ledger.policy(), None
+    if record.state == "draft":
+        for chapter in chapters:
+            _check_kin(chapter, record)
+        if before:
+            last = before.chapter(ledger.point_of_use(before))
+            chapters = [last if chapter.name == last.name else chapter for chapter in chapters]
+            closes = {"name": last.name, "point": last.point, "epsilon": last.epsilon}
+            closes |= {"delta": before.policy.delta, "points": before.policy.closing_points}
+        chapters.append(record.chapter())
+    ceiling = ledger.ceiling()
+    ceiling.check(lifetime.total(chapters))
+    return {
+        "activates": record.name,
+        "epsilon": record.policy.epsilon,
+        "delta": record.policy.delta,
+        "unit": record.policy.unit,
+        "closes": closes,
+        "total": asdict(lifetime.total(chapters)),
+        "ceiling": asdict(ceiling),
+        "joint_epsilon": lifetime.joint_epsilon(chapters),
+    }
+
+
+def _check_kin(earlier: Chapter, record: PolicyRecord) -> None:
+    """Policies of one project promise about the same neighbours; else nothing adds up."""
+    one, other = earlier.policy, record.policy
+    coins = "rr" in one.events and "rr" in other.events
+    for what, before, after in (
+        ("unit", one.unit, other.unit),
+        ("tie status public", one.tie_status_public, other.tie_status_public),
+        ("treatment of ties", one.ties if coins else "", other.ties if coins else ""),
+        ("treatment of skips", one.skips, other.skips),
+    ):
+        if before != after:
+            raise PolicyError(
+                f"policy {record.name!r} has another {what} ({after}) than {earlier.name!r} "
+                f"({before}), which was in force before; what both promise does not add up: use "
+                "another project"
+            )
+    if one.assignment_reactive and not other.assignment_reactive:
+        raise PolicyError(
+            f"policy {earlier.name!r} declared that assignment reacts to labels, and what it "
+            f"released stays under that condition: make {record.name!r} anew with "
+            "--assignment-reactive"
+        )
+
+
+def named(records: Sequence[PolicyRecord], name: str | None) -> PolicyRecord:
+    """A policy by name; without one that in force, else the only draft."""
+    if name is None:
+        standing = [r for r in records if r.state == "active"] or [
+            r for r in records if r.state == "draft"
+        ]
+        if len(standing) == 1:
+            return standing[0]
+        raise PolicyError(
+            "no policy is in force; name one: labelguard policy list"
+            if records
+            else "this project has no policy yet; make one: labelguard policy new"
+        )
+    for record in records:
+        if record.name == name:
+            return record
+    raise PolicyError(f"there is no policy {name!r} in this project; see: labelguard policy list")
+
+
+def _counts(policy: Policy) -> Mapping[str, int | None]:
+    return {allowance.event: allowance.places for allowance in policy.allowances}
+
+
+def _opened(project: Project | str | Path | None) -> tuple[Project, Ledger]:
+    home = project if isinstance(project, Project) else find(Path(project) if project else None)
+    return home, Ledger.of(home, KeyRing(home.keys))

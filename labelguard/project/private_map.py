@@ -1,0 +1,232 @@
+"""PRIVATE: the memory of released labels: which, with which value, and at which price.
+
+One directory per release and one Parquet file per bucket of units, written only after the charge
+and complete before anything of the release is visible. The ledger keeps a keyed digest of it from
+then on. What has a digest there is never drawn again, and what is not as the digest says stops the
+project; a map without one (its release crashed before) counts for nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelguard.errors import ProjectError
+from labelguard.keys.keyring import KeyRing
+from labelguard.storage import blocks as block128
+from labelguard.storage.blocks import Blocks
+from labelguard.storage.buckets import column
+from labelguard.storage.files import fresh_directory, fsync_path, publish_directory
+
+PARTIAL = ".partial"
+_REWRITTEN = ".new"
+SCHEMA = pa.schema(
+    [
+        ("row_key", pa.binary(16)),
+        ("labeler", pa.binary(16)),
+        ("version", pa.uint32()),
+        ("value", pa.uint8()),
+        ("threshold", pa.uint64()),
+        ("content", pa.uint64()),
+    ]
+)
+"""`row_key` and `labeler` are keyed (`labeler` is zero where it is not known), `version` counts the
+draws of a label, `value` is 0, 1, or 2 for a released tie (and in a statistic), `threshold` is what
+the coin was compared with (γ = threshold / 2^64), `content` tells contents of a given id apart.
+"""
+
+
+@dataclass(frozen=True)
+class ReleasedLabels:
+    """PRIVATE: labels released before, sorted by row key (n, 2); the other columns are (n,)."""
+
+    keys: Blocks
+    version: NDArray[np.uint32]
+    value: NDArray[np.uint8]
+    threshold: NDArray[np.uint64]
+    content: NDArray[np.uint64]
+
+
+class PrivateMap:
+    """The private maps of one project; `directory` holds one directory per release."""
+
+    def __init__(self, directory: Path, keys: KeyRing) -> None:
+        self._directory = directory
+        self._mac: Callable[[bytes], bytes] = lambda data: keys.mac("map", data)
+
+    def begin(self, release_id: str) -> Path:
+        """An empty directory for what is about to be drawn; `complete` makes it a map."""
+        return fresh_directory(self._directory / (release_id + PARTIAL), mode=0o700)
+
+    def complete(self, release_id: str) -> str:
+        """Flush and rename what was drawn; its digest."""
+        final = self._directory / release_id
+        publish_directory(self._directory / (release_id + PARTIAL), final)
+        return self.digest(release_id)
+
+    def discard(self, release_id: str) -> None:
+        """Remove a map that the ledger does not count, with all that was begun of it."""
+        for name in (release_id, release_id + PARTIAL):
+            shutil.rmtree(self._directory / name, ignore_errors=True)
+
+    def digest(self, release_id: str, *, rewritten: bool = False) -> str:
+        """The keyed digest of a map: HMAC over the names and SHA-256 of its files.
+
+        `rewritten`: as it will be once the files that `leave_out` wrote are in place.
+        """
+        directory = self._directory / release_id
+        files = {path.name: path for path in directory.iterdir() if path.suffix != _REWRITTEN}
+        if rewritten:
+            files |= {path.stem: path for path in directory.glob("*" + _REWRITTEN)}
+        listed = [release_id, *(f"{name} {_sha256(files[name])}" for name in sorted(files))]
+        return self._mac("\n".join(listed).encode()).hex()
+
+    def check(self, digests: Mapping[str, str]) -> None:
+        """Raise `ProjectError` unless every map that the ledger counts is as it was drawn.
+
+        Changes nothing, so that anybody may look while a job works.
+        """
+        for release_id, digest in digests.items():
+            fault = self.fault(release_id, digest)
+            if fault:
+                raise ProjectError(f"release {release_id}: {fault}")
+
+    def settle(self, digests: Mapping[str, str]) -> None:
+        """`check`, then complete a rewriting that crashed if the ledger has its digest, else undo
+        it. Only for who holds the project.
+        """
+        self.check(digests)
+        for release_id, digest in digests.items():
+            if any((self._directory / release_id).glob("*" + _REWRITTEN)):
+                self._settle(release_id, digest)
+
+    def fault(self, release_id: str, digest: str) -> str | None:
+        """What is wrong with a map that the ledger counts, or None."""
+        directory = self._directory / release_id
+        if not directory.is_dir():
+            return f"the private map {directory} is missing; restore it from a backup"
+        known = self.digest(release_id) == digest
+        if not known and self.digest(release_id, rewritten=True) != digest:
+            return f"the private map {directory} is not as it was drawn; restore it from a backup"
+        return None
+
+    def rows_of(self, release_id: str, labelers: Blocks) -> int:
+        """How many rows of a map are these labelers', (n, 2)."""
+        paths = (self._directory / release_id).glob("bucket=*.parquet")
+        return sum(int(pc.sum(_theirs(_read(path), labelers)).as_py() or 0) for path in paths)
+
+    def leave_out(self, release_id: str, labelers: Blocks) -> int:
+        """Write the files of a map anew without these labelers' rows, (n, 2); how many rows.
+
+        They take effect by `settle`, once the ledger has the digest that follows.
+        """
+        found = 0
+        for path in sorted((self._directory / release_id).glob("bucket=*.parquet")):
+            table = _read(path)
+            theirs = _theirs(table, labelers)
+            rows = int(pc.sum(theirs).as_py() or 0)
+            if rows:
+                found += rows
+                rest = path.with_name(path.name + _REWRITTEN)
+                _write(table.filter(pc.invert(theirs)), rest)
+                fsync_path(rest)
+        return found
+
+    def _settle(self, release_id: str, digest: str) -> None:
+        directory = self._directory / release_id
+        done = self.digest(release_id, rewritten=True) == digest
+        for path in directory.glob("*" + _REWRITTEN):
+            if done:
+                path.replace(path.with_suffix(""))
+            else:
+                path.unlink()
+        fsync_path(directory)
+
+    def released(self, bucket: int, releases: Iterable[str]) -> ReleasedLabels:
+        """Every label of these releases in one bucket: the latest version of each row."""
+        paths = [self._directory / r / f"bucket={bucket:02d}.parquet" for r in sorted(releases)]
+        tables = [_read(path) for path in paths if path.exists()]
+        table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+        keys = block128.from_bytes(b"".join(_fixed_bytes(table["row_key"])))
+        distinct, place = block128.unique(keys)
+        version = column(table, "version").astype(np.uint32)
+        latest = np.zeros(len(distinct), np.intp)
+        ascending = np.argsort(version, kind="stable")
+        latest[place[ascending]] = ascending  # the last assignment stays
+        value, threshold, content = (
+            column(table, name) for name in ("value", "threshold", "content")
+        )
+        return ReleasedLabels(
+            distinct,
+            version[latest],
+            value[latest].astype(np.uint8),
+            threshold[latest].astype(np.uint64),
+            content[latest].astype(np.uint64),
+        )
+
+
+def write_bucket(
+    directory: Path,
+    bucket: int,
+    keys: Blocks,
+    labelers: Blocks,
+    version: NDArray[np.uint32],
+    value: NDArray[np.uint8],
+    threshold: NDArray[np.uint64],
+    content: NDArray[np.uint64],
+) -> None:
+    """Write one bucket of a map that was begun, sorted by row key."""
+    order = block128.order(keys)
+    table = pa.Table.from_arrays(
+        [
+            _binary(keys[order]),
+            _binary(labelers[order]),
+            pa.array(version[order]),
+            pa.array(value[order]),
+            pa.array(threshold[order]),
+            pa.array(content[order]),
+        ],
+        schema=SCHEMA,
+    )
+    _write(table, directory / f"bucket={bucket:02d}.parquet")
+
+
+def _sha256(path: Path) -> str:
+    """Of what is no file there is none, and so no digest that a map may have."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    dictionary = ["labeler", "version", "threshold", "content"]
+    pq.write_table(table, path, compression="zstd", use_dictionary=dictionary)
+
+
+def _read(path: Path) -> pa.Table:
+    return pq.read_table(path, schema=SCHEMA, partitioning=None)
+
+
+def _theirs(table: pa.Table, labelers: Blocks) -> pa.ChunkedArray:
+    return pc.is_in(table["labeler"], value_set=_binary(labelers))
+
+
+def _binary(blocks: Blocks) -> pa.Array:
+    data = pa.py_buffer(block128.to_bytes(blocks))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(blocks), [None, data])
+
+
+def _fixed_bytes(array: pa.ChunkedArray) -> Iterator[memoryview]:
+    for chunk in array.chunks:
+        width = chunk.type.byte_width
+        yield memoryview(chunk.buffers()[1])[chunk.offset * width :][: len(chunk) * width]

@@ -1,0 +1,242 @@
+"""A labelguard project: the directory `.labelguard` with policies, ledger, keys and releases.
+
+It is found like a git repository: in the working directory or one of its parents, unless
+`--project` or LABELGUARD_PROJECT names it; one that this user did not make must be named. It never
+lies beside an output, because fresh keys and an empty ledger per output would silently reset every
+labeler's budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labelguard.errors import KeyProblem, NoProject, ProjectBusy, ProjectError
+from labelguard.keys import key_source
+from labelguard.keys.keyring import KeyRing, keys_directory
+from labelguard.ledger import witness
+from labelguard.project import known
+from labelguard.storage import private_files
+from labelguard.storage.files import write_atomically
+
+STATE = ".labelguard"
+IGNORE = ".gitignore"
+
+_CONFIG = """\
+# What a person may edit. No secrets here: a ledger URL with a password goes into
+# the environment variable LABELGUARD_LEDGER_URL.
+format = 1
+
+[input]
+# The source of labelers' ids: worker 7 of one tool is not worker 7 of another. To read
+# another tool, leave it, and add a source: labelguard source add NAME.
+namespace = "files"
+
+[input.columns]
+# The names your files use, for example:
+# labeler_id = "worker"
+"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """Paths and settings of one project; holds no secret."""
+
+    state: Path
+    namespace: str = "files"
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> Path:
+        """Directory of the project's secrets."""
+        return keys_directory(self.state)
+
+    @property
+    def ledger_url(self) -> str:
+        """SQLAlchemy URL of the ledger."""
+        return os.environ.get("LABELGUARD_LEDGER_URL") or (
+            f"sqlite:///{self.state / 'ledger.sqlite3'}"
+        )
+
+    @property
+    def witnesses(self) -> tuple[Path, Path]:
+        """Files that remember how far the ledger had come (see `labelguard.witness`)."""
+        return (self.state / witness.FILE, self.keys / witness.FILE)
+
+    def strays(self, known: Iterable[str]) -> list[str]:
+        """Releases on disk that are not among those the ledger knows."""
+        found = {
+            path.name
+            for directory in (self.releases, self.released)
+            for path in directory.glob("r[0-9]*")
+            if not path.suffix
+        }
+        return sorted(found - set(known))
+
+    @property
+    def releases(self) -> Path:
+        """Public releases, one directory each."""
+        return self.state / "releases"
+
+    @property
+    def released(self) -> Path:
+        """PRIVATE maps of released labels, one directory per release."""
+        return self.state / "released"
+
+    @property
+    def stages(self) -> Path:
+        """Finished stages of PROPS releases that are under way; released labels only."""
+        return self.state / "props"
+
+    @property
+    def work(self) -> Path:
+        """Scratch space of the running job; emptied when a job starts and when it ends."""
+        return self.state / "work"
+
+    @property
+    def quarantine(self) -> Path:
+        """Rows that `--bad-rows quarantine` set aside (mode 0600)."""
+        return self.state / "quarantine"
+
+    @contextlib.contextmanager
+    def job(self) -> Iterator[None]:
+        """Hold the project for one job; a second job gets `ProjectBusy` at once."""
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            descriptor = os.open(self.state / "lock", flags, 0o600)
+        except OSError as error:
+            why = "lock is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+            raise ProjectError(f"the project at {self.state} cannot be written: {why}") from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ProjectBusy(
+                    f"another labelguard job works in {self.state}; run this again when it is done"
+                ) from None
+            try:  # only who holds the project may clear its scratch space
+                self._sweep()
+                yield
+            finally:
+                shutil.rmtree(self.work, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+    def _sweep(self) -> None:
+        """Remove what crashed jobs left half-written; nothing of it was ever released."""
+        shutil.rmtree(self.work, ignore_errors=True)
+        for directory in (self.releases, self.released):
+            for partial in directory.glob("*.partial"):
+                shutil.rmtree(partial, ignore_errors=True)
+
+
+def init(directory: Path, *, max_epsilon: float = 10.0, max_delta: float = 1e-4) -> Project:
+    """Make a project in `directory`: configuration, keys, empty ledger.
+
+    All policies of the project together will cost a labeler at most (`max_epsilon`, `max_delta`).
+    """
+    from labelguard.ledger.ceilings import Ceiling
+    from labelguard.ledger.ledger import Ledger
+
+    ceiling = Ceiling(float(max_epsilon), float(max_delta))
+    state = directory / STATE
+    if (state / "labelguard.toml").exists():
+        raise ProjectError(f"{state} is a project already")
+    if source := key_source.named():
+        # A key that exists is another project's, or this one's, whose ledger would begin anew.
+        raise KeyProblem(
+            f"init makes a key of its own: unset {source}, and put the key into your secret "
+            "store afterwards (SECURITY.md)"
+        )
+    try:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_files.check_directory(state, ProjectError)
+        for name in ("releases", "released", "quarantine"):
+            (state / name).mkdir(exist_ok=True, mode=0o700)
+        project = Project(state)
+        key = project.keys / "project.key"
+        if key.exists() and state not in key.parents:
+            raise KeyProblem(
+                f"{key} exists: it is another project's; two projects with one key would draw the "
+                "same coins; set LABELGUARD_KEYS to a directory of its own"
+            )
+        if not key.exists():
+            KeyRing.create(project.keys)
+        keys = KeyRing(project.keys)
+        Ledger.create(project.ledger_url, keys, project.witnesses, ceiling)
+        seclude(state)
+        # Written last: a directory without it is not a project, so a crash above can be repeated.
+        write_atomically(state / "labelguard.toml", _CONFIG.encode())
+    except OSError as error:
+        raise ProjectError(f"cannot make a project in {directory}: {error.strerror}") from None
+    return project
+
+
+def seclude(state: Path) -> None:
+    """Keep a new project out of git, and in this user's list of projects made here."""
+    write_atomically(state / IGNORE, b"*\n", mode=0o600)
+    known.mark(state)
+
+
+def find(directory: Path | None = None) -> Project:
+    """The project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards.
+
+    Raises `NoProject` if there is none, `ProjectError` for one that is not the user's own or open
+    to others and, unless it was named, for one that this user did not make on this machine.
+    """
+    named = directory or os.environ.get("LABELGUARD_PROJECT")
+    if named:
+        for state in (Path(named) / STATE, Path(named)):
+            if (state / "labelguard.toml").is_file():
+                return _open(state)
+        raise NoProject(f"{named} holds no labelguard project; make one: labelguard init {named}")
+    here = Path.cwd()
+    for parent in (here, *here.parents):
+        if (parent / STATE / "labelguard.toml").is_file():
+            found = _open(parent / STATE)
+            if not known.knows(found.state):
+                raise ProjectError(
+                    f"{found.state} was not made by you on this machine: its policy and its keys "
+                    f"may be anybody's; if you trust it, name it: --project {parent}, or "
+                    "LABELGUARD_PROJECT"
+                )
+            return found
+    raise NoProject(
+        f"no labelguard project in {here} or above; make one (labelguard init) "
+        "or name one (--project)"
+    )
+
+
+def _open(state: Path) -> Project:
+    path = state / "labelguard.toml"
+    private_files.check_directory(state, ProjectError)
+    try:
+        text = private_files.read(path, ProjectError, secret=False)
+        config = tomllib.loads(text.decode())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ProjectError(f"{path} cannot be read: {error}") from None
+    if config.get("format") != 1:
+        raise ProjectError(f"{path} has format {config.get('format')!r}; this labelguard reads 1")
+    settings = _table(path, config, "input")
+    columns = _table(path, settings, "columns")
+    namespace = settings.get("namespace", "files")
+    if not isinstance(namespace, str) or not namespace:
+        raise ProjectError(f"{path}: input.namespace must be a non-empty string")
+    if not all(isinstance(name, str) for name in columns.values()):
+        raise ProjectError(f"{path}: every value in [input.columns] must be a column name")
+    return Project(state.resolve(), namespace, columns)
+
+
+def _table(path: Path, config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = config.get(name, {})
+    if not isinstance(table, dict):
+        raise ProjectError(f"{path}: [{name}] must be a table")
+    return table

@@ -1,0 +1,75 @@
+"""What earlier jobs left behind: given back, tidied away, or named."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+
+from labelguard.errors import LedgerError
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.records import ReleaseRecord
+from labelguard.policy.policy import Priced
+from labelguard.project.private_map import PrivateMap
+from labelguard.project.project import Project
+
+
+def settle(
+    project: Project, keys: KeyRing, ledger: Ledger, keep: str | None, epoch: int
+) -> list[str]:
+    """Give back what crashed jobs reserved and never used; notes on this and on what they began.
+
+    `keep` is the release that is about to be resumed, if any. Raises `LedgerError` if releases on
+    disk are unknown to the ledger: it is an older copy; `ProjectError` if a private map is not the
+    one that was drawn.
+    """
+    notes = [
+        f"release {release_id} never drew a coin; its charge was given back"
+        for release_id in ledger.refund_reserved(epoch, keep=keep)
+    ]
+    releases = ledger.releases()
+    strays = project.strays(record.id for record in releases)
+    if strays:
+        raise LedgerError(
+            f"release {strays[0]} is in {project.state}, but not in the ledger: it is an older "
+            "copy and would forget what was spent; put the newest copy back"
+        )
+    tidy(project, keys, releases)
+    PrivateMap(project.released, keys).settle({r.id: r.map for r in releases if r.map})
+    return notes + [
+        f"release {record.id} is unfinished and stays charged; run its command again to finish it, "
+        f"or give it up: labelguard release abandon {record.id}"
+        for record in releases
+        if record.unfinished and record.id != keep
+    ]
+
+
+def tidy(project: Project, keys: KeyRing, releases: Iterable[ReleaseRecord]) -> None:
+    """Remove what counts for nothing: maps that the ledger does not know to be drawn (nothing of
+    them was visible), stages of ended releases, and the files of abandoned ones.
+
+    A crash may have come before whoever should have done it.
+    """
+    private_map = PrivateMap(project.released, keys)
+    for record in releases:
+        if not record.map:
+            private_map.discard(record.id)
+        if not record.unfinished:
+            shutil.rmtree(project.stages / record.id, ignore_errors=True)
+        if record.state == "abandoned":
+            shutil.rmtree(project.releases / record.id, ignore_errors=True)
+
+
+def known(releases: Iterable[ReleaseRecord], event: Priced) -> list[str]:
+    """Releases whose labels were released before, for a release of this kind of event.
+
+    Coins and statistics do not know each other's labels. What an abandoned release drew keeps its
+    values, wholly; what it summed is in no sum.
+    """
+    return [
+        record.id
+        for record in releases
+        if record.map
+        and record.event == event
+        and not (event == "statistic" and record.state == "abandoned")
+    ]

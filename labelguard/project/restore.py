@@ -1,0 +1,368 @@
+"""`project restore`: a project from its backup, which never forgets what was spent.
+
+What was charged between the backup and the loss is unknown, so it counts at its largest. A policy's
+full price covers every event that it allows, for every labeler, also those whom the backup does not
+know, in whatever order: the policy that was in force is closed at that price, not at a closing
+point, and what follows is paid on top. Policies that were put into force after the backup are not
+in it; their prices must be given (`lost`), or it must be said that there were none. Only an anchor
+that equals the backup's head shows that nothing followed; then the project is whole.
+
+Labels that the backup knows keep their values. Labels that were drawn after it are not known here,
+and are drawn afresh if they come again, as events of their own under policies of their own: no
+randomness is kept anywhere, so the two answers are independent. Unfinished releases are abandoned,
+because they may have been finished after the backup. Keys are never made.
+
+Nothing of the backup is unpacked or opened before its manifest is known to be the project's own.
+All is prepared beside the place, then put into it: the ledger's tables (if they live elsewhere),
+the keys and their witness, and last, by one rename, the project. After a crash, run it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from labelguard.errors import (
+    KeyProblem,
+    LedgerError,
+    PolicyError,
+    ProjectBusy,
+    ProjectError,
+)
+from labelguard.keys import key_source, sealing
+from labelguard.keys.keyring import KEY_FILES, KeyRing
+from labelguard.keys.pseudonyms import Pseudonyms, fingerprint
+from labelguard.ledger import charges, database, policies, schema, witness
+from labelguard.ledger.anchors import Anchor
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.policies import PolicyRecord
+from labelguard.ledger.witness import Witness
+from labelguard.policy.policy import ITEM_BOUND, Allowance, Policy, parse_budget
+from labelguard.project import archive, backup
+from labelguard.project.project import STATE, Project, seclude
+from labelguard.project.rotation import rename
+from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
+
+_DONE = "restored.json"
+
+
+@dataclass(frozen=True)
+class Since:
+    """What is known of the time between a backup and the loss of the project.
+
+    `anchor`: the newest line that was kept of the ledger. `lost`: (ε, δ) of every policy put into
+    force since, for the unit of the backup's policies; () says that there was none, None nothing.
+    """
+
+    anchor: Anchor | None = None
+    lost: tuple[tuple[float, float], ...] | None = None
+
+
+def parse_since(anchor: str | None, lost: Sequence[str], no_later_policy: bool) -> Since:
+    """From an anchor's line, `EPSILON,DELTA` for each lost policy, or word that none was lost.
+
+    Raises `PolicyError` for anything else, `LedgerError` for what is no anchor.
+    """
+    if lost and no_later_policy:
+        raise PolicyError("either policies were put into force after the backup, or none")
+    prices = tuple(parse_budget("--lost-policy", text) for text in lost)
+    known = prices if lost or no_later_policy else None
+    return Since(Anchor.parse(anchor) if anchor else None, known)
+
+
+def restore(
+    path: str | Path,
+    directory: str | Path,
+    *,
+    since: Since = Since(),
+    keys: Path | None = None,
+    passphrase: Callable[[], str] | None = None,
+) -> dict[str, Any]:
+    """Put the project of a backup into `directory`; what became of it.
+
+    The keys are those in the directory LABELGUARD_KEYS, or what else the environment names, else a
+    copy of those in `keys`, else those in the backup, for which `passphrase` is asked. Raises
+    `ProjectError` if there is a project already or the backup is not whole, `KeyProblem` for
+    missing keys, `LedgerError` if the ledger does not hold, has another history than
+    `since.anchor`, or its database holds one already, `PolicyError` if nothing is said of policies
+    that may have followed.
+    """
+    source, home = Path(path), Path(directory)
+    state, partial = home / STATE, home / f"{STATE}.partial"
+    if state.exists():
+        raise ProjectError(f"{state} exists; restore into a directory without a project")
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with _alone(home):
+            request = _request(source, since)
+            done = _prepared(partial, request)
+            if done is None or _went_on(partial, state):
+                fresh_directory(partial, mode=0o700)
+                done = _prepare(source, partial, since, keys, passphrase)
+                seen = done.pop("seen")
+                data = json.dumps({"request": request, "result": done, "seen": seen}).encode()
+                write_atomically(partial / _DONE, data, mode=0o600)
+            _place(partial, state)
+            return {"project": str(state)} | done
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ProjectError(f"cannot restore into {home}: {why}; then run this again") from None
+
+
+@contextlib.contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """One restore at a time in a directory."""
+    descriptor = os.open(home, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ProjectBusy(
+            f"another restore works in {home}; run this again when it is done"
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
+def _request(source: Path, since: Since) -> str:
+    """Tells one restore from another: a crashed one goes on only with the same backup and words."""
+    with archive.reading(source) as file:
+        data = file.manifest + file.mac + repr(since).encode()
+    return hashlib.sha256(data).hexdigest()
+
+
+def _prepared(partial: Path, request: str) -> dict[str, Any] | None:
+    """What a crashed restore had made ready, if it was this one."""
+    if not (partial / _DONE).exists():
+        return None
+    found = json.loads((partial / _DONE).read_text(encoding="utf-8"))
+    return found["result"] if found["request"] == request else None
+
+
+def _went_on(partial: Path, state: Path) -> bool:
+    """Whether the project did anything after a restore that crashed had looked at its witness.
+
+    What that restore found complete need not be so any more.
+    """
+    keys = Project(state).keys
+    if keys.parent == state:  # copied: nobody else works with them
+        return False
+    [own] = Witness([partial / witness.FILE]).seen()
+    looked = json.loads((partial / _DONE).read_text(encoding="utf-8"))["seen"]
+    now = [list(entry) for entry in Witness([keys / witness.FILE]).seen()]
+    return now not in (looked, [list(own)])
+
+
+def _prepare(
+    source: Path,
+    partial: Path,
+    since: Since,
+    keys: Path | None,
+    passphrase: Callable[[], str] | None,
+) -> dict[str, Any]:
+    """All of the project in `partial`, as it will be."""
+    for name in (*archive.DIRECTORIES[:2], "quarantine"):
+        (partial / name).mkdir(mode=0o700)
+    with archive.reading(source) as file:
+        ring, origin, seen = _keys(partial, file.sealed, keys, passphrase)
+        if not ring.verify("backup", file.manifest, file.mac):
+            raise ProjectError(
+                f"{source} was altered after it was made, or the keys are another project's; use "
+                "another backup, or its keys"
+            )
+        manifest = file.extract(partial)
+    seclude(partial)
+    ledger = _open(source, partial, ring)
+    head = Anchor(*ledger.head())
+    with ledger.snapshot() as connection:
+        whole = _whole(connection, head, since, seen)
+    ledger = _named_as_now(ledger, partial, ring)
+    result = _settle(ledger, whole, since.lost or ())
+    for release in result["abandoned"]:
+        shutil.rmtree(partial / "releases" / release, ignore_errors=True)
+    number, digest = ledger.head()
+    Witness([partial / witness.FILE]).replace(number, digest)
+    return result | {
+        "seen": seen,
+        "backup": str(source),
+        "created_at": manifest["created_at"],
+        "backup_anchor": str(head),
+        "anchor": str(Anchor(number, digest)),
+        "keys": origin,
+    }
+
+
+def _open(source: Path, partial: Path, ring: KeyRing) -> Ledger:
+    """The ledger of a backup, if it holds."""
+    ledger = _ledger(partial, ring)
+    broken = ledger.fault()
+    if broken:
+        raise LedgerError(f"the ledger in {source} does not hold: {broken}")
+    return ledger
+
+
+def _ledger(partial: Path, ring: KeyRing) -> Ledger:
+    def names(found: str) -> Pseudonyms:
+        return ring.pseudonyms(found) if found else Pseudonyms()
+
+    return Ledger(f"sqlite:///{partial / archive.LEDGER}", ring, names=names)
+
+
+def _named_as_now(ledger: Ledger, partial: Path, ring: KeyRing) -> Ledger:
+    """The ledger under the names of the keys, where these were first changed after the backup."""
+    present = ring.pseudonyms()
+    with ledger.snapshot() as connection:
+        found = fingerprint(connection)
+    if found == present.fingerprint:
+        return ledger
+    with ledger.transaction(ledger.begin_job()) as connection:
+        rename(connection, Pseudonyms(), present)
+    return _ledger(partial, ring)
+
+
+def _keys(
+    partial: Path,
+    sealed: bytes | None,
+    keys: Path | None,
+    passphrase: Callable[[], str] | None,
+) -> tuple[KeyRing, str, list[tuple[int, str]]]:
+    """The project's keys, where they are from, and what the witness beside them has seen."""
+    own, handed_over = Project(partial).keys, key_source.named()
+    if handed_over or (own / KEY_FILES[0]).exists():
+        if keys:
+            where = handed_over or f"{own} (LABELGUARD_KEYS)"
+            raise KeyProblem(f"there are keys in {where} and in {keys}; choose one")
+        own.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return KeyRing(own), f"in place at {own}", Witness([own / witness.FILE]).seen()
+    if keys:
+        files = KeyRing(keys).secrets()
+        origin, seen = f"copied from {keys}", Witness([keys / witness.FILE]).seen()
+    elif sealed and passphrase:
+        files = sealing.unseal(sealed, passphrase())
+        origin, seen = "from the backup", []
+    else:
+        raise KeyProblem(
+            "no keys to restore with: name a copy of the keys directory with --keys, or "
+            "set LABELGUARD_KEYS to it; they are never regenerated"
+        )
+    return KeyRing.install(partial / "keys", files), origin, seen
+
+
+def _whole(
+    connection: sa.Connection, head: Anchor, since: Since, seen: Sequence[tuple[int, str]]
+) -> bool:
+    """Whether nothing followed the backup, by the anchor and the witness beside the keys."""
+    known = [*([since.anchor] if since.anchor else []), *(Anchor(*entry) for entry in seen)]
+    for anchor in known:
+        there = charges.digest_of(connection, anchor.number)
+        if anchor.number <= head.number and there != anchor.digest:
+            raise LedgerError(
+                f"the backup has another history than {anchor}: journal entry {anchor.number} "
+                "differs; it is a backup of another project, or one of the two was rewritten"
+            )
+    whole = since.anchor == head and all(anchor.number <= head.number for anchor in known)
+    if whole and since.lost:
+        raise PolicyError("the anchor shows that nothing followed the backup: no policy was lost")
+    if not whole and since.lost is None:
+        raise PolicyError(
+            "nothing shows that this backup is the last state of the project; say what was put "
+            "into force after it: --lost-policy EPSILON,DELTA for each policy, or "
+            "--no-later-policy; or give the newest anchor, if it is the backup's"
+        )
+    return whole
+
+
+def _settle(ledger: Ledger, whole: bool, lost: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Close what may have been charged, and give up what cannot be resumed."""
+    epoch = ledger.begin_job()
+    known = ledger.policies()
+    ends = charges.UNFINISHED if whole else ("reserved", *charges.UNFINISHED)
+    given_up = [(r.id, r.state) for r in ledger.releases() if r.state in ends]
+    closed = [record.name for record in known if record.state == "active" and not whole]
+    with ledger.transaction(epoch) as connection:
+        for release, before in given_up:
+            charges.set_state(connection, release, before, {"state": "abandoned"})
+            charges.append(connection, "abandoned", {"release": release})
+        active = policies.in_force(connection)
+        if active and not whole:
+            policies.close(connection, active, None)
+        names = [_add_lost(connection, known, *price).name for price in lost]
+        charges.append(connection, "restored", {"complete": whole})
+    return {
+        "complete": whole,
+        "closed": closed,
+        "lost_policies": names,
+        "abandoned": [release for release, _ in given_up],
+        "releases": sum(record.state == "committed" for record in ledger.releases()),
+    }
+
+
+def _add_lost(
+    connection: sa.Connection, known: Sequence[PolicyRecord], epsilon: float, delta: float
+) -> PolicyRecord:
+    """A policy that nobody remembers but for its price: paid in full, and closed."""
+    kin = [record.policy for record in known if record.state != "draft"]
+    like = kin[-1] if kin else Policy(epsilon, delta)
+    ties = "coin" if like.ties == "zero" else like.ties
+    taken = {record.name for record in policies.records(connection)}
+    name = next(n for i in range(1, len(taken) + 2) if (n := f"lost-{i}") not in taken)
+    # It promised about the same neighbours as the policies that are known, or none could follow it.
+    # How many labels of a content it paid for is not known either: any number tells its price, by
+    # basic composition, which no joint price of several policies counts on.
+    contents = like.unit == "item"
+    lost = replace(
+        like,
+        epsilon=epsilon,
+        delta=delta,
+        allowances=(Allowance("rr", ITEM_BOUND if contents else None),),
+        composition="basic" if contents and ties != "ternary" else "exact",
+        ties=ties,
+        closing_points=1,
+    )
+    return policies.add(connection, name, lost, "closed")
+
+
+def _place(partial: Path, state: Path) -> None:
+    """Put what is ready into its places, the project last; may be repeated."""
+    [head] = Witness([partial / witness.FILE]).seen()
+    own, copied = Project(state).keys, partial / "keys"
+    url = os.environ.get("LABELGUARD_LEDGER_URL")
+    if url:
+        _fill(url, partial / archive.LEDGER, head)
+        (partial / archive.LEDGER).unlink(missing_ok=True)
+    if own.parent != state:  # LABELGUARD_KEYS
+        if copied.exists():
+            KeyRing.install(own, KeyRing(copied).secrets())
+        shutil.rmtree(copied, ignore_errors=True)
+        copied = own
+    Witness([copied / witness.FILE]).replace(*head)
+    publish_directory(partial, state)
+
+
+def _fill(url: str, path: Path, head: tuple[int, str]) -> None:
+    """The restored ledger into the database where it is to live, unless a crashed restore did."""
+    target, source = database.connect(url), database.connect(f"sqlite:///{path}")
+    try:
+        with database.writing(target) as connection:
+            if sa.inspect(connection).has_table(schema.meta.name):
+                if charges.head(connection) == head:
+                    return
+                raise LedgerError(
+                    f"{database.place(target.url)} holds a ledger already; a restored one needs a "
+                    "database of its own"
+                )
+            with source.connect() as rows:
+                backup.copy_tables(rows, connection)
+    finally:
+        target.dispose()
+        source.dispose()

@@ -1,0 +1,247 @@
+"""The card of a release: what was done, what it guarantees, what it does not protect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.policy.policy import Policy, Priced
+
+NOT_PROTECTED = (
+    "who labelled what, when and how much, and how often somebody submitted again",
+    "which annotations were discarded (they are not part of the input)",
+    "prompts and responses, above all if they came from a model trained on raw labels; they are "
+    "published as they are, with all personal data in them",
+    "one person labelling under several ids",
+    "a labeler's identity outside the project",
+    "labelers whose labels are correlated with one another's",
+    "anything against the curator, who sees raw labels, and whoever reads a running job's memory",
+    "raw exports made before or beside labelguard",
+)
+LINKABLE = (
+    "which rows are one labeler's, where flip_probability (or an estimate made from it) differs "
+    "between labelers (bounds are rounded up to 8, 16, 32, … to blur this)"
+)
+PARAPHRASES = (
+    "paraphrases, regenerated responses and parts of rankings: each is a content of its own, "
+    "with a budget of its own"
+)
+TIE_STATUS_PUBLIC = "which labels are ties (declared public with --tie-status-public)"
+SKIP_STATUS_PUBLIC = "which annotations were skipped (--skips public)"
+NOT_REACTIVE = "assignment of items to labelers that reacts to raw labels"
+REACTIVE = (
+    "labels that decided who labels what: assignment reacts here (--assignment-reactive), and the "
+    "guarantee holds only as far as it reacts to releases, not to raw labels"
+)
+
+
+def together(policy: Policy, event: Priced) -> str:
+    """With what else an event is priced, for the line on accounting; empty if alone."""
+    names = {"rr": "randomized label", "statistic": "statistic release"}
+    others = [a for a in policy.allowances if a.event != event]
+    parts = [counted(other.places or 0, names[other.event]) for other in others]
+    return f", priced together with {' and '.join(parts)} per {policy.unit}" if parts else ""
+
+
+def not_protected(policy: Policy) -> list[str]:
+    """The list every card carries."""
+    declared = (
+        (True, REACTIVE if policy.assignment_reactive else NOT_REACTIVE),
+        (policy.unit == "item", PARAPHRASES),
+        (policy.skips == "public", SKIP_STATUS_PUBLIC),
+        (policy.tie_status_public, TIE_STATUS_PUBLIC),
+    )
+    return [*NOT_PROTECTED, *(line for holds, line in declared if holds)]
+
+
+_ORDER = (
+    "release",
+    "labelguard",
+    "format",
+    "created_at",
+    "kind",
+    "mechanism",
+    "mechanism_version",
+    "privacy",
+    "counts",
+    "flip_probability",
+    "statistic",
+    "props",
+    "budget",
+    "train_with",
+    "not_protected",
+)
+
+
+def assembled(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The common card with a mechanism's own sections; those of one name are joined."""
+    card = dict(common)
+    for name, value in own.items():
+        if isinstance(value, Mapping):
+            card[name] = {**card.get(name, {}), **value}
+        elif isinstance(value, list):
+            card[name] = [*card.get(name, []), *value]
+        else:
+            card[name] = value
+    return {name: card[name] for name in _ORDER if name in card}
+
+
+def spread(values: NDArray[Any]) -> dict[str, float]:
+    """Minimum, median and maximum; empty without values."""
+    if not len(values):
+        return {}
+    return {
+        "min": float(values.min()),
+        "median": float(np.median(values)),
+        "max": float(values.max()),
+    }
+
+
+def budget_of(values: Mapping[str, Any]) -> str:
+    """`epsilon` and `delta` as people write them: ε = 3, δ = 1e-5."""
+    delta = f"{values['delta']:g}".replace("e-0", "e-")
+    return f"ε = {values['epsilon']:g}, δ = {delta}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 release, 2 releases, 3 journal entries."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
+
+
+def to_json(card: Mapping[str, Any]) -> str:
+    """The card as it is stored."""
+    return json.dumps(card, indent=2, ensure_ascii=False) + "\n"
+
+
+TRAINING = {
+    "forward": "Each row's `flip_probability` γ is the probability that its label was flipped; a "
+    "loss that ignores it learns from noise as if it were truth. `forward` is "
+    "−log[(1 − γ) σ(z) + γ σ(−z)], z being the margin of `chosen` over `rejected`.",
+    "soft": "Each row's `label_probability` p is that of `chosen` being preferred: train with the "
+    "cross-entropy −p log σ(z) − (1 − p) log σ(−z), z being the margin of `chosen` over "
+    "`rejected`.",
+    "plain": "Labels are to be taken as they are. `residual_flip_estimate` estimates how often a "
+    "row's label is wrong; where a model decided it is no independent coin, so losses that "
+    "correct for flips do not apply.",
+}
+"""How to learn from a release, by the card's `train_with`."""
+
+
+CONDITION = (
+    "**Condition.** Who labels what was declared to react to labels (`--assignment-reactive`). The "
+    "guarantee holds if it reacted to releases only. If raw labels decided who was asked next, how "
+    "often an item was labeled tells how its labels agreed, whatever noise they got."
+)
+
+
+def to_markdown(card: Mapping[str, Any]) -> str:
+    """The card for people, with the front matter of a Hugging Face dataset card."""
+    privacy = card["privacy"]
+    limits = "\n".join(f"- {line}" for line in card["not_protected"])
+    facts = "\n".join(f"| {name} | {value} |" for name, value in _facts(card))
+    ties = "public" if privacy["tie_status_public"] else "protected"
+    condition = f"\n\n{CONDITION}" if privacy["assignment"] == "reactive" else ""
+    return f"""\
+---
+configs:
+- config_name: default
+  data_files: data.parquet
+tags:
+- preference
+- differential-privacy
+- label-privacy
+- labelguard
+---
+
+# Release {card["release"]}
+
+Preference pairs whose labels were privatized by labelguard {card["labelguard"]}.
+
+**Guarantee.** Mechanism `{card["mechanism"]}`: every {privacy["unit"]} is protected with
+{budget_of(privacy)} under adjacency `{privacy["adjacency"]}`: all labels of one
+{privacy["unit"]} may change. The bound holds for {span(privacy)},
+against anyone without the project's keys; another policy adds to it, but all of them together give
+no more than {budget_of(privacy["ceiling"])}, the project's ceiling.{condition}
+
+Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
+{privacy["skip_status"]}.
+
+| | |
+|---|---|
+{facts}
+
+**Training.** `train_with: {card["train_with"]}`. {TRAINING[card["train_with"]]}
+
+**Not protected:**
+
+{limits}
+"""
+
+
+def span(privacy: Mapping[str, Any]) -> str:
+    """For which releases the guarantee of a card holds; later policies add to it."""
+    if "policy" not in privacy:  # cards of before policies had names
+        return "the releases of its policy"
+    if "newly_charged" in privacy:
+        return f"all releases of all policies up to {privacy['policy']}"
+    return f"all releases under policy {privacy['policy']}"
+
+
+def _facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The rows of the card's table."""
+    counts, budget, unit = card["counts"], card["budget"], card["privacy"]["unit"]
+    yield "rows", f"{counts['rows']:,}"
+    if counts["further_pairs"]:
+        yield "further pairs, labeled by the head", f"{counts['further_pairs']:,}"
+    yield f"{unit}s", f"{counts['labelers']:,}"
+    yield f"{place(card)}s newly charged", f"{counts['charged']:,}"
+    before = f"{counts['released_before']:,}"
+    yield "labels released before (kept as they were, free)", before
+    yield f"dropped by the bound per {unit}", f"{counts['dropped_by_bound']:,}"
+    yield "dropped duplicates", f"{counts['duplicates']:,}"
+    yield "dropped pairs with identical sides", f"{counts['identical_sides']:,}"
+    yield "skipped, left out", f"{counts['skipped']:,}"
+    yield "bad rows set aside", f"{counts['set_aside']:,}"
+    yield "released as ties and left out", f"{counts['released_ties_dropped']:,}"
+    yield from own_facts(card)
+    yield f"places used per {unit} (min / median / max)", triple(budget["used"], ",.0f")
+    yield f"places left per {unit} (min / median / max)", triple(budget["left"], ",.0f")
+
+
+def place(card: Mapping[str, Any]) -> str:
+    """What takes a place of a labeler's budget."""
+    return "statistic release" if "statistic" in card else "label"
+
+
+def own_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What cards of single mechanisms say."""
+    if "flip_probability" in card:
+        yield (
+            "flip probability (min / median / max)",
+            triple(card["flip_probability"], ".4f"),
+        )
+    if "statistic" in card:
+        told = card["statistic"]
+        yield "features", f"{told['features']}, {counted(told['components'], 'component')}"
+        yield "noise multiplier", f"{told['noise_multiplier']:.4f}"
+        yield "sensitivity, clip norm", f"{told['sensitivity']:.4g}, {told['clip']:.4g}"
+        yield "windows the head learnt from", f"{told['windows']}"
+    if "props" in card:
+        told = card["props"]
+        for stage in told["stages"][1:]:
+            error = f"{stage['estimated_error']:.3f} ± {stage['standard_error']:.3f}"
+            doubt = ", uninformative" if stage["uninformative"] else ""
+            yield f"model's error, stage {stage['stage']}", error + doubt
+
+
+def triple(values: Mapping[str, float] | None, style: str) -> str:
+    """Minimum, median and maximum in one style."""
+    if not values:
+        return "–"
+    return " / ".join(format(values[name], style) for name in ("min", "median", "max"))

@@ -1,0 +1,109 @@
+"""What a release of an input would take from the budget, before anything is spent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from labelguard.errors import PolicyError
+from labelguard.ingest import groups, layouts
+from labelguard.ingest.conflicts import refuse_conflicts
+from labelguard.ingest.sources import Input
+from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.records import LabelerTable
+from labelguard.project import policies, recovery
+from labelguard.project.project import Project, find
+from labelguard.release import planning
+from labelguard.release.admission import admit
+from labelguard.release.methods import open_mechanism
+from labelguard.release.selection import Bound
+from labelguard.storage import blocks
+
+
+def check(
+    source: Input,
+    *,
+    mechanism: str = "rr",
+    name: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    namespace: str | None = None,
+    question: str | None = None,
+    bad_rows: Literal["stop", "quarantine"] = "stop",
+    max_input_bytes: int | None = None,
+    project: Project | str | Path | None = None,
+    progress: Callable[[str, float | None], None] = lambda step, share: None,
+) -> dict[str, Any]:
+    """Plan a release of `source` under the policy in force, or a draft, and charge nothing.
+
+    The columns of labels are dropped at the door, so the answer depends on public columns only.
+    Raises what `privatize` would raise for these.
+    """
+    home = project if isinstance(project, Project) else find(Path(project) if project else None)
+    home = replace(home, namespace=namespace or home.namespace)
+    keys = KeyRing(home.keys)
+    ledger = Ledger.of(home, keys)
+    record = policies.named(ledger.policies(), name)
+    if record.state == "closed":
+        raise PolicyError(f"policy {record.name!r} is closed; nothing can be charged to it")
+    event = open_mechanism(mechanism).priced
+    policy = record.policy
+    reading = layouts.Reading(
+        {**home.columns, **(columns or {})}, policy.unit, labelled=False, question=question
+    )
+    options = StagingOptions(
+        reading,
+        home.namespace,
+        bad_rows == "quarantine",
+        groups=groups.in_force(ledger, policy.unit),
+        refused=ledger.tombstones(),
+        max_input_bytes=max_input_bytes,
+    )
+    table = ledger.labelers(event) if record.state == "active" else LabelerTable.empty()
+    with home.job():
+        home.work.mkdir(mode=0o700)
+        staged = stage(
+            source,
+            home.work / "input",
+            keys,
+            options,
+            lambda part, rows: progress(f"reading {part}: {rows:,} rows", None),
+        )
+        admit(ledger, home.namespace, staged)
+        if staged.given_ids:
+            refuse_conflicts(staged)
+        plan = planning.plan(
+            staged,
+            home,
+            keys,
+            table,
+            again=False,
+            finished=None,
+            earlier=recovery.known(ledger.releases(), event),
+            bound=Bound.of(policy, event, staged),
+            workers=os.cpu_count() or 1,
+            progress=lambda share: progress("planning", share),
+        )
+    where = blocks.positions(table.labelers, plan.units)
+    return {
+        "policy": record.name,
+        "epsilon": policy.epsilon,
+        "delta": policy.delta,
+        "unit": policy.unit,
+        "rows_read": staged.rows_read,
+        "rows": plan.rows,
+        "refused_rows": staged.refused_rows,
+        "labelers": len(plan.units),
+        "new": plan.drawn,
+        "released_before": plan.rows - plan.drawn,
+        "charged": plan.new,
+        "left": int(plan.capacity.sum() - table.used[where[where >= 0]].sum()),
+        "dropped_by_bound": plan.over_bound,
+        "exhausted_labelers": int((plan.short > 0).sum()),
+        "short": int(plan.short.sum()),
+        "fits": not plan.short.any(),
+    }

@@ -1,0 +1,69 @@
+"""The copy of a release that `-o DIR` asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from labelguard.errors import ProjectError
+from labelguard.release.writer import fault, read_card
+from labelguard.storage.files import fsync_path
+
+
+def check(output: Path | None) -> None:
+    """Refuse, before any work, a place that could not take a release."""
+    if output is None:
+        return
+    if output.exists() and not _is_empty(output) and not (output / "card.json").is_file():
+        raise ProjectError(f"{output} exists and is not an empty directory; choose another -o")
+    place = output if output.exists() else next(p for p in output.absolute().parents if p.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise ProjectError(f"{place} is not a directory one can write to; choose another -o")
+
+
+def check_new(output: Path | None) -> None:
+    """Refuse a directory that holds something, before a new release is charged."""
+    if output is not None and output.exists() and not _is_empty(output):
+        raise ProjectError(f"{output} holds another release; choose another -o")
+
+
+def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
+    """Copy a release to `output`, whole or not at all, unless it is there already."""
+    if output.exists() and not _is_empty(output):
+        if read_card(output)["release"] != read_card(release)["release"]:
+            check_new(output)
+        broken = fault(output, files)
+        if broken:
+            raise ProjectError(f"{broken}; remove {output} and run this again")
+        return
+    try:
+        with _beside(output) as temporary:
+            shutil.copytree(release, temporary, dirs_exist_ok=True)
+            for path in (*temporary.rglob("*"), temporary):
+                fsync_path(path)
+            temporary.rename(output)  # replaces nothing but an empty directory
+            fsync_path(output.absolute().parent)
+    except OSError as error:
+        raise ProjectError(
+            f"the release is safe in {release}, but cannot be copied to {output}: {error.strerror}"
+        ) from None
+
+
+@contextlib.contextmanager
+def _beside(output: Path) -> Iterator[Path]:
+    """A new directory on the same file system, of a name that nobody else has."""
+    parent = output.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(".partial", f".{output.name}.", parent))
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _is_empty(directory: Path) -> bool:
+    return directory.is_dir() and not any(directory.iterdir())

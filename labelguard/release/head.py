@@ -1,0 +1,150 @@
+"""A released head: the linear teacher, how its features are computed, and the statistic behind it.
+
+`head.npz` in a release holds arrays only (no pickle). The noisy statistic is in it, so that other
+ridges can be fitted from the same release at no further price.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.errors import LabelguardError, ProjectError
+from labelguard.learning.heads import fit_statistic
+from labelguard.mechanisms.geometry import Basis, Shape
+from labelguard.mechanisms.statistic import noise_aware_ridge
+from labelguard.storage import arrays
+
+FILE = "head.npz"
+_STATE = "features/"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Window:
+    """One noisy statistic and the public pairs it is about.
+
+    `statistic` (components,) has noise of standard deviation `noise`; `z` (pairs, components) and
+    `weight` (pairs,) are the pairs' coordinates and weights in the likelihood.
+    """
+
+    statistic: Floats
+    noise: float
+    z: NDArray[np.float32]
+    weight: Floats
+    clip: float
+    sensitivity: float
+
+    def save(self, path: Path) -> None:
+        """Write the window as arrays."""
+        path.write_bytes(arrays.packed({n: np.asarray(v) for n, v in vars(self).items()}))
+
+    @classmethod
+    def load(cls, path: Path) -> Window:
+        """The inverse of `save`; `ProjectError` for anything else."""
+        try:
+            found = arrays.load(path)
+            return cls(
+                found["statistic"],
+                float(found["noise"]),
+                found["z"],
+                found["weight"],
+                float(found["clip"]),
+                float(found["sensitivity"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ProjectError(f"{path} is damaged; restore it from a backup") from None
+
+
+@dataclass(frozen=True)
+class Head:
+    """A linear scorer of pairs on named features; `coefficients` (d,) apply to raw features.
+
+    `statistic` is the noisy statistic it was fitted from, if it was, with its `noise`.
+    """
+
+    features: str
+    identity: str
+    state: Mapping[str, NDArray[Any]]
+    shape: Shape
+    basis: Basis
+    coefficients: Floats
+    statistic: Floats | None = None
+    noise: float = math.nan
+
+    def margins(self, x: NDArray[np.float32]) -> Floats:
+        """Log-odds that the first side of each pair is preferred, shape (pairs,)."""
+        return (x @ self.coefficients.astype(np.float32)).astype(np.float64)
+
+    def probability(self, x: NDArray[np.float32]) -> Floats:
+        """Probability that the first side of each pair is preferred, shape (pairs,)."""
+        probability: Floats = 0.5 * (1 + np.tanh(self.margins(x) / 2))
+        return probability
+
+    def to_bytes(self) -> bytes:
+        """The file that `load` reads."""
+        about = {"features": self.features, "identity": self.identity, "shape": asdict(self.shape)}
+        return arrays.packed(
+            {
+                "about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8),
+                "projection": self.basis.projection,
+                "metric": self.basis.metric,
+                "coefficients": self.coefficients,
+                "statistic": np.zeros(0) if self.statistic is None else self.statistic,
+                "noise": np.array(self.noise),
+                **{_STATE + name: values for name, values in self.state.items()},
+            }
+        )
+
+    @classmethod
+    def load(cls, release: Path) -> Head:
+        """The head of a release directory; `ProjectError` if it holds none."""
+        try:
+            found = arrays.load(release / FILE)
+            about = json.loads(bytes(found["about"]))
+            state = {
+                name.removeprefix(_STATE): values
+                for name, values in found.items()
+                if name.startswith(_STATE)
+            }
+            return cls(
+                about["features"],
+                about["identity"],
+                state,
+                Shape(**about["shape"]),
+                Basis(found["projection"], found["metric"]),
+                found["coefficients"],
+                found["statistic"] if len(found["statistic"]) else None,
+                float(found["noise"]),
+            )
+        except FileNotFoundError:
+            raise ProjectError(
+                f"{release} holds no head; heads come with --mechanism statistic and props"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ProjectError(f"{release / FILE} is damaged; restore it from a backup") from None
+
+
+def fit(windows: Sequence[Window], basis: Basis, shape: Shape) -> tuple[Floats, Floats, float]:
+    """The teacher of all windows: coefficients on raw features, the summed statistic, its noise.
+
+    Post-processing of released statistics: nothing is charged.
+    """
+    z = np.concatenate([window.z for window in windows])
+    weight = np.concatenate([window.weight for window in windows])
+    total = np.sum([window.statistic for window in windows], axis=0)
+    noise = float(np.sqrt(np.sum([window.noise**2 for window in windows])))
+    ridge = noise_aware_ridge(z, weight, shape.ridge * basis.metric**2, noise)
+    try:
+        beta = fit_statistic(z, weight, total, ridge)
+    except (ValueError, ArithmeticError) as error:
+        raise LabelguardError(f"the head cannot be fitted ({error}); take another ridge") from None
+    return basis.projection @ beta, total, noise

@@ -1,0 +1,94 @@
+"""Whether a plan may be charged: what is refused, and what the user should know of the rest.
+
+Decided from public columns, the ledger and the request alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
+from labelguard.policy.lifetime import Total
+from labelguard.policy.policy import Policy, Priced, Request
+from labelguard.release import planning
+from labelguard.release.card import budget_of, counted
+from labelguard.release.planning import Plan
+
+
+def judge(
+    plan: Plan,
+    policy: Policy,
+    event: Priced,
+    *,
+    people: int,
+    drop: bool,
+    resumed: bool,
+    accept_delta: bool,
+) -> list[str]:
+    """Notes on a plan that may be charged; its units must go by their pseudonyms.
+
+    `people`: how many units are charged by now, this release included. `drop`: labels of exhausted
+    labelers are left out. `accept_delta`: δ may be 1 over `people`, or more. Raises
+    `InvalidLabels` for contents that changed under their id, `PolicyError` if δ is too large or no
+    label fits, `BudgetExceeded` if labelers lack places.
+    """
+    if plan.changed_items:
+        raise InvalidLabels(
+            f"{counted(plan.changed_items, 'label')} given to an item_id that stood for "
+            "another content in an earlier release; a changed content needs an id of its own"
+        )
+    short = int(plan.short.sum())
+    if plan.new and _reveals_one(people, policy) and not accept_delta:
+        raise PolicyError(
+            f"{_large_delta(people, policy)}: that much δ allows giving one of them away; choose a "
+            "smaller one, or accept it: --accept-delta"
+        )
+    if not plan.rows and not short and not resumed:
+        raise PolicyError(
+            f"no label fits: all {plan.over_bound:,} are beyond the bound of their "
+            f"{policy.unit} (a ranking is kept or dropped whole); --max-labels-per-labeler sets it "
+            "where a project has no policy yet"
+        )
+    place = "label" if event == "rr" else "statistic release"
+    if short and not drop:
+        raise BudgetExceeded(
+            planning.shortage(plan, policy.unit, place), asked=short + plan.new, left=plan.new
+        )
+    return list(_notes(plan, policy, people, place))
+
+
+def price(request: Request, total: Total) -> list[str]:
+    """Notes on what was asked and what the project gives, where it costs `total` over its life.
+
+    Raises `PolicyError` if that is more than what was asked for.
+    """
+    request.check_price(total.epsilon, total.delta)
+    asked = {"epsilon": request.epsilon, "delta": request.delta}
+    given = {"epsilon": total.epsilon, "delta": total.delta}
+    if None in asked.values() or asked == given:
+        return []
+    return [f"asked: {budget_of(asked)}; the project gives {budget_of(given)} in all"]
+
+
+def _notes(plan: Plan, policy: Policy, people: int, place: str) -> Iterator[str]:
+    short = int(plan.short.sum())
+    if short:
+        yield f"{counted(short, place)} of exhausted {policy.unit}s left out"
+    told = place == "label" or policy.unit == "item"
+    beyond = plan.over_bound - short if told else 0
+    if beyond > 0:
+        yield f"{counted(beyond, 'label')} beyond the bound of their {policy.unit} left out"
+    if _reveals_one(people, policy):
+        yield _large_delta(people, policy)
+
+
+def _reveals_one(people: int, policy: Policy) -> bool:
+    """Whether δ is so large that a mechanism may publish all labels of one unit in n."""
+    return policy.delta >= 1 / max(people, 1)
+
+
+def _large_delta(people: int, policy: Policy) -> str:
+    return (
+        f"delta {policy.delta:g} is not below 1/{people}, one over the number of "
+        f"{policy.unit}s that are charged"
+    )

@@ -1,0 +1,79 @@
+"""`--mechanism auto`: what `labelguard plan` recommends, or what the project's policy prices.
+
+The forecast reads the input without its labels, so the choice tells nothing about them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from labelguard.errors import PolicyError
+from labelguard.ingest.pairs import read_pairs
+from labelguard.ingest.sources import Input
+from labelguard.keys.keyring import KeyRing
+from labelguard.learning.features import open_provider
+from labelguard.ledger.ledger import Ledger
+from labelguard.planner import tuning
+from labelguard.policy.policy import Request
+from labelguard.project.project import Project
+from labelguard.release.methods.featured import FeatureOptions, column_features
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A mechanism by name, and its bound where it draws coins."""
+
+    mechanism: str
+    max_labels_per_labeler: int | None = None
+
+
+def choose(
+    project: Project,
+    source: Input,
+    epsilon: float | None,
+    delta: float | None,
+    columns: Mapping[str, str],
+    options: FeatureOptions,
+    *,
+    unit: str,
+    question: str | None,
+    skip_bad: bool,
+    max_input_bytes: int | None = None,
+    progress: Callable[[str, float | None], None],
+) -> Choice:
+    """The mechanism of the newest release, or, before the first, that of the best forecast."""
+    Request(epsilon, delta)  # says what is wrong with numbers out of range
+    ledger = Ledger.of(project, KeyRing(project.keys))
+    stored = ledger.policy()
+    made = [record for record in ledger.releases() if record.state != "refunded"]
+    if stored:
+        payable = stored.policy.events
+        choices = [r.settings["mechanism"] for r in made if r.event in payable]
+        if choices or len(payable) == 1:
+            return Choice(choices[-1] if choices else payable[0])
+        epsilon, delta = stored.policy.epsilon, stored.policy.delta
+    if epsilon is None or delta is None:
+        raise PolicyError(
+            "this project has no policy yet: give --epsilon and --delta, or make one "
+            "(labelguard policy new, then labelguard policy activate)"
+        )
+    with project.job():
+        project.work.mkdir(mode=0o700)
+        pairs = read_pairs(
+            source,
+            columns=columns,
+            features=column_features(options.features),
+            unit=unit,
+            question=question,
+            skip_bad=skip_bad,
+            max_input_bytes=max_input_bytes,
+            scratch=project.work,
+        )
+    provider = open_provider(options.features)
+    provider.report_to(progress)
+    provider.fit(pairs.table)
+    progress("comparing mechanisms on simulated labels", None)
+    prior = tuning.Prior(options.agreement)
+    found = tuning.recommend(provider(pairs.table), pairs.rows, epsilon, delta, prior)
+    return Choice(found.mechanism, None if stored else found.max_labels_per_labeler)

@@ -1,0 +1,218 @@
+"""The public side of a release: texts and released labels, sorted by item, with the card.
+
+Nothing here reads a raw label: the input is released rows and public columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+import labelguard
+from labelguard.ingest.layouts import LABEL_TIE
+from labelguard.ingest.staging import Staged
+from labelguard.ledger.ledger import Grant
+from labelguard.ledger.records import LabelerTable
+from labelguard.policy.policy import Policy
+from labelguard.project.project import Project
+from labelguard.release import card
+from labelguard.release.planning import Plan
+from labelguard.release.protocol import Finished
+from labelguard.release.writer import ReleaseWriter, output_schema
+from labelguard.storage import blocks, buckets
+from labelguard.storage.blocks import Blocks
+from labelguard.storage.executor import ordered_map
+
+PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimate")
+"""Columns of released rows that a mechanism may give; NaN and absent ones become null."""
+
+
+def publish(
+    staged: Staged,
+    plan: Plan,
+    grant: Grant,
+    project: Project,
+    policy: Policy,
+    ledger: LabelerTable,
+    standing: Mapping[str, Any],
+    finished: Finished,
+    *,
+    workers: int,
+    progress: Callable[[float], None],
+) -> tuple[int, Mapping[str, str]]:
+    """Write and rename the release; returns its number of rows and the hashes of its files.
+
+    Released rows are taken from `outcomes` in the work directory: buckets by item with the columns
+    row (of the staged input), key_hi and key_lo (a secret order within an item), value (0: the
+    second side is chosen, 1: the first, 2: a tie) and any of `PROBABILITIES`.
+    """
+    sources = [(staged, project.work / "outcomes")]
+    if finished.also is not None and finished.also_outcomes is not None:
+        sources.append((finished.also, finished.also_outcomes))
+    questions = any(source.questions for source, _ in sources)
+    schema = output_schema(staged.content_type, questions=questions)
+
+    def work(bucket: int) -> pa.Table | None:
+        found = []
+        for source, directory in sources:
+            texts = buckets.read_bucket(source.texts_directory, bucket)
+            outcomes = buckets.read_bucket(directory, bucket)
+            if texts is not None and outcomes is not None:
+                found.append(_Rows.of(texts, outcomes, schema, keep_ties=policy.ties == "half"))
+        return _sorted(found) if found else None
+
+    with ReleaseWriter(grant, project.releases) as writer:
+        for bucket, table in enumerate(ordered_map(work, range(buckets.BUCKETS), workers)):
+            progress((bucket + 1) / buckets.BUCKETS)
+            if table is not None:
+                writer.write(table)
+        if not writer.rows:  # every released label may be a tie
+            writer.write(schema.empty_table())
+        common = _card(staged, plan, grant, policy, ledger, writer.rows, finished.also_rows)
+        common["privacy"] |= standing
+        writer.describe(card.assembled(common, finished.card))
+        for name, data in finished.files.items():
+            writer.add(name, data)
+    return writer.rows, writer.hashes
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Released rows of one bucket, with what they are sorted by."""
+
+    table: pa.Table
+    items: Blocks
+    keys: Blocks
+
+    @classmethod
+    def of(
+        cls, texts: pa.Table, outcomes: pa.Table, schema: pa.Schema, *, keep_ties: bool
+    ) -> _Rows:
+        """Join texts and outcomes; a tie is a row without a preference, kept if ties are public."""
+        if not keep_ties:
+            strict = buckets.column(outcomes, "value") != np.uint8(LABEL_TIE)
+            outcomes = outcomes if strict.all() else outcomes.filter(pa.array(strict))
+        # Rows of texts are numbered in ascending order.
+        row = np.searchsorted(buckets.column(texts, "row"), buckets.column(outcomes, "row"))
+        items = buckets.blocks(texts, "item")[row]
+        keys = buckets.blocks(outcomes, "key")
+        order = _order(items, keys)
+        row, items = row[order], items[order]
+        value = buckets.column(outcomes, "value")[order]
+
+        sides = pa.concat_arrays([*texts["first"].chunks, *texts["second"].chunks])
+        second = np.where(value == 0, texts.num_rows, 0)
+        given = "item_id" in texts.column_names
+        columns = [
+            texts["prompt"].combine_chunks().take(pa.array(row)),
+            sides.take(pa.array(row + second)),
+            sides.take(pa.array(row + texts.num_rows - second)),
+            texts["item_id"].take(pa.array(row)) if given else blocks.hexadecimal(items),
+            *_probabilities(outcomes, order, value == np.uint8(LABEL_TIE)),
+        ]
+        questions = "question" in schema.names
+        if questions:
+            told = "question" in texts.column_names
+            nothing = pa.nulls(len(row), pa.string())
+            columns.append(texts["question"].take(pa.array(row)) if told else nothing)
+        own = output_schema(texts.schema.field("prompt").type, questions=questions)
+        table = pa.table(columns, schema=own)
+        return cls(table if own == schema else table.cast(schema), items, keys[order])
+
+
+def _probabilities(
+    outcomes: pa.Table, order: NDArray[np.intp], tie: NDArray[np.bool_]
+) -> list[pa.Array]:
+    """The three columns of probabilities; a kept tie has probability ½ and no flip."""
+    columns = []
+    for name in PROBABILITIES:
+        if name in outcomes.column_names:
+            values = buckets.column(outcomes, name)[order].astype(np.float64)
+        else:
+            values = np.full(len(order), np.nan)
+        values = np.where(tie, 0.5 if name == "label_probability" else np.nan, values)
+        columns.append(pa.array(values, mask=np.isnan(values)))
+    return columns
+
+
+def _sorted(found: list[_Rows]) -> pa.Table:
+    """Rows of several sources as one table in the order of a release."""
+    if len(found) == 1:
+        return found[0].table
+    items = np.concatenate([rows.items for rows in found])
+    keys = np.concatenate([rows.keys for rows in found])
+    return pa.concat_tables([rows.table for rows in found]).take(pa.array(_order(items, keys)))
+
+
+def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
+    """The permutation that sorts rows by item, then by row key (which is unique)."""
+    order = np.argsort(np.ascontiguousarray(items[:, 0]))
+    if not (np.diff(items[order, 0]) == 0).any():  # every item once: nothing else to compare
+        return order
+    _, item = blocks.unique(items)
+    order = np.lexsort((keys[:, 0], item))
+    same = (np.diff(item[order]) == 0) & (np.diff(keys[order, 0]) == 0)
+    return np.lexsort((keys[:, 1], keys[:, 0], item)) if same.any() else order
+
+
+def _card(
+    staged: Staged,
+    plan: Plan,
+    grant: Grant,
+    policy: Policy,
+    ledger: LabelerTable,
+    rows: int,
+    further_pairs: int,
+) -> dict[str, Any]:
+    """What cards of all mechanisms say."""
+    where = blocks.positions(ledger.labelers, plan.units)
+    where = where[where >= 0]  # who was never charged (public ties only) has no budget yet
+    used, capacity = ledger.used[where], ledger.capacity[where]
+    return {
+        "release": grant.release.id,
+        "labelguard": labelguard.__version__,
+        "format": 1,
+        "created_at": grant.release.created_at,
+        "kind": "labels",
+        "mechanism": grant.release.settings["mechanism"],
+        "mechanism_version": grant.release.settings["mechanism_version"],
+        "privacy": {
+            "epsilon": policy.epsilon,
+            "delta": policy.delta,
+            "unit": policy.unit,
+            "adjacency": "replace_labels",
+            "composition": policy.composition,
+            "accounting": "",
+            "ties": policy.ties_of(grant.release.event),
+            "tie_status_public": policy.tie_status_public,
+            "skip_status": "public" if policy.skips == "public" else "protected",
+            "assignment": "reactive" if policy.assignment_reactive else "fixed",
+        },
+        "counts": {
+            "rows_read": staged.rows_read,
+            "rows": rows,
+            "labelers": len(plan.units),
+            "charged": grant.release.charged,
+            "released_before": plan.rows - plan.public_ties - (grant.release.drawn or 0),
+            "public_ties": plan.public_ties,
+            "further_pairs": further_pairs,
+            "released_ties_dropped": plan.rows + further_pairs - rows,
+            "dropped_by_bound": plan.over_bound,
+            "duplicates": plan.duplicates,
+            "identical_sides": staged.identical_sides,
+            "skipped": staged.skipped,
+            "set_aside": staged.fault_count,
+        },
+        "budget": {
+            "places": card.spread(capacity),
+            "used": card.spread(used),
+            "left": card.spread(capacity - used),
+        },
+        "train_with": "",
+        "not_protected": card.not_protected(policy),
+    }

@@ -1,0 +1,75 @@
+"""Scores new pairs by a released head: public pairs in, probabilities out, at no price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from labelguard.errors import LabelguardError, ProjectError
+from labelguard.ingest.pairs import read_pairs
+from labelguard.ingest.sources import Input
+from labelguard.learning.features import open_provider
+from labelguard.release.head import Head
+from labelguard.release.methods.featured import column_features
+from labelguard.release.writer import Release
+
+
+def score(
+    release: Release | str | Path, source: Input, *, columns: Mapping[str, str] | None = None
+) -> pl.DataFrame:
+    """The distinct pairs of `source`, each with the side that a release's head prefers.
+
+    `source` is any input of pairs or rankings; labels and labelers in it are not read. Returns
+    prompt, chosen, rejected, item_id and label_probability (that `chosen` is preferred), sorted by
+    item; and question, where `columns` names one. Post-processing of a release: nothing is charged.
+
+    Raises `ProjectError` if the release holds no head, `InvalidLabels` for unusable pairs, and
+    `LabelguardError` if its features are no longer what they were.
+    """
+    path = release.path if isinstance(release, Release) else Path(release)
+    head = Head.load(path)
+    provider = open_provider(head.features, head.state)
+    if provider.identity() != head.identity:
+        raise LabelguardError(
+            f"the head in {path} was fitted on features {head.identity}; "
+            f"found {provider.identity()}"
+        )
+    features = column_features(head.features)
+    pairs = read_pairs(source, columns=columns, features=features, unit="none")
+    probability = head.probability(provider(pairs.table))
+    first = probability >= 0.5
+    sides = pa.concat_arrays([*pairs.table["first"].chunks, *pairs.table["second"].chunks])
+    second = np.where(first, 0, len(first))
+    place = np.arange(len(first))
+    table = pa.table(
+        {
+            "prompt": pairs.table["prompt"],
+            "chosen": sides.take(pa.array(place + second)),
+            "rejected": sides.take(pa.array(place + len(first) - second)),
+            "item_id": pairs.ids,
+            "label_probability": np.where(first, probability, 1 - probability),
+        }
+    )
+    if pairs.questions is not None:
+        table = table.append_column("question", pairs.questions)
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame.sort("item_id", maintain_order=True)
+
+
+def score_to(
+    release: Path, source: Input, path: Path, *, columns: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Write scored pairs to a Parquet file."""
+    if path.exists():
+        raise LabelguardError(f"{path} exists; choose another -o")
+    if not path.absolute().parent.is_dir():
+        raise ProjectError(f"{path.parent} is no directory; make it or choose another -o")
+    scored = score(release, source, columns=columns)
+    scored.write_parquet(path)
+    return {"path": str(path), "pairs": scored.height}

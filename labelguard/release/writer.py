@@ -1,0 +1,183 @@
+"""Releases: written behind a grant, verified by their hashes, loaded for training.
+
+A release directory holds `data.parquet`, `card.json`, `CARD.md`, `SHA256SUMS` and what its
+mechanism adds (`head.npz`). It is built under a temporary name, flushed, and renamed, so that it
+exists whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from labelguard.errors import LabelguardError, ProjectError
+from labelguard.ledger.ledger import Grant
+from labelguard.release import card as cards
+from labelguard.storage.files import fresh_directory, publish_directory
+
+_SUMS = "SHA256SUMS"
+
+
+@dataclass(frozen=True)
+class Release:
+    """A committed release: where it is and what its card says.
+
+    `reused` is true if the same command had made it before, so that no label was looked at;
+    `notes` are things the caller should know (warnings, rows set aside).
+    """
+
+    id: str
+    path: Path
+    card: Mapping[str, Any]
+    reused: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
+    """Columns of `data.parquet`; `content` is the type of prompts and responses.
+
+    `questions`: the rows say which question they answer.
+    """
+    schema = pa.schema(
+        [
+            ("prompt", content),
+            ("chosen", content),
+            ("rejected", content),
+            ("item_id", pa.string()),
+            ("label_probability", pa.float64()),
+            ("flip_probability", pa.float64()),
+            ("residual_flip_estimate", pa.float64()),
+        ]
+    )
+    return schema.append(pa.field("question", pa.string())) if questions else schema
+
+
+class ReleaseWriter:
+    """Writes one release; opened only by a grant, used as a context manager.
+
+    On leaving without an error the directory is complete and renamed to its final name; `hashes`
+    then holds the SHA-256 of its public files.
+    """
+
+    def __init__(self, grant: Grant, releases: Path) -> None:
+        if not isinstance(grant, Grant):
+            raise LabelguardError("a release writer is opened by a grant: charge before release")
+        self.final = releases / grant.release.id
+        self._temporary = fresh_directory(releases / f"{grant.release.id}.partial")
+        self._writer: pq.ParquetWriter | None = None
+        self.rows = 0
+        self.hashes: dict[str, str] = {}
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows; each call becomes row groups of its own."""
+        if self._writer is None:
+            path = self._temporary / "data.parquet"
+            self._writer = pq.ParquetWriter(
+                path,
+                table.schema,
+                compression="zstd",
+                use_dictionary=["flip_probability", "label_probability", "question"],
+                write_statistics=["item_id"],
+                store_schema=False,
+            )
+        self._writer.write_table(table)
+        self.rows += table.num_rows
+
+    def add(self, name: str, data: bytes) -> None:
+        """Write another public file."""
+        (self._temporary / name).write_bytes(data)
+
+    def describe(self, card: Mapping[str, Any]) -> None:
+        """Write the card."""
+        for name, text in (
+            ("card.json", cards.to_json(card)),
+            ("CARD.md", cards.to_markdown(card)),
+        ):
+            (self._temporary / name).write_text(text, encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        if error is None:
+            names = sorted(path.name for path in self._temporary.iterdir())
+            self.hashes = {name: _sha256(self._temporary / name) for name in names}
+            (self._temporary / _SUMS).write_text(_sums(self.hashes), encoding="ascii")
+            publish_directory(self._temporary, self.final)
+
+
+def _sums(hashes: Mapping[str, str]) -> str:
+    """The text that `sha256sum --check` reads."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_card(directory: Path) -> dict[str, Any]:
+    """The card of a release directory."""
+    try:
+        loaded: dict[str, Any] = json.loads((directory / "card.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        loaded = {}
+    if not isinstance(loaded, dict) or not isinstance(loaded.get("release"), str):
+        raise ProjectError(f"{directory} holds no labelguard release (no readable card.json)")
+    return loaded
+
+
+def fault(directory: Path, expected: Mapping[str, str]) -> str | None:
+    """The first file of a release that is missing or altered, or None."""
+    sums = hashlib.sha256(_sums(expected).encode("ascii")).hexdigest()
+    for name, digest in {**expected, _SUMS: sums}.items():
+        path = directory / name
+        if not path.is_file():
+            return f"{path} is missing"
+        if _sha256(path) != digest:
+            return f"{path} was altered since the release was committed"
+    return None
+
+
+def load(
+    release: Release | str | Path, kind: Literal["polars", "arrow", "datasets"] = "polars"
+) -> Any:
+    """A release's rows as a Polars frame, an Arrow table, or a `datasets.Dataset`.
+
+    `release` is what `privatize` returned, or the path of a release directory. Raises
+    `ProjectError` if there is none, `ValueError` for an unknown `kind`.
+    """
+    directory = release.path if isinstance(release, Release) else Path(release)
+    path = directory / "data.parquet"
+    if not path.is_file():
+        raise ProjectError(f"{directory} holds no labelguard release (no data.parquet)")
+    if kind == "polars":
+        import polars as pl
+
+        return pl.read_parquet(path)
+    if kind == "arrow":
+        return pq.read_table(path)
+    if kind == "datasets":
+        try:
+            from datasets import Dataset
+        except ImportError:
+            raise LabelguardError(
+                "datasets is not installed; pip install labelguard[train]"
+            ) from None
+        return Dataset.from_parquet(str(path))
+    raise ValueError(f"kind must be polars, arrow or datasets, found {kind!r}")

@@ -1,0 +1,101 @@
+"""`budget combine`: what several projects cost people who label in all of them.
+
+Projects know nothing of one another, so a person in two of them loses what both cost: ε adds, δ
+adds, and so do the ceilings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from labelguard.errors import PolicyError, ProjectError
+from labelguard.ledger import ceilings
+from labelguard.ledger.ceilings import Ceiling
+from labelguard.policy import lifetime
+from labelguard.policy.lifetime import Chapter, Total
+from labelguard.policy.policy import Policy
+from labelguard.project import policies
+from labelguard.report import overview
+
+
+@dataclass(frozen=True)
+class _Book:
+    """One project: its policies so far, and its ceiling."""
+
+    name: str
+    chapters: Sequence[Chapter]
+    ceiling: Ceiling
+
+    @property
+    def total(self) -> Total:
+        return lifetime.total(self.chapters)
+
+    @property
+    def unit(self) -> str | None:
+        """What its policies protect; None before the first. All of a project protect the same."""
+        return self.chapters[0].policy.unit if self.chapters else None
+
+
+def combine(sources: Sequence[str | Path]) -> dict[str, Any]:
+    """The totals of projects, named by directory or by a JSON file of `budget export`, and sums.
+
+    Raises `PolicyError` if they protect different units, for which no sum exists, `ProjectError`
+    for what is no project, or fewer than two, or one twice.
+    """
+    paths = [Path(source) for source in sources]
+    if len({path.resolve() for path in paths}) < max(len(paths), 2):
+        raise ProjectError("name two projects or more, each once")
+    books = [_exported(path) if path.is_file() else _project(path) for path in paths]
+    known = {book.unit: book.name for book in books if book.unit}
+    if len(known) > 1:
+        (one, first), (other, second) = list(known.items())[:2]
+        raise PolicyError(
+            f"{first} protects each {one}, {second} each {other}: there is no sum across units"
+        )
+    return {
+        "unit": next(iter(known), None),
+        **asdict(lifetime.added([book.total for book in books])),
+        "ceiling": asdict(
+            lifetime.added([Total(b.ceiling.epsilon, b.ceiling.delta) for b in books])
+        ),
+        "projects": [
+            {
+                "project": book.name,
+                "policies": len(book.chapters),
+                **asdict(book.total),
+                "ceiling": asdict(book.ceiling),
+            }
+            for book in books
+        ],
+    }
+
+
+def _project(path: Path) -> _Book:
+    _, _, ledger = overview.open_ledger(path)
+    return _Book(str(path), policies.life(ledger), ledger.ceiling())
+
+
+def _exported(path: Path) -> _Book:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        chapters = [
+            Chapter(
+                row["name"],
+                Policy.from_json(json.dumps(row["settings"])),
+                row["quote"],
+                {},
+                row["point"],
+            )
+            for row in found["policies"]
+            if row["state"] != "draft"
+        ]
+        told = [row["body"] for row in found["journal"] if row["kind"] in ceilings.KINDS]
+        return _Book(str(path), chapters, Ceiling.from_journal(told[-1]))
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        raise ProjectError(
+            f"{path} is neither a project nor a JSON file of labelguard budget export"
+        ) from None

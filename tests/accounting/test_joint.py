@@ -1,0 +1,381 @@
+"""The joint price of coins and Gaussian releases, against independent computations of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from support.components import coins, components, counts, deltas, gaussians, products, ternary_coins
+
+from labelguard.accounting import gaussian, joint, ternary
+from labelguard.accounting import randomized_response as rr
+from labelguard.accounting.joint import Coins, Component, Gaussians, Share, TernaryCoins
+
+shares = st.lists(
+    st.builds(Share, st.sampled_from(["rr", "ternary", "statistic"]), counts, st.floats(0.2, 5)),
+    min_size=1,
+    max_size=3,
+)
+
+MIXED: tuple[Component, ...] = (
+    coins(0.3, 20),
+    ternary_coins(0.2, 15),
+    gaussians(4.0, 6),
+    coins(0.1, 9),
+    gaussians(9.0, 2),
+)
+
+
+# --- known values --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epsilon0", "k", "epsilon", "expected"),
+    [(0.5, 10, 4, 5.519627e-03), (0.1, 50, 2, 1.021381e-03), (0.05, 200, 3, 5.875656e-06)],
+)
+def test_coins_alone_cost_the_measured_delta(
+    epsilon0: float, k: int, epsilon: float, expected: float
+) -> None:
+    assert joint.delta([coins(epsilon0, k)], epsilon) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "k", "epsilon0"),
+    [(1, 1e-5, 50, 0.038818), (3, 1e-5, 10, 0.300256), (3, 1e-6, 500, 0.029058)],
+)
+def test_a_single_share_of_coins_gets_the_measured_price(
+    epsilon: float, delta: float, k: int, epsilon0: float
+) -> None:
+    (component,) = joint.calibrate(epsilon, delta, [Share("rr", k)])
+    assert isinstance(component, Coins)
+    assert component.epsilon0 == pytest.approx(epsilon0, abs=5.1e-7)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "noise_multiplier"),
+    [(0.5, 1e-6, 8.057618), (1, 1e-5, 3.730632), (3, 1e-5, 1.390593), (8, 1e-5, 0.600229)],
+)
+def test_a_single_statistic_gets_the_measured_noise(
+    epsilon: float, delta: float, noise_multiplier: float
+) -> None:
+    (component,) = joint.calibrate(epsilon, delta, [Share("statistic", 1)])
+    assert isinstance(component, Gaussians)
+    assert component.noise_multiplier == pytest.approx(noise_multiplier, abs=5.1e-7)
+
+
+@given(st.floats(0.01, 20), st.floats(1e-12, 0.3), counts, st.floats(0.01, 100))
+@settings(max_examples=30, deadline=None)
+def test_a_single_share_gets_what_its_own_accountant_gives(
+    epsilon: float, delta: float, count: int, weight: float
+) -> None:
+    def single(kind: Any) -> tuple[Component, ...]:
+        return joint.calibrate(epsilon, delta, [Share(kind, count, weight)])
+
+    flipped = rr.threshold(rr.calibrate(epsilon, delta, count))
+    changed = ternary.threshold(ternary.calibrate(epsilon, delta, count))
+    noise = gaussian.units(gaussian.calibrate(epsilon, delta, count))
+    assert single("rr") == (Coins(flipped, count),)
+    assert single("ternary") == (TernaryCoins(changed, count),)
+    assert single("statistic") == (Gaussians(noise, count),)
+
+
+# --- against independent computations ------------------------------------------------------------
+
+
+def delta_in_high_precision(product: Sequence[Component], epsilon: float) -> Any:
+    """The formula of the module's first lines as it stands, by enumeration, in 80 digits."""
+    mp = pytest.importorskip("mpmath").mp.clone()
+    mp.dps = 80
+    total, everything = mp.mpf(0), mp.mpf(2) ** 64
+    atoms, square = [(mp.mpf(0), mp.mpf(1))], mp.mpf(0)
+    for component in product:
+        k = component.count
+        if isinstance(component, Gaussians):
+            square += k / (mp.mpf(component.units) / 2**40) ** 2
+            continue
+        changed = component.threshold / everything
+        if isinstance(component, Coins):
+            loss = mp.log((1 - changed) / changed)
+            steps = [
+                ((k - 2 * j) * loss, mp.binomial(k, j) * changed**j * (1 - changed) ** (k - j))
+                for j in range(k + 1)
+            ]
+        else:
+            loss = mp.log((1 - changed) / (changed / 2))
+            steps = [
+                (
+                    (k - c - b) * loss,  # c changed, b of them to the other candidate
+                    mp.binomial(k, c)
+                    * mp.binomial(c, b)
+                    * (changed / 2) ** c
+                    * (1 - changed) ** (k - c),
+                )
+                for c in range(k + 1)
+                for b in range(c + 1)
+            ]
+        atoms = [(a + b, p * q) for (a, p), (b, q) in itertools.product(atoms, steps)]
+    mu = mp.sqrt(square)
+    for loss, probability in atoms:
+        rest = epsilon - loss
+        if square:
+            part = mp.ncdf(mu / 2 - rest / mu) - mp.exp(rest) * mp.ncdf(-mu / 2 - rest / mu)
+        else:
+            part = max(mp.mpf(0), 1 - mp.exp(rest))
+        total += probability * part
+    return total
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        (coins(0.3, 20), gaussians(4.0, 6)),
+        (coins(0.05, 60), gaussians(50.0, 1)),
+        (coins(2.0, 3), gaussians(1e5, 4)),  # the two normals all but coincide
+        (coins(0.01, 5), gaussians(0.3, 2)),  # and are far apart
+        (ternary_coins(0.5, 8), gaussians(3.0, 2)),
+        (coins(0.5, 7), ternary_coins(0.4, 6), gaussians(3.0, 2), gaussians(2.0, 1)),
+        (coins(0.5, 7), coins(0.3, 12)),
+        (coins(0.5, 7), ternary_coins(0.7, 5)),
+    ],
+)
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0, 5.5])
+def test_delta_is_the_formula_and_never_below_it(
+    product: tuple[Component, ...], epsilon: float
+) -> None:
+    exact = delta_in_high_precision(product, epsilon)
+    found = joint.delta(product, epsilon)
+    assert exact <= found <= exact * (1 + 1e-9) + 1e-300
+
+
+@pytest.mark.parametrize("distance", [1e-6, 0.01, 0.2499, 0.25, 1.0, 5.0, 100.0])
+def test_the_gaussian_part_is_accurate_for_losses_of_either_sign(distance: float) -> None:
+    mp = pytest.importorskip("mpmath").mp.clone()
+    mp.dps = 80
+    generator = np.random.default_rng(5)
+    spread = np.concatenate([generator.uniform(-36, 36, 40), [0.0, distance / 2, -distance / 2]])
+    rest = distance * spread
+    found = joint._gaussian_deltas(rest, distance)
+    for x, value in zip(rest.tolist(), found.tolist(), strict=True):
+        mu = mp.mpf(distance)
+        exact = mp.ncdf(mu / 2 - x / mu) - mp.exp(x) * mp.ncdf(-mu / 2 - x / mu)
+        # Half a unit of rounding of 1 − e^x is left to the margin of the caller.
+        assert exact * (1 - 1e-15) <= value <= exact * (1 + 1e-10) + 1e-300
+
+
+@pytest.mark.parametrize(
+    ("epsilon0", "k", "noise_multiplier", "releases", "delta"),
+    [(0.3, 20, 4.0, 6, 1e-5), (0.0733, 50, 6.847, 12, 1e-5), (1.0, 4, 1.5, 1, 1e-4)],
+)
+def test_a_product_of_privacy_loss_distributions_agrees(
+    epsilon0: float, k: int, noise_multiplier: float, releases: int, delta: float
+) -> None:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    exact = joint.epsilon([coins(epsilon0, k), gaussians(noise_multiplier, releases)], delta)
+    # Their RR answers at random with the given probability, from both values: it is 2γ. Their
+    # Gaussian under ADD_OR_REMOVE_ONE moves the mean by the sensitivity as given.
+    fine = 1e-5
+    answers = pld.from_randomized_response(
+        2 * rr.flip_probability(epsilon0), 2, value_discretization_interval=fine
+    ).self_compose(k)
+    noise = pld.from_gaussian_mechanism(
+        noise_multiplier / math.sqrt(releases), value_discretization_interval=fine
+    )
+    pessimistic = answers.compose(noise).get_epsilon_for_delta(delta)
+    assert exact * (1 - 1e-7) <= pessimistic <= exact + 1e-3
+
+
+def test_replace_one_of_dp_accounting_is_twice_the_sensitivity_and_not_the_price() -> None:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
+    doubled = pld.from_gaussian_mechanism(
+        2.0, neighboring_relation=NeighboringRelation.REPLACE_ONE
+    ).get_epsilon_for_delta(1e-5)
+    assert doubled == pytest.approx(joint.epsilon([gaussians(1.0, 1)], 1e-5), abs=1e-3)
+    assert doubled > 1.9 * joint.epsilon([gaussians(2.0, 1)], 1e-5)
+
+
+def test_losses_on_a_grid_cost_little_more_than_losses_kept_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    product: list[Component] = [
+        coins(0.1, 60),
+        ternary_coins(0.07, 50),
+        gaussians(6.0, 3),
+        coins(0.03, 99),
+    ]
+    apart = joint.epsilon(product, 1e-6)
+    joint._loss_distribution.cache_clear()
+    monkeypatch.setattr(joint, "_MOST_ATOMS", 1000)
+    gridded = joint.epsilon(product, 1e-6)
+    joint._loss_distribution.cache_clear()
+    assert apart <= gridded <= apart + 3 * (12 + 7 + 6) / 2**19
+
+
+def test_tails_that_are_cut_from_losses_on_a_grid_are_paid_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    product = coins(0.1, 60), ternary_coins(0.07, 50)
+    apart = [joint.delta(product, epsilon) for epsilon in (0.0, 1.0, 4.0)]
+    monkeypatch.setattr(joint, "_MOST_ATOMS", 100)
+    monkeypatch.setattr(joint, "_CUT_MASS", 1e-3)
+    joint._loss_distribution.cache_clear()
+    gridded = [joint.delta(product, epsilon) for epsilon in (0.0, 1.0, 4.0)]
+    _, probabilities, beyond = joint._loss_distribution(product)
+    joint._loss_distribution.cache_clear()
+    assert 1e-4 < beyond < 2e-3
+    # Nothing is lost; what was cut from one group is counted again with the cut of the other.
+    assert 1 - 1e-12 <= float(probabilities.sum()) + beyond <= 1 + beyond**2
+    assert all(with_grid >= without for with_grid, without in zip(gridded, apart, strict=True))
+
+
+# --- how prices behave ---------------------------------------------------------------------------
+
+
+@given(products, st.floats(0, 10), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_the_order_of_components_is_of_no_consequence(
+    product: list[Component], epsilon: float, shuffler: random.Random
+) -> None:
+    shuffled = list(product)
+    shuffler.shuffle(shuffled)
+    assert joint.delta(shuffled, epsilon) == joint.delta(product, epsilon)
+
+
+@given(products, st.floats(0, 10))
+@settings(max_examples=60, deadline=None)
+def test_n_components_of_count_one_cost_what_one_of_count_n_costs(
+    product: list[Component], epsilon: float
+) -> None:
+    singly: list[Component] = []
+    for component in product:
+        price = component.units if isinstance(component, Gaussians) else component.threshold
+        singly += [type(component)(price, 1)] * component.count
+    assert joint.delta(singly, epsilon) == joint.delta(product, epsilon)
+
+
+@given(products, components, st.floats(0, 10), st.floats(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_delta_rises_with_components_and_falls_with_epsilon(
+    product: list[Component], more: Component, epsilon: float, step: float
+) -> None:
+    # The margins for rounding, some 1e-11, differ between products. And where coins alone add up
+    # to epsilon, their δ is 0.
+    here = joint.delta(product, epsilon)
+    assert joint.delta([*product, more], epsilon) >= here * (1 - 1e-9)
+    assert joint.delta(product, epsilon + step) <= here * (1 + 1e-9)
+
+
+@given(products, deltas)
+@settings(max_examples=60, deadline=None)
+def test_epsilon_is_the_inverse_of_delta(product: list[Component], delta: float) -> None:
+    epsilon = joint.epsilon(product, delta)
+    assert joint.delta(product, epsilon) <= delta
+    assert epsilon == 0 or joint.delta(product, epsilon * (1 - 1e-9)) > delta * (1 - 1e-6)
+
+
+def test_components_without_protection_cost_their_values_and_nothing_costs_nothing() -> None:
+    assert joint.delta([], 0.0) == joint.epsilon([], 1e-5) == joint.epsilon([], 0.0) == 0
+    assert joint.delta([Coins(2**63, 100)], 0.0) == 0  # fair coins
+    assert joint.epsilon([coins(0.1, 10), ternary_coins(0.2, 5)], 0.0) == pytest.approx(2.0)
+    assert joint.delta([coins(0.1, 10), ternary_coins(0.2, 5)], 2.0 * (1 + 1e-14)) == 0
+    assert joint.delta([coins(40.0, 1), gaussians(0.001, 1)], 0.0) == pytest.approx(1)
+
+
+# --- calibration ---------------------------------------------------------------------------------
+
+
+@given(st.floats(0.05, 12), st.floats(1e-9, 1e-2), shares)
+@settings(max_examples=25, deadline=None)
+def test_calibration_is_tight_and_never_above(
+    epsilon: float, delta: float, wanted: list[Share]
+) -> None:
+    calibrated = joint.calibrate(epsilon, delta, wanted)
+    assert [component.count for component in calibrated] == [share.count for share in wanted]
+    assert joint.delta(calibrated, epsilon) <= delta
+    assert joint.epsilon(calibrated, delta) <= epsilon
+    # A budget that is mostly δ buys total variation, to which ε says little.
+    assume(delta < epsilon / 100)
+    assert joint.epsilon(calibrated, delta) >= epsilon * (1 - 1e-3)
+
+
+def test_a_common_factor_buys_more_than_shares_of_epsilon() -> None:
+    bits, noise = joint.calibrate(3.0, 1e-5, [Share("rr", 50), Share("statistic", 12)])
+    assert isinstance(bits, Coins)
+    assert isinstance(noise, Gaussians)
+    assert joint.delta([bits, noise], 3.0) <= 1e-5
+    assert joint.epsilon([bits, noise], 1e-5) > 3.0 * (1 - 1e-5)
+    assert bits.epsilon0 > 1.3 * rr.calibrate(1.5, 1e-5, 50)
+    assert noise.noise_multiplier < gaussian.calibrate(1.5, 1e-5, 12) / 1.3
+
+
+def test_a_heavier_share_gets_less_noise() -> None:
+    plain = joint.calibrate(3.0, 1e-5, [Share("rr", 50), Share("statistic", 12)])
+    tilted = joint.calibrate(3.0, 1e-5, [Share("rr", 50), Share("statistic", 12, 3.0)])
+    assert isinstance(tilted[0], Coins)
+    assert isinstance(plain[0], Coins)
+    assert tilted[0].epsilon0 < plain[0].epsilon0
+    assert isinstance(tilted[1], Gaussians)
+    assert isinstance(plain[1], Gaussians)
+    assert tilted[1].units < plain[1].units
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-4, 1e-2), (1e-3, 0.3), (0.01, 0.9)])
+def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon: float, delta: float) -> None:
+    wanted = [Share("rr", 5), Share("statistic", 2), Share("statistic", 9), Share("ternary", 3)]
+    calibrated = joint.calibrate(epsilon, delta, wanted)
+    assert 0.97 * delta <= joint.delta(calibrated, epsilon) <= delta
+
+
+def test_pure_privacy_is_shared_among_coins_by_weight() -> None:
+    first, second = joint.calibrate(1.0, 0.0, [Share("rr", 5, 3.0), Share("ternary", 2)])
+    assert isinstance(first, Coins)
+    assert isinstance(second, TernaryCoins)
+    assert first.epsilon0 == pytest.approx(0.15)
+    assert second.epsilon0 == pytest.approx(0.125)
+    assert joint.delta([first, second], 1.0) == 0
+    assert joint.epsilon([first, second], 0.0) <= 1 + 1e-14
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def test_numbers_that_the_ledger_cannot_hold_are_refused() -> None:
+    for kind, price in ((Coins, 0), (Coins, 2**63 + 1), (TernaryCoins, 3), (Gaussians, 0)):
+        with pytest.raises(ValueError, match=r"must be"):
+            kind(price, 1)
+    with pytest.raises(ValueError, match=r"count must be an integer >= 1, found 0"):
+        Coins(2**62, 0)
+    with pytest.raises(ValueError, match=r"weight must be finite and > 0"):
+        Share("rr", 1, 0.0)
+    with pytest.raises(ValueError, match=r"kind must be one of rr, ternary, statistic"):
+        Share("laplace", 1)  # type: ignore[arg-type]
+
+
+def test_a_budget_that_cannot_be_met_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Gaussian noise gives no pure privacy"):
+        joint.calibrate(1.0, 0.0, [Share("rr", 1), Share("statistic", 1)])
+    with pytest.raises(ValueError, match=r"Gaussian noise gives no pure privacy"):
+        joint.epsilon(MIXED, 0.0)
+    with pytest.raises(ValueError, match=r"at least one share"):
+        joint.calibrate(1.0, 1e-5, [])
+    with pytest.raises(ValueError, match=r"epsilon must be finite"):
+        joint.delta(MIXED, math.nan)
+
+
+def test_importing_the_accountants_loads_no_scipy() -> None:
+    code = (
+        "import sys, labelguard.accounting.joint, labelguard.accounting.upper_bounds; "
+        "sys.exit(any(name in sys.modules for name in ('scipy', 'dp_accounting', 'torch')))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,308 @@
+"""Audits accept the real mechanisms with a bound close to the claim, and catch natural mistakes.
+
+An audit condemns a right mechanism with a probability of at most FALSE_ALARM = 1e-6: the checks
+with noise share it evenly (union bound), and inside a check limits share what it has: of both
+values of a label, of every event, in every direction, of mean and deviation. The others are exact.
+Keys and nonces are fixed here, so tests fail at random only when streams of coins or noise change.
+
+That a bound is above HALF the claim fails with probability below 1e-6 too: in the weakest case
+(statistic, ε = 1, 20,000 runs) the means are .268 standard deviations of noise apart, known with a
+standard error of .01; the limit lies 5.4 of them below the estimate, which reaches 4.8 below the
+truth: .268 − .102 = .166, which is ε = .59.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from scipy import stats
+from support.preferences import repeatable_bytes
+
+from labelguard.accounting import gaussian
+from labelguard.audit import FALSE_ALARM, AuditResult, Check, bounds, whole
+from labelguard.audit.randomized_response import audit_randomized_response
+from labelguard.audit.statistic import audit_statistic
+from labelguard.cli.audit import audit
+from labelguard.errors import PolicyError
+from labelguard.ingest import query as queries
+from labelguard.ingest import staging
+from labelguard.ingest.layouts import LABEL_TIE
+from labelguard.keys.coins import Coins
+from labelguard.mechanisms import statistic
+from labelguard.mechanisms.statistic import Bounds, Grid, Rows
+from labelguard.policy import pricing
+
+DELTA = 1e-5
+HALF = 0.5
+AUDITS: dict[str, Callable[..., AuditResult]] = {
+    "rr": audit_randomized_response,
+    "statistic": audit_statistic,
+}
+
+Floats = NDArray[np.float64]
+
+
+@pytest.fixture(autouse=True)
+def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", repeatable_bytes())
+
+
+# --- the real mechanisms -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [1, 3])
+@pytest.mark.parametrize("mechanism", AUDITS)
+def test_the_claim_holds_and_is_nearly_reached(mechanism: str, epsilon: float) -> None:
+    runs = {"rr": 50_000, "statistic": 20_000}[mechanism]
+    releases = 1 if epsilon == 3 else 0
+    result = AUDITS[mechanism](epsilon, DELTA, runs=runs, pipeline_runs=releases)
+    assert result.holds and result.violated == ()
+    assert HALF * epsilon < result.lower_bound <= epsilon
+    assert result.lower_bound == max(check.lower_bound for check in result.checks)
+    assert result.confidence == 1 - FALSE_ALARM
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("mechanism", AUDITS)
+def test_the_claim_holds_for_a_canary_with_few_labels(mechanism: str, labels: int) -> None:
+    assert AUDITS[mechanism](3, DELTA, labels=labels, runs=2000, pipeline_runs=0).holds
+
+
+def test_randomized_response_is_audited_without_a_delta() -> None:
+    result = audit_randomized_response(1, 0, labels=1, runs=100_000, pipeline_runs=0)
+    # 100,000 flips at γ = .269: the standard error of ln((1−γ)/γ) is .007.
+    assert result.holds and result.lower_bound > 0.9
+
+
+@pytest.mark.parametrize("mechanism", AUDITS)
+def test_impossible_sizes_are_refused(mechanism: str) -> None:
+    for sizes in ({"labels": 0}, {"runs": 99}, {"pipeline_runs": -1}):
+        with pytest.raises(PolicyError, match="must be at least"):
+            AUDITS[mechanism](epsilon=3, delta=DELTA, **sizes)
+
+
+# --- mistakes in the mechanisms ------------------------------------------------------------------
+
+real_noisy, real_sum, real_prices = statistic.noisy, statistic.clipped_sum, pricing.prices
+real_sensitivity: Callable[..., float] = statistic._sensitivity
+real_draw: Callable[..., Any] = Coins.draw
+
+
+def too_little_noise(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.int64]:
+    return real_noisy(total, replace(grid, scale=round(0.7 * grid.scale)), nonce)
+
+
+def one_labeler_unclipped(
+    z: NDArray[np.float32], rows: Rows, half: Floats, bounds: Bounds, step: float
+) -> NDArray[np.int64]:
+    own = rows.unit == 3
+    unclipped = replace(bounds, clip=1e9)
+    others = real_sum(z, rows, np.where(own, 0, half), bounds, step)
+    return others + real_sum(z, rows, np.where(own, half, 0), unclipped, step)
+
+
+def sensitivity_to_removal(*arguments: Any) -> float:
+    return real_sensitivity(*arguments) / 2
+
+
+def flips_too_rare(*asked: Any) -> dict[int, int]:
+    return {count: round(0.7 * price) for count, price in real_prices(*asked).items()}
+
+
+def one_nonce_for_all_releases() -> Coins:
+    return Coins(bytes(32))
+
+
+def one_coin_for_two_items(self: Coins, purpose: Any, row_keys: Any) -> Any:
+    rows = np.arange(len(row_keys))
+    return real_draw(self, purpose, row_keys[rows - rows % 2])
+
+
+MISTAKES: dict[str, tuple[str, object, str, Any, set[str]]] = {
+    "noise 30% too small": (
+        "statistic",
+        statistic,
+        "noisy",
+        too_little_noise,
+        {"separation"},
+    ),
+    "one labeler unclipped": (
+        "statistic",
+        statistic,
+        "clipped_sum",
+        one_labeler_unclipped,
+        {"sensitivity"},
+    ),
+    "sensitivity to removal": (
+        "statistic",
+        statistic,
+        "_sensitivity",
+        sensitivity_to_removal,
+        {"sensitivity", "separation"},
+    ),
+    "flips 30% too rare": ("rr", pricing, "prices", flips_too_rare, {"kernel", "composition"}),
+    "one coin in two releases": ("rr", Coins, "fresh", one_nonce_for_all_releases, {"reuse"}),
+    "one coin for two items": ("rr", Coins, "draw", one_coin_for_two_items, {"sharing"}),
+}
+RUNS = 8_000
+"""Enough to miss none of the mistakes but once in a million.
+
+Noise 30% too small at ε = 3: means 1.027 apart where .719 is claimed, known with a standard error
+of .017, and 1.027 − .719 is 18 of them, of which limit and chance need 5.4 + 4.8. Flips 30% too
+rare: .285 where .407 is claimed, with a standard error of .002. One coin in two releases or for two
+items shows in an event that one world never has (limit: 17 of 8,000 runs), and the other in a tenth
+of all runs or more, where e³ times the limit would be a twenty-third. The rest is exact.
+"""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_caught_by_its_check(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mechanism, where, name, wrong, checks = MISTAKES[mistake]
+    right = AUDITS[mechanism](3, DELTA, runs=RUNS, pipeline_runs=0)
+    assert right.holds
+    monkeypatch.setattr(where, name, wrong)
+    result = AUDITS[mechanism](3, DELTA, runs=RUNS, pipeline_runs=0)
+    assert result.verdict == "violated"
+    assert checks <= set(result.violated)
+
+
+# --- mistakes that show in whole releases --------------------------------------------------------
+
+real_query, real_usable = queries.query, staging._Stager._usable
+
+
+def sides_as_they_came(layout: Any, content: Any) -> str:
+    """Pairs ordered (chosen, rejected), in ids too, where the canonical order should decide."""
+    query = real_query(layout, content)
+    for right, wrong in (
+        ("ea <= eb", "true"),
+        ("ea > eb", "false"),
+        ("least(ea, eb), greatest(ea, eb)", "ea, eb"),
+    ):
+        assert right in query
+        query = query.replace(right, wrong)
+    return query
+
+
+def without_ties(self: Any, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    usable = real_usable(self, name, batch)
+    return usable.filter(pa.array(usable["label"].to_numpy() != LABEL_TIE))
+
+
+def no_noise(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.int64]:
+    return total
+
+
+WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
+    "order of sides, rr": ("rr", queries, "query", sides_as_they_came, "order"),
+    "order of sides": ("statistic", queries, "query", sides_as_they_came, "order"),
+    "ties dropped, rr": ("rr", staging._Stager, "_usable", without_ties, "presence"),
+    "ties dropped": ("statistic", staging._Stager, "_usable", without_ties, "presence"),
+    "flips too rare": ("rr", pricing, "prices", flips_too_rare, "end to end"),
+    "no noise": ("statistic", statistic, "noisy", no_noise, "end to end"),
+}
+
+
+@pytest.mark.parametrize("mistake", WHOLE)
+def test_a_mistake_is_seen_in_whole_releases(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mechanism, where, name, wrong, check = WHOLE[mistake]
+    monkeypatch.setattr(where, name, wrong)
+    if check != "end to end":  # contents, ids and order show in a few rows
+        monkeypatch.setattr(whole, "_ROWS", 256)
+    releases = 2 if mistake == "no noise" else 1
+    result = AUDITS[mechanism](3, DELTA, runs=100, pipeline_runs=releases)
+    assert check in result.violated
+
+
+def test_whole_releases_happen_in_no_project_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in (
+        ("LABELGUARD_PROJECT", "project"),
+        ("LABELGUARD_KEYS", "keys"),
+        ("LABELGUARD_LEDGER_URL", "sqlite:///ledger.sqlite3"),
+    ):
+        monkeypatch.setenv(name, value)
+    assert audit_statistic(3, DELTA, runs=100, pipeline_runs=1).holds
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("hits", "runs"), [(0, 50), (1, 50), (25, 50), (49, 50), (50, 50)])
+def test_limits_of_a_proportion_are_those_of_the_binomial_test(hits: int, runs: int) -> None:
+    low, high = bounds.proportion(hits, runs, 1e-4)
+    expected = stats.binomtest(hits, runs).proportion_ci(1 - 2e-4, "exact")
+    assert (float(low), float(high)) == pytest.approx((expected.low, expected.high), rel=1e-9)
+
+
+def test_limits_of_a_distance_are_wrong_as_often_as_they_may_be() -> None:
+    """At alpha = .2, in 4,000 experiments.
+
+    A known noise leaves .1 in the direction of the truth: rates beyond .07 and .13 have a
+    probability below 1e-9. With unknown noise, two limits of .1 share it: above .25, 1e-14.
+    """
+    samples = np.random.default_rng(0).standard_normal((4000, 2, 200))
+    samples[:, 0] += 0.5
+    unknown = np.array([bounds.distance_of_means(one, other, 0.2) for one, other in samples])
+    known = np.array([bounds.distance_of_means(one, other, 0.2, 1.0) for one, other in samples])
+    assert 0.07 < (known > 0.5).mean() < 0.13
+    assert (unknown > 0.5).mean() < 0.25
+
+
+def test_a_distance_costs_what_a_gaussian_mechanism_costs() -> None:
+    assert bounds.epsilon_of_distance(0.5, DELTA) == gaussian.epsilon(2.0, DELTA)
+    assert bounds.epsilon_of_distance(-1.0, DELTA) == 0
+    assert bounds.epsilon_of_distance(np.inf, DELTA) == np.inf
+
+
+def test_bounds_from_events_subtract_delta_and_use_complements() -> None:
+    """An event of probability e·.1 + .01 against .1, and one whose complement is as telling."""
+    runs, delta = 10**9, 0.01
+    one = np.array([int((np.e * 0.1 + delta) * runs), runs // 2])
+    other = np.array([runs // 10, runs // 2])
+    bound = bounds.epsilon_of_events(one, other, runs, delta, 1e-6)
+    assert 0.999 < bound < 1
+    mirrored = bounds.epsilon_of_events(runs - other, runs - one, runs, delta, 1e-6)
+    assert mirrored == pytest.approx(bound, rel=1e-12)
+    assert bounds.epsilon_of_events(other, other, runs, delta, 1e-6) == 0
+
+
+# --- results and commands ------------------------------------------------------------------------
+
+
+def test_the_verdict_is_that_no_bound_exceeds_the_claim() -> None:
+    checks = [Check("one", 0.9, ""), Check("two", 1.0, "")]
+    assert AuditResult.of("rr", 1.0, DELTA, 100, checks).verdict == "holds"
+    violated = AuditResult.of("rr", 0.95, DELTA, 100, checks)
+    assert (violated.verdict, violated.violated) == ("violated", ("two",))
+    endless = AuditResult.of("rr", 1.0, DELTA, 100, [Check("one", float("inf"), "")])
+    assert endless.to_dict()["lower_bound"] is None
+    assert endless.to_dict()["checks"][0]["lower_bound"] is None
+
+
+@pytest.mark.parametrize("mechanism", AUDITS)
+def test_the_command_ends_with_code_1_if_a_violation_is_found(
+    mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [mechanism, "--epsilon", "3", "--delta", "1e-5", "--runs", "2000"]
+    command += ["--pipeline-runs", "0", "--seed", "1"]
+    right = CliRunner().invoke(audit, command)
+    assert right.exit_code == 0 and "holds" in right.output
+    monkeypatch.setattr(pricing, "prices", flips_too_rare)  # of a statistic: too little noise
+    wrong = CliRunner().invoke(audit, [*command, "--json"])
+    assert wrong.exit_code == 1
+    shown = json.loads(wrong.output)
+    assert shown["verdict"] == "violated" and shown["lower_bound"] > 3
+    assert list(shown)[:4] == ["mechanism", "claim_epsilon", "delta", "lower_bound"]

@@ -1,0 +1,256 @@
+"""The evaluation harness bench/privacy_utility.py, from files to tables, on a simulated dataset."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+LANGUAGES, SYSTEMS, LABELERS, RANKINGS = ("deu-eng", "eng-fin"), 6, 40, 12
+WITHOUT_BUDGET = {"non-private", "non-private-128"}
+MECHANISMS = {
+    *WITHOUT_BUDGET,
+    "rr",
+    "rr-robust",
+    "rr-cap-64",
+    "props-hard",
+    "props-soft",
+    "statistic",
+    "statistic-tuned",
+}
+SWEEP = {f"statistic-{components}" for components in (1, 2, 4, 8, 16, 32, 64)}
+
+
+@pytest.fixture(scope="module")
+def harness() -> Iterator[ModuleType]:
+    """The benchmark as a module, found the way its own directory finds it."""
+    sys.path.insert(0, str(BENCH))
+    try:
+        import privacy_utility
+
+        yield privacy_utility
+    finally:
+        sys.path.remove(str(BENCH))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rankings of translation systems by simulated judges, whole and broken into pairs."""
+    directory = tmp_path_factory.mktemp("data")
+    rankings = _rankings()
+    rankings.write_parquet(directory / "wmt15_rankings.parquet")
+    _pairs(rankings).write_parquet(directory / "wmt15_pairs.parquet")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def finished(harness: ModuleType, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a quick run."""
+    results = tmp_path_factory.mktemp("results") / "runs.jsonl"
+    harness.main(_arguments(data, results))
+    return results
+
+
+def _rankings() -> pl.DataFrame:
+    """Three systems a ranking; better systems tend to rank higher, and ranks may be equal."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for number in range(LABELERS * RANKINGS):
+        systems = generator.choice(SYSTEMS, 3, replace=False)
+        utility = systems / 2 + generator.normal(size=3)
+        rows.append(
+            {
+                "ranking_id": f"r{number}",
+                "labeler_id": f"judge-{number % LABELERS}",
+                "lang_pair": LANGUAGES[number % 2],
+                "systems": [f"system-{system}.{system}" for system in systems],
+                "ranks": [int(rank) for rank in 1 + np.round(utility.max() - utility)],
+            }
+        )
+    return pl.DataFrame(rows)
+
+
+def _pairs(rankings: pl.DataFrame) -> pl.DataFrame:
+    rows = [
+        {
+            "prompt": f"segment {ranking['ranking_id']}",
+            "response_a": ranking["systems"][i],
+            "response_b": ranking["systems"][j],
+            "label": None if tie else int(ranking["ranks"][i] < ranking["ranks"][j]),
+            "tie": tie,
+            "labeler_id": ranking["labeler_id"],
+            "lang_pair": ranking["lang_pair"],
+        }
+        for ranking in rankings.iter_rows(named=True)
+        for i, j in ((0, 1), (0, 2), (1, 2))
+        for tie in [ranking["ranks"][i] == ranking["ranks"][j]]
+    ]
+    return pl.DataFrame(rows, schema_overrides={"label": pl.Int8})
+
+
+def _arguments(data: Path, results: Path, only: str = "wmt15_pairs") -> list[str]:
+    return ["--data", str(data), "--results", str(results), "--only", only, "--quick"]
+
+
+def _records(results: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+
+
+def test_every_mechanism_is_measured_at_every_budget_and_seed(
+    harness: ModuleType, finished: Path
+) -> None:
+    records = _records(finished)
+    assert set(harness.MECHANISMS) == MECHANISMS | SWEEP
+    found = {(r["mechanism"], r["epsilon"], r["seed"]) for r in records}
+    assert found == {(name, None, seed) for name in WITHOUT_BUDGET for seed in (0, 1)} | {
+        (name, epsilon, seed)
+        for name in MECHANISMS - WITHOUT_BUDGET
+        for epsilon in (1.0, 3.0)
+        for seed in (0, 1)
+    }
+    assert all(0 <= r["accuracy"] <= 1 and 0 <= r["label_error"] <= 1 for r in records)
+    assert all(r["labelers"] == LABELERS * 0.8 for r in records)
+
+
+def test_the_statistic_beats_randomized_response_and_not_the_raw_labels(finished: Path) -> None:
+    error = {
+        (r["mechanism"], r["epsilon"]): r["label_error"]
+        for r in _records(finished)
+        if r["seed"] == 0
+    }
+    assert error["non-private", None] <= error["statistic", 3.0] < error["rr", 3.0]
+
+
+def test_what_is_finished_is_not_run_again(
+    harness: ModuleType, data: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = finished.read_bytes()
+    harness.main(_arguments(data, finished))
+    assert finished.read_bytes() == before
+    assert not capsys.readouterr().err
+
+
+def test_a_run_that_was_cut_short_is_the_only_one_repeated(
+    harness: ModuleType, data: Path, finished: Path, tmp_path: Path
+) -> None:
+    whole = finished.read_text(encoding="utf-8")
+    cut = tmp_path / "runs.jsonl"
+    cut.write_text(whole[:-20], encoding="utf-8")
+    harness.main(_arguments(data, cut))
+    lines = cut.read_text(encoding="utf-8").splitlines()
+    assert lines[:-2] == whole.splitlines()[:-1]
+    again, before = json.loads(lines[-1]), json.loads(whole.splitlines()[-1])
+    for timing in ("seconds", "peak_mb"):
+        del again[timing], before[timing]
+    assert again == before
+
+
+def test_changed_settings_are_other_runs(harness: ModuleType) -> None:
+    run = harness.Run(harness.Setting("ukp50", "minilm", "inside"), "rr", 1.0, 1e-5, 0)
+    other = harness.Run(run.setting, "rr", 1.0, 1e-6, 0)
+    spec, another = harness.SPECS["ukp50"], harness.SPECS["ukpconvarg1"]
+    assert len({run.key(spec), other.key(spec), run.key(another)}) == 3
+
+
+def test_tables_and_every_target_are_printed(
+    harness: ModuleType, data: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harness.main([*_arguments(data, finished), "--markdown"])
+    printed = capsys.readouterr().out
+    assert "### wmt15_pairs, systems, ties inside" in printed
+    assert "| statistic-tuned |" in printed
+    for target in (
+        "ukpconvarg1, 64 components, ε = 1: accuracy within 0.006 of non-private",
+        "ukpconvarg1, 64 components, ε = 1: label error at most 0.350",
+        "ukpconvarg1-20, 64 components, ε = 3: accuracy within 0.008 of non-private",
+        "statistic-tuned, ε = 3: 90% of the gap in label error closed",
+        "statistic-tuned, ε = 3: 80% of the gap in accuracy closed",
+        "ukp50, statistic-tuned, ε = 1: 75% of the gap in accuracy closed",
+        "ukp50, statistic-tuned, ε = 1: beats every fixed number of components",
+        "forecast of the loss within max(0.02, 2 se)",
+    ):
+        assert target in printed
+
+
+def test_a_target_passes_or_falls_short_by_its_numbers(harness: ModuleType) -> None:
+    def verdicts(reached: float) -> list[bool | None]:
+        common = {"dataset": "ukpconvarg1", "features": "minilm", "ties": "inside", "seed": 0}
+        runs = [("non-private", None, 0.66), ("statistic", 1.0, reached)]
+        records = [
+            {
+                "mechanism": name,
+                "epsilon": epsilon,
+                "accuracy": accuracy,
+                "label_error": 1 - accuracy,
+            }
+            for name, epsilon, accuracy in runs
+        ]
+        found = harness.checks(harness.Results([common | record for record in records]))
+        return [check.passed for check in found[:3]]
+
+    assert verdicts(0.656) == [True, True, None]
+    assert verdicts(0.640) == [False, False, None]
+
+
+def test_rankings_run_end_to_end_with_all_their_pairs(
+    harness: ModuleType, data: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "runs.jsonl"
+    arguments = _arguments(data, results, "wmt15_rankings")
+    for mechanism in ("rr", "statistic"):
+        harness.main([*arguments, "--mechanism", mechanism])
+    records = _records(results)
+    assert {r["mechanism"] for r in records} == {"rr", "statistic"}
+    assert all(r["rows"] == 3 * RANKINGS * LABELERS * 0.8 for r in records)
+
+
+def test_ties_of_rankings_cannot_be_dropped(harness: ModuleType, data: Path) -> None:
+    dataset = harness.load(data, harness.SPECS["wmt15_rankings"], "systems")
+    with pytest.raises(ValueError, match="whole"):
+        dataset.without_ties()
+
+
+def test_swapping_the_sides_of_the_input_changes_nothing(
+    harness: ModuleType, data: Path, tmp_path: Path
+) -> None:
+    frame = pl.read_parquet(data / "wmt15_pairs.parquet")
+    swapped = frame.with_columns(
+        response_a="response_b", response_b="response_a", label=1 - pl.col("label")
+    )
+    swapped.write_parquet(tmp_path / "wmt15_pairs.parquet")
+    spec = harness.SPECS["wmt15_pairs"]
+    one, other = (harness.load(place, spec, "systems+names") for place in (data, tmp_path))
+    np.testing.assert_array_equal(one.x, other.x)
+    np.testing.assert_array_equal(one.labels, other.labels)
+    assert set(one.labels) == {0, 1, 2}
+
+
+def test_held_out_labelers_do_not_train(harness: ModuleType, data: Path) -> None:
+    spec = harness.SPECS["wmt15_pairs"]
+    dataset = harness.load(data, spec, "systems")
+    problem = harness.split(dataset, spec, 0)
+    assert problem.rows.units == LABELERS * 0.8
+    strict = int((dataset.labels != 2).sum())
+    assert len(problem.held_labels) + int((problem.labels != 2).sum()) == strict
+    assert np.bincount(problem.rows.unit).tolist() == [3 * RANKINGS] * problem.rows.units
+
+
+def test_figures_are_small_pictures(harness: ModuleType, finished: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    results = harness.Results(_records(finished))
+    path = harness.draw(results, results.settings()[0], tmp_path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size < 60_000
+
+
+def test_missing_data_names_the_option(harness: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="--data"):
+        harness.main(_arguments(tmp_path, tmp_path / "runs.jsonl"))

@@ -1,0 +1,372 @@
+"""What people and programs read: the text of every command, its JSON, and its exit code.
+
+The texts are in tests/golden; `UPDATE_GOLDEN=1 pytest tests/cli/test_cli_golden.py` writes them
+anew.
+Only the clock and the source of random bytes are replaced, so ids and counts are those of real
+runs with one fixed key.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from labelguard import clock
+from labelguard.cli.main import main
+from labelguard.keys import keyring as keys
+from labelguard.ledger.ledger import Ledger
+from labelguard.project.project import find
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+REFERENCE = Path(__file__).parents[2] / "docs" / "generate_cli.py"
+
+Run = Callable[..., Result]
+PRIVATIZE = ("privatize", "labels.parquet", "--epsilon", "3", "--delta", "1e-5")
+STATISTIC = ("--mechanism", "statistic", "--features", "length", "--components", "1")
+STATISTIC += ("--whitening", "0", "--floor", "1", "--clip-quantile", "0.5", "--ridge", "1")
+STATISTIC += ("--releases", "4")
+CLINIC = "policy new clinic --epsilon 3 --allow rr:labels=50 --allow statistic:releases=12"
+SMALL_AUDIT = "--epsilon 3 --delta 1e-5 --runs 2000 --pipeline-runs 0"
+SIMULATE = (
+    "simulate",
+    "-o",
+    "labels.parquet",
+    "--labelers",
+    "5",
+    "--labels",
+    "60",
+    "--items",
+    "20",
+)
+
+
+def reference() -> ModuleType:
+    """docs/generate_cli.py, which documents the JSON of every command."""
+    spec = importlib.util.spec_from_file_location("generate_cli", REFERENCE)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command in an empty directory, at a fixed time, with reproducible keys."""
+    count = 0
+
+    def counted(size: int) -> bytes:
+        nonlocal count
+        count += 1
+        return hashlib.shake_256(f"random bytes {count}".encode()).digest(size)
+
+    monkeypatch.setattr(keys, "random_bytes", counted)
+    monkeypatch.setattr(clock, "now", lambda: "2030-01-02T03:04:05Z")
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("LABELGUARD_PROJECT", "LABELGUARD_KEYS", "LABELGUARD_LEDGER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> Result:
+        return CliRunner().invoke(main, list(arguments))
+
+    return command
+
+
+@pytest.fixture
+def project(run: Run) -> Run:
+    """The same, in a project with one release of 60 simulated labels."""
+    for command in (SIMULATE, ("init",), PRIVATIZE):
+        assert run(*command).exit_code == 0
+    return run
+
+
+def crashed(project: Run) -> None:
+    """Begin one release more, and do not commit it."""
+
+    def crash(*_: object) -> None:
+        raise RuntimeError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "commit", crash)
+        assert project(*PRIVATIZE, "--again", "--exhausted", "drop").exit_code == 1
+
+
+def compare(name: str, result: Result, shown: Callable[[str], str] = str) -> None:
+    """Compare what a command that succeeded printed with tests/golden/NAME.txt.
+
+    The directory and trailing spaces are left out, and whatever `shown` masks.
+    """
+    assert result.exit_code == 0, result.output
+    text = shown(result.output)
+    directories = sorted({str(Path.cwd()), os.path.realpath(Path.cwd())}, key=len, reverse=True)
+    for directory in directories:
+        text = text.replace(directory, "DIR")
+    text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), f"if meant: UPDATE_GOLDEN=1 pytest {__file__}"
+
+
+def without_versions(text: str) -> str:
+    """The doctor's findings without what depends on the machine."""
+    text = re.sub(r"(?m)^( *ok +[\w-]+ +)\d+\.\d+\S*$", r"\1VERSION", text)
+    text = re.sub(r"(?m)^( *ok +system +)\S+$", r"\1SYSTEM", text)
+    return re.sub(r"(?m)^( *ok +extras +).*$", r"\1EXTRAS", text)
+
+
+def without_digests(text: str) -> str:
+    """The journal without digests of maps, whose bytes a Parquet library writes, and its chain."""
+    return re.sub(r"(?m) ([0-9a-f]{12}|[0-9a-f]{20,}…)$", " DIGEST", text)
+
+
+# ---------------------------------------------------------------- texts
+
+
+def test_account_reads_well(run: Run) -> None:
+    command = "account rr --epsilon 3 --delta 1e-5 --labels 50"
+    compare("account-rr", run(*command.split()))
+    command = "account statistic --epsilon 3 --delta 1e-5 --releases 12"
+    compare("account-statistic", run(*command.split()))
+
+
+def test_simulate_and_init_read_well(run: Run) -> None:
+    compare("simulate", run(*SIMULATE))
+    compare("init", run("init"))
+    compare("project-ceiling", run("project", "ceiling", "--raise", "20,1e-4", "--yes"))
+    compare("budget-show-before-any-release", run("budget", "show"))
+    compare("release-list-before-any-release", run("release", "list"))
+
+
+def test_privatize_reads_well(run: Run) -> None:
+    run(*SIMULATE)
+    run("init")
+    compare("privatize", run(*PRIVATIZE))
+    compare("privatize-again", run(*PRIVATIZE))
+    compare("privatize-drawn-anew", run(*PRIVATIZE, "--again", "--exhausted", "drop"))
+
+
+def test_a_statistic_release_reads_well(run: Run) -> None:
+    run(*SIMULATE)
+    run("init")
+    compare("privatize-statistic", run(*PRIVATIZE, *STATISTIC))
+    compare("release-show-statistic", run("release", "show"))
+    compare("budget-show-statistic", run("budget", "show"))
+    compare("score", run("score", "r0001", "labels.parquet", "-o", "scored.parquet"))
+
+
+def test_props_reads_well(run: Run) -> None:
+    run(*SIMULATE)
+    run("init")
+    props = ("--mechanism", "props", "--features", "length", "--stages", "3")
+    compare("privatize-props", run(*PRIVATIZE, *props))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "budget show",
+        "budget labeler physician-0000",
+        "budget journal",
+        "budget verify",
+        "release list",
+        "release show",
+        "release verify",
+    ],
+)
+def test_what_looks_at_a_project_reads_well(project: Run, command: str) -> None:
+    compare("-".join(command.split()[:2]), project(*command.split()), without_digests)
+
+
+def test_policies_read_well(run: Run) -> None:
+    run(*SIMULATE)
+    run("init")
+    compare("policy-list-before-any", run("policy", "list"))
+    compare("policy-new", run(*f"{CLINIC} --delta 1e-5 --closing-points 4".split()))
+    compare("policy-activate", run("policy", "activate", "clinic", "--yes"))
+    compare("policy-check", run("policy", "check", "labels.parquet"))
+    run("privatize", "labels.parquet")
+    run(*["policy", "new", "later", "--epsilon", "1", "--delta", "1e-6", "--allow", "rr:labels=20"])
+    compare("policy-change", run("policy", "activate", "later", "--yes"))
+    compare("policy-list", run("policy", "list"))
+    compare("privatize-after-a-change", run("privatize", "labels.parquet"))
+    compare("budget-show-after-a-change", run("budget", "show"))
+    compare("budget-labeler-after-a-change", run("budget", "labeler", "physician-0000"))
+    compare("budget-export", run("budget", "export", "-o", "ledger.json"))
+
+
+def test_who_is_who_reads_well(project: Run) -> None:
+    compare("source-add", project("source", "add", "argilla", "--people", "known"))
+    compare("source-list", project("source", "list"))
+    compare("people-link", project("people", "link", "argilla:7", "physician-0000"))
+    compare("policy-distinct", project("policy", "distinct", "physician-0001", "PHYSICIAN-0001"))
+    compare("people-list", project("people", "list"))
+
+
+def test_the_doctor_reads_well(project: Run) -> None:
+    compare("doctor", project("doctor"), without_versions)
+
+
+def test_the_demo_reads_well(run: Run) -> None:
+    compare("demo", run("demo"))
+
+
+def test_the_command_that_the_demo_names_answers_from_the_same_release(run: Run) -> None:
+    made = json.loads(run("demo", "--json").output)
+    for step in made["next"]:
+        assert run(*step.split()[1:]).exit_code == 0
+    again = json.loads(run(*made["next"][-1].split()[1:], "--json").output)
+    assert (again["id"], again["reused"]) == (made["id"], True)
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def test_json_has_the_documented_keys(project: Run) -> None:
+    commands = {
+        "account rr": "account rr --epsilon 3 --delta 1e-5 --labels 50",
+        "account statistic": "account statistic --epsilon 3 --delta 1e-5",
+        "audit rr": f"audit rr {SMALL_AUDIT}",
+        "audit statistic": f"audit statistic {SMALL_AUDIT}",
+        "budget export": "budget export -o ledger.json",
+        "budget combine": "budget combine . ledger.json",
+        "budget labeler": "budget labeler physician-0000",
+        "labeler erase": "labeler erase physician-0003 --yes",
+        "labeler retire": "labeler retire physician-0000 --yes",
+        "policy activate": "policy activate clinic --yes",
+        "policy check": "policy check labels.parquet",
+        "policy close": "policy close --yes",
+        "people link": "people link new-3 new-4",
+        "policy distinct": "policy distinct new-5 NEW-5",
+        "policy groups": "policy groups groups.csv",
+        "policy new": "policy new other --epsilon 3 --delta 1e-5 --allow rr:labels=50",
+        "policy show": "policy show clinic",
+        "project backup": "project backup backup.tar.zst",
+        "project restore": "project restore backup.tar.zst restored --keys .labelguard/keys "
+        "--no-later-policy",
+        "release abandon": "release abandon r0003",
+        "plan": "plan labels.parquet --features length --epsilons 3",
+        "privatize": "privatize labels.parquet",  # the project costs more by then
+        "release show": "release show r0001",
+        "score": "score r0002 labels.parquet -o scored.parquet",
+        "source add": "source add tool --people new",
+        "simulate": "simulate -o other.parquet --labelers 5 --labels 60 --items 20",
+    }
+    props = ("--mechanism", "props", "--features", "length")
+    assert project(*PRIVATIZE, *props).exit_code == 0  # a release with a head
+    crashed(project)
+    Path("groups.csv").write_text("labeler_id,group_id\nnew-1,household\nnew-2,household\n")
+    assert project(*f"{CLINIC} --delta 1e-5".split()).exit_code == 0
+    documented = reference()
+    keys = documented.JSON_KEYS | documented.JSON_ENTRY_KEYS
+    # No policy changes while a release is unfinished.
+    for name in sorted(keys, key=lambda name: (name != "release abandon", name == "policy close")):
+        keys_of = keys[name]
+        if name == "project witness":
+            commands[name] = f"{name} --renew --anchor {project('budget', 'anchor').stdout}"
+            for path in find().witnesses:
+                path.unlink()
+        result = project(*commands.get(name, name).split(), "--json")
+        assert result.exit_code == 0, (name, result.output)
+        printed = json.loads(result.stdout)
+        assert isinstance(printed, list) == (name in documented.JSON_ENTRY_KEYS), name
+        for entry in printed if isinstance(printed, list) else [printed]:
+            assert list(entry) == keys_of, name
+
+
+def test_json_has_null_for_what_is_no_number(run: Run) -> None:
+    command = "account rr --epsilon 1e-300 --delta 0 --labels 5 --json"
+    result = run(*command.split())
+    rows = json.loads(result.output, parse_constant=pytest.fail)["compositions"]
+    assert {row["loss_multiplier"] for row in rows.values()} == {None}
+
+
+def test_json_output_is_documented_for_every_command_that_has_it() -> None:
+    documented = reference()
+    printing = {
+        " ".join(path)
+        for path, command in documented.commands()
+        if any(option.name == "as_json" for option in command.params)
+    }
+    assert printing == set(documented.JSON_KEYS) | set(documented.JSON_ENTRY_KEYS)
+
+
+# ---------------------------------------------------------------- exit codes
+
+
+def labels(count: int, first: int = 0) -> pa.Table:
+    """`count` labels of one labeler, on pairs that nobody labelled before `first`."""
+    names = [f"question {number}" for number in range(first, first + count)]
+    return pa.table(
+        {
+            "labeler_id": ["ada"] * count,
+            "prompt": names,
+            "response_a": ["yes"] * count,
+            "response_b": ["no"] * count,
+            "label": [1.0] * count,
+        }
+    )
+
+
+def test_an_error_is_one_line_and_ends_with_1(run: Run) -> None:
+    result = run(*PRIVATIZE)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert re.fullmatch(r"labelguard: no labelguard project in .*\n", result.stderr)
+
+
+def test_a_file_that_was_altered_ends_verification_with_1(project: Run) -> None:
+    data = next(Path(".labelguard/releases").glob("*/data.parquet"))
+    data.write_bytes(data.read_bytes() + b"x")
+    for command in ("budget verify", "release verify"):
+        result = project(*command.split())
+        assert result.exit_code == 1
+        assert result.stderr.endswith("data.parquet was altered since the release was committed\n")
+    assert project("doctor").exit_code == 1
+
+
+def test_wrong_usage_ends_with_2(run: Run) -> None:
+    assert run("privatize").exit_code == 2
+    assert run("nonsense").exit_code == 2
+
+
+def test_labelers_without_places_end_with_3_and_nothing_is_charged(run: Run) -> None:
+    run("init")
+    pq.write_table(labels(6), "labels.parquet")
+    assert run(*PRIVATIZE, "--max-labels-per-labeler", "8").exit_code == 0
+    before = run("budget", "show", "--json").output
+    pq.write_table(labels(4, first=6), "labels.parquet")
+    result = run(*PRIVATIZE, "--max-labels-per-labeler", "8")
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    assert re.match(
+        r"labelguard: 2 labels of 1 labeler beyond allowance: [0-9a-f]{32};", result.stderr
+    )
+    assert run("budget", "show", "--json").output == before
+    assert run(*PRIVATIZE, "--exhausted", "drop").exit_code == 0
+
+
+def test_a_second_job_ends_with_4(project: Run) -> None:
+    with Path(".labelguard/lock").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        result = project(*PRIVATIZE)
+    assert result.exit_code == 4
+    assert result.stderr.startswith("labelguard: another labelguard job works in ")
+    assert project(*PRIVATIZE).exit_code == 0
+
+
+def test_every_exit_code_is_documented() -> None:
+    assert list(reference().EXIT_CODES) == [0, 1, 2, 3, 4]

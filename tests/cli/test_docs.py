@@ -1,0 +1,208 @@
+"""The documents say what is so: the reference is current, examples run, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from labelguard.cli.main import main
+from labelguard.ledger.ledger import Ledger
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "generate_cli.py"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
+HEAD = "--mechanism props --features length"
+FROM_NOTHING = ("init", "simulate", "demo")
+"""Commands whose examples begin in an empty directory."""
+
+
+def _reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_cli", REFERENCE)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = _reference()
+LEAVES = [
+    pytest.param(path, command, id="-".join(path))
+    for path, command in reference.commands()
+    if not isinstance(command, click.Group)
+]
+
+
+@pytest.fixture(autouse=True)
+def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LABELGUARD_PROJECT", "LABELGUARD_KEYS", "LABELGUARD_LEDGER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(line: str) -> None:
+    """Run `labelguard …` or `cd …`; it must succeed."""
+    program, *arguments = shlex.split(line)
+    assert program == "labelguard", line
+    result = CliRunner().invoke(main, arguments, input="y\n")
+    assert result.exit_code == 0, f"{line}\n{result.output}"
+
+
+def examples(command: click.Command) -> list[str]:
+    """The lines below `Example:` in a command's help."""
+    text = re.sub(r"\\\n *", "", command.help or "")  # lines that go on
+    return re.findall(r"(?m)^ *(labelguard .*)$", text.partition("Example:")[2])
+
+
+def test_the_command_line_reference_is_up_to_date() -> None:
+    current = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert current == reference.page(), "run: python docs/generate_cli.py"
+
+
+@pytest.mark.parametrize(("path", "command"), LEAVES)
+def test_every_command_has_an_example_that_runs(
+    path: tuple[str, ...], command: click.Command
+) -> None:
+    found = examples(command)
+    assert found, f"labelguard {' '.join(path)} has no example in its help"
+    if path[0] not in FROM_NOTHING:
+        run(f"labelguard {SIMULATE}")
+        run("labelguard init")
+    if path[0] not in (*FROM_NOTHING, "privatize"):
+        mechanism = HEAD if path[0] == "score" else ""
+        run(f"labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 {mechanism}")
+    PREPARED.get(path, lambda: None)()
+    for line in found:
+        assert line.startswith(f"labelguard {' '.join(path)}")
+        run(line)
+
+
+def _crashed() -> None:
+    """A release that was begun and not committed."""
+
+    def crash(*_: object) -> None:
+        raise RuntimeError
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
+        patch.setattr(Ledger, "commit", crash)
+        run("labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 --again --exhausted drop")
+
+
+def _policy() -> None:
+    run("labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:labels=50")
+
+
+def _groups() -> None:
+    Path("groups.csv").write_text("labeler_id,group_id\nnew-1,household\nnew-2,household\n")
+
+
+def _studies() -> None:
+    run("labelguard init study-1")
+    run("labelguard init study-2")
+
+
+def _lost_witnesses() -> None:
+    for witness in Path().rglob("ledger.head"):
+        witness.unlink()
+
+
+PREPARED = {
+    ("budget", "combine"): _studies,
+    ("policy", "activate"): _policy,
+    ("policy", "show"): _policy,
+    ("policy", "groups"): _groups,
+    ("release", "abandon"): _crashed,
+    ("project", "witness"): _lost_witnesses,
+    ("project", "restore"): lambda: run("labelguard project backup backup.tar.zst"),
+}
+"""What some examples take for granted."""
+
+
+def console_lines(page: Path) -> Iterator[str]:
+    """The `$ labelguard …` lines of a page's console blocks."""
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        yield from re.findall(r"(?m)^\$ (.*)$", block)
+
+
+TUTORIALS = pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md"])
+
+
+@pytest.fixture
+def preferences() -> None:
+    """The reader's own file: other column names, and several labels of a worker."""
+    count = 40
+    own = {
+        "worker": [f"w{row % 5}" for row in range(count)],
+        "prompt": [f"question {row // 2}" for row in range(count)],
+        "chosen": ["yes" if row % 3 else "no" for row in range(count)],
+        "rejected": ["no" if row % 3 else "yes" for row in range(count)],
+    }
+    pq.write_table(pa.table(own), "preferences.parquet")
+
+
+@TUTORIALS
+def test_the_commands_of_a_page_run_in_its_order(name: str, preferences: None) -> None:
+    lines = list(console_lines(ROOT / name))
+    assert lines
+    for line in lines:
+        run(line)
+
+
+@TUTORIALS
+def test_the_python_of_a_page_runs(name: str, preferences: None) -> None:
+    run(f"labelguard {SIMULATE}")
+    run("labelguard init")
+    text = (ROOT / name).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        code = compile(block, name, "exec")
+        if "import torch" not in block:  # the core does without
+            exec(code, {})
+
+
+def test_the_readme_shows_what_the_demo_prints() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```text\n(.*?)```", text, re.DOTALL)[0].splitlines()
+    printed = (ROOT / "tests" / "golden" / "demo.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in printed if line in shown] == shown
+
+
+@pytest.mark.slow  # it lives a whole year
+def test_the_year_of_a_budget_is_as_the_page_tells() -> None:
+    spec = importlib.util.spec_from_file_location("year", ROOT / "docs" / "generate_budget.py")
+    assert spec and spec.loader
+    year = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(year)
+    told = (ROOT / "docs" / "budget.md").read_text(encoding="utf-8")
+    assert year.page(told) == told, "run: python docs/generate_budget.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_relative_links_lead_to_files(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"[a-z]+:", target):
+            assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize("arguments", ["-c 'import labelguard'", "-m labelguard --help"])
+def test_what_starts_often_loads_little(arguments: str) -> None:
+    heavy = ("torch", "transformers", "scipy.stats", "dp_accounting", "duckdb", "polars", "pyarrow")
+    command = [sys.executable, "-X", "importtime", *shlex.split(arguments)]
+    finished = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = set(re.findall(r"\| +([\w.]+)$", finished.stderr, re.MULTILINE))
+    assert "labelguard" in loaded
+    assert not loaded.intersection(heavy)

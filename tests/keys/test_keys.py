@@ -1,0 +1,127 @@
+"""Keys are never regenerated, never readable by others, and never shown."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from support.preferences import dump, opinions, pairs, public
+
+import labelguard as lg
+from labelguard.errors import KeyProblem
+from labelguard.keys.keyring import KeyRing
+from labelguard.project.project import Project
+from labelguard.report import overview
+from labelguard.report.doctor import examine
+
+PRICE = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
+
+
+@pytest.fixture
+def table() -> pa.Table:
+    asked = public()
+    return pairs(asked, opinions(len(asked), 1))
+
+
+@pytest.fixture
+def project(table: pa.Table, tmp_path: Path) -> Project:
+    """A project with one release."""
+    home = lg.init(tmp_path / "project")
+    lg.privatize(table.slice(0, 50), **PRICE, project=home)
+    return home
+
+
+def refuses(project: Project, table: pa.Table, match: str) -> None:
+    """New labels are refused, twice, without a trace in the ledger."""
+    charged = dump(project.state)["counters"]
+    for _ in range(2):
+        with pytest.raises(KeyProblem, match=match):
+            lg.privatize(table, **PRICE, project=project)
+    assert dump(project.state)["counters"] == charged
+    assert not all(check.ok for check in examine(project.state))
+
+
+def test_the_key_of_another_project_is_refused(
+    project: Project, table: pa.Table, tmp_path: Path
+) -> None:
+    other = lg.init(tmp_path / "other")
+    shutil.copy(other.keys / "project.key", project.keys / "project.key")
+    refuses(project, table, "is not the one the ledger .* was made with")
+
+
+def test_a_lost_project_key_stops_the_project(project: Project, table: pa.Table) -> None:
+    (project.keys / "project.key").unlink()
+    refuses(project, table, "project.key is missing; restore it from a backup")
+    assert not (project.keys / "project.key").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"labelguard project key v1\nshort", b"x" * 58])
+def test_a_damaged_project_key_is_refused(
+    content: bytes, project: Project, table: pa.Table
+) -> None:
+    (project.keys / "project.key").write_bytes(content)
+    refuses(project, table, "damaged")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+def test_a_key_that_others_can_read_is_refused(
+    mode: int, project: Project, table: pa.Table
+) -> None:
+    (project.keys / "project.key").chmod(mode)
+    refuses(project, table, f"key is readable by others \\(mode {mode:o}\\); chmod 600 it")
+
+
+def test_keys_and_private_maps_are_for_their_owner_only(project: Project) -> None:
+    for path in (project.state, project.keys, project.released, project.quarantine):
+        assert path.stat().st_mode & 0o777 == 0o700, path
+    assert (project.keys / "project.key").stat().st_mode & 0o777 == 0o600
+    for private in project.released.iterdir():
+        assert private.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_project_key_is_never_replaced(project: Project) -> None:
+    with pytest.raises(KeyProblem, match="never regenerated"):
+        KeyRing.create(project.keys)
+
+
+def test_keys_may_live_elsewhere(
+    table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = tmp_path / "vault"
+    monkeypatch.setenv("LABELGUARD_KEYS", str(vault))
+    project = lg.init(tmp_path / "project")
+    lg.privatize(table, **PRICE, project=project)
+    assert sorted(path.name for path in vault.iterdir()) == ["ledger.head", "project.key"]
+    assert not (project.state / "keys").exists()
+    monkeypatch.delenv("LABELGUARD_KEYS")
+    with pytest.raises(KeyProblem, match="set LABELGUARD_KEYS"):
+        overview.budget(project.state)
+
+
+def test_a_project_does_not_adopt_the_key_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "vault"))
+    lg.init(tmp_path / "one")
+    with pytest.raises(KeyProblem, match="the same coins"):
+        lg.init(tmp_path / "two")
+
+
+def test_pseudonyms_depend_on_the_key_the_namespace_and_the_id(tmp_path: Path) -> None:
+    one, two = KeyRing.create(tmp_path / "1"), KeyRing.create(tmp_path / "2")
+    seen = {
+        ring.labeler_keys(namespace, [labeler]).tobytes()
+        for ring in (one, two)
+        for namespace, labeler in (("a", "bc"), ("ab", "c"), ("a", "b"), ("", "abc"))
+    }
+    assert len(seen) == 8
+
+
+def test_a_key_ring_shows_nothing(tmp_path: Path) -> None:
+    ring = KeyRing.create(tmp_path)
+    assert repr(ring) == "KeyRing(…)"
+    assert len(ring.check_value()) == 32
+    secret = (tmp_path / "project.key").read_bytes()[-32:]
+    assert ring.check_value() not in secret.hex()

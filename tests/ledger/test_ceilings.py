@@ -1,0 +1,252 @@
+"""The ceiling of a project: no sum of policies passes it, raising it is told, restores obey it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.preferences import opinions, pairs, public
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import LabelguardError, LedgerError, PolicyError, ProjectError
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger import ceilings
+from labelguard.ledger.ceilings import Ceiling
+from labelguard.ledger.ledger import Ledger
+from labelguard.policy import lifetime
+from labelguard.policy.lifetime import Total
+from labelguard.policy.policy import Allowance, Policy
+from labelguard.project import policies, raising
+from labelguard.project.backup import backup
+from labelguard.project.project import Project
+from labelguard.project.restore import Since, restore
+from labelguard.report import combining, overview
+from labelguard.report.export import export
+
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
+
+
+def run(project: Project, *arguments: str, **options: Any) -> Result:
+    return CliRunner().invoke(main, [*arguments, "--project", str(project.state)], **options)
+
+
+def ceiling(project: Project) -> Ceiling:
+    return overview.open_ledger(project.state)[2].ceiling()
+
+
+def test_init_fixes_it_and_the_defaults_are_those_that_are_told(tmp_path: Path) -> None:
+    assert ceiling(lg.init(tmp_path / "a")) == Ceiling() == Ceiling(10, 1e-4)
+    told = CliRunner().invoke(main, ["init", str(tmp_path / "b")]).stdout
+    assert "at most ε = 10, δ = 0.0001" in told
+    asked = ["init", str(tmp_path / "c"), "--max-epsilon", "4", "--max-delta", "0"]
+    assert CliRunner().invoke(main, asked).exit_code == 0
+    assert ceiling(Project(tmp_path / "c" / ".labelguard")) == Ceiling(4, 0)
+    with pytest.raises(PolicyError, match="epsilon must be"):
+        lg.init(tmp_path / "d", max_epsilon=float("inf"))
+
+
+def test_an_init_that_is_repeated_after_a_crash_keeps_its_ceiling(tmp_path: Path) -> None:
+    home = lg.init(tmp_path, max_epsilon=4)
+    (home.state / "labelguard.toml").unlink()  # written last
+    for path in home.witnesses:
+        path.unlink()
+    with pytest.raises(PolicyError, match="was made with the ceiling ε = 4"):
+        lg.init(tmp_path)
+    assert ceiling(lg.init(tmp_path, max_epsilon=4)) == Ceiling(4)
+    assert all(path.exists() for path in home.witnesses)
+
+
+# ---------------------------------------------------------------- raising
+
+
+def test_it_is_raised_after_asking_and_never_lowered(project: Project) -> None:
+    no = run(project, "project", "ceiling", "--raise", "20,1e-4", input="n\n")
+    assert no.exit_code == 1 and "only this is promised" in no.stderr
+    assert ceiling(project) == Ceiling()
+    assert run(project, "project", "ceiling", "--raise", "20,1e-4", input="y\n").exit_code == 0
+    told = overview.journal(project.state)[-1]["body"]
+    assert told == {"max_epsilon": 20.0, "max_delta": 1e-4}
+    for lower in ("10,1e-4", "20,1e-5", "30,1e-5", "20,1e-4"):
+        told = run(project, "project", "ceiling", "--raise", lower, "--yes")
+        assert told.exit_code == 1 and "never lowered" in told.stderr
+    for wrong in ("20", "x,y", "nan,0", "20,1", "inf,0"):
+        told = run(project, "project", "ceiling", "--raise", wrong, "--yes")
+        assert told.exit_code == 1 and len(told.stderr.splitlines()) == 1
+    assert ceiling(project) == Ceiling(20)
+
+
+def test_what_is_shown_afterwards_promises_the_raised_one_only(project: Project) -> None:
+    first = lg.privatize(TABLE, **PRICE, project=project)
+    assert first.card["privacy"]["ceiling"] == {"epsilon": 10.0, "delta": 1e-4}
+    raising.raise_ceiling(Ceiling(20, 1e-3), project)
+    again = lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
+    raised = {"epsilon": 20.0, "delta": 1e-3}
+    assert again.card["privacy"]["ceiling"] == overview.budget(project.state)["ceiling"] == raised
+    text = (again.path / "CARD.md").read_text()
+    assert "ε = 20, δ = 0.001, the project's ceiling" in text and "ε = 10" not in text
+    shown = raising.show(project)
+    assert shown["left"] == pytest.approx({"epsilon": 17, "delta": 0.00099})
+
+
+def test_a_ceiling_that_others_wrote_into_the_database_is_refused(project: Project) -> None:
+    """The newest entry is genuine, so the ledger opens; the one that tells the ceiling is not."""
+    lg.privatize(TABLE, **PRICE, project=project)
+    ledger = overview.open_ledger(project.state)[2]
+    with ledger._engine.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE journal SET body = replace(body, '10.0', '99.0') WHERE number = 1"
+        )
+    with pytest.raises(LedgerError, match="ceiling is not known: journal entry 1 was altered"):
+        lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
+
+
+# ---------------------------------------------------------------- sums
+
+
+def test_ten_policies_of_a_tenth_reach_the_ceiling_and_no_more() -> None:
+    """Sums of binary fractions would miss it by a little, in either direction."""
+    total = lifetime.added([Total(0.1, 1e-5)] * 10)
+    assert total == Total(1.0, 1e-4) and sum([0.1] * 10) != 1.0
+    Ceiling(1.0, 1e-4).check(total)
+    with pytest.raises(PolicyError, match=r"--raise 1\.1,0\.00011"):
+        Ceiling(1.0, 1e-4).check(lifetime.added([total, Total(0.1, 1e-5)]))
+
+
+BUDGETS = st.sampled_from([(0.5, 1e-6), (1.0, 2e-5), (3.0, 1e-5), (4.0, 9e-5), (12.0, 1e-6)])
+ACTS = st.one_of(
+    st.tuples(st.just("activate"), BUDGETS, st.sampled_from([1, 2])),
+    st.tuples(st.just("close"), st.none(), st.none()),
+    st.tuples(st.just("raise"), st.tuples(st.integers(1, 20), st.integers(1, 20)), st.none()),
+)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(acts=st.lists(ACTS, min_size=3, max_size=12), number=st.uuids())
+def test_no_life_of_a_project_passes_the_ceiling_of_its_time(
+    acts: list[tuple[str, Any, Any]], number: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also: what fits is never refused, so the ceiling does not shrink."""
+    directory = tmp_path_factory.mktemp("life")
+    keys = KeyRing.create(directory / "keys")
+    ledger = Ledger.create(f"sqlite:///{directory / 'ledger'}", keys)
+    epoch = ledger.begin_job()
+    present = Ceiling()
+    for place, (act, budget, points) in enumerate(acts):
+        active, before = ledger.policy(), lifetime.total(policies.life(ledger))
+        if act == "raise":
+            asked = Ceiling(float(budget[0]), budget[1] * 1e-5)
+            higher = asked.epsilon >= present.epsilon and asked.delta >= present.delta
+            try:
+                with ledger.transaction(epoch) as connection:
+                    ceilings.raise_to(connection, asked)
+                assert higher and asked != present
+                present = asked
+            except PolicyError:
+                assert not higher or asked == present
+        elif act == "close" and active:
+            ledger.close_policy(active, epoch)
+        elif act == "activate":
+            policy = Policy(*budget, (Allowance("rr", 4),), closing_points=points)
+            ledger.add_policy(f"p{place}", policy)
+            saved = active.policy.epsilon if active else 0
+            saved -= active.chapter(ledger.point_of_use(active)).epsilon if active else 0
+            fits = (
+                before.epsilon - saved + budget[0] <= present.epsilon + 1e-9
+                and before.delta + budget[1] <= present.delta + 1e-12
+            )
+            try:
+                ledger.activate_policy(f"p{place}", epoch)
+                assert fits
+            except PolicyError:
+                assert not fits
+                assert ledger.policy() == active  # nothing is closed for it
+        total = lifetime.total(policies.life(ledger))
+        assert total.epsilon <= present.epsilon and total.delta <= present.delta
+    assert ledger.ceiling() == present and ledger.fault() is None
+
+
+def test_policies_lost_before_a_restore_count_and_the_restore_succeeds(
+    project: Project, tmp_path: Path
+) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    made = Path(backup(tmp_path / "backup.tar.zst", project=project)["path"])
+    since = Since(lost=((30.0, 1e-5),))
+    restore(made, tmp_path / "again", since=since, keys=project.keys)
+    again = tmp_path / "again" / ".labelguard"
+    assert overview.budget(again)["lifetime"]["epsilon"] == 33
+    policies.new("next", epsilon=3, delta=1e-5, allow=["rr:labels=20"], project=again)
+    for _ in range(2):
+        with pytest.raises(PolicyError, match="--raise 36,"):
+            policies.activate("next", again)
+    raising.raise_ceiling(Ceiling(36, 1e-4), again)
+    policies.activate("next", again)
+    assert overview.verify(again)["ok"]
+
+
+# ---------------------------------------------------------------- one request
+
+
+def test_leaving_epsilon_out_or_asking_for_more_is_the_same_request(project: Project) -> None:
+    first = lg.privatize(TABLE, **PRICE, project=project)
+    before = overview.anchor(project.state)
+    for options in ({}, PRICE, {"epsilon": 8, "delta": 1e-3}, {"max_labels_per_labeler": 20}):
+        again = lg.privatize(TABLE, **options, project=project)
+        assert again.reused and again.id == first.id
+        noted = any("asked: ε = 8, δ = 0.001; the project gives ε = 3" in n for n in again.notes)
+        assert noted == (options.get("epsilon") == 8)
+    assert overview.anchor(project.state) == before
+
+
+# ---------------------------------------------------------------- several projects
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """A project with a release, and another with two policies, as an export."""
+    one, other = lg.init(tmp_path / "one"), lg.init(tmp_path / "other", max_epsilon=5)
+    lg.privatize(TABLE, **PRICE, project=one)
+    lg.privatize(TABLE, epsilon=1, delta=1e-6, max_labels_per_labeler=20, project=other)
+    policies.new("next", epsilon=2, delta=1e-6, allow=["rr:labels=4"], project=other)
+    policies.activate("next", other)
+    raising.raise_ceiling(Ceiling(6, 1e-4), other)
+    export(tmp_path / "other.json", project=other.state)
+    return tmp_path / "one", tmp_path / "other.json"
+
+
+def test_projects_and_exports_add_up(two: tuple[Path, Path], tmp_path: Path) -> None:
+    found = combining.combine(two)
+    assert (found["epsilon"], found["delta"], found["unit"]) == (6.0, 1.2e-5, "labeler")
+    assert found["ceiling"] == {"epsilon": 16.0, "delta": 2e-4}
+    assert [(p["epsilon"], p["policies"]) for p in found["projects"]] == [(3.0, 1), (3.0, 2)]
+    live = combining.combine([two[0], tmp_path / "other"])
+    assert live | {"projects": 0} == found | {"projects": 0}
+    told = CliRunner().invoke(main, ["budget", "combine", *map(str, two)])
+    assert told.exit_code == 0 and "ε = 6, δ = 1.2e-5" in told.stdout
+
+
+def test_what_does_not_add_up_is_refused(two: tuple[Path, Path], tmp_path: Path) -> None:
+    items = lg.init(tmp_path / "items")
+    policies.new("i", epsilon=1, delta=0, allow=["rr:labels=1"], unit="item", project=items)
+    policies.activate("i", items)
+    with pytest.raises(PolicyError, match="no sum across units"):
+        combining.combine([two[0], tmp_path / "items"])
+    for wrong in ([two[0]], [two[0], tmp_path / "one" / "."]):
+        with pytest.raises(ProjectError, match="two projects or more, each once"):
+            combining.combine(wrong)
+    for content in ("", "[]", "{}", '{"policies": [], "journal": []}', '{"policies": 3}'):
+        (tmp_path / "x.json").write_text(content)
+        with pytest.raises(LabelguardError, match="neither a project nor"):
+            combining.combine([two[0], tmp_path / "x.json"])

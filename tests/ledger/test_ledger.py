@@ -1,0 +1,364 @@
+"""The ledger: places are never exceeded, nothing is altered unnoticed, no password is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner
+from support.databases import dump
+from support.preferences import files, fixed_bytes, opinions, pairs, public, write
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import BudgetExceeded, KeyProblem, LabelguardError, LedgerError, PolicyError
+from labelguard.ledger import charges, journal, schema
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.records import Event
+from labelguard.ledger.witness import Witness
+from labelguard.policy.policy import Allowance, Policy
+from labelguard.project.project import Project
+from labelguard.report import overview
+
+PRICE = {"epsilon": 3, "delta": 1e-5}
+
+
+def released(home: Project) -> Project:
+    """The project with two committed releases."""
+    asked = public()
+    table = pairs(asked, opinions(len(asked), 1))
+    lg.privatize(table.slice(0, 50), **PRICE, max_labels_per_labeler=20, project=home)
+    lg.privatize(table, **PRICE, project=home)
+    return home
+
+
+@pytest.fixture
+def project(project_on_each: Project) -> Project:
+    """A project with two committed releases, on each database."""
+    return released(project_on_each)
+
+
+@pytest.fixture
+def on_sqlite(tmp_path: Path) -> Project:
+    """The same, its ledger a file."""
+    return released(lg.init(tmp_path / "project"))
+
+
+def change(project: Project, *changes: str) -> None:
+    """Edit the ledger behind labelguard's back, and what remembers how far it had come."""
+    engine = sa.create_engine(project.ledger_url)
+    with engine.begin() as connection:
+        for statement in changes:
+            connection.exec_driver_sql(statement)
+        head = charges.head(connection)
+    engine.dispose()
+    Witness(project.witnesses).replace(*head)
+
+
+def fault(project: Project) -> str:
+    verdict = overview.verify(project.state)
+    assert not verdict["ok"]
+    return str(verdict["fault"])
+
+
+def test_an_untouched_ledger_holds(project: Project) -> None:
+    verdict = overview.verify(project.state)
+    assert verdict == {"ok": True, "fault": None, "journal_entries": 10, "releases": 2}
+    assert [entry["kind"] for entry in overview.journal(project.state)] == [
+        "created",
+        "policy",
+        *["charged", "computing", "drawn", "committed"] * 2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        (["UPDATE journal SET body = replace(body, '50', '49') WHERE number = 3"], "3 was altered"),
+        (["UPDATE journal SET at = '2020-01-01T00:00:00Z' WHERE number = 4"], "4 was altered"),
+        (["DELETE FROM journal WHERE number = 4"], "4 is missing"),
+        (
+            [
+                "DELETE FROM journal WHERE number = 4",
+                "UPDATE journal SET number = number - 1 WHERE number > 4",
+            ],
+            "9 was altered",  # the newest, at which everything looks
+        ),
+        (["DELETE FROM journal WHERE number = 10"], "is not what the journal says"),
+        (["DELETE FROM journal WHERE number > 6"], "is not in the journal"),
+        (["DELETE FROM journal WHERE number > 1"], "policy 1 is not"),
+        (["UPDATE counters SET used = used - 1"], "do not add up"),
+        (["UPDATE charges SET labels = labels + 1"], "do not add up"),
+        (["DELETE FROM charges"], "do not add up"),
+        (
+            ["UPDATE charges SET labels = labels - 1", "UPDATE counters SET used = used - 2"],
+            "charges are not those in the journal",
+        ),
+        (["UPDATE counters SET capacity = 1000"], "do not add up"),
+        (["UPDATE charges SET capacity = 21"], "do not add up"),
+        (
+            ["UPDATE charges SET capacity = 1000", "UPDATE counters SET capacity = 1000"],
+            "charges are not those in the journal",
+        ),
+        (["UPDATE policies SET quote = '{}'"], "policy 1 is not"),
+        (["UPDATE policies SET state = 'closed'"], "policy 1 is not"),
+        (["INSERT INTO members SELECT labeler, labeler FROM counters"], "the members are not"),
+        (["INSERT INTO tombstones SELECT labeler, 'erased', '' FROM counters"], "the tombstones"),
+        (["UPDATE releases SET charged = 1 WHERE number = 1"], "is not what the journal says"),
+        (["UPDATE releases SET state = 'refunded' WHERE number = 2"], "is not what the journal"),
+        (["UPDATE releases SET map = NULL WHERE number = 1"], "is not what the journal says"),
+        (["UPDATE releases SET drawn = 51 WHERE number = 1"], "is not what the journal says"),
+        (["UPDATE releases SET files = '{}' WHERE number = 2"], "is not what the journal says"),
+        (["DELETE FROM releases WHERE number = 2"], "do not add up"),
+        (["UPDATE prices SET price = '1'"], "prices are not those in the journal"),
+        (["UPDATE policies SET settings = replace(settings, '3.0', '2.0')"], "policy 1 is not"),
+    ],
+)
+def test_an_altered_ledger_is_found(changes: list[str], found: str, project: Project) -> None:
+    change(project, *changes)
+    result = CliRunner().invoke(main, ["budget", "verify", "--project", str(project.state)])
+    assert result.exit_code == 1 and found in result.stderr and not result.stdout
+
+
+@pytest.mark.parametrize("name", ["data.parquet", "card.json", "CARD.md", "SHA256SUMS"])
+@pytest.mark.parametrize(
+    ("act", "found"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes() + b" "), "was altered"),
+        (lambda path: path.unlink(), "is missing"),
+    ],
+    ids=["altered", "missing"],
+)
+def test_an_altered_release_file_is_found(
+    act: Callable[[Path], object], found: str, name: str, project: Project
+) -> None:
+    release = overview.releases(project.state)[0]
+    path = Path(release["path"]) / name
+    act(path)
+    assert fault(project) == f"release {release['id']}: {path} {found}" + (
+        " since the release was committed" if "altered" in found else ""
+    )
+    assert not overview.verify_releases(None, project.state)["ok"]
+
+
+@pytest.mark.parametrize("used", [9, -1])
+def test_the_database_itself_refuses_more_than_the_places(used: int, project: Project) -> None:
+    change(project, "UPDATE counters SET capacity = 20")
+    with pytest.raises(sa.exc.IntegrityError, match="allowance"):
+        change(project, f"UPDATE counters SET used = {used} + {20 if used > 0 else 0}")
+
+
+def event(labels: list[int], capacity: int = 8, key: str = "aa" * 32) -> Event:
+    return Event(
+        mechanism="rr",
+        kind="rr",
+        idempotency_key=key,
+        settings={"mechanism": "rr"},
+        labelers=np.array([[0, n] for n in range(len(labels))], np.uint64),
+        capacity=np.full(len(labels), capacity),
+        charged=np.array(labels),
+        prices={capacity: 1 << 62},
+    )
+
+
+def opened(project: Project) -> Ledger:
+    return overview.open_ledger(project.state)[2]
+
+
+def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(
+    project_on_each: Project,
+) -> None:
+    project = project_on_each
+    ledger, policy = opened(project), Policy(3.0, 1e-5)
+    epoch = ledger.begin_job()
+    ledger.charge(event([5, 8]), policy, epoch)
+    before = dump(project.ledger_url)
+    for labels in ([3, 1], [0, 1], [4, 0]):
+        with pytest.raises(LedgerError, match="exceed a labeler's allowance"):
+            ledger.charge(event(labels, key="bb" * 32), policy, epoch)
+    assert dump(project.ledger_url) == before
+    assert ledger.fault() is None
+    ledger.charge(event([3, 0], key="cc" * 32), policy, epoch)
+    assert ledger.labelers("rr").used.tolist() == [8, 8]
+
+
+def test_a_refund_exists_for_reserved_releases_only(project_on_each: Project) -> None:
+    project = project_on_each
+    ledger, policy = opened(project), Policy(3.0, 1e-5)
+    epoch = ledger.begin_job()
+    computing = ledger.charge(event([2]), policy, epoch)
+    ledger.start(computing, epoch)
+    reserved = ledger.charge(event([3], key="bb" * 32), policy, epoch)
+    kept = ledger.charge(event([1], key="cc" * 32), policy, epoch)
+    assert ledger.refund_reserved(epoch, keep=kept.release.id) == [reserved.release.id]
+    assert ledger.labelers("rr").used.tolist() == [3]
+    assert ledger.fault() is None
+    with pytest.raises(LedgerError, match="is not reserved"):
+        ledger.start(reserved, epoch)
+    with pytest.raises(LedgerError, match="is not computing"):
+        ledger.mark_drawn(kept, epoch, "0" * 64, 1)
+    with pytest.raises(LedgerError, match="is not drawn"):
+        ledger.commit(computing, epoch, 1, {})
+
+
+def test_the_first_release_fixes_the_policy(project: Project) -> None:
+    asked = public(seed=3)
+    new = pairs(asked, opinions(len(asked), 3))
+    before = dump(project.ledger_url)
+    for options in (
+        {"epsilon": 1.0, "delta": 1e-5},
+        {"epsilon": 3.0, "delta": 1e-6},
+        PRICE | {"max_labels_per_labeler": 21},
+        PRICE | {"ties": "ternary"},
+        PRICE | {"composition": "basic"},
+        PRICE | {"unit": "item"},
+    ):
+        with pytest.raises(PolicyError):
+            lg.privatize(new, project=project, exhausted="drop", **options)
+    after = dump(project.ledger_url)
+    assert {**after, "meta": []} == {**before, "meta": []}  # but for the epoch
+
+
+def test_a_shortage_names_labelers_by_pseudonym_and_charges_nothing(project: Project) -> None:
+    asked = public(per_labeler=25, seed=4)
+    before = dump(project.ledger_url)
+    with pytest.raises(BudgetExceeded, match="allowance") as caught:
+        lg.privatize(pairs(asked, opinions(len(asked), 4)), project=project, **PRICE)
+    assert caught.value.asked > caught.value.left and caught.value.exit_code == 3
+    assert "worker" not in str(caught.value)
+    after = dump(project.ledger_url)
+    assert {**after, "meta": []} == {**before, "meta": []}
+
+
+def test_the_ledger_holds_no_label_and_no_text(on_sqlite: Project) -> None:
+    content = (on_sqlite.state / "ledger.sqlite3").read_bytes()
+    for text in (b"question", b"answer", b"worker"):
+        assert text not in content
+
+
+def test_a_journal_continues_from_the_entry_before() -> None:
+    mac = str.swapcase
+    first = journal.entry(1, "t", "a", {"x": 1}, journal.GENESIS, mac)
+    second = journal.entry(2, "t", "b", {}, first.digest, mac)
+    assert journal.first_fault([]) is None
+    assert journal.first_fault([first, second]) is None
+    assert journal.first_fault([second]) == "journal entry 1 is missing"
+    foreign = journal.entry(2, "t", "b", {}, "1" * 64, mac)
+    assert journal.first_fault([first, foreign]) == (
+        "journal entry 2 does not follow the entry before it"
+    )
+
+
+def test_a_ledger_of_another_version_is_refused(project: Project) -> None:
+    change(project, "UPDATE meta SET value = '3' WHERE name = 'schema'")
+    with pytest.raises(LedgerError, match="has the tables of another version of labelguard"):
+        opened(project)
+
+
+def test_a_lost_ledger_is_not_replaced_by_an_empty_one(on_sqlite: Project) -> None:
+    (on_sqlite.state / "ledger.sqlite3").unlink()
+    asked = public()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="has lost it"):
+            lg.privatize(pairs(asked, opinions(len(asked), 1)), **PRICE, project=on_sqlite)
+
+
+def test_something_that_is_no_database_is_refused(on_sqlite: Project) -> None:
+    (on_sqlite.state / "ledger.sqlite3").write_bytes(b"no database at all" * 100)
+    with pytest.raises(LedgerError, match="not a database"):
+        opened(on_sqlite)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://root:Hunter2@127.0.0.1:1/nothing",
+        "postgresql+psycopg://root:Hunter2@127.0.0.1:port/nothing",
+        "postgresql+psycopg://127.0.0.1:1/nothing?user=root&password=Hunter2",
+        "postgresql+psycopg://root:a@Hunter2@no-such-host.invalid/nothing",
+        "nosuchdatabase://root:Hunter2@127.0.0.1/nothing",
+        "Hunter2",
+        "sqlite:////no/such/directory/ledger",
+    ],
+)
+def test_no_message_shows_the_password_of_the_ledger(
+    url: str, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
+    asked = public()
+    labels = write(pairs(asked, opinions(len(asked), 1)), tmp_path / "labels.parquet")
+    for arguments in (
+        ["privatize", str(labels), "--epsilon", "3", "--delta", "1e-5"],
+        ["budget", "show"],
+        ["doctor"],
+    ):
+        result = CliRunner().invoke(main, [*arguments, "--project", str(project.state)])
+        assert result.exit_code == 1
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        assert "Hunter2" not in result.stdout + result.stderr
+        assert arguments == ["doctor"] or len(result.stderr.splitlines()) == 1
+    other = CliRunner().invoke(main, ["init", str(tmp_path / "other")])
+    assert other.exit_code == 1 and "Hunter2" not in other.stdout + other.stderr
+
+
+def test_postgresql_keeps_the_same_ledger_as_sqlite(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = public()
+    table = pairs(asked, opinions(len(asked), 1))
+    monkeypatch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+    outcomes = []
+    for name, url in (("sqlite", ""), ("postgres", postgres)):
+        monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
+        monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+        project = lg.init(tmp_path / name)
+        first = lg.privatize(
+            table.slice(0, 50), **PRICE, max_labels_per_labeler=20, project=project
+        )
+        second = lg.privatize(table, **PRICE, project=project)
+        assert lg.privatize(table, **PRICE, project=project).reused
+        with pytest.raises(BudgetExceeded):
+            lg.privatize(table, **PRICE, again=True, project=project)
+        assert overview.verify(project.state)["ok"]
+        outcomes.append(
+            (
+                overview.budget(project.state),
+                overview.journal(project.state),
+                files(first.path),
+                files(second.path),
+            )
+        )
+    assert outcomes[0] == outcomes[1]
+    assert not (tmp_path / "postgres" / ".labelguard" / "ledger.sqlite3").exists()
+
+    slow, fast = opened(project), opened(project)
+    old = slow.begin_job()
+    fast.begin_job()
+    with pytest.raises(LedgerError, match="another job has begun"):
+        slow.charge(event([1]), Policy(3.0, 1e-5, (Allowance("rr", 20),)), old)
+    with sa.create_engine(postgres).begin() as connection:
+        connection.execute(sa.update(schema.charges).values(labels=1))
+    assert "do not add up" in fault(project)
+    with (
+        pytest.raises(sa.exc.IntegrityError),
+        sa.create_engine(postgres).begin() as connection,
+    ):
+        connection.execute(sa.update(schema.counters).values(used=21))
+
+
+def test_a_ledger_of_another_project_is_refused(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
+    lg.init(tmp_path / "one")
+    with pytest.raises(KeyProblem, match="is not the one the ledger"):
+        lg.init(tmp_path / "two")
+
+
+def test_errors_are_one_line_with_an_exit_code(project: Project) -> None:
+    assert issubclass(LedgerError, LabelguardError)
+    result = CliRunner().invoke(main, ["release", "show", "nope", "--project", str(project.state)])
+    assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1

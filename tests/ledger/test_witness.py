@@ -1,0 +1,274 @@
+"""A ledger that fell back is refused: by its witnesses, and by the releases that lie beside it."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner, Result
+from support import databases
+from support.preferences import files, opinions, pairs, public
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import LedgerError
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger import charges, schema
+from labelguard.ledger.anchors import Anchor
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.witness import Witness
+from labelguard.project import policies
+from labelguard.project.abandoning import abandon
+from labelguard.project.backup import backup
+from labelguard.project.project import Project, find
+from labelguard.project.rotation import rotate
+from labelguard.report import overview
+
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+REFUSED = "not what this project last saw"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project whose ledger was put back to an older copy, from before its second release."""
+    home = lg.init(tmp_path / "project")
+    lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
+    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=20"], project=home)
+    shutil.copy(home.state / "ledger.sqlite3", tmp_path / "older")
+    lg.privatize(TABLE, **PRICE, project=home)
+    shutil.copy(home.state / "ledger.sqlite3", tmp_path / "newest")
+    shutil.copy(tmp_path / "older", home.state / "ledger.sqlite3")
+    return home
+
+
+WRITERS: dict[str, Callable[[Project], object]] = {
+    "privatize": lambda home: lg.privatize(TABLE, **PRICE, project=home),
+    "privatize again": lambda home: lg.privatize(TABLE, **PRICE, again=True, project=home),
+    "policy activate": lambda home: policies.activate("next", home),
+    "policy new": lambda home: policies.new(
+        "more", epsilon=1, delta=1e-5, allow=["rr:labels=9"], project=home
+    ),
+    "release abandon": lambda home: abandon("r0001", home),
+    "backup": lambda home: backup(home.state.parent / "x.tar.zst", project=home),
+    "rotate-pseudonyms": rotate,
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("removed", [None, "state", "keys"])
+def test_an_older_ledger_charges_nobody(removed: str | None, writer: str, project: Project) -> None:
+    if removed:
+        dict(zip(("state", "keys"), project.witnesses, strict=True))[removed].unlink()
+    before = files(project.state)
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=REFUSED):
+            WRITERS[writer](project)
+    after = files(project.state)
+    assert {k: v for k, v in after.items() if k != "lock"} == {
+        k: v for k, v in before.items() if k != "lock"
+    }
+
+
+@pytest.mark.parametrize("command", ["budget verify", "budget show", "release list"])
+def test_the_commands_that_look_say_so(command: str, project: Project) -> None:
+    arguments = [*command.split(), "--project", str(project.state)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 1 and REFUSED in result.stderr and not result.stdout
+
+
+def forget(project: Project) -> None:
+    """What was seen of the ledger is what it is now."""
+    ledger = Ledger(project.ledger_url, KeyRing(project.keys))
+    Witness(project.witnesses).replace(*ledger.head())
+
+
+@pytest.mark.parametrize("writer", ["privatize", "privatize again", "backup"])
+def test_where_witnesses_were_set_back_the_newer_releases_tell(
+    writer: str, project: Project
+) -> None:
+    forget(project)
+    with pytest.raises(LedgerError, match="r0002-"):
+        WRITERS[writer](project)
+    verdict = overview.verify(project.state)
+    assert not verdict["ok"] and "it is an older copy" in verdict["fault"]
+
+
+@pytest.mark.parametrize("kept", ["releases", "released"])
+def test_either_directory_of_newer_releases_tells(kept: str, project: Project) -> None:
+    forget(project)
+    other = project.released if kept == "releases" else project.releases
+    shutil.rmtree(next(other.glob("r0002*")))
+    with pytest.raises(LedgerError, match="r0002-"):
+        lg.privatize(TABLE, **PRICE, project=project)
+
+
+def test_the_newest_ledger_is_taken_again(project: Project, tmp_path: Path) -> None:
+    shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
+    assert overview.verify(project.state)["ok"]
+    assert lg.privatize(TABLE, **PRICE, project=project).reused
+
+
+def test_a_ledger_whose_end_was_rewritten_is_refused(project: Project, tmp_path: Path) -> None:
+    """As long as the one that was seen, and another in its last entry."""
+    shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
+    ledger = Ledger(project.ledger_url, KeyRing(project.keys))
+    number, _ = ledger.head()
+    with ledger.transaction() as connection:  # as another copy of the project would
+        connection.execute(sa.delete(schema.journal).where(schema.journal.c.number == number))
+        charges.append(connection, "refunded", {})
+    with pytest.raises(LedgerError, match=REFUSED):
+        overview.verify(project.state)
+
+
+def test_an_older_ledger_put_back_while_it_is_open_is_noticed(
+    project: Project, tmp_path: Path
+) -> None:
+    path = project.state / "ledger.sqlite3"
+    shutil.copy(tmp_path / "newest", path)
+    ledger = Ledger.of(project, KeyRing(project.keys))
+    shutil.copy(tmp_path / "older", path)
+    with pytest.raises(LedgerError):
+        ledger.begin_job()
+
+
+def test_a_witness_that_fell_behind_is_no_fault(project: Project, tmp_path: Path) -> None:
+    """A crash between the ledger's commit and the witness's file."""
+    path = project.state / "ledger.sqlite3"
+    shutil.copy(tmp_path / "older", path)
+    number, digest = _head(tmp_path / "older")
+    for seen in project.witnesses:
+        seen.write_text(f"{number} {digest}\n")
+    shutil.copy(tmp_path / "newest", path)
+    assert overview.verify(project.state)["ok"]
+    lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
+    assert {seen.read_text() for seen in project.witnesses} == {
+        "{} {}\n".format(*Ledger.of(project, KeyRing(project.keys)).head())
+    }
+
+
+def _head(path: Path) -> tuple[int, str]:
+    with sqlite3.connect(path) as connection:
+        query = "SELECT number, digest FROM journal ORDER BY number DESC LIMIT 1"
+        found: tuple[int, str] = connection.execute(query).fetchone()
+    return found
+
+
+@pytest.mark.parametrize("content", ["", "x", "5", "5 a b", "\xff"])
+def test_a_damaged_witness_is_refused(content: str, project: Project, tmp_path: Path) -> None:
+    shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
+    project.witnesses[1].write_text(content)
+    with pytest.raises(LedgerError, match="is damaged"):
+        overview.verify(project.state)
+
+
+def test_a_server_restored_to_an_older_state_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        databases.fresh("postgresql", tmp_path) as url,
+        databases.project_on(url, tmp_path / "project", monkeypatch) as home,
+    ):
+        lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
+        _disconnect(url)
+        with databases.copied(url) as older:
+            lg.privatize(TABLE, **PRICE, project=home)
+            monkeypatch.setenv("LABELGUARD_LEDGER_URL", older)
+            before = databases.dump(older)
+            for act in (overview.verify, lambda state: WRITERS["privatize"](find(state))):
+                with pytest.raises(LedgerError, match=REFUSED):
+                    act(home.state)
+            assert databases.dump(older) == before
+
+
+@pytest.fixture
+def unseen(tmp_path: Path) -> Project:
+    """A project with a release whose witnesses are both lost."""
+    home = lg.init(tmp_path / "unseen")
+    lg.privatize(TABLE, **PRICE, project=home)
+    for path in home.witnesses:
+        path.unlink()
+    return home
+
+
+def kept(project: Project) -> str:
+    """The anchor that somebody kept elsewhere."""
+    return str(Anchor(*Ledger(project.ledger_url, KeyRing(project.keys)).head()))
+
+
+def renew(project: Project, *options: str, answer: str = "") -> Result:
+    command = ["project", "witness", "--renew", "--project", str(project.state), *options]
+    return CliRunner().invoke(main, command, input=answer)
+
+
+def test_init_writes_both_witnesses(tmp_path: Path) -> None:
+    home = lg.init(tmp_path / "fresh")
+    assert {path.read_text() for path in home.witnesses} == {f"1 {kept(home)[-64:]}\n"}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_one_witness_guards_and_the_other_is_written_again(lost: int, tmp_path: Path) -> None:
+    home = lg.init(tmp_path / "project")
+    home.witnesses[lost].unlink()
+    told = renew(home, "--no-anchor", answer="y\n")
+    assert told.exit_code == 1 and "guards the ledger" in told.stderr
+    lg.privatize(TABLE, **PRICE, project=home)
+    assert home.witnesses[0].read_text() == home.witnesses[1].read_text()
+
+
+def test_witnesses_are_renewed_by_an_anchor_that_the_ledger_holds(unseen: Project) -> None:
+    anchor = kept(unseen)
+    told = renew(unseen, "--anchor", anchor)
+    assert told.exit_code == 0 and "up to entry 6, by the anchor" in told.stdout
+    assert overview.journal(unseen.state)[-1]["body"] == {"proven_to": 6}
+    assert overview.verify(unseen.state, anchor)["ok"]
+    assert lg.privatize(TABLE, **PRICE, project=unseen).reused
+
+
+def test_an_anchor_of_later_than_the_ledger_renews_nothing(project: Project) -> None:
+    """The ledger was put back, the witnesses deleted: what is kept elsewhere still tells."""
+    newest = "labelguard-anchor:1:" + ":".join(project.witnesses[0].read_text().split())
+    for path in project.witnesses:
+        path.unlink()
+    shutil.rmtree(next(project.releases.glob("r0002*")))
+    shutil.rmtree(next(project.released.glob("r0002*")))
+    told = renew(project, "--anchor", newest)
+    assert told.exit_code == 1 and "does not hold entry" in told.stderr
+    assert not any(path.exists() for path in project.witnesses)
+
+
+def test_without_an_anchor_renewing_asks(unseen: Project) -> None:
+    assert renew(unseen).exit_code == 2
+    assert renew(unseen, "--anchor", kept(unseen), "--no-anchor").exit_code == 2
+    no = renew(unseen, "--no-anchor", answer="n\n")
+    assert no.exit_code == 1 and "NOTHING WILL SHOW" in no.stderr
+    assert not any(path.exists() for path in unseen.witnesses)
+    assert "nothing, without anchor" in renew(unseen, "--no-anchor", answer="y\n").stdout
+    assert overview.journal(unseen.state)[-1]["body"] == {"proven_to": 0}
+    assert overview.verify(unseen.state)["ok"]
+
+
+def test_a_ledger_that_does_not_hold_is_not_trusted_anew(unseen: Project) -> None:
+    with sqlite3.connect(unseen.state / "ledger.sqlite3") as connection:
+        connection.execute("UPDATE counters SET used = used - 1")
+    told = renew(unseen, "--anchor", kept(unseen))
+    assert told.exit_code == 1 and "do not add up" in told.stderr
+
+
+def _disconnect(url: str) -> None:
+    """End the connections that earlier work keeps open: a copy needs a database without any."""
+    import sqlalchemy as sa
+
+    engine = sa.create_engine(url.rpartition("/")[0] + "/postgres", isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            f"WHERE datname = '{url.rpartition('/')[2]}'"
+        )
+    engine.dispose()

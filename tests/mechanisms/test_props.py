@@ -1,0 +1,420 @@
+"""PROPS estimates what it says from released labels alone, and betters labels in stages.
+
+Statistical tests run on fixed seeds and accept what is within FIVE standard errors, which a right
+implementation leaves with a probability below 6e-7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from labelguard.learning.learners import HeadLearner, HeadScorer
+from labelguard.mechanisms import props
+from labelguard.mechanisms.props_stages import (
+    ReleasedLabels,
+    StageResult,
+    relabel,
+    run_stages,
+)
+from labelguard.storage.blocks import Blocks
+
+Floats = NDArray[np.float64]
+FIVE = 5.0
+SIMULATIONS = 1_400
+ROWS = 500
+
+
+def digests(items: int, seed: int = 0) -> Blocks:
+    return np.random.default_rng(seed).integers(0, 2**64, (items, 2), np.uint64)
+
+
+# ---- error rate ------------------------------------------------------------------------------
+
+
+class Votes:
+    """SIMULATIONS draws of true labels, released labels and predictions at unequal γ_r.
+
+    The error of the model grows with γ_r, so that only the right weights give the right mean.
+    """
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(1)
+        self.flip = rng.uniform(0.05, 0.5, ROWS)
+        error = 0.1 + 0.6 * self.flip
+        signal = (1 - 2 * self.flip) ** 2
+        self.weighted_error = float(signal @ error / signal.sum())
+        truth = rng.integers(0, 2, (SIMULATIONS, ROWS))
+        self.released = truth ^ (rng.random(truth.shape) < self.flip)
+        self.predicted = truth ^ (rng.random(truth.shape) < error)
+        self.estimates = [
+            props.estimate_error(released, predicted, self.flip)
+            for released, predicted in zip(self.released, self.predicted, strict=True)
+        ]
+        self.rates = np.array([estimate.rate for estimate in self.estimates])
+
+    def off(self, rates: Floats) -> float:
+        """Standard errors between the mean of estimates and the truth."""
+        error = rates.std() / np.sqrt(SIMULATIONS)
+        return float(abs(rates.mean() - self.weighted_error) / error)
+
+
+@pytest.fixture(scope="module")
+def votes() -> Votes:
+    return Votes()
+
+
+def test_the_estimated_error_is_unbiased_for_unequal_flip_probabilities(votes: Votes) -> None:
+    assert votes.off(votes.rates) < FIVE
+
+
+def test_the_estimate_for_equal_flip_probabilities_would_be_rejected(votes: Votes) -> None:
+    """Equation 8 at the mean γ is not it."""
+    disagree, mean = (votes.released ^ votes.predicted).mean(axis=1), votes.flip.mean()
+    assert votes.off((disagree - mean) / (1 - 2 * mean)) > FIVE
+
+
+def test_the_reported_standard_error_is_the_spread_of_estimates(votes: Votes) -> None:
+    """The spread of 1,400 estimates is known to 1.9%: 10% off has a probability below 2e-7."""
+    reported = np.mean([estimate.standard_error for estimate in votes.estimates])
+    ratio = reported / votes.rates.std()
+    assert ratio == pytest.approx(1, abs=0.1)
+    assert ratio * 1.25 != pytest.approx(1, abs=0.1)
+
+
+def test_equal_flip_probabilities_give_equation_8() -> None:
+    released, predicted = np.array([1, 1, 0, 0, 1]), np.array([1, 0, 0, 1, 0])
+    estimate = props.estimate_error(released, predicted, np.full(5, 0.2))
+    assert estimate.rate == pytest.approx((0.6 - 0.2) / 0.6)
+    assert estimate.rows == 5
+
+
+def test_a_rate_is_reported_as_it_is_and_clamped_for_use() -> None:
+    ones, flip = np.ones(100), np.full(100, 0.4)
+    agrees = props.estimate_error(ones, ones, flip)
+    assert agrees.rate == pytest.approx(-2) and agrees.clamped == props.SMALLEST_ERROR_RATE
+    disagrees = props.estimate_error(ones, 0 * ones, flip)
+    assert disagrees.rate == pytest.approx(3) and disagrees.clamped == 0.5
+
+
+def test_a_stage_that_cannot_tell_a_model_from_a_coin_is_uninformative() -> None:
+    """One labeler with 50 labels at ε = 1, δ = 1e-5: 30,000 rows tell nothing."""
+    rng = np.random.default_rng(2)
+    released, predicted = rng.integers(0, 2, (2, 30_000))
+    estimate = props.estimate_error(released, predicted, np.full(30_000, 0.490297))
+    assert estimate.standard_error == pytest.approx(0.149, abs=0.0005)
+    assert estimate.uninformative
+    assert not props.estimate_error(released, predicted, np.full(30_000, 0.3)).uninformative
+
+
+def test_rows_of_pure_noise_and_no_rows_say_nothing_of_a_model() -> None:
+    for rows in (0, 9):
+        estimate = props.estimate_error(np.ones(rows), np.ones(rows), np.full(rows, 0.5))
+        assert estimate == props.ErrorEstimate(0.5, np.inf, 0.5, True, rows)
+    flip = np.array([0.1, 0.2, 0.5, 0.5])
+    with_noise = props.estimate_error([1, 0, 1, 0], [1, 1, 0, 0], flip)
+    without = props.estimate_error([1, 0], [1, 1], flip[:2])
+    assert with_noise.rate == pytest.approx(without.rate)
+    assert with_noise.standard_error == pytest.approx(without.standard_error)
+
+
+def test_a_model_without_votes_errs_half_the_time() -> None:
+    released = np.random.default_rng(3).integers(0, 2, 50)
+    estimate = props.estimate_error(released, np.full(50, 0.5), np.full(50, 0.1))
+    assert estimate.rate == pytest.approx(0.5)
+
+
+# ---- combination -----------------------------------------------------------------------------
+
+
+def estimated(rate: float) -> props.ErrorEstimate:
+    return props.ErrorEstimate(rate, 0.01, rate, False, 100)
+
+
+def test_the_vote_with_the_smaller_rate_decides_and_a_draw_keeps_the_released_label() -> None:
+    released = np.array([1, 0, 1, 0, 1, 0])
+    predicted = np.array([0, 1, 0, 1, 0.5, 0])
+    flip = np.array([0.2, 0.3, 0.3001, 0.49, 0.49, 0.49])
+    labels, residual = props.combine_hard(released, predicted, flip, estimated(0.3))
+    assert labels.tolist() == [1, 0, 0, 1, 1, 0]
+    assert residual.tolist() == [0.2, 0.3, 0.3, 0.3, 0.49, 0.3]
+
+
+def test_a_model_no_better_than_a_coin_never_decides() -> None:
+    labels, residual = props.combine_hard([1, 0], [0, 1], [0.5, 0.1], estimated(0.5))
+    assert labels.tolist() == [1, 0] and residual.tolist() == [0.5, 0.1]
+
+
+def test_soft_labels_are_the_posterior_of_both_votes() -> None:
+    released, flip = np.array([1, 0, 1, 0]), np.array([0.2, 0.2, 0.4, 0.5])
+    margin = np.array([0.0, 0, -3, 2])
+    odds = np.array([4, 1 / 4, 1.5, 1]) * np.exp(0.5 * margin)
+    probability = props.combine_soft(released, margin, flip, 0.5)
+    np.testing.assert_allclose(probability, odds / (1 + odds), rtol=1e-12)
+
+
+def test_soft_labels_at_scale_zero_are_what_randomized_response_says() -> None:
+    released, flip = np.array([1, 0, 1, 0]), np.array([0.2, 0.3, 0.5, 0.0])
+    probability = props.combine_soft(released, np.array([9.0, 9, 9, 9]), flip, 0.0)
+    np.testing.assert_allclose(probability, [0.8, 0.3, 0.5, 0], atol=1e-15)
+
+
+def test_a_certain_label_stays_and_an_empty_one_is_the_models() -> None:
+    extreme = np.array([-900.0, 900, -900, 900])
+    certain = props.combine_soft([1, 0, 1, 0], extreme, np.zeros(4), 2.0)
+    assert certain.tolist() == [1, 0, 1, 0]
+    empty = props.combine_soft([1, 0, 1, 0], extreme, np.full(4, 0.5), 2.0)
+    assert empty.tolist() == [0, 1, 0, 1]
+
+
+# ---- scale -----------------------------------------------------------------------------------
+
+
+def answered(
+    log_odds: Floats, flip: Floats, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """True labels of these log-odds, and what randomized response makes of them."""
+    rng = np.random.default_rng(seed)
+    truth = (rng.random(len(log_odds)) < 1 / (1 + np.exp(-log_odds))).astype(np.int64)
+    return truth, truth ^ (rng.random(len(log_odds)) < flip)
+
+
+def test_the_scale_makes_margins_log_odds() -> None:
+    """The scale's standard error is 0.02 (of 40,000 rows); the truth is 1 and 2."""
+    rng = np.random.default_rng(4)
+    log_odds, flip = rng.standard_normal(40_000) * 2, rng.uniform(0, 0.3, 40_000)
+    folds = np.arange(40_000) % 4
+    _, released = answered(log_odds, flip, 5)
+    for factor in (1.0, 2.0):
+        scale = props.fit_scale(released, log_odds / factor, flip, folds)
+        assert np.abs(scale - factor).max() < 0.1 * factor
+
+
+def test_a_useless_models_margins_count_for_nearly_nothing() -> None:
+    rng = np.random.default_rng(6)
+    flip, folds = np.full(20_000, 0.3), rng.integers(0, 5, 20_000)
+    _, released = answered(rng.standard_normal(20_000), flip, 7)
+    useless = rng.standard_normal(20_000) * 3
+    assert props.fit_scale(released, useless, flip, folds).max() < 0.1
+    assert (props.fit_scale(released, useless, np.full(20_000, 0.5), folds) == 0).all()
+
+
+def test_few_noisy_rows_leave_the_scale_at_the_mode_of_its_prior() -> None:
+    rng = np.random.default_rng(8)
+    margin = rng.standard_normal(200)
+    _, released = answered(margin, np.full(200, 0.49), 9)
+    scale = props.fit_scale(released, margin, np.full(200, 0.49), np.arange(200) % 5)
+    assert (scale == 0).all()
+
+
+def test_the_scale_of_a_row_does_not_read_the_labels_of_its_fold() -> None:
+    rng = np.random.default_rng(10)
+    margin, flip = rng.standard_normal(400) * 2, np.full(400, 0.1)
+    folds = np.arange(400) % 4
+    _, released = answered(margin, flip, 11)
+    scale = props.fit_scale(released, margin, flip, folds)
+    changed = np.where(folds == 2, 1 - released, released)
+    other = props.fit_scale(changed, margin, flip, folds)
+    assert (scale[folds == 2] == other[folds == 2]).all()
+    assert (scale[folds != 2] != other[folds != 2]).all()
+    assert (props.fit_scale(released, margin, flip, np.zeros(400, int)) == 0).all()
+
+
+# ---- stages ----------------------------------------------------------------------------------
+
+
+def test_stages_and_folds_are_even_and_independent_of_each_other_and_of_buckets() -> None:
+    """Each of 64 · 3 · 5 cells of 192,000 items holds 200 ± 14; 8 standard errors are allowed."""
+    items = digests(192_000)
+    bucket = (items[:, 0] >> np.uint64(58)).astype(np.intp)
+    cell = (bucket * 3 + props.stage_of(items, 3)) * 5 + props.fold_of(items, 3, 5)
+    counts = np.bincount(cell, minlength=960)
+    assert len(counts) == 960 and np.abs(counts - 200).max() < 8 * np.sqrt(200)
+
+
+def test_a_stage_is_a_function_of_the_item_alone() -> None:
+    items = digests(100)
+    order = np.random.default_rng(12).permutation(100)
+    assert (props.stage_of(items[order], 4) == props.stage_of(items, 4)[order]).all()
+    assert set(props.stage_of(items, 1)) == {0}
+
+
+class Simulated:
+    """Two labelers a pair, unequal flip probabilities, labels from a head with noise."""
+
+    def __init__(self, pairs: int = 4_000, seed: int = 13) -> None:
+        rng = np.random.default_rng(seed)
+        self.x = rng.standard_normal((pairs, 8)).astype(np.float32)
+        items = digests(pairs, seed)
+        pair = np.repeat(np.arange(pairs), 2)
+        flip = rng.uniform(0.3, 0.45, 2 * pairs)
+        log_odds = self.x[pair] @ np.linspace(-2, 2, 8)
+        self.truth, released = answered(log_odds, flip, seed + 1)
+        self.labels = ReleasedLabels(
+            pair,
+            props.stage_of(items, 2)[pair],
+            props.fold_of(items, 2, 5)[pair],
+            released.astype(np.uint8),
+            flip,
+        )
+
+    def error(self, target: Floats, rows: NDArray[np.bool_] | slice = slice(None)) -> float:
+        return float(np.mean((target[rows] > 0.5) != self.truth[rows]))
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Simulated:
+    return Simulated()
+
+
+@pytest.mark.parametrize("combine", ["hard", "soft"])
+def test_two_stages_better_the_labels(combine: Any, simulated: Simulated) -> None:
+    """Of about 4,000 rows .375 are flipped ± .008; five standard errors and more are gained."""
+    labels = simulated.labels
+    result = relabel(simulated.x, labels, HeadLearner(), combine=combine)
+    released, later = labels.released.astype(np.float64), labels.stage == 1
+    assert simulated.error(result.target, later) < simulated.error(released, later) - 0.08
+    assert simulated.error(result.target, ~later) == simulated.error(released, ~later)
+    first, second = result.reports
+    assert first.error is None and second.error is not None
+    assert first.rows + second.rows == len(released)
+    assert not second.error.uninformative
+
+
+def test_the_report_tells_how_good_the_first_model_is(simulated: Simulated) -> None:
+    """The estimate agrees with the true labels, which it did not see, within five of its errors."""
+    labels = simulated.labels
+    first, second = run_stages(simulated.x, labels, HeadLearner())
+    later = labels.stage == 1
+    predicted = props.vote(first.scorer(simulated.x[labels.pair[later]]))
+    weight = (1 - 2 * labels.flip_probability[later]) ** 2
+    actual = float(weight @ (predicted != simulated.truth[later]) / weight.sum())
+    assert second.report.error is not None
+    assert abs(second.report.error.rate - actual) < FIVE * second.report.error.standard_error
+
+
+def test_residual_rates_are_of_whoever_decided(simulated: Simulated) -> None:
+    result = relabel(simulated.x, simulated.labels, HeadLearner())
+    second, flip = result.reports[1], simulated.labels.flip_probability
+    assert second.error is not None
+    by_model = result.residual_flip_estimate != flip
+    assert by_model.sum() == second.model_rows > 1_000
+    assert set(result.residual_flip_estimate[by_model]) == {second.error.clamped}
+    assert (simulated.labels.stage[by_model] == 1).all()
+    soft = relabel(simulated.x, simulated.labels, HeadLearner(), combine="soft")
+    assert np.isnan(soft.residual_flip_estimate).all()
+
+
+def test_first_stage_probabilities_are_the_posterior_of_randomized_response(
+    simulated: Simulated,
+) -> None:
+    labels = simulated.labels
+    soft = relabel(simulated.x, labels, HeadLearner(), combine="soft")
+    first = labels.stage == 0
+    posterior = np.where(labels.released == 1, 1 - labels.flip_probability, labels.flip_probability)
+    np.testing.assert_allclose(soft.target[first], posterior[first], rtol=1e-12)
+
+
+@pytest.mark.parametrize("combine", ["hard", "soft"])
+def test_a_stage_reads_no_labels_of_later_stages(combine: Any, simulated: Simulated) -> None:
+    labels = simulated.labels
+    turned = np.where(labels.stage == 1, 1 - labels.released, labels.released).astype(np.uint8)
+    first, second = run_stages(simulated.x, labels, HeadLearner(), combine=combine)
+    same, other = run_stages(
+        simulated.x, replace(labels, released=turned), HeadLearner(), combine=combine
+    )
+    assert_equal_states(first, same)
+    assert (second.target != other.target).any()
+
+
+@pytest.mark.parametrize("combine", ["hard", "soft"])
+def test_nothing_is_drawn_at_random(combine: Any, simulated: Simulated) -> None:
+    once, again = (
+        list(run_stages(simulated.x, simulated.labels, HeadLearner(), combine=combine))
+        for _ in range(2)
+    )
+    for one, other in zip(once, again, strict=True):
+        assert_equal_states(one, other)
+
+
+@pytest.mark.parametrize("combine", ["hard", "soft"])
+def test_a_resumed_run_ends_like_one_that_was_not_interrupted(
+    combine: Any, simulated: Simulated
+) -> None:
+    def run(**finished: Any) -> list[StageResult]:
+        options = {"combine": combine, "stages": 2, **finished}
+        return list(run_stages(simulated.x, simulated.labels, HeadLearner(), **options))
+
+    whole = run()
+    for count in (1, 2):
+        resumed = run(finished=[result.state() for result in whole[:count]])
+        for one, other in zip(whole, resumed, strict=True):
+            assert_equal_states(one, other)
+            assert repr(one.report) == repr(other.report)  # NaN is unequal to itself
+    with pytest.raises(ValueError, match="not of these rows"):
+        run(finished=[whole[1].state()])
+
+
+def assert_equal_states(one: StageResult, other: StageResult) -> None:
+    mine, theirs = one.state(), other.state()
+    assert mine.keys() == theirs.keys()
+    for name, values in mine.items():
+        np.testing.assert_array_equal(values, theirs[name])
+
+
+def test_later_models_continue_from_the_one_before() -> None:
+    """An empty last stage leaves the model where it was."""
+    simulated = Simulated(500)
+    results = list(run_stages(simulated.x, simulated.labels, HeadLearner(), stages=3))
+    before, last = (result.scorer.state()["theta"] for result in results[1:])
+    np.testing.assert_allclose(last, before, rtol=1e-6)
+    assert results[2].report.rows == 0
+
+
+def test_a_head_is_restored_from_its_state() -> None:
+    scorer = HeadScorer(np.array([1.0, -2]))
+    again = HeadLearner().restore(scorer.state())
+    x = np.array([[1, 1], [0, 3]], np.float32)
+    assert again(x).tolist() == scorer(x).tolist() == [-1, -6]
+
+
+# ---- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: props.estimate_error([1, 0.5], [1, 0], [0.1, 0.1]), "labels 0 and 1 only"),
+        (lambda: props.estimate_error([1, 0], [1, 0.3], [0.1, 0.1]), "½ for no vote"),
+        (lambda: props.estimate_error([1, 0], [1], [0.1, 0.1]), "predicted must have shape"),
+        (lambda: props.estimate_error([1, 0], [1, 0], [0.1, 0.6]), "flip_probability must be"),
+        (lambda: props.combine_hard([1], [1], [np.nan], estimated(0.1)), "flip_probability"),
+        (lambda: props.combine_soft([1], [np.nan], [0.1], 1.0), "margin must be finite"),
+        (lambda: props.combine_soft([1], [1.0], [0.1], -1.0), "scale must be finite"),
+        (lambda: props.fit_scale([1], [1.0], [0.1], [0.5]), "folds must be integers"),
+        (lambda: props.stage_of(digests(2), 0), "stages must be at least 1"),
+        (lambda: props.fold_of(digests(2), 2, 0), "folds must be at least 1"),
+    ],
+)
+def test_unusable_columns_are_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_unusable_stages_are_refused(simulated: Simulated) -> None:
+    labels = simulated.labels
+    with pytest.raises(ValueError, match="one shape"):
+        replace(labels, fold=labels.fold[1:])
+    with pytest.raises(ValueError, match="one stage"):
+        replace(labels, stage=np.arange(len(labels.stage)) % 2)
+    with pytest.raises(ValueError, match=">= 0"):
+        replace(labels, stage=labels.stage - 1)
+    refused: list[dict[str, Any]] = [{"stages": 1}, {"stages": 0}, {"combine": "soft?"}]
+    for options in refused:
+        with pytest.raises(ValueError, match="must be"):
+            relabel(simulated.x, labels, HeadLearner(), **options)

@@ -1,0 +1,291 @@
+"""Randomized response flips with the probability that is charged, and by nothing but its coins.
+
+Statistical tests accept what happens unless it has a probability below FALSE_FAILURE under the
+claim. They run on fixed nonces, so they fail at random only when the streams of coins change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+from support.preferences import repeatable_bytes
+
+import labelguard as lg
+from labelguard.accounting import randomized_response as accounting
+from labelguard.ingest.layouts import LABEL_TIE
+from labelguard.keys.coins import Coins, Purpose
+from labelguard.keys.prf import Prf
+from labelguard.keys.row_keys import RowKeys
+from labelguard.mechanisms.randomized_response import randomize, randomize_ternary
+from labelguard.policy import pricing
+from labelguard.storage.blocks import from_bytes, to_bytes
+
+FALSE_FAILURE = 1e-6
+ROWS = 200_000
+LABELERS = 400
+NONCE, KEY = bytes(range(32)), bytes(range(32, 64))
+GAMMA = 0.3
+THRESHOLD = int(GAMMA * 2**64)
+
+
+def fits(hits: int, trials: int, probability: float) -> bool:
+    """Whether a count of hits is what a binomial variable may show."""
+    return bool(stats.binomtest(hits, trials, probability).pvalue > FALSE_FAILURE)
+
+
+def independent(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
+    """Whether two columns may be independent (chi-square on their table)."""
+    _, a = np.unique(one, return_inverse=True)
+    _, b = np.unique(other, return_inverse=True)
+    table = np.zeros((a.max() + 1, b.max() + 1))
+    np.add.at(table, (a, b), 1)
+    return bool(stats.chi2_contingency(table, correction=False).pvalue > FALSE_FAILURE)
+
+
+class Rows:
+    """Rows of labelers and items with keys of their own, and what a release draws for them."""
+
+    def __init__(self, nonce: bytes = NONCE) -> None:
+        authors = from_bytes(repeatable_bytes("authors")(16 * LABELERS))
+        self.items = from_bytes(repeatable_bytes("items")(16 * ROWS))
+        self.unit = np.arange(ROWS, dtype=np.intp) % LABELERS
+        names = RowKeys(KEY)
+        identity = names.identify(authors[self.unit], self.items)
+        self.keys = names.keys(identity, np.zeros(ROWS, np.uint16))
+        self.coins = Coins(nonce)
+
+    def flips(self, threshold: int = THRESHOLD) -> NDArray[np.uint8]:
+        """Released labels where every label is 0: which rows were flipped."""
+        return self.released(constant(0), threshold=threshold)
+
+    def released(
+        self,
+        labels: NDArray[np.uint8],
+        draw: Callable[..., NDArray[np.uint8]] = randomize,
+        threshold: int = THRESHOLD,
+    ) -> NDArray[np.uint8]:
+        return draw(labels, self.coins, self.keys, np.full(ROWS, threshold, np.uint64))
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    return Rows()
+
+
+def constant(value: int) -> NDArray[np.uint8]:
+    return np.full(ROWS, value, np.uint8)
+
+
+def test_labels_are_flipped_with_the_probability_of_the_threshold(rows: Rows) -> None:
+    assert fits(int(rows.flips().sum()), ROWS, GAMMA)
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_a_sampler_that_is_ten_percent_off_is_rejected(factor: float, rows: Rows) -> None:
+    flips = rows.flips(threshold=int(THRESHOLD * factor))
+    assert not fits(int(flips.sum()), ROWS, GAMMA)
+
+
+def test_a_flip_depends_on_the_coin_and_not_on_the_label(rows: Rows) -> None:
+    flips = rows.flips()
+    assert (rows.released(constant(1)) == 1 - flips).all()
+    labels = np.random.default_rng(0).integers(0, 3, ROWS).astype(np.uint8)
+    released = rows.released(labels)
+    strict = labels != LABEL_TIE
+    assert (released[strict] == labels[strict] ^ flips[strict]).all()
+    assert set(np.unique(released)) == {0, 1}
+
+
+def test_at_a_flip_probability_of_one_half_nothing_is_left_of_the_labels(rows: Rows) -> None:
+    labels = np.random.default_rng(0).integers(0, 3, ROWS).astype(np.uint8)
+    released = rows.released(labels, threshold=1 << 63)
+    assert independent(released, labels)
+    assert fits(int(released.sum()), ROWS, 0.5)
+
+
+def test_every_row_has_a_coin_of_its_own(rows: Rows) -> None:
+    drawn = rows.coins.draw(Purpose.FLIP, rows.keys)
+    # 64-bit coins of 200,000 rows collide with probability 1e-9.
+    assert len(np.unique(drawn)) == ROWS
+    assert stats.kstest(drawn / 2**64, "uniform").pvalue > FALSE_FAILURE
+
+
+def test_flips_do_not_depend_on_labeler_item_or_place(rows: Rows) -> None:
+    flips = rows.flips()
+    assert independent(flips, rows.unit % 16)
+    assert independent(flips, rows.items[:, 0] >> np.uint64(60))
+    assert independent(flips, np.arange(ROWS) * 16 // ROWS)
+    assert independent(flips[1:], flips[:-1])
+    assert independent(flips[LABELERS:], flips[:-LABELERS])  # the labeler's row before
+
+
+def test_answers_follow_rows_through_orders_and_subsets(rows: Rows) -> None:
+    labels = np.random.default_rng(0).integers(0, 3, ROWS).astype(np.uint8)
+    released = rows.released(labels)
+    threshold = np.full(ROWS, THRESHOLD, np.uint64)
+    for index in (
+        np.random.default_rng(1).permutation(ROWS),
+        np.arange(ROWS)[::-7],
+        np.array([5]),
+        np.array([], dtype=np.intp),
+    ):
+        again = randomize(labels[index], rows.coins, rows.keys[index], threshold[index])
+        assert (again == released[index]).all()
+
+
+@pytest.mark.parametrize("threshold", [THRESHOLD, 1 << 63])
+def test_two_releases_share_no_coin_at_the_same_price_or_another(
+    threshold: int, rows: Rows
+) -> None:
+    """With one coin for two prices, who is not flipped at γ = ½ would not be flipped at .3."""
+    other = Rows(bytes(32)).flips(threshold)
+    assert independent(rows.flips(), other)
+    assert ((other == 0) & (rows.flips() == 1)).sum() > ROWS / 10
+
+
+def test_coins_are_fresh_and_show_nothing(rows: Rows) -> None:
+    one, other = (Coins.fresh().draw(Purpose.FLIP, rows.keys[:4]) for _ in range(2))
+    assert (one != other).all()
+    assert repr(Coins(NONCE)) == "Coins(…)"
+    with pytest.raises(ValueError, match="has 32 bytes, found 16"):
+        Coins(NONCE[:16])
+
+
+def test_every_purpose_has_coins_of_its_own(rows: Rows) -> None:
+    drawn = [rows.coins.draw(purpose, rows.keys) for purpose in Purpose]
+    assert len(np.unique(np.concatenate(drawn))) == ROWS * len(Purpose)
+    for index, one in enumerate(drawn):
+        for other in drawn[:index]:
+            assert independent(one >> np.uint64(61), other >> np.uint64(61))
+
+
+def test_keys_of_other_labelers_items_pairs_and_projects_are_others(rows: Rows) -> None:
+    authors = from_bytes(repeatable_bytes("authors")(32))
+    items = rows.items[:2]
+
+    def keys(key: bytes, author: int, item: int, pair: int) -> bytes:
+        names = RowKeys(key)
+        identity = names.identify(authors[[author]], items[[item]])
+        return to_bytes(names.keys(identity, np.array([pair], np.uint16)))
+
+    fields = product((KEY, NONCE), (0, 1), (0, 1), (0, 1, 256))
+    assert len({keys(*row) for row in fields}) == 24
+    assert len(np.unique(rows.keys, axis=0)) == ROWS
+
+
+def test_a_tie_becomes_a_fair_coin_that_is_independent_of_the_flip(rows: Rows) -> None:
+    fair = rows.released(constant(LABEL_TIE), threshold=1)  # flips nobody
+    assert fits(int(fair.sum()), ROWS, 0.5)
+    released = rows.released(constant(LABEL_TIE))
+    assert fits(int(released.sum()), ROWS, 0.5)
+    assert independent(released ^ rows.flips(), rows.flips())
+
+
+@pytest.mark.parametrize("label", [0, 1, LABEL_TIE])
+def test_ternary_keeps_a_label_or_takes_each_of_the_others_alike(label: int, rows: Rows) -> None:
+    even = THRESHOLD & ~1
+    released = rows.released(constant(label), randomize_ternary, threshold=even)
+    counts = np.bincount(released, minlength=3)
+    others = [counts[value] for value in (0, 1, 2) if value != label]
+    assert fits(ROWS - int(counts[label]), ROWS, GAMMA)
+    assert fits(int(others[0]), int(sum(others)), 0.5)
+
+
+def test_a_ternary_step_does_not_depend_on_the_label(rows: Rows) -> None:
+    labels = np.random.default_rng(0).integers(0, 3, ROWS).astype(np.uint8)
+    steps = (rows.released(labels, randomize_ternary).astype(int) - labels) % 3
+    assert (steps == rows.released(constant(0), randomize_ternary)).all()
+    assert independent(steps, rows.flips())
+
+
+def test_a_prf_takes_messages_of_its_length_only() -> None:
+    block = from_bytes(bytes(16))
+    with pytest.raises(ValueError, match="expected 3 blocks, found 2"):
+        Prf(KEY, 3)(block, block)
+    with pytest.raises(ValueError, match="one-block"):
+        Prf(KEY, 3).invert(block)
+    wrap = Prf(KEY, 1)
+    assert (wrap.invert(wrap(block)) == block).all()
+
+
+def survey(rows: int = 20_000, labelers: int = 5_000) -> pa.Table:
+    """Strict labels and ties, on either side, 4 of each labeler."""
+    rng = np.random.default_rng(0)
+    item = np.arange(rows)
+    side = rng.integers(0, 2, rows)
+    names = np.array(["first", "second"])
+    label = rng.choice([0, 0.5, 1], rows, p=[0.3, 0.2, 0.5])
+    table = {
+        "prompt": item.astype(str),
+        "response_a": names[side],
+        "response_b": names[1 - side],
+        "label": label,
+        "labeler_id": (item % labelers).astype(str),
+    }
+    return pa.table(table)
+
+
+def flips_of(table: pa.Table, project: Path) -> pl.DataFrame:
+    """The rows of a table with what was released of them; ties do not count."""
+    release = lg.privatize(table, epsilon=4, delta=1e-6, project=lg.init(project))
+    rows = pl.from_arrow(table)
+    assert isinstance(rows, pl.DataFrame)
+    joined = rows.with_row_index().join(lg.load(release), on="prompt")
+    assert len(joined) == len(rows)
+    preferred = pl.when(pl.col("label") == 1).then("response_a").otherwise("response_b")
+    return joined.filter(pl.col("label") != 0.5).with_columns(flipped=pl.col("chosen") != preferred)
+
+
+@pytest.fixture
+def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", repeatable_bytes())
+
+
+@pytest.mark.usefixtures("fixed_keys")
+def test_released_labels_are_flipped_as_the_accountant_says(tmp_path: Path) -> None:
+    frame = flips_of(survey(), tmp_path)
+    gamma = 1 / (1 + np.exp(accounting.calibrate(4, 1e-6, 8)))
+    assert frame["flip_probability"].unique().to_list() == pytest.approx([gamma])
+    assert fits(int(frame["flipped"].sum()), len(frame), gamma)
+
+
+@pytest.mark.usefixtures("fixed_keys")
+def test_flips_do_not_depend_on_label_side_or_row_order(tmp_path: Path) -> None:
+    frame = flips_of(survey(), tmp_path)
+    flipped = frame["flipped"].to_numpy()
+    assert independent(flipped, frame["label"].to_numpy())
+    assert independent(flipped, frame["response_a"].to_numpy())
+    assert independent(flipped, frame["index"].to_numpy() // 4_000)
+
+
+@pytest.mark.usefixtures("fixed_keys")
+def test_a_release_whose_threshold_is_ten_percent_off_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = pricing.prices
+    monkeypatch.setattr(
+        pricing,
+        "prices",
+        lambda *asked: {k: int(t * 1.1) for k, t in exact(*asked).items()},
+    )
+    frame = flips_of(survey(), tmp_path)
+    gamma = 1 / (1 + np.exp(accounting.calibrate(4, 1e-6, 8)))
+    assert not fits(int(frame["flipped"].sum()), len(frame), gamma)
+
+
+@pytest.mark.usefixtures("fixed_keys")
+def test_released_ties_show_each_side_alike(tmp_path: Path) -> None:
+    table = survey()
+    ties = table.set_column(3, "label", pa.array(np.full(len(table), 0.5)))
+    release = lg.privatize(ties, epsilon=4, delta=1e-6, project=lg.init(tmp_path))
+    frame = lg.load(release)
+    assert len(frame) == len(ties)
+    assert fits(int((frame["chosen"] == "first").sum()), len(frame), 0.5)

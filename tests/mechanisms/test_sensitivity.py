@@ -1,0 +1,392 @@
+"""No labels of one labeler move the statistic by more than its sensitivity.
+
+Adversaries choose all labels of one labeler: every combination where there are few, signs along
+bad directions where there are many.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support.label_changes import (
+    KINDS,
+    NO_CLIP,
+    ROUNDING,
+    Floats,
+    Labels,
+    Single,
+    assert_bounded,
+    bad_labels,
+    comparisons,
+    coordinates,
+    every_label,
+    farthest,
+    labels_of_orders,
+    largest_change,
+    on_grid,
+    parts,
+    rankings,
+    replaced,
+    unclipped,
+)
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest.layouts import LABEL_A, LABEL_B
+from labelguard.mechanisms import statistic
+from labelguard.mechanisms.geometry import squared_norms
+from labelguard.mechanisms.statistic import Bounds, Rows
+
+
+@given(
+    counts=st.lists(st.integers(0, 9), min_size=1, max_size=5),
+    components=st.integers(1, 12),
+    kind=st.sampled_from(KINDS),
+    quantile=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_labels_of_one_labeler_move_the_sum_by_more_than_the_sensitivity(
+    counts: list[int], components: int, kind: str, quantile: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = comparisons(counts)
+    z = coordinates(kind, len(rows), components, rng)
+    if not z.any():
+        with pytest.raises(InvalidLabels, match="no labeled pair differs"):
+            statistic.bounds(z, rows, quantile)
+        return
+    for bounds in (statistic.bounds(z, rows, quantile), unclipped(z, rows)):
+        step = statistic.grid(bounds, components, 1.0).step
+        for unit in np.flatnonzero(counts).tolist():
+            own = bad_labels(z[rows.unit == unit], rng)
+            assert_bounded(z, rows, unit, own, bounds, min(step, bounds.clip / 2**10))
+
+
+@pytest.mark.parametrize("components", [1, 2, 6])
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_all_labels_none_moves_the_sum_by_more_than_the_sensitivity(
+    kind: str, components: int
+) -> None:
+    rng = np.random.default_rng(components)
+    rows = comparisons([4, 1, 2])
+    z = coordinates(kind, len(rows), components, rng)
+    z[0] += 1  # nobody is without signal
+    for bounds in (statistic.bounds(z, rows, 0.5), unclipped(z, rows)):
+        for step in (bounds.sensitivity / 2**30, bounds.sensitivity / 11):
+            assert_bounded(z, rows, 0, every_label(4), bounds, step)
+
+
+def test_a_labeler_with_very_many_labels_is_bounded_as_well() -> None:
+    rng = np.random.default_rng(0)
+    rows = comparisons([40_000, 3, 1])
+    z = coordinates("normal", len(rows), 3, rng)
+    own = bad_labels(z[:40_000], rng)
+    bounds = statistic.bounds(z, rows, 0.5)
+    moved = assert_bounded(z, rows, 0, own, bounds, bounds.sensitivity / 2**30)
+    assert moved == pytest.approx(2 * bounds.clip)
+    free = unclipped(z, rows)
+    moved = assert_bounded(z, rows, 0, own, free, free.sensitivity / 2**30)
+    assert moved > 0.7 * free.sensitivity
+
+
+def test_the_clip_decides_and_is_attained() -> None:
+    z, rows = np.ones((16, 2), np.float32), comparisons([16])
+    bounds = statistic.bounds(z, rows, 0.5)
+    step = statistic.grid(bounds, 2, 1.0).step
+    assert bounds.sensitivity == 2 * bounds.clip
+    one, zero = np.ones(16, np.uint8), np.zeros(16, np.uint8)
+    moved = assert_bounded(z, rows, 0, [one, zero], bounds, step)
+    assert moved > 0.95 * bounds.sensitivity
+
+
+@pytest.mark.parametrize(
+    ("z", "bound"),
+    [
+        # the triangle bound is Σ j = 36 where the spectral one is √(8 · 204)
+        (np.arange(1, 9)[:, None] * np.ones((1, 1)), 36.0),
+        # the spectral bound is √8 where the triangle one is 8
+        (np.eye(8), math.sqrt(8)),
+        (np.ones((8, 4)), 16.0),
+    ],
+    ids=["triangle", "spectral", "both"],
+)
+def test_an_unclipped_bound_is_attained(z: Floats, bound: float) -> None:
+    single, rows = z.astype(np.float32), comparisons([8])
+    bounds = unclipped(single, rows)
+    assert bounds.sensitivity == pytest.approx(bound)
+    own = [np.ones(8, np.uint8), np.zeros(8, np.uint8)]
+    moved = assert_bounded(single, rows, 0, own, bounds, bound / 2**30)
+    assert moved > 0.95 * bounds.sensitivity
+
+
+SIZES = ([2], [3], [4], [2, 2], [3, 2], [3, 3], [4, 2], [4, 3], [2, 2, 2], [3, 2, 2])
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_no_ranking_moves_the_sum_by_more_than_the_sensitivity(sizes: list[int]) -> None:
+    rng = np.random.default_rng(sum(sizes))
+    for components in (1, 2, 5):
+        responses = [rng.standard_normal((k, components)).astype(np.float32) for k in sizes]
+        z, rows = rankings(responses, [0] * len(sizes))
+        choices = [
+            np.concatenate(orders)
+            for orders in itertools.product(*[labels_of_orders(k) for k in sizes])
+        ]
+        for bounds in (statistic.bounds(z, rows, 0.5), unclipped(z, rows)):
+            assert_bounded(z, rows, 0, choices, bounds, bounds.sensitivity / 2**30)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7])
+@pytest.mark.parametrize("number", [1, 3])
+def test_the_bound_of_rankings_is_attained(size: int, number: int) -> None:
+    """Responses at equal distances on a line, a line for each ranking; turned all round."""
+    responses = [np.outer(np.arange(size), axis).astype(np.float32) for axis in np.eye(number)]
+    z, rows = rankings(responses, [0] * number)
+    own = [np.full(len(rows), label, np.uint8) for label in (LABEL_A, LABEL_B)]
+    bounds = unclipped(z, rows)
+    scatter = size * (size**2 - 1) / 12
+    movement = number * size * (size + 1) / (3 * (size - 1))
+    assert bounds.sensitivity == pytest.approx(math.sqrt(scatter * movement))
+    moved = assert_bounded(z, rows, 0, own, bounds, bounds.sensitivity / 2**30)
+    assert moved > 0.95 * bounds.sensitivity
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_pairs_of_identical_responses_may_be_missing(size: int) -> None:
+    rng = np.random.default_rng(size)
+    responses = rng.standard_normal((size, 3)).astype(np.float32)
+    responses[1] = responses[0]
+    z, rows = rankings([responses], [0])
+    kept = np.arange(1, len(z))  # the first pair is (0, 1)
+    assert rows.ranking is not None and rows.size is not None
+    dropped = Rows(rows.pair[kept], rows.unit[kept], 1, rows.ranking[kept], rows.size[kept])
+    assert unclipped(z, dropped).sensitivity == pytest.approx(unclipped(z, rows).sensitivity)
+    own = [labels[kept] for labels in labels_of_orders(size)]
+    for bounds in (statistic.bounds(z, dropped, 0.5), unclipped(z, dropped)):
+        assert_bounded(z, dropped, 0, own, bounds, bounds.sensitivity / 2**30)
+
+
+def spectral_by_definition(z: Floats, sizes: NDArray[np.int64], number: list[int]) -> float:
+    """√(Λ Σ K(K+1) / (3(K−1))) from the singular values; `number` counts rankings of each size."""
+    largest = np.linalg.norm(z / np.sqrt(sizes)[:, None], 2) ** 2
+    return math.sqrt(largest * sum(k * (k + 1) / (3 * (k - 1)) for k in number))
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(2, 4), min_size=1, max_size=4), min_size=1, max_size=6),
+    components=st.integers(1, 12),
+    quantile=st.sampled_from([0.0, 0.5, 1.0]),
+    times=st.sampled_from([0.5, 1.0, 3.0]),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_sensitivity_is_the_largest_of_all_labelers(
+    sizes: list[list[int]], components: int, quantile: float, times: float, seed: int
+) -> None:
+    """However the labelers with a chance are looked at first, and others not at all."""
+    rng = np.random.default_rng(seed)
+    flat = [(unit, k) for unit, own in enumerate(sizes) for k in own]
+    responses = [
+        (rng.standard_normal((k, components)) * rng.uniform(0.1, 3)).astype(np.float32)
+        for _, k in flat
+    ]
+    z, rows = rankings(responses, [unit for unit, _ in flat])
+    given = statistic.bounds(z, rows, quantile)
+    clip, weight = times * given.clip, rng.uniform(0.2, 1, rows.units)
+    assert rows.size is not None
+    largest = 0.0
+    for unit, own in enumerate(sizes):
+        mine = z[rows.unit == unit].astype(np.float64)
+        share, of_row = rows.share()[rows.unit == unit], rows.size[rows.unit == unit]
+        triangle = float(share @ np.linalg.norm(mine, axis=1))
+        bound = min(triangle, spectral_by_definition(mine, of_row, own))
+        largest = max(largest, min(2 * clip, weight[unit] * bound))
+    norms = squared_norms(z)[rows.pair]
+    found = statistic._sensitivity(z, rows, norms, weight, clip)
+    assert found == pytest.approx(largest, rel=1e-8)
+
+
+def test_the_spectral_bound_is_computed_only_where_it_can_decide() -> None:
+    spectral, asked = [3.5, 9.0, 1.0, 9.0, 9.0], []
+
+    def bound(unit: int) -> float:
+        asked.append(unit)
+        return spectral[unit]
+
+    assert statistic.largest_movement(np.array([4.0, 3.0, 5.0, 3.5, 2.0]), bound) == 3.5
+    assert asked == [2, 0]
+
+
+@given(
+    counts=st.lists(st.integers(0, 8), min_size=1, max_size=5),
+    components=st.integers(1, 10),
+    kind=st.sampled_from(KINDS),
+    quantile=st.floats(0, 1),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=100, deadline=None)
+def test_with_a_clip_from_the_norms_without_signal_the_sensitivity_is_two_clips(
+    counts: list[int], components: int, kind: str, quantile: float, seed: int
+) -> None:
+    """Every D_u is at least 2b_u, and the labeler with the largest b_u is clipped."""
+    rows = comparisons(counts)
+    z = coordinates(kind, len(rows), components, np.random.default_rng(seed))
+    if z.any():
+        bounds = statistic.bounds(z, rows, quantile)
+        assert bounds.sensitivity == 2 * bounds.clip
+
+
+@given(
+    sizes=st.lists(st.integers(2, 6), min_size=1, max_size=4),
+    components=st.integers(1, 10),
+    quantile=st.floats(0, 1),
+    kept=st.floats(0.1, 1.9),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_same_holds_for_rankings_even_if_pairs_are_missing_or_come_twice(
+    sizes: list[int], components: int, quantile: float, kept: float, seed: int
+) -> None:
+    """Then labels need not come from any order, and the sensitivity must not rely on one."""
+    rng = np.random.default_rng(seed)
+    responses = [rng.standard_normal((k, components)).astype(np.float32) for k in sizes]
+    z, rows = rankings(responses, rng.integers(0, 2, len(sizes)))
+    assert rows.ranking is not None and rows.size is not None
+    times = rng.binomial(2, kept / 2, len(rows))
+    times[0] = max(times[0], 1)
+    some = np.repeat(np.arange(len(rows)), times)
+    broken = Rows(rows.pair[some], rows.unit[some], rows.units, rows.ranking[some], rows.size[some])
+    bounds = statistic.bounds(z, broken, quantile)
+    assert bounds.sensitivity == 2 * bounds.clip
+    unit = int(broken.unit[0])
+    own = bad_labels(z[broken.pair[broken.unit == unit]], rng)
+    assert_bounded(z, broken, unit, own, bounds, bounds.sensitivity / 2**30)
+
+
+@pytest.mark.parametrize("m", [1, 5, 6, 7, 40])
+def test_many_labels_and_few_give_the_same_spectral_bound(
+    m: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six components: up to six labels go by the Gram matrix, more by the scatter matrix."""
+    monkeypatch.setattr(statistic, "_CHUNK", 4)
+    z = coordinates("normal", m, 6, np.random.default_rng(m))
+    rows = comparisons([m])
+    expected = math.sqrt(m) * np.linalg.norm(z.astype(np.float64), 2)
+    padded = np.pad(z, ((0, 0), (0, 50)))  # more components than labels, none of which counts
+    for same in (z, padded):
+        assert statistic._spectral(same, rows, np.arange(m)) == pytest.approx(expected)
+
+
+def test_weights_and_clip_follow_the_norms_without_signal() -> None:
+    """b = ½, 1 and 2, and a fourth labeler whose pairs do not differ."""
+    z = np.array([[1.0, 0], [2, 0], [0, 4], [0, 0]], np.float32)
+    bounds = statistic.bounds(z, comparisons([1, 1, 1, 1]), 0.5)
+    assert bounds.clip == 1
+    assert bounds.weight.tolist() == [1, 1, 0.5, 1]
+
+
+def test_a_norm_without_signal_is_that_of_random_labels() -> None:
+    """E‖v‖² = b² for fair coins: exactly, over all of them."""
+    z = coordinates("normal", 5, 3, np.random.default_rng(0))
+    squares = [
+        float((((np.array(y) - 0.5) @ z.astype(np.float64)) ** 2).sum())
+        for y in itertools.product([0, 1], repeat=5)
+    ]
+    bounds = statistic.bounds(z, comparisons([5]), 1.0)
+    assert bounds.clip**2 == pytest.approx(np.mean(squares))
+
+
+@pytest.mark.parametrize("coarse", [1, 2**24])
+def test_rounding_stays_in_the_ball_and_moves_less_than_a_step(coarse: int) -> None:
+    rng = np.random.default_rng(1)
+    for number in range(40):
+        rows = comparisons([int(rng.integers(1, 9))])
+        z = coordinates(KINDS[number % len(KINDS)], len(rows), 5, rng)
+        z[0] += 1
+        bounds = statistic.bounds(z, rows, 0.5)
+        step = statistic.grid(bounds, 5, 1.0).step * coarse
+        labels = rng.integers(0, 3, len(rows)).astype(np.uint8)
+        rounded = statistic.exact_sum(z, rows, labels, bounds, step) * step
+        [exact] = parts(z, rows, labels, bounds)
+        assert np.linalg.norm(rounded) <= bounds.clip * (1 + 1e-12)
+        assert (np.abs(rounded) <= np.abs(exact) * (1 + 1e-12)).all()
+        assert (np.abs(rounded - exact) < step * ROUNDING).all()
+
+
+# Negative controls: natural mistakes, judged by the checks above.
+
+
+def aligned() -> tuple[Single, Rows, Bounds]:
+    """41 labelers of 9 equal comparisons each."""
+    z, rows = np.ones((1, 1), np.float32), Rows(np.zeros(369, np.intp), np.repeat(range(41), 9), 41)
+    return z, rows, statistic.bounds(z, rows, 0.5)
+
+
+def test_a_clip_that_is_skipped_is_caught() -> None:
+    z, rows, bounds = aligned()
+    own = bad_labels(np.ones((9, 1), np.float32), np.random.default_rng(0))
+    moved = largest_change(
+        z, rows, 0, own, lambda y: parts(z, rows, y, bounds, clip=NO_CLIP).sum(axis=0)
+    )
+    assert moved > 2 * bounds.sensitivity
+
+
+def test_a_sensitivity_of_one_clip_is_caught() -> None:
+    z, rows, bounds = aligned()
+    own = bad_labels(np.ones((9, 1), np.float32), np.random.default_rng(0))
+    wrong = Bounds(bounds.clip, bounds.weight, bounds.clip)
+    with pytest.raises(AssertionError):
+        assert_bounded(z, rows, 0, own, wrong, statistic.grid(wrong, 1, 1.0).step)
+    assert_bounded(z, rows, 0, own, bounds, statistic.grid(bounds, 1, 1.0).step)
+
+
+def test_a_clip_and_weights_that_use_the_labels_are_caught() -> None:
+    """The clip is the median of ‖v_u‖: one labeler moves it, and with it what all others add."""
+    z, rows, bounds = aligned()
+    step = statistic.grid(bounds, 1, 1.0).step
+
+    def used(labels: Labels) -> Bounds:
+        norm = np.abs(parts(z, rows, labels, bounds, clip=NO_CLIP)[:, 0])
+        clip = float(np.median(norm))
+        return Bounds(clip, clip / np.maximum(norm, clip), 2 * clip)
+
+    others = np.tile(np.arange(9) % 2, 41).astype(np.uint8)  # parts of ½ …
+    others[rows.unit > 20] = LABEL_A  # … and, half of them, of 4½
+    first, second = (
+        replaced(rows, 20, np.array(own, np.uint8), others)
+        for own in ([LABEL_A] * 9, [LABEL_A] * 5 + [LABEL_B] * 4)
+    )
+    most = max(on_grid(used(labels), 1, step) for labels in (first, second))
+    assert (
+        step
+        * farthest(
+            statistic.exact_sum(z, rows, labels, used(labels), step) for labels in (first, second)
+        )
+        > 2 * most
+    )
+    assert (
+        step
+        * farthest(statistic.exact_sum(z, rows, labels, bounds, step) for labels in (first, second))
+        <= on_grid(bounds, 1, step) * ROUNDING
+    )
+
+
+def test_rounding_to_nearest_is_caught() -> None:
+    rng = np.random.default_rng(12)
+    outside = np.zeros(2, int)
+    for _ in range(30):
+        rows, z = comparisons([6]), coordinates("normal", 6, 5, rng)
+        bounds = statistic.bounds(z, rows, 0.5)
+        labels = bad_labels(z, rng)[1]
+        step = bounds.clip / 20
+        rounded = np.rint(parts(z, rows, labels, bounds)[0] / step)
+        truncated = statistic.exact_sum(z, rows, labels, bounds, step)
+        limit = bounds.clip * (1 + 1e-12) / step
+        outside += [np.linalg.norm(rounded) > limit, np.linalg.norm(truncated) > limit]
+    assert outside[0] > 5 and outside[1] == 0

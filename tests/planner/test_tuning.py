@@ -1,0 +1,228 @@
+"""What tuning chooses and forecasts, from public pairs and simulated labels only."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from labelguard.accounting import gaussian
+from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.learning import heads
+from labelguard.mechanisms.geometry import Shape
+from labelguard.mechanisms.statistic import Rows
+from labelguard.planner import trials, tuning
+from labelguard.planner.prior import KINDS, Population, Prior
+from labelguard.planner.tuning import Forecast
+
+DELTA = 1e-5
+
+
+def features(pairs: int, d: int = 40, seed: int = 0) -> NDArray[np.float32]:
+    """Pairs whose features have standard deviations from 1 down to 0.1."""
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal((pairs, d)) * np.geomspace(1, 0.1, d)).astype(np.float32)
+
+
+def asked(labelers: int, per_labeler: int, pairs: int, seed: int = 0) -> Rows:
+    """Every labeler labels as many pairs, drawn at random."""
+    rng = np.random.default_rng(seed)
+    unit = np.repeat(np.arange(labelers), per_labeler)
+    return Rows(rng.integers(pairs, size=len(unit)), unit, labelers)
+
+
+def agreement(prior: Prior) -> tuple[float, float]:
+    """Measured agreement of two labelers on strict labels, and the share of ties."""
+    pairs = 3000
+    x = features(pairs)
+    rows = Rows(np.tile(np.arange(pairs), 2), np.arange(2 * pairs), 2 * pairs)
+    world = trials.world(x, Rows(rows.pair[:pairs], rows.unit[:pairs], pairs))
+    agree, ties = [], []
+    for draw in Population(world.z, world.values, rows, prior).draws(2 * len(KINDS)):
+        product = np.prod(draw.half.reshape(2, pairs), axis=0)
+        agree.append(float((product[product != 0] > 0).mean()))
+        ties.append(float((draw.half == 0).mean()))
+    return float(np.mean(agree)), float(np.mean(ties))
+
+
+@pytest.mark.parametrize(("wanted", "tie_rate"), [(0.6, 0.0), (0.73, 0.15), (0.85, 0.3)])
+def test_simulated_labelers_agree_and_tie_as_often_as_asked(wanted: float, tie_rate: float) -> None:
+    # At least 8,000 strict meetings (standard error at most .0055) and calibration by 20,000
+    # meetings a world (.0015): six standard errors are .035; false failures below 1e-8.
+    found, ties = agreement(Prior(wanted, tie_rate=tie_rate))
+    assert found == pytest.approx(wanted, abs=0.035)
+    # 36,000 labels, standard error .0025, and of the calibration .0012.
+    assert ties == pytest.approx(tie_rate, abs=0.018)
+
+
+def test_the_test_of_agreement_tells_another_agreement_apart() -> None:
+    found, ties = agreement(Prior(0.8, tie_rate=0.2))
+    assert abs(found - 0.73) > 0.035
+    assert abs(ties - 0.15) > 0.018
+
+
+def test_few_labelers_get_few_components_and_many_get_many() -> None:
+    x, noise = features(600), gaussian.calibrate(1, DELTA)
+    few = tuning.choose(x, asked(30, 20, 600), noise)
+    many = tuning.choose(x, asked(3000, 10, 600), noise)
+    assert few.components <= 8 < 24 <= many.components
+
+
+def test_without_noise_a_statistic_is_as_good_as_raw_labels() -> None:
+    plain, statistic, *_ = tuning.forecast(
+        features(600), asked(100, 20, 600), [500.0], DELTA, growth=False
+    )
+    assert (plain.mechanism, statistic.mechanism) == ("non-private", "statistic")
+    assert statistic.accuracy.mean == pytest.approx(plain.accuracy.mean, abs=0.005)
+
+
+@pytest.fixture(scope="module")
+def forecasts() -> tuple[Forecast, ...]:
+    """Forecasts at two budgets, with growth."""
+    return tuning.forecast(features(600), asked(80, 25, 600), [1.0, 8.0], DELTA)
+
+
+def test_a_forecast_names_every_mechanism_and_its_public_parameters(
+    forecasts: tuple[Forecast, ...],
+) -> None:
+    assert [(f.mechanism, f.epsilon) for f in forecasts] == [
+        ("non-private", None),
+        *((m, e) for e in (1.0, 8.0) for m in ("statistic", "rr", "props")),
+    ]
+    for f in forecasts:
+        assert (f.shape is not None) == (f.mechanism == "statistic")
+        assert (f.flip_probability is not None) == (f.mechanism in ("rr", "props"))
+        for interval in (f.accuracy, f.label_error):
+            assert 0 <= interval.low <= interval.mean <= interval.high <= 1
+
+
+def test_a_larger_budget_and_more_labelers_promise_more(forecasts: tuple[Forecast, ...]) -> None:
+    plain = forecasts[0].accuracy.mean
+    for mechanism in tuning.MECHANISMS:
+        tight, loose = (f for f in forecasts if f.mechanism == mechanism)
+        assert tight.accuracy.mean < loose.accuracy.mean <= plain
+        assert tight.twice_labelers is not None
+        assert tight.twice_labelers > tight.accuracy.mean
+
+
+def test_the_same_seed_gives_the_same_forecast() -> None:
+    x, rows = features(200, 8), asked(20, 10, 200)
+    one, same, other = (
+        tuning.forecast(x, rows, [1.0], DELTA, Prior(seed=seed), draws=3) for seed in (1, 1, 2)
+    )
+    assert one == same != other
+
+
+def test_a_sample_of_labelers_forecasts_like_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise is scaled with the sample: as many labelers by themselves are forecast worse."""
+    x, rows = features(500), asked(900, 5, 500)
+
+    def accuracy(rows: Rows) -> float:
+        found = tuning.forecast(x, rows, [0.5], DELTA, bounds=(1,), growth=False)
+        return found[1].accuracy.mean
+
+    everyone, alone = accuracy(rows), accuracy(asked(300, 5, 500))
+    monkeypatch.setattr(trials, "_MOST_UNITS", 300)
+    assert abs(accuracy(rows) - everyone) < (everyone - alone) / 2
+
+
+def test_linear_heads_of_trials_decide_like_fitted_heads() -> None:
+    x, rows = features(400, 20), asked(200, 10, 400)
+    world = trials.world(x, rows)
+    size, ridge = world.sizes[-1], world.ridges[2]
+    place = len(world.sizes) * len(world.ridges) - len(world.ridges) + 2
+    population = Population(world.z, world.values, world.rows, Prior())
+    for trial, draw in zip(world.trials(Prior(), 3), population.draws(3), strict=True):
+        z = world.z[:, :size]
+        fitted = heads.fit_labels(z[world.rows.pair], draw.half + 0.5, ridge=ridge)
+        linear = trial.plain_heads().mean[place, :size]
+        assert np.mean((z @ fitted > 0) == (z @ linear > 0)) > 0.97
+
+
+def test_scores_are_those_of_realised_noise() -> None:
+    x, rows = features(300, 10), asked(60, 10, 300)
+    world = trials.world(x, rows)
+    [trial] = world.trials(Prior(), 1)
+    one = trial.statistic_heads(3.7)
+    place = world.shapes.index(Shape(10, 0.5, trials.FLOOR, 0.5, world.ridges[3]))
+    mean, variance = one.mean[place], one.variance[place]
+    noise = np.random.default_rng(0).standard_normal((20_000, len(mean)))
+    drawn = trials.Heads(mean + np.sqrt(variance) * noise, np.zeros_like(noise))
+    # Accuracies lie within [0, 1]: the standard error of 20,000 is at most .0036 (five: .018).
+    for expected, realised in zip(trial.scores(one), trial.scores(drawn), strict=True):
+        assert expected[place] == pytest.approx(realised.mean(), abs=0.018)
+
+
+def test_fewer_labels_told_more_truly_teach_more_where_labelers_are_many() -> None:
+    x, rows = features(800), asked(2000, 20, 800)
+    every, one = (
+        tuning.forecast(x, rows, [1.0], DELTA, bounds=(bound,), growth=False)[2]
+        for bound in (None, 1)
+    )
+    assert every.released == 1
+    assert one.released == pytest.approx(1 / 20)
+    assert one.accuracy.mean > every.accuracy.mean + 0.02
+    gamma = 1 / (1 + math.e)
+    assert one.label_error.mean == pytest.approx(gamma, abs=1e-4)
+
+
+def test_a_recommendation_is_the_best_forecast_with_its_parameters() -> None:
+    found = tuning.recommend(features(300, 10), asked(60, 20, 300), 1.0, DELTA)
+    assert found.mechanism == "statistic" and found.shape is not None
+    top = max(f.accuracy.mean for f in found.forecasts if f.epsilon is not None)
+    best = tuning.best(found.forecasts, 1.0)
+    assert best.accuracy.mean == top
+    assert (best.shape, best.max_labels_per_labeler) == (found.shape, found.max_labels_per_labeler)
+
+
+def test_components_never_exceed_the_rank_of_the_features() -> None:
+    x = np.repeat(features(200, 3), 2, axis=1)
+    shape = tuning.choose(x, asked(500, 10, 200), 1.0)
+    assert shape.components <= 3
+
+
+def test_pairs_of_rankings_can_be_forecast() -> None:
+    rows = asked(60, 12, 200)
+    ranked = Rows(rows.pair, rows.unit, rows.units, np.arange(720) // 3, np.full(720, 3))
+    plain, statistic, *_ = tuning.forecast(features(200, 6), ranked, [8.0], DELTA, draws=3)
+    assert 0.55 < statistic.accuracy.mean <= plain.accuracy.mean + 0.01
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"agreement": 0.5}, "agreement must be between 0.55 and 0.9, found 0.5"),
+        ({"agreement": math.nan}, "agreement must be between"),
+        ({"explained": 0.0}, "explained must be between"),
+        ({"tie_rate": 0.95}, "tie-rate must be between"),
+        ({"seed": -1}, "seed must be at least 0"),
+    ],
+)
+def test_a_prior_outside_its_range_is_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        Prior(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "delta", "message"),
+    [
+        ([], 1e-5, "at least one epsilon"),
+        ([1, 0], 1e-5, "epsilon must be finite and above 0, found 0"),
+        ([math.inf], 1e-5, "epsilon must be finite"),
+        ([1], 0, "delta must be at least 1e-300 and below 1, found 0"),
+    ],
+)
+def test_a_budget_that_no_mechanism_has_is_refused(
+    epsilons: list[float], delta: float, message: str
+) -> None:
+    with pytest.raises(PolicyError, match=message):
+        tuning.forecast(features(10), asked(2, 3, 10), epsilons, delta)
+
+
+def test_pairs_without_features_or_labels_are_refused() -> None:
+    with pytest.raises(InvalidLabels, match="equal features"):
+        tuning.choose(np.zeros((5, 3), np.float32), asked(2, 3, 5), 1.0)
+    with pytest.raises(InvalidLabels, match="no labeled pair"):
+        tuning.choose(features(5), asked(2, 0, 5), 1.0)

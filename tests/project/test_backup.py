@@ -1,0 +1,682 @@
+"""A backup holds what it says, and a project restored from one never forgets what was spent."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from support import databases
+from support.databases import KINDS
+from support.preferences import files, opinions, pairs, public
+
+import labelguard as lg
+from labelguard.cli.project import project as project_commands
+from labelguard.errors import (
+    KeyProblem,
+    LabelguardError,
+    LedgerError,
+    PolicyError,
+    ProjectBusy,
+    ProjectError,
+)
+from labelguard.keys import sealing
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.anchors import Anchor
+from labelguard.ledger.ledger import Ledger
+from labelguard.project import archive, policies
+from labelguard.project import restore as restoring
+from labelguard.project.backup import backup
+from labelguard.project.project import Project, find
+from labelguard.project.restore import Since, restore
+from labelguard.report import overview
+
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
+NO_LATER = Since(lost=())
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project with one release of 50 labels."""
+    home = lg.init(tmp_path / "project")
+    lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
+    return home
+
+
+@pytest.fixture
+def made(project: Project, tmp_path: Path) -> dict[str, Any]:
+    """What a backup of it, at `backup.tar.zst`, said."""
+    return backup(tmp_path / "backup.tar.zst", project=project)
+
+
+def restored(made: dict[str, Any], project: Project, **options: Any) -> Project:
+    """The project again, in a directory beside it, with a copy of its keys."""
+    target = project.state.parents[1] / "restored"
+    restore(made["path"], target, **{"keys": project.keys, "since": NO_LATER} | options)
+    return find(target)
+
+
+def lifetime(project: Project) -> tuple[float, float]:
+    total = overview.budget(project.state)["lifetime"]
+    return total["epsilon"], total["delta"]
+
+
+def members(path: Path) -> dict[str, bytes]:
+    """What the tar holds, seen with nothing of labelguard."""
+    codec = "gzip" if path.suffix == ".gz" else "zstd"
+    with pa.input_stream(str(path), compression=codec) as stream:
+        data = io.BytesIO(stream.read())
+    with tarfile.open(fileobj=data) as tar:
+        return {m.name: tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
+
+
+def rewrite(path: Path, act: Callable[[list[tuple[tarfile.TarInfo, bytes]]], None]) -> None:
+    """Change the members of a backup behind labelguard's back."""
+    listed = []
+    for name, content in members(path).items():
+        header = tarfile.TarInfo(name)
+        header.size = len(content)
+        listed.append((header, content))
+    act(listed)
+    with (
+        pa.output_stream(str(path), compression="zstd") as stream,
+        tarfile.open(fileobj=stream, mode="w|") as tar,
+    ):
+        for header, content in listed:
+            tar.addfile(header, io.BytesIO(content))
+
+
+@contextlib.contextmanager
+def on(kind: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """LABELGUARD_LEDGER_URL names an empty database, unless it is to be the project's own file."""
+    with contextlib.ExitStack() as stack:
+        if kind == "sqlite":
+            yield ""
+            return
+        url = stack.enter_context(databases.fresh(kind, directory))
+        patch = stack.enter_context(monkeypatch.context())
+        patch.setenv("LABELGUARD_LEDGER_URL", url)
+        yield url
+
+
+@pytest.mark.parametrize("to", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_ledger_has_every_row(
+    kind: str, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on(kind, tmp_path, monkeypatch) as url:
+        home = lg.init(tmp_path / "project")
+        lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
+        before = databases.dump(url or home.ledger_url)
+        made = backup(tmp_path / "backup.tar.zst", project=home)
+    with on(to, tmp_path, monkeypatch) as url:
+        anchor = Anchor.parse(made["anchor"])
+        again = restored(made, home, since=Since(anchor))
+        after = databases.dump(url or again.ledger_url)
+        assert bool(url) != (again.state / "ledger.sqlite3").exists()
+        assert set(before["journal"]) < set(after["journal"])
+        assert len(after["journal"]) == len(before["journal"]) + 1
+        for table in before.keys() - {"journal", "meta"}:
+            assert after[table] == before[table], table
+        assert overview.verify(again.state)["ok"]
+        second = lg.privatize(TABLE, **PRICE, project=again)
+        assert second.reused is False and overview.verify(again.state)["ok"]
+
+
+def test_a_restored_project_has_the_files_of_the_first(
+    made: dict[str, Any], project: Project
+) -> None:
+    again = restored(made, project)
+    for name in ("releases", "released"):
+        assert files(again.state / name) == files(project.state / name)
+    assert (again.state / "labelguard.toml").read_text() == (
+        project.state / "labelguard.toml"
+    ).read_text()
+    assert [path.name for path in again.state.parent.iterdir()] == [".labelguard"]
+
+
+def test_everything_private_of_a_restored_project_is_readable_by_its_owner_alone(
+    made: dict[str, Any], project: Project
+) -> None:
+    again = restored(made, project)
+    assert Path(made["path"]).stat().st_mode & 0o777 == 0o600
+    for path in (again.state, *again.state.rglob("*")):
+        if again.releases not in path.parents:
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_the_same_command_is_answered_by_the_restored_release(
+    made: dict[str, Any], project: Project
+) -> None:
+    again = restored(made, project, since=Since(Anchor.parse(made["anchor"])))
+    release = lg.privatize(TABLE.slice(0, 50), **PRICE, project=again)
+    assert release.reused and files(release.path) == files(
+        project.releases / overview.releases(project.state)[0]["id"]
+    )
+
+
+def test_labels_that_the_backup_knows_keep_their_values(
+    made: dict[str, Any], project: Project
+) -> None:
+    again = restored(made, project, since=Since(Anchor.parse(made["anchor"])))
+    first = lg.load(project.releases / overview.releases(project.state)[0]["id"])
+    second = lg.load(lg.privatize(TABLE, **PRICE, project=again))
+    shown = ["prompt", "chosen", "rejected", "item_id", "flip_probability"]
+    assert set(first.select(shown).rows()) <= set(second.select(shown).rows())
+
+
+def test_labels_released_after_the_backup_are_drawn_anew(tmp_path: Path) -> None:
+    """The same coins would give 1,000 equal answers, and show which labels changed since.
+
+    Fresh ones (flip probability above 0.25) agree on all with probability below 0.63^1000.
+    """
+    asked = public(labelers=20, per_labeler=50, items=200)
+    table = pairs(asked, opinions(len(asked), 2))
+    price = {"epsilon": 20, "delta": 1e-5, "max_labels_per_labeler": 64}
+    home = lg.init(tmp_path / "project", max_epsilon=40)
+    lg.privatize(TABLE, **price, project=home)
+    made = backup(tmp_path / "backup.tar.zst", project=home)
+    lost = lg.privatize(table, **price, project=home)
+    again = restored(made, home)
+    policies.new("next", epsilon=20, delta=1e-5, allow=["rr:labels=64"], project=again)
+    policies.activate("next", project=again)
+    found = lg.privatize(table, project=again)
+    shown = ["item_id", "prompt", "chosen"]
+    assert len(lg.load(lost)) == len(lg.load(found)) == 1000
+    assert sorted(lg.load(lost).select(shown).rows()) != sorted(lg.load(found).select(shown).rows())
+
+
+def test_the_anchor_of_the_backup_leaves_the_project_open(
+    made: dict[str, Any], project: Project
+) -> None:
+    again = restored(made, project, since=Since(Anchor.parse(made["anchor"])))
+    assert overview.budget(again.state)["policy"]["state"] == "active"
+    lg.privatize(TABLE, **PRICE, project=again)
+    assert lifetime(again) == (3.0, 1e-5)
+
+
+def test_without_word_of_what_followed_nothing_is_restored(
+    made: dict[str, Any], project: Project, tmp_path: Path
+) -> None:
+    with pytest.raises(PolicyError, match=r"--lost-policy .* --no-later-policy"):
+        restored(made, project, since=Since())
+    assert not (tmp_path / "restored" / ".labelguard").exists()
+
+
+def test_what_may_have_followed_is_paid_in_full(tmp_path: Path) -> None:
+    home = lg.init(tmp_path / "project")
+    options: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:labels=64"], "project": home}
+    policies.new("old", epsilon=4, closing_points=4, **options)
+    policies.activate("old", project=home)
+    lg.privatize(TABLE.slice(0, 20), project=home)
+    policies.new("new", epsilon=2, **options)
+    made = backup(tmp_path / "backup.tar.zst", project=home)
+    early = policies.preview("new", project=home)["total"]["epsilon"]
+    again = restored(made, home)
+    assert overview.budget(again.state)["policy"] is None
+    with pytest.raises(PolicyError, match="no policy is in force"):
+        lg.privatize(TABLE, project=again)
+    policies.activate("new", project=again)
+    lg.privatize(TABLE, project=again)
+    assert early < 6
+    assert lifetime(again) == (6.0, 2e-5)
+    assert overview.verify(again.state)["ok"]
+
+
+def test_policies_that_the_backup_does_not_know_are_paid(
+    made: dict[str, Any], project: Project
+) -> None:
+    again = restored(made, project, since=Since(lost=((2.0, 1e-6), (1.0, 0.0))))
+    assert [(p["name"], p["state"]) for p in policies.listing(again)] == [
+        ("first", "closed"),
+        ("lost-1", "closed"),
+        ("lost-2", "closed"),
+    ]
+    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=20"], project=again)
+    policies.activate("next", project=again)
+    assert lifetime(again) == pytest.approx((7.0, 2.1e-5))
+    assert overview.verify(again.state)["ok"]
+
+
+def test_an_older_anchor_than_the_backup_shows_nothing(project: Project, tmp_path: Path) -> None:
+    ledger = Ledger.of(project, KeyRing(project.keys))
+    old = Anchor(*ledger.head())
+    lg.privatize(TABLE, **PRICE, project=project)
+    made = backup(tmp_path / "backup.tar.zst", project=project)
+    with pytest.raises(PolicyError, match="nothing shows"):
+        restored(made, project, since=Since(old))
+    assert not restore(
+        made["path"], tmp_path / "restored", keys=project.keys, since=Since(old, ())
+    )["complete"]
+
+
+def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(
+    made: dict[str, Any], project: Project
+) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    newest = Anchor(*Ledger.of(project, KeyRing(project.keys)).head())
+    with pytest.raises(PolicyError, match="nothing shows"):
+        restored(made, project, since=Since(newest))
+
+
+def test_an_anchor_of_another_history_is_refused(made: dict[str, Any], project: Project) -> None:
+    anchor = Anchor.parse(made["anchor"])
+    other = Anchor(anchor.number, "0" * 64)
+    with pytest.raises(LedgerError, match="another history"):
+        restored(made, project, since=Since(other, ()))
+
+
+def test_keys_that_have_seen_more_than_the_anchor_tell_that_it_is_old(
+    made: dict[str, Any], project: Project
+) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    with pytest.raises(PolicyError, match="nothing shows"):
+        restored(made, project, since=Since(Anchor.parse(made["anchor"])))
+
+
+def test_what_is_no_anchor_is_refused() -> None:
+    for text in ("", "labelguard-anchor:1:05:" + "0" * 64, "labelguard-anchor:2:5:" + "0" * 64):
+        with pytest.raises(LedgerError, match="no anchor"):
+            Anchor.parse(text)
+    anchor = Anchor(5, "ab" * 32)
+    assert Anchor.parse(f" {anchor}\n") == anchor
+
+
+@pytest.mark.parametrize("suffix", [".tar.zst", ".tar.gz"])
+@pytest.mark.parametrize("with_keys", [False, True])
+def test_no_secret_is_in_a_backup_in_the_clear(
+    with_keys: bool, suffix: str, project: Project, tmp_path: Path
+) -> None:
+    path = tmp_path / f"backup{suffix}"
+    made = backup(path, passphrase=(lambda: "pass") if with_keys else None, project=project)
+    found = members(path)
+    assert made["keys"] == with_keys == ("keys.sealed" in found)
+    everything = b"".join(found.values())
+    for secret in files(project.keys).values():
+        assert secret[-32:] not in everything
+    if with_keys:
+        clear = sealing.unseal(found["keys.sealed"], "pass")
+        assert clear.keys() == {"project.key"}
+
+
+def test_keys_come_back_by_their_passphrase_alone(project: Project, tmp_path: Path) -> None:
+    made = backup(tmp_path / "backup.tar.zst", passphrase=lambda: "one", project=project)
+    with pytest.raises(KeyProblem, match="passphrase is not"):
+        restored(made, project, keys=None, passphrase=lambda: "another")
+    again = restored(made, project, keys=None, passphrase=lambda: "one")
+    key = (project.keys / "project.key").read_bytes()
+    assert (again.keys / "project.key").read_bytes() == key
+    assert not (again.state / "keys.sealed").exists()
+    assert overview.verify(again.state)["ok"]
+
+
+def test_an_empty_passphrase_is_refused(project: Project, tmp_path: Path) -> None:
+    with pytest.raises(KeyProblem, match="empty"):
+        backup(tmp_path / "backup.tar.zst", passphrase=lambda: "", project=project)
+    assert not (tmp_path / "backup.tar.zst").exists()
+
+
+def test_without_keys_nothing_is_restored_and_no_key_is_made(
+    made: dict[str, Any], project: Project, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyProblem, match="never regenerated"):
+        restored(made, project, keys=None)
+    assert not [*(tmp_path / "restored").rglob("project.key")]
+
+
+def test_the_keys_of_another_project_are_refused(
+    made: dict[str, Any], project: Project, tmp_path: Path
+) -> None:
+    other = lg.init(tmp_path / "other")
+    with pytest.raises(ProjectError, match="the keys are another project's"):
+        restored(made, project, keys=other.keys)
+
+
+def test_keys_in_their_own_directory_are_used_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
+    home = lg.init(tmp_path / "project")
+    lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
+    made = backup(tmp_path / "backup.tar.zst", project=home)
+    lg.privatize(TABLE, **PRICE, project=home)
+    again = restored(made, home, keys=None)
+    assert again.keys == home.keys and not (again.state / "keys").exists()
+    assert overview.verify(again.state)["ok"]
+    with pytest.raises(LedgerError, match="not what this project last saw"):
+        overview.verify(home.state)
+
+
+def test_an_unfinished_release_is_given_up_and_stays_charged(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("labelguard.release.pipeline._Run._draw", _fails)
+        with pytest.raises(ProjectError):
+            lg.privatize(TABLE, **PRICE, project=project)
+    made = backup(tmp_path / "backup.tar.zst", project=project)
+    [unfinished] = made["unfinished"]
+    found = restore(
+        made["path"],
+        tmp_path / "restored",
+        keys=project.keys,
+        since=Since(Anchor.parse(made["anchor"])),
+    )
+    assert found["abandoned"] == [unfinished] and found["complete"]
+    again = find(tmp_path / "restored")
+    assert [r["state"] for r in overview.releases(again.state)] == ["committed", "abandoned"]
+    places = [overview.budget(p.state)["allowances"][0]["used"] for p in (project, again)]
+    assert places[0] == places[1] == len(TABLE)
+    assert overview.verify(again.state)["ok"]
+
+
+def _fails(*_: object) -> None:
+    raise OSError("no space left")
+
+
+def test_a_backup_replaces_no_file(made: dict[str, Any], project: Project) -> None:
+    before = Path(made["path"]).read_bytes()
+    with pytest.raises(ProjectError, match="exists"):
+        backup(made["path"], project=project)
+    assert Path(made["path"]).read_bytes() == before
+
+
+def test_there_is_no_backup_during_a_job(project: Project, tmp_path: Path) -> None:
+    with project.job(), pytest.raises(ProjectBusy):
+        backup(tmp_path / "backup.tar.zst", project=project)
+    assert not (tmp_path / "backup.tar.zst").exists()
+
+
+def test_a_ledger_that_does_not_hold_is_not_backed_up(project: Project, tmp_path: Path) -> None:
+    with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
+        connection.execute("UPDATE counters SET used = used - 1")
+    with pytest.raises(LedgerError, match=r"not backed up: .*do not add up"):
+        backup(tmp_path / "backup.tar.zst", project=project)
+
+
+def test_a_project_is_never_replaced(made: dict[str, Any], project: Project) -> None:
+    with pytest.raises(ProjectError, match="without a project"):
+        restore(made["path"], project.state.parent, keys=project.keys, since=NO_LATER)
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "../x", "releases/../../x", "releases/a/.x", "lock"])
+def test_a_member_that_is_no_part_of_a_project_is_refused(
+    name: str, made: dict[str, Any], project: Project, tmp_path: Path
+) -> None:
+    """Also where the manifest lists it, and is the project's own."""
+
+    def add(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+        header, manifest = listed[0]
+        fields = json.loads(manifest)
+        fields["members"][name] = {"sha256": "", "bytes": 1}
+        manifest = json.dumps(fields).encode()
+        header.size = len(manifest)
+        listed[0] = (header, manifest)
+        listed[1] = (listed[1][0], KeyRing(project.keys).mac("backup", manifest))
+        extra = tarfile.TarInfo(name)
+        extra.size = 1
+        listed.insert(2, (extra, b"x"))
+
+    rewrite(Path(made["path"]), add)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ProjectError, match="no part of a backup"):
+        restored(made, project)
+    assert sorted(tmp_path.iterdir()) == [*before, tmp_path / "restored"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE])
+def test_links_and_directories_are_refused(
+    kind: bytes, made: dict[str, Any], project: Project
+) -> None:
+    def link(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+        header = tarfile.TarInfo("labelguard.toml")
+        header.type, header.linkname = kind, "/etc/passwd"
+        listed[2] = (header, b"")
+
+    rewrite(Path(made["path"]), link)
+    with pytest.raises(ProjectError, match="no part of a backup"):
+        restored(made, project)
+
+
+def _missing(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    listed.pop()
+
+
+def _altered(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    header, content = listed[-1]
+    listed[-1] = (header, bytes([content[0] ^ 1]) + content[1:])
+
+
+def _twice(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    listed.append(listed[-1])
+
+
+def _relisted(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    """A manifest that fits an altered file: only its HMAC tells."""
+    removed, _ = listed.pop()
+    header, manifest = listed[0]
+    fields = json.loads(manifest)
+    del fields["members"][removed.name]
+    manifest = json.dumps(fields).encode()
+    header.size = len(manifest)
+    listed[0] = (header, manifest)
+
+
+@pytest.mark.parametrize(
+    ("act", "found"),
+    [
+        (_missing, "is missing"),
+        (_altered, "is damaged"),
+        (_twice, "no part of a backup"),
+        (_relisted, "was altered after it was made"),
+    ],
+)
+def test_an_altered_backup_is_refused(
+    act: Callable[[list[tuple[tarfile.TarInfo, bytes]]], None],
+    found: str,
+    made: dict[str, Any],
+    project: Project,
+    tmp_path: Path,
+) -> None:
+    rewrite(Path(made["path"]), act)
+    with pytest.raises(ProjectError, match=found):
+        restored(made, project)
+    assert not (tmp_path / "restored" / ".labelguard").exists()
+
+
+def test_a_damaged_backup_is_refused(made: dict[str, Any], project: Project) -> None:
+    path = Path(made["path"])
+    whole = path.read_bytes()
+    for damaged in (b"", b"x", b"x" * 2000, whole[:100], whole[:-1], whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        with pytest.raises(ProjectError):
+            restored(made, project)
+    for place in range(0, len(whole), len(whole) // 7):
+        data = bytearray(whole)
+        data[place] ^= 0x10
+        path.write_bytes(data)
+        with pytest.raises(LabelguardError):
+            restored(made, project)
+    path.unlink()
+    with pytest.raises(ProjectError, match="there is no file"):
+        restored(made, project)
+
+
+def _die_at(step: int, act: Callable[[], object]) -> bool:
+    """Run in a child that kills itself at a step towards the disk; whether it got that far."""
+    child = os.fork()
+    if not child:
+        taken = 0
+
+        def counted(name: str, owner: Any) -> None:
+            whole = getattr(owner, name)
+
+            def stepped(*arguments: Any, **options: Any) -> Any:
+                nonlocal taken
+                taken += 1
+                if taken == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return whole(*arguments, **options)
+
+            setattr(owner, name, stepped)
+
+        counted("fsync", os)
+        counted("replace", Path)
+        counted("unlink", Path)
+        counted("rmtree", shutil)
+        try:
+            act()
+        finally:
+            os._exit(0)
+    return os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 11])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restore_that_crashed_anywhere_can_be_run_again(
+    kind: str, every: int, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = backup(tmp_path / "backup.tar.zst", passphrase=lambda: "one", project=project)
+    monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
+    target = tmp_path / "restored"
+
+    def act() -> None:
+        restore(made["path"], target, since=NO_LATER, passphrase=lambda: "one")
+
+    monkeypatch.setattr(sealing, "_COST", {"n": 16, "r": 8, "p": 1})
+    step, died = every, True
+    while died:
+        with on(kind, tmp_path, monkeypatch):
+            died = _die_at(step, act)
+            if died:
+                assert (
+                    not (target / ".labelguard").exists()
+                    or (target / ".labelguard" / "labelguard.toml").exists()
+                )
+            if not (target / ".labelguard").exists():
+                act()
+            again = find(target)
+            assert overview.verify(again.state)["ok"]
+            kinds = [entry["kind"] for entry in overview.journal(again.state)]
+            assert kinds.count("restored") == kinds.count("closed") == 1
+        shutil.rmtree(target)
+        shutil.rmtree(tmp_path / "keys")
+        step += every
+    assert step > 20
+
+
+def test_a_database_that_holds_a_ledger_takes_no_other(
+    made: dict[str, Any], project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with on("postgresql", tmp_path, monkeypatch) as url:
+        lg.init(tmp_path / "other")
+        before = databases.dump(url)
+        with pytest.raises(LedgerError, match="holds a ledger already"):
+            restored(made, project)
+        assert databases.dump(url) == before
+    assert not (tmp_path / "restored" / ".labelguard").exists()
+
+
+def test_names_changed_after_the_backup_are_the_restored_ones(
+    made: dict[str, Any], project: Project
+) -> None:
+    from labelguard.project.rotation import rotate
+
+    rotate(project)
+    new = overview.labeler("worker 1", project.state)["pseudonym"]
+    again = restored(made, project)
+    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=20"], project=again)
+    policies.activate("next", project=again)
+    lg.privatize(TABLE, project=again)
+    assert overview.labeler("worker 1", again.state)["pseudonym"] == new
+    assert overview.verify(again.state)["ok"]
+
+
+def test_a_restored_project_can_be_backed_up_and_restored(
+    made: dict[str, Any], project: Project, tmp_path: Path
+) -> None:
+    again = restored(made, project)
+    second = backup(tmp_path / "second.tar.zst", project=again)
+    since = Since(Anchor.parse(second["anchor"]))
+    restore(second["path"], tmp_path / "third", keys=again.keys, since=since)
+    third = find(tmp_path / "third")
+    assert overview.verify(third.state)["ok"]
+
+
+def invoke(*arguments: object, code: int = 0, **options: Any) -> str:
+    result = CliRunner().invoke(project_commands, [str(a) for a in arguments], **options)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_the_commands_say_what_is_in_a_backup_and_what_became_of_it(
+    project: Project, tmp_path: Path
+) -> None:
+    path, target = tmp_path / "backup.tar.zst", tmp_path / "restored"
+    text = invoke("backup", path, "--project", project.state)
+    assert "not in it: keep a copy of the keys" in text and "labelguard-anchor:1:6:" in text
+    anchor = next(word for word in text.split() if word.startswith("labelguard-anchor"))
+    text = invoke("restore", path, target, "--keys", project.keys, "--anchor", anchor)
+    assert "complete: " in text
+    text = invoke(
+        "restore", path, tmp_path / "b", "--keys", project.keys, "--lost-policy", "2,1e-6"
+    )
+    assert "policy first, at its full price" in text and "lost-1: paid" in text
+    assert "labelguard policy new" in text
+
+
+def test_the_commands_take_a_passphrase_from_a_file_the_environment_or_a_person(
+    project: Project, tmp_path: Path
+) -> None:
+    (tmp_path / "pass").write_text("secret words\nnot this\n")
+    own = ("--project", project.state, "--with-keys", "--json")
+    from_file = ("--passphrase-file", tmp_path / "pass")
+    made = json.loads(invoke("backup", tmp_path / "a.tar.zst", *own, *from_file))
+    assert made["keys"] is True and made["left_out"] == ["quarantine"]
+    variable = {"LABELGUARD_PASSPHRASE": "secret words"}
+    invoke("backup", tmp_path / "b.tar.zst", *own, env=variable)
+    invoke("backup", tmp_path / "c.tar.zst", *own, input="secret words\nsecret words\n")
+    for number, name in enumerate(("a", "b", "c")):
+        told = ("--anchor", made["anchor"], "--json")
+        options: dict[str, Any] = [
+            {"env": variable},
+            {"input": "secret words\n"},
+            {"env": variable},
+        ][number]
+        text = invoke("restore", tmp_path / f"{name}.tar.zst", tmp_path / name, *told, **options)
+        found = json.loads(text[text.index("{") :])
+        assert found["complete"] and found["keys"] == "from the backup"
+
+
+@pytest.mark.parametrize(
+    ("lost", "none"), [(["3"], False), (["a,b"], False), (["-1,0"], False), (["3,0"], True)]
+)
+def test_what_is_no_price_of_a_lost_policy_is_refused(lost: list[str], none: bool) -> None:
+    with pytest.raises(PolicyError):
+        restoring.parse_since(None, lost, none)
+
+
+def test_a_backup_of_another_format_is_refused(made: dict[str, Any], project: Project) -> None:
+    def newer(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+        header, manifest = listed[0]
+        manifest = manifest.replace(b'"format": 1', b'"format": 2')
+        listed[0] = (header, manifest)
+        listed[1] = (listed[1][0], KeyRing(project.keys).mac("backup", manifest))
+
+    rewrite(Path(made["path"]), newer)
+    with pytest.raises(ProjectError, match="format 2; this labelguard reads 1"):
+        restored(made, project)
+    assert archive.FORMAT == 1

@@ -1,0 +1,332 @@
+"""Who leaves is refused from then on, and everybody else is as before."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.preferences import (
+    LAYOUTS,
+    Public,
+    files,
+    opinions,
+    pairs,
+    public,
+    write,
+)
+from support.traces import where
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import InvalidLabels, LedgerError, ProjectBusy
+from labelguard.ingest.layouts import Reading
+from labelguard.ingest.refused import Leavers
+from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.ledger import Ledger
+from labelguard.project import erasure, policies
+from labelguard.project.project import Project
+from labelguard.release.check import check
+from labelguard.report import overview
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
+
+PRICE: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "max_labels_per_labeler": 20, "workers": 1}
+SET_ASIDE: dict[str, Any] = PRICE | {"bad_rows": "quarantine"}
+WHO = "Zuzanna-Weatherwax"
+MARK = "a-comment-of-nobody-else"
+ASKED = public()
+
+
+def names(asked: Public) -> list[str]:
+    """Ids as in the files; the third labeler has one that is found nowhere by chance."""
+    return [WHO if u == 2 else f"worker {u}" for u in asked.labeler]
+
+
+def labels_table(asked: Public = ASKED, seed: int = 1, *, bad: tuple[int, ...] = ()) -> pa.Table:
+    """Labels with a comment; the rows `bad` lack a prompt, and tell a secret if WHO gave them."""
+    table = pairs(asked, opinions(len(asked), seed))
+    who = names(asked)
+    comments = [f"{MARK} {i}" if who[i] == WHO else f"fine {i}" for i in range(len(asked))]
+    prompts = [None if i in bad else text for i, text in enumerate(table["prompt"].to_pylist())]
+    at = table.column_names.index
+    return (
+        table.set_column(at("prompt"), "prompt", pa.array(prompts))
+        .set_column(at("labeler_id"), "labeler_id", pa.array(who))
+        .append_column("comment", pa.array(comments))
+    )
+
+
+THEIRS = np.flatnonzero(ASKED.labeler == 2)
+OTHERS = np.flatnonzero(ASKED.labeler != 2)
+BAD = (int(THEIRS[0]), int(THEIRS[3]), int(OTHERS[1]), int(OTHERS[40]))
+
+
+def key_of(project: Project, labeler: str = WHO) -> Blocks:
+    return KeyRing(project.keys).labeler_keys("files", [labeler])
+
+
+def pseudonym(project: Project, labeler: str = WHO) -> str:
+    keys = KeyRing(project.keys)
+    return blocks.to_hex(keys.pseudonyms().hide(key_of(project, labeler))[0])
+
+
+def ledger_of(project: Project) -> Ledger:
+    return Ledger.of(project, KeyRing(project.keys))
+
+
+def values(release: lg.Release) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(release.path / "data.parquet").to_pylist()
+    return rows
+
+
+def remembered(project: Project, labeler: str = WHO) -> int:
+    """How many rows of theirs are in private maps, as Parquet alone tells."""
+    name = blocks.to_bytes(key_of(project, labeler))
+    maps = (pq.read_table(path, partitioning=None) for path in project.released.rglob("*.parquet"))
+    return sum(table["labeler"].to_pylist().count(name) for table in maps)
+
+
+def assert_sound(project: Project) -> None:
+    verdict = overview.verify(project.state)
+    assert verdict["ok"], verdict["fault"]
+
+
+# ---------------------------------------------------------------- later releases
+
+
+@pytest.mark.parametrize("kind", ["retired", "erased"])
+def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_stay(
+    kind: Any, project: Project
+) -> None:
+    table = labels_table()
+    first = lg.privatize(table, project=project, **PRICE)
+    before, bytes_before = values(first), files(first.path)
+    spent = overview.budget(project.state)["allowances"]
+    erasure.leave(WHO, kind, project)
+    assert overview.budget(project.state)["allowances"] == spent
+
+    second = lg.privatize(table, project=project, **PRICE)
+    assert second.notes == (f"{len(THEIRS)} rows of 1 retired or erased labeler left out",)
+    assert second.card["counts"]["charged"] == 0
+    assert second.card["counts"]["rows_read"] == len(OTHERS)
+    after = values(second)
+    assert len(after) == len(OTHERS) and all(row in before for row in after)
+    assert files(first.path) == bytes_before
+    # The same as if they had never been in the file; and more of others can still come.
+    assert lg.privatize(table.take(pa.array(OTHERS)), project=project, **PRICE).reused
+    more = labels_table(public(per_labeler=14, seed=4), 3)
+    third = lg.privatize(more, project=project, exhausted="drop", **PRICE)
+    assert third.card["counts"]["labelers"] == 6 and third.card["counts"]["charged"] > 0
+    assert_sound(project)
+
+
+def test_a_bad_row_of_an_erased_labeler_is_not_set_aside_again(project: Project) -> None:
+    table = labels_table(bad=BAD)
+    erasure.leave(WHO, "erased", project)
+    release = lg.privatize(table, project=project, **SET_ASIDE)
+    assert release.card["counts"]["set_aside"] == 2
+    [kept] = project.quarantine.rglob("*.parquet")
+    assert pq.read_table(kept)["input_row"].to_pylist() == sorted(i + 1 for i in BAD[2:])
+    assert not where(project.state, WHO) and not where(project.state, MARK)
+
+
+def test_a_file_of_nobody_else_is_refused_and_bad_rows_of_theirs_stop_nothing(
+    project: Project,
+) -> None:
+    table = labels_table(bad=BAD[:2])
+    erasure.leave(WHO, "retired", project)
+    with pytest.raises(InvalidLabels, match="retired or erased"):
+        lg.privatize(table.take(pa.array(THEIRS)), project=project, **PRICE)
+    assert lg.privatize(table, project=project, **PRICE).card["counts"]["labelers"] == 6
+    found = check(table, project=project)
+    assert found["labelers"] == 6 and found["new"] == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    gone=st.sets(st.integers(0, 6), min_size=1, max_size=6),
+    bad=st.sets(st.integers(0, len(ASKED) - 1), max_size=8),
+    layout=st.sampled_from(sorted(LAYOUTS)),
+)
+def test_refused_rows_are_as_if_they_were_not_there(
+    gone: set[int], bad: set[int], layout: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    here = tmp_path_factory.mktemp("staged")
+    keys = KeyRing.create(here / "keys")
+    rows = LAYOUTS[layout](ASKED, opinions(len(ASKED), 1)).to_pylist()
+    for row in bad:
+        rows[row]["prompt"] = None
+    table = pa.Table.from_pylist(rows)
+    stays = ~np.isin(ASKED.labeler, list(gone))
+    refused = keys.labeler_keys("files", [f"worker {u}" for u in sorted(gone)])
+    staged = [
+        stage(source, here / name, keys, StagingOptions(Reading({}), "files", True, refused=who))
+        for name, source, who in (
+            ("all", table, refused),
+            ("rest", table.filter(pa.array(stays)), None),
+        )
+    ]
+    number = np.flatnonzero(stays)
+    apart = ("directory", "faults", "identities")
+    counts = [{k: v for k, v in vars(s).items() if k not in apart} for s in staged]
+    assert counts[0].pop("refused_rows") == int((~stays).sum())
+    assert counts[0].pop("refused_labelers") == len(gone)
+    assert counts[1].pop("refused_rows") == counts[1].pop("refused_labelers") == 0
+    moved = counts[1].pop("bad_rows")
+    assert counts[0].pop("bad_rows") == {k: number[v].tolist() for k, v in moved.items()}
+    assert counts[0] == counts[1]
+    assert np.array_equal(staged[0].identities.labelers, staged[1].identities.labelers)
+    for part in ("rows", "texts"):
+        assert files(here / "all" / part) == files(here / "rest" / part)
+
+
+def test_a_number_written_with_a_fraction_is_the_same_labeler(project: Project) -> None:
+    keys = KeyRing(project.keys)
+    leavers = Leavers(keys, "files", keys.labeler_keys("files", ["7", "v1"]))
+    ids = pa.array(["7", "7.0", "07", "7.00", None, "", "v1", "v1.0", "17.0"])
+    assert leavers.rows(ids).tolist() == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert leavers.met == 2 and repr(leavers) == "Leavers(…)"
+    assert not Leavers(keys, "other", keys.labeler_keys("files", ["7"])).rows(ids).any()
+
+
+# ---------------------------------------------------------------- who, how often
+
+
+def test_an_id_a_pseudonym_and_an_unknown_id(project: Project) -> None:
+    lg.privatize(labels_table(), project=project, **PRICE)
+    for name in (WHO, pseudonym(project)):
+        found = erasure.preview(name, "erased", project)
+        assert found["labeler"] == pseudonym(project) and found["known"]
+        assert found["rows_remembered"] == 12
+        assert [r["places"] for r in found["releases"]] == [12] == [found["randomized_labels"]]
+        assert (found["epsilon"], found["delta"]) == (3.0, 1e-5)
+    assert erasure.leave(pseudonym(project), "erased", project)["before"] is None
+    for name in ("0" * 32, "somebody new"):
+        found = erasure.leave(name, "retired", project)
+        assert not found["known"] and not found["releases"]
+        assert found["labeler"] == pseudonym(project, name)
+    newcomer = labels_table().set_column(7, "labeler_id", pa.array(["somebody new"] * len(ASKED)))
+    assert newcomer.column_names.count("labeler_id") == 1
+    with pytest.raises(InvalidLabels, match="retired or erased"):
+        lg.privatize(newcomer, project=project, **PRICE)
+    with pytest.raises(InvalidLabels, match="empty"):
+        erasure.leave(" ", "erased", project)
+
+
+def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back(
+    project: Project,
+) -> None:
+    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    steps = [("retired", None), ("retired", "retired"), ("erased", "retired")]
+    steps += [("erased", "erased"), ("retired", "erased")]
+    kinds, entries = [], []
+    for kind, before in steps:
+        found = erasure.leave(WHO, kind, project)  # type: ignore[arg-type]
+        assert found["before"] == before and found["known"]
+        assert found["kind"] == ("erased" if "erased" in (kind, before) else "retired")
+        assert found["rows_remembered"] == (10 if before is None else 0)
+        kinds += [gone["kind"] for gone in erasure.listing(project)]
+        entries.append(len(ledger_of(project).journal()))
+    assert kinds == ["retired", "retired", "erased", "erased", "erased"]
+    assert np.diff(entries).tolist() == [0, 1, 0, 0]  # nothing is rewritten where nothing is
+    assert_sound(project)
+
+
+def test_a_preview_changes_nothing_and_a_busy_project_is_left_alone(project: Project) -> None:
+    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    before = files(project.state)
+    assert erasure.preview(WHO, "erased", project)["rows_set_aside"] == 2
+    with project.job(), pytest.raises(ProjectBusy):
+        erasure.leave(WHO, "erased", project)
+    assert {k: v for k, v in files(project.state).items() if k != "lock"} == {
+        k: v for k, v in before.items() if k != "lock"
+    }
+
+
+def test_a_member_leaves_and_the_group_keeps_what_it_spent(project: Project) -> None:
+    groups = project.state.parent / "groups.csv"
+    groups.write_text(f"labeler_id,group_id\n{WHO},ward\nworker 1,ward\n")
+    policies.add_groups(groups, project)
+    first = lg.privatize(labels_table(), project=project, unit="group", **PRICE)
+    spent = overview.labeler("worker 1", project.state)
+    with pytest.raises(LedgerError, match="group's pseudonym"):
+        erasure.leave(spent["pseudonym"], "erased", project)
+    found = erasure.leave(WHO, "erased", project)
+    assert found["group"] and found["randomized_labels"] == 20
+    assert found["rows_remembered"] > 0 and remembered(project) == 0
+    assert any("group" in line for line in found["remains"])
+    assert overview.labeler("worker 1", project.state) == spent
+    price = PRICE | {"exhausted": "drop"}  # the bound had left some of the other's labels out
+    second = lg.privatize(labels_table(), project=project, unit="group", **price)
+    assert second.card["counts"]["charged"] == 0
+    assert overview.labeler("worker 1", project.state) == spent
+    assert all(row in values(first) for row in values(second))
+    assert 0 < len(values(second)) < len(values(first))
+    assert remembered(project, "worker 1") + found["rows_remembered"] == 20
+    assert_sound(project)
+
+
+def test_where_contents_are_the_unit_rows_are_refused_and_the_rest_is_said(
+    project: Project,
+) -> None:
+    price = {"epsilon": 3.0, "delta": 1e-5, "unit": "item", "workers": 1}
+    first = lg.privatize(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
+    found = erasure.leave(WHO, "erased", project)
+    assert found["rows_set_aside"] == 2 and found["rows_remembered"] > 0
+    assert any("contents are the unit" in line for line in found["remains"])
+    again = lg.privatize(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
+    assert again.card["counts"]["charged"] == 0  # the contents keep what they spent
+    assert len(values(again)) == len(values(first)) - found["rows_remembered"]
+    assert not where(project.state, WHO)
+
+
+# ---------------------------------------------------------------- the commands
+
+
+def invoke(project: Project, *arguments: str, said: str | None = None) -> Any:
+    return CliRunner().invoke(
+        main, [*arguments, "--project", str(project.state)], input=said, catch_exceptions=False
+    )
+
+
+def test_the_command_shows_what_will_happen_and_asks(project: Project) -> None:
+    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    before = files(project.state)
+    refused = invoke(project, "labeler", "erase", WHO, said="n\n")
+    assert refused.exit_code == 1 and files(project.state) == before
+    assert "10 randomized labels" in refused.stdout and "2 rows" in refused.stdout
+    assert "cannot be recalled" in refused.stdout and "backups" in refused.stdout
+    done = invoke(project, "labeler", "erase", WHO, said="y\n")
+    assert done.exit_code == 0 and not where(project.state, WHO)
+    told = json.loads(invoke(project, "labeler", "erase", WHO, "--yes", "--json").stdout)
+    assert told["before"] == "erased" and told["rows_set_aside"] == 0
+    again = invoke(project, "labeler", "retire", WHO, "--yes")
+    assert "erased, as before" in again.stdout
+    listed = invoke(project, "labeler", "list")
+    assert pseudonym(project) in listed.stdout and "erased" in listed.stdout
+    assert [
+        gone["kind"] for gone in json.loads(invoke(project, "labeler", "list", "--json").stdout)
+    ]
+    for result in (refused, done, again, listed):  # nobody else is shown
+        for other in ("worker 1", pseudonym(project, "worker 1")):
+            assert other not in result.output
+    left_out = invoke(project, "privatize", str(write(labels_table(), project.state / "t.csv")))
+    assert "12 rows of 1 retired or erased labeler left out" in left_out.stderr

@@ -1,0 +1,318 @@
+"""Of who was erased nothing raw is left, wherever it lay and whenever the process died."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine.default import DefaultDialect
+from support import preferences
+from support.preferences import dump, files, fixed_bytes, write
+from support.traces import where
+from test_leaving import (
+    ASKED,
+    BAD,
+    MARK,
+    OTHERS,
+    PRICE,
+    SET_ASIDE,
+    WHO,
+    assert_sound,
+    key_of,
+    labels_table,
+    pseudonym,
+    remembered,
+    values,
+)
+
+import labelguard as lg
+from labelguard.project import erasure
+from labelguard.project.project import Project
+from labelguard.report import overview
+from labelguard.storage import blocks
+
+STATISTIC = preferences.STATISTIC | {"epsilon": 3.0, "delta": 1e-5, "releases": 3, "workers": 1}
+
+
+# ---------------------------------------------------------------- nothing is left
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_after_erasing_neither_the_id_nor_a_raw_row_nor_their_key_is_found_anywhere(
+    suffix: str, project: Project, tmp_path: Path
+) -> None:
+    source, table = tmp_path / f"in{suffix}", labels_table(bad=BAD)
+    if suffix == ".jsonl":
+        source.write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
+    else:
+        write(table, source)
+    lg.privatize(source, project=project, **SET_ASIDE)
+    key = blocks.to_bytes(key_of(project))
+    base = project.state.parent
+    for secret in (WHO, MARK):  # a control: the search finds what is there
+        assert where(base, secret)
+    assert remembered(project) == 10
+
+    found = erasure.leave(WHO, "erased", project)
+    assert found["rows_set_aside"] == 2 and found["rows_remembered"] == 10
+    for secret in (WHO, MARK):
+        assert not where(base, secret)
+    assert not where(project.released, key)
+    assert remembered(project) == 0 < remembered(project, "worker 1")
+    [kept] = (project.quarantine).rglob("*.parquet")
+    assert sorted(pq.read_table(kept)["input_row"].to_pylist()) == sorted(i + 1 for i in BAD[2:])
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert_sound(project)
+
+
+def test_the_search_sees_into_compressed_files(tmp_path: Path) -> None:
+    table = pa.table({"a": ["some secret"] * 3})
+    pq.write_table(table, tmp_path / "1.parquet", compression="zstd")
+    with pa.ipc.new_stream(str(tmp_path / "2.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    for name, kind in (("3.gz", "gzip"), ("4.zst", "zstd")):
+        with pa.output_stream(str(tmp_path / name), compression=kind) as stream:
+            stream.write(b"some secret")
+    with zipfile.ZipFile(tmp_path / "5.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("inner", "some secret" * 9)
+    found = {Path(name.split(" ")[0]).name[:1] for name in where(tmp_path, "some secret")}
+    assert found | {"i"} == {"1", "2", "3", "4", "i"}
+
+
+def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
+    project = lg.init(tmp_path)
+    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    assert erasure.leave(WHO, "erased", project)["randomized_labels"] == 10
+    metadata = sa.MetaData()
+    with sa.create_engine(postgres).connect() as connection:
+        metadata.reflect(connection)
+        text = repr(
+            {
+                name: [tuple(map(_plain, row)) for row in connection.execute(sa.select(table))]
+                for name, table in metadata.tables.items()
+            }
+        )
+    assert pseudonym(project) in text  # a control: the text tells what is in the tables
+    assert WHO not in text and MARK not in text
+    assert not where(tmp_path, WHO) and not where(tmp_path, MARK)
+    assert [gone["pseudonym"] for gone in erasure.listing(project)] == [pseudonym(project)]
+    assert "left out" in lg.privatize(labels_table(), project=project, **SET_ASIDE).notes[0]
+    assert_sound(project)
+
+
+def _plain(value: object) -> object:
+    return bytes(value).hex() if isinstance(value, bytes | memoryview) else value
+
+
+def test_files_that_cannot_be_read_go_whole_when_erasing_and_stay_when_retiring(
+    project: Project,
+) -> None:
+    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    [whole] = project.quarantine.rglob("*.parquet")
+    torn = whole.with_name("part-0007.parquet")
+    torn.write_bytes(whole.read_bytes()[:-30])
+    name = str(torn.relative_to(project.quarantine))
+    retired = erasure.leave(WHO, "retired", project)
+    assert retired["unreadable_files"] == [name] and torn.exists()
+    assert retired["rows_set_aside"] == 2 and where(project.quarantine, MARK)
+    assert any("erase" in line for line in retired["remains"])
+    assert erasure.leave(WHO, "erased", project)["unreadable_files"] == [name]
+    assert not torn.exists() and not where(project.state, MARK)
+
+
+def test_rows_are_told_by_the_column_of_labelers_alone(project: Project) -> None:
+    table = labels_table(bad=tuple(range(14)))
+    who = [str(10 + u) for u in ASKED.labeler]  # 11 to 14 are numbers of rows as well
+    table = table.drop_columns("labeler_id").append_column("worker", pa.array(who))
+    table = table.append_column("seat", pa.array(["12"] * len(who)))
+    lg.privatize(table, project=project, columns={"labeler_id": "worker"}, **SET_ASIDE)
+    theirs = who[:14].count("12")
+    found = erasure.leave("12", "erased", project)
+    [kept] = project.quarantine.rglob("*.parquet")
+    assert found["rows_set_aside"] == theirs and pq.read_metadata(kept).num_rows == 14 - theirs
+    # Where the column was not noted, every column may tell the labeler, but no row's number.
+    pq.write_table(pq.read_table(kept).replace_schema_metadata(None), kept)
+    other = str(10 + next(u for u in ASKED.labeler[:14] if u != 2))
+    assert erasure.leave(other, "erased", project)["rows_set_aside"] == who[:14].count(other)
+
+
+def test_a_file_without_any_row_left_goes_with_its_directory(project: Project) -> None:
+    lg.privatize(labels_table(bad=BAD[:2]), project=project, **SET_ASIDE)
+    assert erasure.preview(WHO, "erased", project)["rows_set_aside"] == 2
+    erasure.leave(WHO, "erased", project)
+    assert list(project.quarantine.rglob("*")) == [] and project.quarantine.is_dir()
+
+
+# ---------------------------------------------------------------- unfinished releases, crashes
+
+
+def killed(*jobs: dict[str, Any]) -> list[int]:
+    """Do jobs in processes that die by SIGKILL where each job says; steps of those that survive."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import test_leaving_traces; test_leaving_traces.drive()"],
+        input=json.dumps(jobs),
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
+def drive() -> None:
+    """The other side of `killed`."""
+    for job in json.load(sys.stdin):
+        child = os.fork()
+        if not child:
+            try:
+                print(_done(job), flush=True)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        if os.waitstatus_to_exitcode(status) not in (0, -signal.SIGKILL):
+            sys.exit(1)
+
+
+def _done(job: dict[str, Any]) -> int:
+    """Erase WHO and die at a step; or release labels and die once they are drawn."""
+    import labelguard.clock
+    from labelguard.release.pipeline import _Run
+
+    labelguard.clock.now = lambda: "2026-01-01T00:00:00Z"
+    taken = 0
+
+    def around(owner: Any, name: str, dies: Callable[[int], bool]) -> None:
+        whole = getattr(owner, name)
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal taken
+            result = None
+            for moment in range(2):  # before and after
+                taken += 1
+                if dies(taken):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                result = result if moment else whole(*arguments, **options)
+            return result
+
+        setattr(owner, name, counted)
+
+    if job["do"] == "privatize":
+        around(_Run, "_draw", lambda step: step == 2)
+        lg.privatize(job["source"], project=job["project"], **job["options"])
+        return taken
+    for owner, name in (
+        *((os, name) for name in ("fsync", "unlink", "rmdir")),
+        *((Path, name) for name in ("replace", "unlink", "rmdir")),
+        (shutil, "rmtree"),
+        (pq.ParquetWriter, "close"),
+        (DefaultDialect, "do_commit"),
+    ):
+        around(owner, name, lambda step: step == job["kill_at"])
+    erasure.leave(WHO, "erased", Path(job["project"]))
+    return taken
+
+
+@pytest.mark.parametrize("kind", ["retired", "erased"])
+def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(
+    kind: Any, project: Project, tmp_path: Path
+) -> None:
+    source = write(labels_table(), tmp_path / "in.parquet")
+    rest = write(labels_table().take(pa.array(OTHERS)), tmp_path / "rest.parquet")
+    job = {"do": "privatize", "project": str(project.state.parent), "options": STATISTIC}
+    assert killed(*(job | {"source": str(path)} for path in (rest, source))) == []
+    without, begun = (r["id"] for r in overview.releases(project.state))
+    assert {path.name for path in project.released.iterdir()} == {without, begun}
+    assert erasure.preview(WHO, kind, project)["given_up"] == [begun]
+    found = erasure.leave(WHO, kind, project)
+    assert found["given_up"] == [begun] and found["statistic_releases"] == 1
+    assert found["rows_remembered"] == 12 and remembered(project) == 0
+    states = {r["id"]: (r["state"], r["charged"]) for r in overview.releases(project.state)}
+    assert states == {without: ("drawn", 6), begun: ("abandoned", 1)}
+    assert erasure.leave(WHO, kind, project)["given_up"] == []
+    # The other one, begun without them, can still be finished, even from the whole file.
+    assert lg.privatize(source, project=project, **STATISTIC).id == without
+    assert_sound(project)
+
+
+def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
+    project: Project, tmp_path: Path
+) -> None:
+    source = write(labels_table(), tmp_path / "in.parquet")
+    job = {"do": "privatize", "project": str(project.state.parent), "options": PRICE}
+    assert killed(job | {"source": str(source)}) == []
+    [begun] = (r["id"] for r in overview.releases(project.state))
+    home = tmp_path / "finished"
+    shutil.copytree(project.state.parent, home)
+    finished = lg.privatize(source, project=home, **PRICE)
+    assert finished.id == begun
+    found = erasure.leave(WHO, "erased", project)
+    assert found["given_up"] == [begun] and found["randomized_labels"] == 12
+    release = lg.privatize(source, project=project, **PRICE)
+    assert release.card["counts"]["charged"] == 0
+    assert len(values(release)) == len(OTHERS)
+    assert all(row in values(finished) for row in values(release))
+    assert_sound(project)
+
+
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
+    every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+    monkeypatch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+    base = tmp_path / "base"
+    project = lg.init(base)
+    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
+    lg.privatize(labels_table(ASKED[:60], bad=BAD[:1]), project=project, **SET_ASIDE)
+    source = write(labels_table(ASKED[10:]), tmp_path / "in.parquet")
+    job = {"do": "privatize", "project": str(base), "source": str(source)}
+    options = PRICE | {"again": True, "exhausted": "drop"}
+    assert killed(job | {"options": options}) == []  # an unfinished release, to be given up
+
+    def copy(name: str) -> Path:
+        shutil.copytree(base, tmp_path / name)
+        return tmp_path / name
+
+    def seen(place: Path) -> dict[str, Any]:
+        found: dict[str, Any] = dict(files(place / ".labelguard"))
+        found |= dump(place / ".labelguard")
+        found["meta"] = [row for row in found["meta"] if row[0] != "epoch"]
+        return {k: v for k, v in found.items() if k not in ("ledger.sqlite3", "lock")}
+
+    expected = copy("expected")
+    raw = len(where(base, WHO))
+    assert raw >= 2
+    job = {"do": "erase"}
+    [steps] = killed(job | {"project": str(expected), "kill_at": None})
+    assert steps > 20
+    places = {step: copy(f"killed at {step}") for step in range(1, steps + 1, every)}
+    jobs = (job | {"project": str(place), "kill_at": step} for step, place in places.items())
+    assert killed(*jobs) == []
+    for step, place in places.items():
+        half_done = seen(place)
+        purged = len(where(place / ".labelguard" / "quarantine", WHO)) < raw
+        assert half_done["tombstones"] or not purged, f"killed at {step}: not refused yet"
+        forgotten = len(half_done["journal"]) > len(seen(base)["journal"]) + 2
+        assert not forgotten or not where(place, WHO), f"killed at {step}: raw rows are left"
+        erasure.leave(WHO, "erased", place)
+        assert seen(place) == seen(expected), f"killed at {step}"
+        assert not where(place, WHO) and not where(place, MARK)

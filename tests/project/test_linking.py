@@ -1,0 +1,427 @@
+"""Who is who: sources, spellings, ids that are one person or two, and how long that holds."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as csv
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from support import databases, preferences
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
+from labelguard.keys.identities import normal_form, plain
+from labelguard.ledger.anchors import Anchor
+from labelguard.ledger.ledger import Ledger
+from labelguard.project import erasure, linking, policies
+from labelguard.project.backup import backup
+from labelguard.project.project import Project
+from labelguard.project.restore import Since, restore
+from labelguard.project.rotation import rotate
+from labelguard.release.check import check
+from labelguard.report import overview
+
+PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "max_labels_per_labeler": 20}
+ASKED = preferences.public()
+TABLE = preferences.pairs(ASKED, preferences.opinions(len(ASKED), 1))
+OTHERS = preferences.pairs(
+    preferences.Public(ASKED.labeler, ASKED.item + 100), preferences.opinions(len(ASKED), 2)
+)
+"""Twelve labels more of everybody, about other items."""
+
+
+def renamed(table: pa.Table, names: dict[str, str]) -> pa.Table:
+    """The table with some workers under other names."""
+    who = table["labeler_id"]
+    for old, new in names.items():
+        who = pc.if_else(pc.equal(who, old), new, who)
+    return table.set_column(table.schema.get_field_index("labeler_id"), "labeler_id", who)
+
+
+def used(project: Project, labeler: str) -> int:
+    return sum(one["used"] for one in overview.labeler(labeler, project.state)["allowances"])
+
+
+def kinds(project: Project) -> list[str]:
+    return [entry["kind"] for entry in overview.journal(project.state)]
+
+
+# ---------------------------------------------------------------- spellings
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("worker-7", "worker-7"),
+        ("  Worker   7\t", "worker 7"),
+        ("+007.000", "7"),
+        ("7.5", "7.5"),
+        ("-0", "0"),
+        ("0x07", "0x07"),
+        ("1" + "0" * 5000, "1" + "0" * 5000),
+        ("\ufeffada", "ada"),
+        ("ﬁ", "fi"),
+    ],
+)
+def test_the_normal_form_of_an_id(name: str, form: str) -> None:
+    assert normal_form(name) == form
+
+
+@given(st.text())
+def test_a_normal_form_is_its_own(name: str) -> None:
+    assert normal_form(normal_form(name)) == normal_form(name)
+
+
+@given(st.lists(st.text() | st.from_regex(r"[ -~]+", fullmatch=True), min_size=1))
+def test_what_is_plain_is_in_normal_form(names: list[str]) -> None:
+    for name, is_plain in zip(names, plain(names).tolist(), strict=True):
+        assert not is_plain or normal_form(name) == name
+
+
+@pytest.mark.parametrize("name", ["worker-7", "0", "-7", "1000", "a@b.c", "7a", "#7"])
+def test_common_ids_are_plain(name: str) -> None:
+    assert plain([name]).all()
+
+
+def test_two_people_whose_ids_look_alike_are_said_to_be_two(project: Project) -> None:
+    lg.privatize(renamed(TABLE, {"worker 0": "7"}), **PRICE, project=project)
+    both = renamed(TABLE, {"worker 0": "7", "worker 1": "07"})
+    with pytest.raises(InvalidLabels, match="policy distinct"):
+        lg.privatize(both, project=project)
+    with pytest.raises(InvalidLabels, match="policy distinct"):
+        check(both, project=project)
+    assert linking.distinct("7", "07", project)["new"]
+    assert not linking.distinct("07", "7", project)["new"]  # nothing is said twice
+    assert kinds(project).count("distinct") == 1
+    assert check(both, project=project)["fits"]
+    lg.privatize(both, project=project)
+    assert (used(project, "7"), used(project, "07")) == (12, 12)
+    third = renamed(TABLE, {"worker 2": "007"})
+    with pytest.raises(InvalidLabels, match="'007'"):  # of a third nothing was said
+        lg.privatize(third, project=project)
+    linking.distinct("ada", "Ada", project)
+    with pytest.raises(PolicyError, match="said to be two people"):
+        linking.link("Ada", "ada", project)
+
+
+def test_a_group_says_that_two_spellings_are_one(project: Project, tmp_path: Path) -> None:
+    members = pa.table({"labeler_id": ["José", "Jose\u0301"], "group_id": ["j", "j"]})
+    csv.write_csv(members, tmp_path / "groups.csv")
+    policies.add_groups(tmp_path / "groups.csv", project)
+    table = renamed(TABLE, {"worker 0": "José", "worker 1": "Jose\u0301"})
+    lg.privatize(table, **PRICE | {"max_labels_per_labeler": 30}, unit="group", project=project)
+    assert used(project, "José") == used(project, "Jose\u0301") == 24
+    with pytest.raises(PolicyError, match="one person, or in one group"):
+        linking.distinct("José", "Jose\u0301", project)
+
+
+def test_a_pseudonym_in_the_message_serves_as_an_id(project: Project) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    with pytest.raises(InvalidLabels) as caught:
+        lg.privatize(renamed(OTHERS, {"worker 0": "Worker 0"}), project=project)
+    [pseudonym] = [w for w in str(caught.value).replace(",", " ").split() if len(w) == 32]
+    linking.distinct("Worker 0", pseudonym, project)
+    lg.privatize(renamed(OTHERS, {"worker 0": "Worker 0"}), exhausted="drop", project=project)
+    assert used(project, "Worker 0") == 12
+
+
+# ---------------------------------------------------------------- one person
+
+
+def test_linked_ids_have_one_budget_whoever_comes_first(project: Project) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    linking.add_source("tool", "known", project)
+    done = linking.link("tool:7", "worker 0", project)
+    assert [who["known"] for who in done["people"]] == [False, True]
+    assert [who["source"] for who in done["people"]] == ["tool", "files"]
+    mine = renamed(OTHERS.filter(pc.equal(OTHERS["labeler_id"], "worker 0")), {"worker 0": "7"})
+    with pytest.raises(BudgetExceeded):
+        lg.privatize(mine, namespace="tool", project=project)
+    made = lg.privatize(mine, namespace="tool", exhausted="drop", project=project)
+    assert made.card["counts"]["charged"] == 8  # of 20 places, 12 were taken under the other id
+    assert used(project, "tool:7") == used(project, "worker 0") == 20
+    assert overview.verify(project.state)["ok"]
+
+
+def test_linking_moves_no_released_label(project: Project, tmp_path: Path) -> None:
+    first = lg.privatize(TABLE, **PRICE, project=project)
+    linking.link("worker 0", "somebody", project)
+    again = lg.privatize(TABLE.slice(0, len(TABLE) - 1), project=project)
+    assert again.card["counts"]["charged"] == 0
+    before = lg.load(first)
+    after = lg.load(again)
+    assert after.join(before, on=after.columns[:4], how="anti", nulls_equal=True).is_empty()
+
+
+def test_who_was_charged_apart_stays_apart(project: Project) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    with pytest.raises(PolicyError, match="before the first charge of either"):
+        linking.link("worker 0", "worker 1", project)
+    linking.link("worker 0", "a", project)
+    linking.link("worker 1", "b", project)
+    with pytest.raises(PolicyError, match="before the first charge of either"):
+        linking.link("a", "b", project)
+    assert linking.link("a", "worker 0", project)["linked"] == 0
+    assert kinds(project).count("linked") == 2
+
+
+def test_a_table_links_whole_chains(project: Project, tmp_path: Path) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    for name in ("one", "two"):
+        linking.add_source(name, "known", project)
+    path = tmp_path / "people.csv"
+    path.write_text("labeler_id,same_as\none:1,two:1\ntwo:1,worker 0\nada,ben\nben,carl\n")
+    assert linking.link_table(path, project) == {"linked": 6, "pairs": 4}
+    path.write_text("one,two\n8,9\n")
+    assert linking.link_table(str(path), project) == {"linked": 2, "pairs": 1}
+    units: dict[str, int] = {}
+    for pair in linking.listing(project)["linked"]:
+        units[pair["unit"]] = units.get(pair["unit"], 0) + 1
+    assert sorted(units.values()) == [2, 3, 3]
+    path.write_text("one,three\n8,9\n")
+    with pytest.raises(InvalidLabels, match="no column labeler_id"):
+        linking.link_table(path, project)
+    path.write_text("labeler_id,same_as\nworker 0,worker 1\nx,y\n")
+    with pytest.raises(PolicyError, match="nothing was written"):
+        linking.link_table(path, project)
+    assert sum(units.values()) == len(linking.listing(project)["linked"])
+
+
+def test_linked_people_are_one_unit_of_a_statistic(project: Project) -> None:
+    linking.link("worker 0", "worker 1", project)
+    made = lg.privatize(TABLE, epsilon=1.0, delta=1e-5, project=project, **preferences.STATISTIC)
+    assert made.card["counts"]["charged"] == 6  # seven ids
+
+
+@pytest.mark.parametrize("pair", [("", "a"), ("a", " "), ("a", "a"), ("files:a", "a")])
+def test_a_person_needs_two_ids(pair: tuple[str, str], project: Project) -> None:
+    for act in (linking.link, linking.distinct):
+        with pytest.raises(InvalidLabels):
+            act(*pair, project)
+
+
+# ---------------------------------------------------------------- sources
+
+
+def test_a_source_is_added_before_it_is_read(project: Project) -> None:
+    assert linking.list_sources(project) == []
+    lg.privatize(TABLE, **PRICE, project=project)
+    [first] = linking.list_sources(project)
+    assert (first["name"], first["people"]) == ("files", "first")
+    assert first["columns"]["labeler_id"] == "labeler_id"
+    with pytest.raises(PolicyError, match="labelguard source add tool"):
+        lg.privatize(TABLE, namespace="tool", project=project)
+    with pytest.raises(PolicyError, match="labelguard source add tool"):
+        check(TABLE, namespace="tool", project=project)
+    linking.add_source("tool", "new", project)
+    made = lg.privatize(TABLE, namespace="tool", project=project)
+    assert made.card["counts"]["charged"] == len(TABLE)
+    with pytest.raises(PolicyError, match="already"):
+        linking.add_source("tool", "new", project)
+    for name in ("", " tool", "a\nb", "x" * 201):
+        with pytest.raises(PolicyError, match="printable"):
+            linking.add_source(name, "new", project)
+
+
+def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project: Project) -> None:
+    lg.privatize(TABLE.slice(0, 40), **PRICE, project=project)
+    timed = TABLE.slice(40).append_column("when", pa.array(range(len(TABLE) - 40)))
+    lg.privatize(timed, columns={"submitted_at": "when"}, project=project)
+    assert linking.list_sources(project)[0]["columns"]["submitted_at"] == "when"
+    told = [entry["body"].get("columns", {}) for entry in overview.journal(project.state)]
+    assert ["submitted_at" in columns for columns in told if columns] == [False, True]
+    lg.privatize(TABLE, project=project)  # it may be left out again
+    again = timed.append_column("then", timed["when"])
+    with pytest.raises(PolicyError, match="differs in submitted_at: was 'when', found 'then'"):
+        lg.privatize(again, columns={"submitted_at": "then"}, project=project)
+    linking.add_source("tool", "new", project)
+    other = TABLE.rename_columns({"labeler_id": "annotator"})
+    lg.privatize(other, namespace="tool", columns={"labeler_id": "annotator"}, project=project)
+
+
+def test_every_question_has_columns_of_its_own(project: Project) -> None:
+    table = TABLE.append_column("safer", TABLE["label"])
+    lg.privatize(table, **PRICE, question="better", project=project)
+    safer = {"columns": {"label": "safer"}, "question": "safer", "exhausted": "drop"}
+    lg.privatize(table, **safer, project=project)
+    with pytest.raises(PolicyError, match="differs in label of safer"):
+        lg.privatize(table, question="safer", project=project)
+    with pytest.raises(PolicyError, match="its column 'response_b' was response_b"):
+        columns = {"chosen": "response_b", "rejected": "response_a"}
+        table = table.drop_columns(["label"])
+        lg.privatize(table, columns=columns, question="nicer", project=project)
+
+
+def test_what_was_never_read_binds_nobody(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that crashes after its charge, before it may look at a label, fixes no column."""
+    table = TABLE.append_column("who", TABLE["labeler_id"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "start", lambda *_: (_ for _ in ()).throw(RuntimeError))
+        with pytest.raises(RuntimeError):
+            lg.privatize(table, **PRICE, project=project)
+    assert linking.list_sources(project) == []
+    lg.privatize(table, **PRICE, columns={"labeler_id": "who"}, project=project)
+    assert linking.list_sources(project)[0]["columns"]["labeler_id"] == "who"
+
+
+# ---------------------------------------------------------------- it lasts
+
+
+def prepared(project: Project) -> None:
+    """A project with sources, a link, and two who look alike."""
+    lg.privatize(renamed(TABLE, {"worker 0": "José"}), **PRICE, project=project)
+    linking.add_source("tool", "known", project)
+    linking.link("tool:7", "worker 1", project)
+    linking.distinct("worker 2", "Worker 2", project)
+
+
+def holds(project: Project) -> None:
+    assert overview.verify(project.state)["ok"]
+    with pytest.raises(InvalidLabels, match=r"'JOS\\xc9'"):
+        lg.privatize(renamed(OTHERS, {"worker 0": "JOSÉ"}), project=project)
+    assert used(project, "tool:7") == used(project, "worker 1")
+    done = lg.privatize(
+        renamed(OTHERS, {"worker 0": "José", "worker 2": "Worker 2"}),
+        exhausted="drop",
+        project=project,
+    )
+    assert done.card["counts"]["charged"] == 8 * 6 + 12
+
+
+def test_it_holds_on_each_database(project_on_each: Project) -> None:
+    prepared(project_on_each)
+    holds(project_on_each)
+
+
+def test_it_holds_after_new_pseudonyms(project_on_each: Project) -> None:
+    prepared(project_on_each)
+    before = linking.listing(project_on_each)
+    rotate(project_on_each)
+    after = linking.listing(project_on_each)
+    assert len(after["linked"]) == len(before["linked"]) == 2 and len(after["distinct"]) == 1
+    shown = set(json.dumps(after).split('"'))
+    assert not any(pair["labeler"] in shown for pair in before["linked"])
+    holds(project_on_each)
+
+
+def test_it_holds_after_a_restore(project: Project, tmp_path: Path) -> None:
+    prepared(project)
+    since = Since(Anchor.parse(overview.anchor(project.state)["anchor"]))
+    backup(tmp_path / "backup.tar.zst", project=project)
+    restore(tmp_path / "backup.tar.zst", tmp_path / "there", keys=project.keys, since=since)
+    holds(lg.find(tmp_path / "there"))
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("UPDATE identities SET met = zeroblob(32)", "identities"),
+        ("DELETE FROM identities", "identities"),
+        ("UPDATE sources SET columns = replace(columns, 'labeler_id', 'x')", "sources"),
+        ("DELETE FROM sources WHERE name = 'tool'", "sources"),
+        ("DELETE FROM distinct_people", "distinct"),
+        ("DELETE FROM members WHERE unit != labeler", "members"),
+    ],
+)
+def test_an_edit_is_noticed(statement: str, what: str, project: Project) -> None:
+    prepared(project)
+    with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
+        connection.execute(statement)
+    assert what in overview.verify(project.state)["fault"]
+
+
+def test_an_id_of_another_source_leaves_and_its_namesake_stays(project: Project) -> None:
+    linking.add_source("files", "new", project)
+    linking.add_source("tool", "new", project)
+    bad = TABLE.set_column(0, "prompt", pa.array([""] * 3 + TABLE["prompt"].to_pylist()[3:]))
+    for source in ("files", "tool"):
+        lg.privatize(bad, **PRICE, bad_rows="quarantine", namespace=source, project=project)
+    who = TABLE["labeler_id"][0].as_py()
+    rows = TABLE["labeler_id"].to_pylist()[:3].count(who)
+    gone = erasure.leave(f"tool:{who}", "erased", project)
+    assert gone["known"] and gone["rows_set_aside"] == rows
+    assert used(project, who) == used(project, f"tool:{who}")
+    made = lg.privatize(TABLE, namespace="tool", exhausted="drop", project=project)
+    assert any("1 retired or erased labeler" in note for note in made.notes)
+    made = lg.privatize(TABLE, exhausted="drop", project=project)
+    assert not any("retired or erased" in note for note in made.notes)
+    assert erasure.leave(who, "erased", project)["rows_set_aside"] == rows
+
+
+# ---------------------------------------------------------------- labels change nothing
+
+
+def refusal(table: pa.Table, project: Project) -> str:
+    with pytest.raises(InvalidLabels) as caught:
+        lg.privatize(table, **PRICE, project=project)
+    return str(caught.value)
+
+
+def test_which_ids_a_refusal_names_does_not_follow_from_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", preferences.fixed_bytes)
+    names = {f"worker {n}": f"Worker {n}" for n in range(7)}
+    both = pa.concat_tables([TABLE, renamed(OTHERS, names)])
+    rng = np.random.default_rng(0)
+    said = set()
+    for number in range(4):
+        table = both.set_column(
+            both.schema.get_field_index("label"), "label", pa.array(rng.integers(0, 2, len(both)))
+        ).drop_columns(["tie"])
+        table = table.sort_by([("label", "ascending"), ("labeler_id", "descending")])
+        said.add(refusal(table, lg.init(tmp_path / str(number))))
+    assert len(said) == 1
+
+
+# ---------------------------------------------------------------- commands
+
+
+def test_the_commands_ask_and_answer(project: Project, tmp_path: Path) -> None:
+    lg.privatize(TABLE, **PRICE, project=project)
+    preferences.write(OTHERS, tmp_path / "tool.parquet")
+
+    def run(*arguments: str, **of: Any) -> str:
+        result = CliRunner().invoke(main, [*arguments, "--project", str(project.state)], **of)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    asked = run("source", "add", "tool", input="n\n")
+    assert "nobody of them has labels under another source" in asked and "people link" in asked
+    assert "one person" in run("people", "link", "tool:worker 0", "worker 0")
+    assert "two people" in run("policy", "distinct", "worker 1", "Worker 1")
+    run("privatize", str(tmp_path / "tool.parquet"), "--source", "tool", "--exhausted", "drop")
+    shown = json.loads(run("source", "list", "--json"))
+    assert [one["people"] for one in shown] == ["first", "known"]
+    assert "takes from" in run("people", "list")
+    assert used(project, "worker 0") == 20
+    for arguments in (["a", "b", "c"], []):
+        result = CliRunner().invoke(main, ["people", "link", *arguments])
+        assert result.exit_code == 2
+
+
+def test_a_postgres_ledger_keeps_the_same(postgres: str, tmp_path: Path) -> None:
+    """The tables of people have the same rows in both databases."""
+    found = []
+    for number, url in enumerate((postgres, f"sqlite:///{tmp_path / 'ledger.sqlite3'}")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("labelguard.keys.keyring.random_bytes", preferences.fixed_bytes)
+            patch.setattr("labelguard.clock.now", lambda: "2030-01-02T03:04:05Z")
+            with databases.project_on(url, tmp_path / str(number), patch) as project:
+                prepared(project)
+                dumped = databases.dump(url)
+        names = ("identities", "distinct_people", "members", "sources")
+        found.append({name: dumped[name] for name in names})
+    assert found[0] == found[1]

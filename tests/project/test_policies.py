@@ -1,0 +1,556 @@
+"""Policies: one joint price, several kinds of events, and what a change of terms costs."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from support.preferences import STATISTIC, dump, files, fixed_bytes, spent
+
+import labelguard as lg
+from labelguard.accounting import gaussian, joint
+from labelguard.accounting import randomized_response as rr
+from labelguard.cli.main import main
+from labelguard.errors import BudgetExceeded, LedgerError, PolicyError
+from labelguard.keys import keyring
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.anchors import Anchor
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.witness import Witness
+from labelguard.policy import lifetime, pricing, quotes
+from labelguard.policy.policy import Allowance, Policy, Request
+from labelguard.project import policies
+from labelguard.project.abandoning import abandon
+from labelguard.project.project import Project
+from labelguard.release.check import check
+from labelguard.report import overview
+from labelguard.simulation import SimulationConfig, simulate
+
+BOTH = (Allowance("rr", 50), Allowance("statistic", 12))
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    """Labels of 25 labelers."""
+    return simulate(SimulationConfig(labelers=25, labels=500, items=120))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return lg.init(tmp_path / "project")
+
+
+def made(project: Project, name: str, *allow: str, **options: Any) -> dict[str, Any]:
+    """A policy, made and in force."""
+    options = {"epsilon": 3, "delta": 1e-5} | options
+    shown = policies.new(name, allow=allow, project=project, **options)
+    policies.activate(name, project)
+    return shown
+
+
+def joint_delta(policy: Policy) -> float:
+    """δ of all allowances at the policy's ε, at the prices that are stored."""
+    parts = quotes.components(policy, quotes.quote(policy)[1])
+    return joint.delta(list(parts.values()), policy.epsilon)
+
+
+# ---------------------------------------------------------------- prices
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy(3, 1e-5, BOTH),
+        Policy(3, 1e-5, BOTH, closing_points=4),
+        Policy(3, 1e-5, (Allowance("rr", 50, 1.0), Allowance("statistic", 12, 3.0))),
+        Policy(1, 1e-6, (Allowance("statistic", 52), Allowance("rr", 8)), ties="ternary"),
+    ],
+    ids=["both", "closing points", "shares", "ternary"],
+)
+def test_all_allowances_together_cost_the_budget_and_hardly_less(policy: Policy) -> None:
+    quote, _ = quotes.quote(policy)
+    assert joint_delta(policy) <= pricing.continuous_delta(policy)
+    assert policy.epsilon - 1e-3 < quote["epsilon"] <= policy.epsilon
+    bounds = [value for value in quote["upper_bounds"].values() if value is not None]
+    assert bounds and all(value >= quote["epsilon"] for value in bounds)
+    assert all(event["epsilon_alone"] < quote["epsilon"] for event in quote["events"])
+
+
+def test_noise_ten_percent_too_small_would_exceed_the_budget() -> None:
+    policy = Policy(3, 1e-5, BOTH)
+    parts = quotes.components(policy, quotes.quote(policy)[1])
+    sigma = parts["statistic"]
+    less = [parts["rr"], replace(sigma, units=round(0.9 * sigma.units))]
+    assert joint.delta(less, 3) > policy.delta
+
+
+def test_one_allowance_costs_what_it_always_did() -> None:
+    places = np.array([50])
+    coins = pricing.prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr", places)
+    assert coins == {50: rr.threshold(rr.calibrate(3, 1e-5, 50))}
+    policy = Policy(3, 1e-5, (Allowance("statistic", 12),), ties="zero")
+    sigma = gaussian.calibrate(3, 1e-5 * (1 - pricing.DISCRETISATION_SHARE), 12)
+    assert pricing.prices(policy, "statistic", np.array([12])) == {12: gaussian.units(sigma)}
+
+
+def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise() -> None:
+    even = quotes.quote(Policy(3, 1e-5, BOTH))[0]["events"]
+    assert even[0]["epsilon_alone"] == pytest.approx(even[1]["epsilon_alone"], rel=1e-3)
+    shares = (Allowance("rr", 50, 1.0), Allowance("statistic", 12, 2.0))
+    uneven = quotes.quote(Policy(3, 1e-5, shares))[0]["events"]
+    ratio = uneven[1]["epsilon_alone"] / uneven[0]["epsilon_alone"]
+    assert ratio == pytest.approx(2, rel=1e-2)
+
+
+def test_closing_points_rise_to_the_whole_price() -> None:
+    quote, _ = quotes.quote(Policy(3, 1e-5, BOTH, closing_points=4))
+    costs = [point["epsilon"] for point in quote["points"]]
+    assert costs == sorted(costs) and costs[-1] == quote["epsilon"]
+    assert [point["used"]["rr"] for point in quote["points"]] == [13, 25, 38, 50]
+    assert [point["used"]["statistic"] for point in quote["points"]] == [3, 6, 9, 12]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"allow": ["rr:labels=0"]}, "at least 1"),
+        ({"allow": ["rr:releases=3"]}, "--allow expects"),
+        ({"allow": ["uls:runs=1"]}, "--allow expects"),
+        ({"allow": []}, "at least one"),
+        ({"allow": ["rr:labels=5", "rr:labels=6"]}, "each kind of event once"),
+        ({"shares": "statistic=2"}, "names statistic"),
+        ({"shares": "rr"}, "--shares expects"),
+        ({"shares": "rr=-1"}, "above 0"),
+        ({"closing_points": 0}, "closing points must be at least 1"),
+        ({"closing_points": 6}, "at most the smallest allowance, 5"),
+        ({"delta": 0, "allow": ["statistic:releases=1"]}, "needs a delta above 0"),
+        ({"ties": "half", "allow": ["rr:labels=5"]}, "--tie-status-public"),
+        ({"ties": "zero"}, "statistics alone"),
+        ({"composition": "basic", "allow": ["rr:labels=5", "statistic:releases=2"]}, "exact"),
+        ({"epsilon": math.nan}, "epsilon must be a finite number"),
+        ({"epsilon": 0}, "above 0"),
+        ({"delta": 1}, "below 1"),
+        ({"name": "a/b"}, "letters, digits"),
+        ({"name": ""}, "letters, digits"),
+    ],
+)
+def test_what_cannot_be_a_policy_is_said(
+    asked: dict[str, Any], said: str, project: Project
+) -> None:
+    options = {"name": "p", "epsilon": 3, "delta": 1e-5, "allow": ["rr:labels=5"]} | asked
+    with pytest.raises(PolicyError, match=said):
+        policies.new(options.pop("name"), project=project, **options)
+    assert policies.listing(project) == []
+
+
+# ---------------------------------------------------------------- in a project
+
+
+def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(
+    table: pa.Table, project: Project
+) -> None:
+    shown = policies.new(
+        "one", epsilon=3, delta=1e-5, allow=["rr:labels=50", "statistic:releases=12"],
+        project=project,
+    )  # fmt: skip
+    assert shown["state"] == "draft" and shown["quote"]["adjacency"] == "replace_labels"
+    with pytest.raises(PolicyError, match="labelguard policy activate NAME"):
+        lg.privatize(table, project=project)
+    with pytest.raises(PolicyError, match="a policy 'one' already"):
+        policies.new("one", epsilon=1, delta=1e-5, allow=["rr:labels=1"], project=project)
+    policies.activate("one", project)
+    assert policies.show(None, project) == shown | {"state": "active"}
+    assert policies.activate("one", project)["closes"] is None  # nothing happens twice
+    assert len(overview.journal(project.state)) == 3
+
+
+def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_labels(
+    table: pa.Table, project: Project
+) -> None:
+    made(project, "both", "rr:labels=50", "statistic:releases=12")
+    coins = lg.privatize(table, project=project)
+    sums = lg.privatize(table, project=project, **STATISTIC)
+    assert coins.card["counts"]["charged"] == coins.card["counts"]["rows"]
+    assert sums.card["statistic"]["labels_in_window"] == len(table)
+    assert sums.card["counts"]["charged"] == 25
+    again = lg.privatize(table.slice(0, 100), project=project, exhausted="drop")
+    assert again.card["counts"]["charged"] == 0
+    assert set(lg.load(again).rows()) <= set(lg.load(coins).rows())
+    one, other = overview.budget(project.state)["allowances"]
+    assert (one["event"], one["used"]) == ("rr", coins.card["counts"]["charged"])
+    assert (other["event"], other["used"], other["left"]) == ("statistic", 25, 11 * 25)
+    assert "priced together with 12 statistic releases" in coins.card["privacy"]["accounting"]
+    assert "priced together with 50 randomized labels" in sums.card["privacy"]["accounting"]
+    assert overview.verify(project.state)["ok"]
+
+
+def test_the_order_of_events_changes_no_label(
+    table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyring, "random_bytes", fixed_bytes)
+    released = []
+    for order in ((0, 1), (1, 0)):
+        home = lg.init(tmp_path / str(order[0]))
+        made(home, "both", "rr:labels=50", "statistic:releases=12")
+        found = {i: lg.privatize(table, project=home, **({}, STATISTIC)[i]) for i in order}
+        released.append([(found[i].path / "data.parquet").read_bytes() for i in (0, 1)])
+    assert released[0] == released[1]
+
+
+def test_a_request_without_a_budget_takes_the_policys(table: pa.Table, project: Project) -> None:
+    with pytest.raises(PolicyError, match="no policy yet"):
+        lg.privatize(table, project=project)
+    made(project, "p", "rr:labels=30")
+    assert lg.privatize(table, project=project).card["privacy"]["epsilon"] == 3
+    with pytest.raises(PolicyError, match="stricter"):
+        few = table.slice(0, 3)
+        lg.privatize(few, project=project, epsilon=1, delta=1e-5, again=True, exhausted="drop")
+    with pytest.raises(PolicyError, match="max-labels-per-labeler = 30"):
+        lg.privatize(table, project=project, max_labels_per_labeler=10)
+    with pytest.raises(PolicyError, match="--epsilon and --delta together"):
+        lg.privatize(table, project=project, epsilon=3)
+    with pytest.raises(PolicyError, match="pays for rr, not for statistic"):
+        lg.privatize(table, project=project, **STATISTIC)
+    assert (
+        lg.privatize(table.slice(0, 9), project=project, mechanism="auto", exhausted="drop").card[
+            "mechanism"
+        ]
+        == "rr"
+    )
+
+
+def test_nobody_gets_more_than_an_allowance(table: pa.Table, project: Project) -> None:
+    made(project, "p", "rr:labels=10", "statistic:releases=1")
+    lg.privatize(table, project=project)
+    counters = dump(project.state)["counters"]
+    assert max(used for _, _, _, used in counters) == 10
+    lg.privatize(table.slice(0, 250), project=project, **STATISTIC)
+    with pytest.raises(BudgetExceeded, match="beyond allowance"):
+        lg.privatize(table, project=project, **STATISTIC)
+    left = lg.privatize(table, project=project, exhausted="drop", **STATISTIC)
+    assert left.card["counts"]["charged"] < 25
+
+
+# ---------------------------------------------------------------- other terms
+
+
+def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
+    table: pa.Table, project: Project
+) -> None:
+    made(project, "old", "rr:labels=50", "statistic:releases=12")
+    first = lg.privatize(table.slice(0, 10), project=project)  # nearly nothing is used
+    policies.new("new", epsilon=2, delta=5e-6, allow=["rr:labels=20"], project=project)
+    told = policies.preview("new", project)
+    assert told["closes"] == {
+        "name": "old", "point": None, "epsilon": 3.0, "delta": 1e-5, "points": 1
+    }  # fmt: skip
+    assert told["total"] == {"epsilon": 5.0, "delta": pytest.approx(1.5e-5)}
+    assert 3 < told["joint_epsilon"] < 5
+    assert policies.activate("new", project) == told
+    assert overview.budget(project.state)["lifetime"] == {
+        "epsilon": 5.0, "delta": pytest.approx(1.5e-5), "policies": 2
+    }  # fmt: skip
+    assert spent(project) == 0  # places of the new one are unused
+    card = lg.privatize(table, project=project).card
+    # Labels that the old policy released are in it: both pay for this release.
+    assert (card["privacy"]["epsilon"], card["privacy"]["delta"]) == (5.0, pytest.approx(1.5e-5))
+    assert card["privacy"]["newly_charged"] == {"epsilon": 2.0, "delta": 5e-6}
+    # What the old policy released keeps its value, its price, and costs nothing.
+    assert card["counts"]["released_before"] == 10
+    frame = lg.load(lg.privatize(table.slice(0, 10), project=project))
+    assert set(frame.rows()) == set(lg.load(first).rows())
+    assert overview.verify(project.state)["ok"]
+
+
+def test_a_closing_point_credits_what_was_not_used(table: pa.Table, project: Project) -> None:
+    shown = made(project, "old", "rr:labels=40", "statistic:releases=8", closing_points=4)
+    points = shown["quote"]["points"]
+    lg.privatize(table.slice(0, 20), project=project, **STATISTIC)
+    policies.new("new", epsilon=1, delta=1e-6, allow=["rr:labels=20"], project=project)
+    told = policies.preview("new", project)
+    assert told["closes"]["point"] == 1
+    assert told["closes"]["epsilon"] == points[0]["epsilon"] < 3
+    # The δ of all four points stays paid, whichever of them it was.
+    assert told["total"]["delta"] == pytest.approx(1e-5 + 1e-6)
+    lg.privatize(table, project=project)  # the busiest labeler has used all 40 now
+    assert policies.preview("new", project)["closes"]["point"] == 4
+    policies.activate("new", project)
+    assert policies.show("old", project)["closed_at_point"] == 4
+    total = overview.budget(project.state)["lifetime"]
+    assert total["epsilon"] == pytest.approx(points[3]["epsilon"] + 1)
+
+
+def test_the_point_is_that_of_the_busiest_labeler_in_the_dearest_allowance() -> None:
+    policy = Policy(3, 1e-5, BOTH, closing_points=4)
+    assert policy.caps(1) == {"rr": 13, "statistic": 3}
+    assert policy.caps(4) == {"rr": 50, "statistic": 12}
+    assert Policy(3, 1e-5, (Allowance("rr", 5),), closing_points=4).caps(1) == {"rr": 2}
+
+
+def test_the_joint_price_of_several_policies_lies_between_the_largest_and_the_sum() -> None:
+    chapters = []
+    for name, epsilon in (("one", 3.0), ("two", 2.0), ("three", 1.0)):
+        policy = Policy(epsilon, 1e-5, BOTH)
+        quote, prices = quotes.quote(policy)
+        chapters.append(lifetime.Chapter(name, policy, quote, prices))
+    exact, total = lifetime.joint_epsilon(chapters), lifetime.total(chapters)
+    assert total == lifetime.Total(6.0, pytest.approx(3e-5))
+    assert exact is not None and 3.0 < exact < 6.0
+    assert lifetime.joint_epsilon(chapters[:1]) is None
+    own = replace(chapters[0], policy=Policy(3, 1e-5))  # labelers' own numbers: no closed form
+    assert lifetime.joint_epsilon([own, *chapters[1:]]) is None
+
+
+def test_a_policy_can_end_without_another(table: pa.Table, project: Project) -> None:
+    shown = made(project, "p", "rr:labels=40", closing_points=4)
+    lg.privatize(table.slice(0, 20), project=project)
+    closing = overview.budget(project.state)["closing"]
+    assert closing == {"point": 1, "epsilon": shown["quote"]["points"][0]["epsilon"]}
+    assert policies.close(project)["point"] == 1
+    assert overview.budget(project.state)["lifetime"]["epsilon"] == closing["epsilon"]
+    with pytest.raises(PolicyError, match="no policy is in force"):
+        lg.privatize(table, project=project)
+    with pytest.raises(PolicyError, match="no policy is in force"):
+        policies.close(project)
+    assert overview.verify(project.state)["ok"]
+
+
+def test_what_was_agreed_to_must_still_be_so(table: pa.Table, project: Project) -> None:
+    made(project, "p", "rr:labels=40", closing_points=4)
+    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=9"], project=project)
+    agreed = policies.preview("q", project)
+    lg.privatize(table, project=project)
+    with pytest.raises(PolicyError, match="the price is another now"):
+        policies.activate("q", project, agreed=agreed)
+    assert policies.show(None, project)["name"] == "p"
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"unit": "item"}, "another unit"),
+        ({"ties": "drop", "tie_status_public": True}, "another tie status public"),
+        # Labels keep how they were drawn, and γ is read off their threshold.
+        ({"ties": "ternary"}, "another treatment of ties"),
+    ],
+)
+def test_policies_that_promise_different_things_do_not_add_up(
+    other: dict[str, Any], said: str, project: Project
+) -> None:
+    made(project, "p", "rr:labels=5")
+    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=5"], project=project, **other)
+    with pytest.raises(PolicyError, match=said):
+        policies.activate("q", project)
+
+
+def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(
+    table: pa.Table, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(project, "p", "rr:labels=30")
+    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=30"], project=project)
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(Ledger, "commit", _crash)
+        lg.privatize(table, project=project)
+    with pytest.raises(PolicyError, match="is unfinished"):
+        policies.activate("q", project)
+    with pytest.raises(LedgerError, match="names 0 unfinished"):
+        abandon("r9", project)
+    charged = spent(project)
+    given_up = abandon("r0001", project)
+    assert given_up["charged"] == charged == spent(project)
+    assert overview.releases(project.state)[0]["state"] == "abandoned"
+    policies.activate("q", project)
+    release = lg.privatize(table, project=project)  # labels that were charged come free
+    assert release.card["counts"]["released_before"] == charged
+    assert overview.verify(project.state)["ok"]
+
+
+def test_a_statistic_that_was_given_up_leaves_its_labels_for_the_next(
+    table: pa.Table, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(project, "p", "statistic:releases=3")
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(Ledger, "commit", _crash)
+        lg.privatize(table, project=project, **STATISTIC)
+    abandon("r0001", project)
+    release = lg.privatize(table, project=project, **STATISTIC)
+    assert release.card["statistic"]["labels_in_window"] == len(table)
+    assert release.card["statistic"]["windows"] == 1
+    assert spent(project) == 50
+
+
+def _crash(*_: object, **__: object) -> None:
+    raise RuntimeError
+
+
+# ---------------------------------------------------------------- groups, check
+
+
+def test_members_of_a_group_share_its_places(table: pa.Table, project: Project) -> None:
+    ids = table["labeler_id"].unique().to_pylist()
+    mapping = pa.table({"labeler_id": ids[:6], "group_id": ["a", "a", "a", "b", "b", "c"]})
+    path = project.state.parent / "groups.csv"
+    csv.write_csv(mapping, path)
+    assert policies.add_groups(path, project) == {"added": 6, "labelers": 6, "groups": 3}
+    assert policies.add_groups(path, project)["added"] == 0
+    made(project, "p", "rr:labels=12", "statistic:releases=2", unit="group")
+    release = lg.privatize(table, project=project)
+    assert release.card["privacy"]["unit"] == "group"
+    assert release.card["counts"]["labelers"] == len(ids) - 3
+    assert release.card["budget"]["used"]["max"] <= 12
+    sums = lg.privatize(table, project=project, **STATISTIC)
+    assert sums.card["counts"]["charged"] == len(ids) - 3
+    shown = overview.labeler(ids[0], project.state)
+    assert shown == overview.labeler(ids[2], project.state)
+    assert overview.verify(project.state)["ok"]
+    csv.write_csv(pa.table({"labeler_id": [ids[0]], "group_id": ["b"]}), path)
+    with pytest.raises(PolicyError, match="1 labeler would leave their group"):
+        policies.add_groups(path, project)
+    csv.write_csv(pa.table({"labeler_id": [ids[9]], "group_id": ["b"]}), path)
+    with pytest.raises(PolicyError, match="1 labeler charged before having one"):
+        policies.add_groups(path, project)
+
+
+def test_a_check_says_what_a_release_would_charge_and_charges_nothing(
+    table: pa.Table, project: Project
+) -> None:
+    made(project, "p", "rr:labels=15", "statistic:releases=1")
+    before = files(project.state)
+    told = check(table, project=project)
+    assert files(project.state) == before
+    released = lg.privatize(table, project=project)
+    counts = released.card["counts"]
+    for name, value in (
+        ("charged", counts["charged"]),
+        ("rows", counts["rows"]),
+        ("labelers", counts["labelers"]),
+        ("dropped_by_bound", counts["dropped_by_bound"]),
+    ):
+        assert told[name] == value, name
+    assert told["fits"] and told["epsilon"] == 3
+    assert check(table, project=project)["charged"] == 0
+    assert not check(table, project=project)["fits"]
+    assert check(table, mechanism="statistic", project=project)["charged"] == 25
+
+
+def test_a_check_does_not_look_at_labels(table: pa.Table, project: Project) -> None:
+    made(project, "p", "rr:labels=15")
+    without = table.drop_columns(["label", "tie"])
+    assert check(without, project=project) == check(table, project=project)
+
+
+def test_a_draft_is_checked_as_if_it_were_in_force(table: pa.Table, project: Project) -> None:
+    made(project, "p", "rr:labels=15")
+    lg.privatize(table, project=project)
+    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=30"], project=project)
+    told = check(table, name="q", project=project)
+    policies.activate("q", project)
+    released = lg.privatize(table, project=project)
+    assert told["charged"] == released.card["counts"]["charged"] > 0
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def test_activating_asks_after_showing_the_total(project: Project) -> None:
+    made(project, "p", "rr:labels=15")
+    policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=30"], project=project)
+    where = ["--project", str(project.state)]
+    refused = CliRunner().invoke(main, ["policy", "activate", "q", *where], input="n\n")
+    assert refused.exit_code == 1 and "ε = 4, δ = 1.1e-5" in refused.output
+    assert policies.show(None, project)["name"] == "p"
+    agreed = CliRunner().invoke(main, ["policy", "activate", "q", *where], input="y\n")
+    assert agreed.exit_code == 0 and policies.show(None, project)["name"] == "q"
+
+
+def test_an_export_holds_every_table_and_no_secret(table: pa.Table, project: Project) -> None:
+    made(project, "p", "rr:labels=15", "statistic:releases=1")
+    lg.privatize(table, project=project)
+    where, here = ["--project", str(project.state)], project.state.parent
+    for options in (["-o", str(here / "e.json")], ["--format", "csv", "-o", str(here / "e")]):
+        result = CliRunner().invoke(main, ["budget", "export", *options, *where])
+        assert result.exit_code == 0, result.output
+    found = json.loads((here / "e.json").read_text())
+    tables = dump(project.state)
+    assert {name: len(rows) for name, rows in found.items()} == {
+        name: len(tables[name]) for name in found
+    }
+    assert set(tables) - set(found) == {"meta"}
+    assert sum(row["used"] for row in found["counters"]) == spent(project)
+    assert not {"map", "idempotency_key"} & set(found["releases"][0])
+    columns = csv.read_csv(here / "e" / "counters.csv")
+    assert columns.column_names == list(found["counters"][0])
+    assert columns["used"].to_pylist() == [row["used"] for row in found["counters"]]
+    again = CliRunner().invoke(main, ["budget", "export", "-o", str(here / "e.json"), *where])
+    assert again.exit_code == 1 and "exists" in again.output
+
+
+def test_an_anchor_proves_what_the_journal_held(table: pa.Table, project: Project) -> None:
+    made(project, "p", "rr:labels=15")
+    kept = overview.anchor(project.state)["anchor"]
+    lg.privatize(table, project=project)
+    assert overview.verify(project.state, kept)["ok"]
+    newest = overview.anchor(project.state)["anchor"]
+    # Somebody cuts the journal off, and puts everything that would tell away.
+    import sqlite3
+
+    with sqlite3.connect(project.state / "ledger.sqlite3") as ledger:
+        ledger.executescript(
+            "DELETE FROM journal WHERE number > 3; DELETE FROM charges; DELETE FROM counters;"
+            "DELETE FROM releases; DELETE FROM sources; DELETE FROM identities;"
+        )
+    ledger.close()
+    Witness(project.witnesses).replace(*Ledger(project.ledger_url, KeyRing(project.keys)).head())
+    for path in (*project.releases.iterdir(), *project.released.iterdir()):
+        path.rename(project.state.parent / f"away-{path.parent.name}")
+    assert overview.verify(project.state)["ok"]  # the history that is left is consistent
+    assert overview.verify(project.state, kept)["ok"]
+    verdict = overview.verify(project.state, newest)
+    lost = f"does not hold entry {Anchor.parse(newest).number}"
+    assert not verdict["ok"] and lost in verdict["fault"]
+
+
+def test_requests_that_differ_in_how_numbers_are_written_are_one() -> None:
+    assert Request(3, 1e-5) == Request(3.0, 1e-5)  # type: ignore[arg-type]
+
+
+def test_a_policy_survives_being_stored() -> None:
+    policy = Policy(3.0, 1e-5, BOTH, closing_points=3, unit="group")
+    assert Policy.from_json(policy.to_json()) == policy
+
+
+def test_the_table_of_a_release_does_not_depend_on_the_policys_name(
+    table: pa.Table, tmp_path: Path
+) -> None:
+    release = None
+    for name in ("one", "two"):
+        home = lg.init(tmp_path / name)
+        made(home, name, "rr:labels=15")
+        release = lg.privatize(table, project=home)
+        assert release.card["privacy"]["policy"] == name
+    assert release is not None
+    assert pq.read_schema(release.path / "data.parquet").names[:4] == [
+        "prompt", "chosen", "rejected", "item_id"
+    ]  # fmt: skip
+
+
+def test_the_policy_that_is_closed_need_not_be_the_newest(project: Project) -> None:
+    for name, epsilon in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+        policies.new(name, epsilon=epsilon, delta=1e-6, allow=["rr:labels=9"], project=project)
+    policies.activate("b", project)
+    policies.activate("a", project)
+    told = policies.preview("c", project)
+    assert told["closes"]["name"] == "a" and told["total"]["epsilon"] == 6.0
+    policies.activate("c", project)
+    assert [p["state"] for p in policies.listing(project)] == ["closed", "closed", "active"]
+    with pytest.raises(PolicyError, match="is closed"):
+        policies.activate("a", project)

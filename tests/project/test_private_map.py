@@ -1,0 +1,279 @@
+"""The private map is what was drawn or the project stops; only who leaves is taken out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from support.preferences import STATISTIC, files, opinions, pairs, public, spent
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import LedgerError, ProjectError
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.ledger import Ledger
+from labelguard.project import erasure, private_map
+from labelguard.project.private_map import PrivateMap
+from labelguard.project.project import Project
+from labelguard.report import overview
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
+
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "workers": 1}
+RR = BUDGET | {"max_labels_per_labeler": 40}
+WINDOWS = STATISTIC | BUDGET | {"releases": 3}
+
+
+class Crash(BaseException):
+    """The process ended here."""
+
+
+def crash(*_: object, **__: object) -> None:
+    raise Crash
+
+
+def maps(project: Project) -> list[Path]:
+    return sorted(project.released.iterdir())
+
+
+# ---------------------------------------------------------------- as it was drawn, or not at all
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def shortened(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [flipped, shortened, Path.unlink])
+@pytest.mark.parametrize("options", [RR, WINDOWS], ids=["rr", "statistic"])
+def test_a_map_that_differs_in_any_one_file_stops_the_project(
+    options: dict[str, Any], damage: Callable[[Path], None], project: Project
+) -> None:
+    lg.privatize(TABLE.slice(0, 50), project=project, **options)
+    before = spent(project)
+    [drawn] = maps(project)
+    for path in sorted(drawn.iterdir()):
+        whole = path.read_bytes()
+        damage(path)
+        with pytest.raises(ProjectError, match=r"is not as it was drawn; restore it from a backup"):
+            lg.privatize(TABLE, project=project, **options)
+        assert not overview.verify(project.state)["ok"]
+        path.write_bytes(whole)
+    assert spent(project) == before
+    assert not lg.privatize(TABLE, project=project, **options).notes
+
+
+def added_file(drawn: Path) -> None:
+    (drawn / "bucket=99.parquet").write_bytes(b"")
+
+
+def added_directory(drawn: Path) -> None:
+    (drawn / "bucket=99.parquet").mkdir()
+
+
+def removed(drawn: Path) -> None:
+    drawn.rename(drawn.parents[1] / "away")
+
+
+def of_another(drawn: Path) -> None:
+    """A map that is whole, but another release's."""
+    other = next(path for path in drawn.parent.iterdir() if path != drawn)
+    away = drawn.rename(drawn.parents[1] / "away")
+    other.rename(drawn)
+    away.rename(other)
+
+
+@pytest.mark.parametrize("change", [added_file, added_directory, removed, of_another])
+def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(
+    change: Callable[[Path], None], project: Project
+) -> None:
+    for rows in (50, 60):
+        lg.privatize(TABLE.slice(0, rows), project=project, **RR)
+    change(maps(project)[0])
+    before = files(project.state)
+    with pytest.raises(ProjectError, match=r"^release r0001-.*private map.*restore it"):
+        lg.privatize(TABLE, project=project, **RR)
+    with pytest.raises(ProjectError, match=r"^release r0001-.*private map.*restore it"):
+        erasure.leave("worker 1", "erased", project)
+    assert "private map" in overview.verify(project.state)["fault"]
+    found = CliRunner().invoke(main, ["doctor", "--project", str(project.state)])
+    assert found.exit_code == 1 and "private map" in found.output
+    ledgers = ("lock", "ledger.sqlite3", "ledger.head", "keys/ledger.head")  # jobs are counted
+    assert {k: v for k, v in files(project.state).items() if k not in ledgers} == {
+        k: v for k, v in before.items() if k not in ledgers
+    }
+
+
+def test_a_map_of_a_release_that_the_ledger_does_not_know_stops_the_project(
+    project: Project,
+) -> None:
+    lg.privatize(TABLE.slice(0, 50), project=project, **RR)
+    (project.released / "r0002-0badcafe").mkdir()
+    with pytest.raises(LedgerError, match=r"r0002-0badcafe is in .* not in the ledger"):
+        lg.privatize(TABLE, project=project, **RR)
+    assert not overview.verify(project.state)["ok"]
+
+
+@pytest.mark.parametrize("options", [RR, WINDOWS], ids=["rr", "statistic"])
+def test_a_map_of_a_release_that_was_not_marked_as_drawn_counts_for_nothing(
+    options: dict[str, Any], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for its own command, not for others, and whoever put it there."""
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(Ledger, "mark_drawn", crash)
+        lg.privatize(TABLE, project=project, **options)
+    [begun] = maps(project)
+    if options is RR:
+        for path in begun.iterdir():
+            table = pq.read_table(path, partitioning=None)
+            planted = pa.array(np.ones(len(table), np.uint8))
+            pq.write_table(table.set_column(3, "value", planted), path)
+    planted_files = files(begun)
+    other = lg.privatize(TABLE.slice(0, 50), project=project, **options)
+    assert "stays charged" in other.notes[0] and other.card["counts"]["released_before"] == 0
+    assert not begun.exists()
+    assert lg.privatize(TABLE, project=project, **options).id == begun.name
+    assert files(begun) != planted_files
+    assert overview.verify(project.state)["ok"]
+
+
+# ---------------------------------------------------------------- who leaves is taken out
+
+
+ME: Blocks = np.array([[7, 7]], np.uint64)
+OTHERS: Blocks = np.array([[1, 1], [2, 2]], np.uint64)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> tuple[PrivateMap, str]:
+    """A map of three buckets, each with a row of mine and two of others, and its digest."""
+    found = PrivateMap(tmp_path / "released", KeyRing.create(tmp_path / "keys"))
+    directory = found.begin("r1")
+    for bucket in range(3):
+        keys = np.array([[bucket, number] for number in range(3)], np.uint64)
+        labelers = np.concatenate([ME, OTHERS])
+        number = np.arange(3)
+        private_map.write_bucket(
+            directory,
+            bucket,
+            keys,
+            labelers,
+            number.astype(np.uint32),
+            number.astype(np.uint8),
+            number.astype(np.uint64),
+            number.astype(np.uint64),
+        )
+    return found, found.complete("r1")
+
+
+def rows(found: PrivateMap) -> tuple[int, int]:
+    """Mine and others'."""
+    return found.rows_of("r1", ME), found.rows_of("r1", OTHERS)
+
+
+def test_leaving_out_takes_effect_with_the_digest_that_the_ledger_has(
+    kept: tuple[PrivateMap, str],
+) -> None:
+    found, before = kept
+    assert found.leave_out("r1", ME) == 3
+    after = found.digest("r1", rewritten=True)
+    assert before != after and rows(found) == (3, 6)
+    for digest in (before, after):  # as long as both are there, either may be what counts
+        found.check({"r1": digest})
+    found.settle({"r1": after})
+    assert rows(found) == (0, 6) and found.digest("r1") == after
+    assert found.leave_out("r1", ME) == 0
+    with pytest.raises(ProjectError, match="not as it was drawn"):
+        found.check({"r1": before})
+
+
+@pytest.mark.parametrize("moment", range(1, 4))
+def test_a_rewriting_that_crashed_before_the_ledger_knew_of_it_is_undone(
+    moment: int, kept: tuple[PrivateMap, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found, before = kept
+    whole = files(tmp_path / "released")
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(private_map, "fsync_path", dies_at(moment, private_map.fsync_path))
+        found.leave_out("r1", ME)
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(Path, "unlink", dies_at(moment, Path.unlink))
+        found.settle({"r1": before})
+        crash()  # it had fewer files to remove
+    found.settle({"r1": before})
+    assert files(tmp_path / "released") == whole
+
+
+@pytest.mark.parametrize("moment", range(1, 4))
+def test_a_rewriting_that_crashed_once_the_ledger_knew_of_it_is_completed(
+    moment: int, kept: tuple[PrivateMap, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = kept
+    found.leave_out("r1", ME)
+    after = found.digest("r1", rewritten=True)
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(Path, "replace", dies_at(moment, Path.replace))
+        found.settle({"r1": after})
+    found.check({"r1": after})
+    found.settle({"r1": after})
+    assert rows(found) == (0, 6) and found.digest("r1") == after
+
+
+def dies_at(moment: int, whole: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose call of that number is the process's last."""
+    calls = 0
+
+    def fatal(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == moment:
+            raise Crash
+        return whole(*arguments, **options)
+
+    return fatal
+
+
+def by_labeler(project: Project) -> dict[bytes, list[dict[str, Any]]]:
+    """All rows of all maps, with the release and the bucket they are in."""
+    found: dict[bytes, list[dict[str, Any]]] = {}
+    for path in sorted(project.released.rglob("*.parquet")):
+        for row in pq.read_table(path, partitioning=None).to_pylist():
+            place = str(path.relative_to(project.released))
+            found.setdefault(row["labeler"], []).append(row | {"place": place})
+    return found
+
+
+def test_an_erased_labeler_is_in_none_of_three_maps_and_everybody_else_is(
+    project: Project,
+) -> None:
+    lg.privatize(TABLE.slice(0, 50), project=project, **RR)
+    lg.privatize(TABLE, project=project, **RR)
+    lg.privatize(TABLE, project=project, again=True, **RR)
+    assert len(maps(project)) == 3
+    before, windows = by_labeler(project), [len(list(path.iterdir())) for path in maps(project)]
+    keys = KeyRing(project.keys)
+    name = blocks.to_bytes(keys.labeler_keys(project.namespace, ["worker 2"]))
+    theirs = before.pop(name)
+    assert {row["place"].split("/")[0] for row in theirs} == {path.name for path in maps(project)}
+    command = ["labeler", "erase", "worker 2", "--yes", "--project", str(project.state)]
+    told = CliRunner().invoke(main, command)
+    assert told.exit_code == 0 and f"{len(theirs)} rows of theirs forgotten" in told.output
+    assert by_labeler(project) == before
+    assert [len(list(path.iterdir())) for path in maps(project)] == windows  # none is left over
+    assert overview.verify(project.state)["ok"]
+    assert overview.journal(project.state)[-1]["kind"] == "rewritten"
+    again = lg.privatize(TABLE, project=project, **RR)
+    assert again.card["counts"]["charged"] == 0 and by_labeler(project) == before

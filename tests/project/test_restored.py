@@ -1,0 +1,135 @@
+"""What a restored project must not forget, and must still be able to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import labelguard as lg
+from labelguard.errors import PolicyError
+from labelguard.project import erasure, policies, restore
+from labelguard.project.backup import backup
+from labelguard.project.project import Project, find
+
+PRICE: dict[str, Any] = {"epsilon": 1, "delta": 1e-5, "max_labels_per_labeler": 3}
+
+
+def labels(*rows: tuple[str, int, int]) -> pa.Table:
+    """Rows of (labeler, item, label)."""
+    who, item, label = zip(*rows, strict=True)
+    return pa.table(
+        {
+            "labeler_id": list(who),
+            "prompt": [f"prompt {n}" for n in item],
+            "response_a": ["one"] * len(rows),
+            "response_b": ["two"] * len(rows),
+            "label": [float(value) for value in label],
+        }
+    )
+
+
+def restored(saved: Path, home: Project, here: Path, *lost: str) -> Project:
+    """The project of a backup, not shown to be complete."""
+    since = restore.parse_since(None, list(lost), not lost)
+    restore.restore(saved, here, since=since, keys=home.keys)
+    return find(here)
+
+
+def groups(project: Project, here: Path, *pairs: tuple[str, str]) -> None:
+    path = here / "groups.csv"
+    path.write_text("labeler_id,group_id\n" + "".join(f"{a},{b}\n" for a, b in pairs))
+    policies.add_groups(path, project)
+
+
+def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys are shared: what the first attempt found complete is not, once another job has run."""
+    monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
+    home = lg.init(tmp_path / "home")
+    lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
+    saved = tmp_path / "backup.tar.zst"
+    anchor = backup(saved, project=home)["anchor"]
+    since = restore.parse_since(anchor, [], False)
+
+    def crash(*_: object) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(restore, "_place", crash)
+        restore.restore(saved, tmp_path / "again", since=since)
+    lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), project=home)
+    with pytest.raises(PolicyError, match="nothing shows that this backup is the last state"):
+        restore.restore(saved, tmp_path / "again", since=since)
+    lg.privatize(labels(("x", 1, 1), ("x", 2, 0), ("x", 3, 1)), project=home)  # it was not hurt
+
+
+def test_a_restore_that_crashed_in_peace_is_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
+    home = lg.init(tmp_path / "home")
+    lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
+    saved = tmp_path / "backup.tar.zst"
+    since = restore.parse_since(backup(saved, project=home)["anchor"], [], False)
+    place = restore._place
+    for moment in ("before", "after"):
+
+        def crash(partial: Path, state: Path, moment: str = moment) -> None:
+            if moment == "after":
+                monkeypatch.setattr(restore, "publish_directory", _fail)
+                place(partial, state)
+            raise RuntimeError
+
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+            patch.setattr(restore, "_place", crash)
+            restore.restore(saved, tmp_path / "again", since=since)
+        monkeypatch.undo()
+        monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
+    assert restore.restore(saved, tmp_path / "again", since=since)["complete"]
+
+
+def _fail(*_: object) -> None:
+    raise RuntimeError
+
+
+def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path: Path) -> None:
+    home = lg.init(tmp_path / "home")
+    policies.new("p", epsilon=3, delta=1e-5, allow=["rr:labels=5"], unit="group", project=home)
+    policies.activate("p", home)
+    backup(tmp_path / "backup.tar.zst", project=home)
+    lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), project=home)
+    with pytest.raises(PolicyError, match="charged before having one"):
+        groups(home, tmp_path, ("x", "g"), ("y", "g"))
+    back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back")
+    with pytest.raises(PolicyError, match="nobody can join others any more"):
+        groups(back, tmp_path, ("x", "g"), ("y", "g"))
+
+
+@pytest.mark.parametrize("ties", [{"ties": "ternary"}, {"tie_status_public": True}])
+def test_a_policy_that_was_lost_leaves_room_for_another(
+    ties: dict[str, Any], tmp_path: Path
+) -> None:
+    home = lg.init(tmp_path / "home")
+    terms: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "allow": ["rr:labels=20"], **ties}
+    policies.new("a", project=home, **terms)
+    policies.activate("a", home)
+    lg.privatize(labels(("x", 1, 1)), project=home)
+    backup(tmp_path / "backup.tar.zst", project=home)
+    back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back", "2,1e-5")
+    policies.new("b", project=back, **terms)
+    assert policies.activate("b", back)["total"]["epsilon"] == 8.0
+
+
+def test_a_group_that_its_only_voice_has_left_stops_nobody(tmp_path: Path) -> None:
+    home = lg.init(tmp_path / "home")
+    groups(home, tmp_path, ("x", "g"), ("y", "g"))
+    policies.new("p", epsilon=3, delta=1e-5, allow=["rr:labels=9"], unit="group", project=home)
+    policies.activate("p", home)
+    lg.privatize(labels(("x", 1, 1), ("z", 1, 0)), project=home)
+    erasure.leave("x", "retired", home)
+    later = lg.privatize(labels(("y", 2, 1), ("z", 3, 1)), project=home)
+    assert later.card["counts"]["charged"] == 2

@@ -1,0 +1,209 @@
+"""A process killed at any step loses nothing, charges nothing twice and releases one answer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.crashes import assert_sound, crash, killed, same_world, steps_of
+from support.preferences import (
+    STATISTIC,
+    Public,
+    files,
+    opinions,
+    pairs,
+    public,
+    rankings,
+    spent,
+    write,
+)
+
+import labelguard as lg
+from labelguard.project.project import find
+from labelguard.report import overview
+
+BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "workers": 1}
+PRICE = BUDGET | {"max_labels_per_labeler": 12}
+AGAIN = PRICE | {"again": True, "exhausted": "drop"}
+
+
+@pytest.fixture(autouse=True)
+def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    same_world(monkeypatch)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Labels of five labelers."""
+    asked = public(labelers=5, per_labeler=6, items=9)
+    return write(pairs(asked, opinions(len(asked), 1)), tmp_path / "small.parquet")
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """Those labels and more of the same labelers."""
+    asked = public(labelers=5, per_labeler=9, items=12, seed=5)
+    return write(pairs(asked, opinions(len(asked), 2)), tmp_path / "large.parquet")
+
+
+@pytest.mark.parametrize("apart", [pytest.param(1, marks=pytest.mark.slow, id="every step"), 7])
+def test_killed_while_a_project_is_made_it_can_be_made_again(
+    apart: int, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = steps_of({"do": "init"}, tmp_path / "base")
+    steps = range(1, total, apart)  # at the last step all is written
+    projects = [tmp_path / f"killed at {step}" for step in steps]
+    killed(
+        *(
+            {"do": "init", "project": str(project), "kill_at": step}
+            for project, step in zip(projects, steps, strict=True)
+        )
+    )
+    for project in projects:
+        if not (project / ".labelguard" / "labelguard.toml").exists():
+            lg.init(project)
+        assert lg.privatize(small, project=project, **PRICE).card["counts"]["charged"] == 30
+        assert_sound(project)
+
+
+def charged(project: Path) -> dict[str, tuple[str, int]]:
+    return {r["id"]: (r["state"], r["charged"]) for r in overview.releases(project)}
+
+
+def used(project: Path) -> int:
+    return spent(find(project))
+
+
+def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_command(
+    small: Path, large: Path, tmp_path: Path
+) -> None:
+    project = lg.init(tmp_path / "p").state.parent
+    killed(
+        {
+            "do": "privatize",
+            "source": str(small),
+            "project": str(project),
+            "options": PRICE,
+            "kill_after": "charge",
+        }
+    )
+    [(first, state)] = charged(project).items()
+    assert state == ("reserved", 30) and used(project) == 30
+    release = lg.privatize(large, project=project, **PRICE)
+    [note] = release.notes
+    assert first in note and "given back" in note
+    assert charged(project) == {first: ("refunded", 0), release.id: ("committed", 45)}
+    assert used(project) == 45
+    assert_sound(project)
+    # The refunded command is a new one now.
+    assert lg.privatize(small, project=project, **PRICE).id not in (first, release.id)
+
+
+@pytest.mark.parametrize(
+    ("moment", "state"), [("start", "computing"), ("draw", "drawn"), ("publish", "drawn")]
+)
+@pytest.mark.parametrize("options", [PRICE, AGAIN], ids=["first time", "again"])
+def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
+    moment: str, state: str, options: dict[str, Any], small: Path, large: Path, tmp_path: Path
+) -> None:
+    project = lg.init(tmp_path / "p").state.parent
+    roomy = {"max_labels_per_labeler": 40}
+    before = 0
+    if "again" in options:
+        lg.privatize(small, project=project, **PRICE | roomy)
+        before = 30
+    job = {
+        "do": "privatize",
+        "source": str(small),
+        "project": str(project),
+        "options": options | roomy,
+    }
+    killed(job | {"kill_after": moment})
+    first = overview.releases(project)[-1]["id"]
+    assert charged(project)[first] == (state, 30)
+    assert used(project) == before + 30
+
+    other = lg.privatize(large, project=project, **PRICE | roomy)
+    [note] = other.notes
+    assert first in note and "stays charged" in note
+    finished = lg.privatize(small, project=project, **options | roomy)
+    assert finished.id == first and not finished.reused
+    assert charged(project)[first] == ("committed", 30)
+    assert finished.card["counts"]["charged"] == 30
+    assert_sound(project)
+    assert not lg.privatize(large, project=project, **PRICE | roomy).notes
+
+
+@pytest.mark.parametrize("moment", ["complete", "draw"])
+@pytest.mark.parametrize(
+    "options",
+    [PRICE, AGAIN | {"max_labels_per_labeler": 40}, STATISTIC | BUDGET],
+    ids=["first time", "again", "statistic"],
+)
+def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_it_is(
+    moment: str, options: dict[str, Any], small: Path, tmp_path: Path
+) -> None:
+    """Processes that draw fresh bytes: 30 labels come out alike twice with probability 2e-9."""
+    project = lg.init(tmp_path / "p").state.parent
+    if "again" in options:
+        lg.privatize(small, project=project, **options | {"again": False})
+    job = {"do": "privatize", "source": str(small), "options": options, "fresh_randomness": True}
+    killed(job | {"project": str(project), "kill_after": moment})
+    begun = overview.releases(project)[-1]
+    marked = moment == "draw"
+    assert begun["state"] == ("drawn" if marked else "computing")
+    drawn = files(project / ".labelguard" / "released" / begun["id"])
+    other = shutil.copytree(project, tmp_path / "other")
+    worlds = []
+    for number, home in enumerate((project, other)):  # in the second one the labels have changed
+        asked = public(labelers=5, per_labeler=6, items=9)
+        write(pairs(asked, opinions(len(asked), 1 + number)), small)
+        [end] = crash(job | {"project": str(home)})
+        assert not end["error"], end
+        assert charged(home)[begun["id"]] == ("committed", begun["charged"])
+        assert_sound(home)
+        published = files(home / ".labelguard" / "releases" / begun["id"])
+        worlds.append((files(home / ".labelguard" / "released" / begun["id"]), published))
+    assert worlds[0][0].keys() == worlds[1][0].keys() == drawn.keys()
+    if marked:
+        assert worlds[0] == worlds[1] and worlds[0][0] == drawn
+    else:
+        assert drawn not in (worlds[0][0], worlds[1][0]) and worlds[0][0] != worlds[1][0]
+
+
+def test_a_release_that_was_committed_before_the_crash_is_answered_without_reading_labels(
+    small: Path, tmp_path: Path
+) -> None:
+    project = lg.init(tmp_path / "p").state.parent
+    job = {"do": "privatize", "source": str(small), "project": str(project), "options": PRICE}
+    killed(job | {"kill_after": "commit"})
+    assert lg.privatize(small, project=project, output=tmp_path / "out", **PRICE).reused
+    assert (tmp_path / "out" / "SHA256SUMS").exists()
+    assert used(project) == 30
+
+
+def test_a_release_that_was_charged_is_finished_although_its_labelers_are_exhausted_by_now(
+    tmp_path: Path,
+) -> None:
+    """Rankings are kept whole, so a place may be left that a later command takes."""
+    project = lg.init(tmp_path / "p").state.parent
+    asked = Public(np.zeros(4, np.int64), np.arange(4))
+    table = rankings(asked, opinions(4, 1))  # 3 pairs each, for 10 places
+    job = {
+        "do": "privatize",
+        "source": str(write(table, tmp_path / "rankings.parquet")),
+        "project": str(project),
+        "options": PRICE | {"max_labels_per_labeler": 10},
+    }
+    killed(job | {"kill_after": "start"})
+    single = Public(np.zeros(1, np.int64), np.array([9]))
+    other = lg.privatize(
+        pairs(single, opinions(1, 1)), project=project, **PRICE | {"max_labels_per_labeler": 10}
+    )
+    assert other.card["counts"]["charged"] == 1 and used(project) == 10
+    finished = lg.privatize(job["source"], project=project, **job["options"])  # type: ignore[arg-type]
+    assert finished.card["counts"]["rows"] == 9
+    assert_sound(project)

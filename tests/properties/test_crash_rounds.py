@@ -1,0 +1,78 @@
+"""Commands killed at their steps, once or twice: the same command ends as if nothing had been."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from support.crashes import SCENARIOS, Ring, assert_sound, crash, killed, rounds, same_world, seen
+
+from labelguard.report import overview
+
+SEED = 20260101
+
+
+@pytest.fixture(autouse=True)
+def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    same_world(monkeypatch)
+
+
+def attempt(ring: Ring, expected: dict[str, object], *kill_at: int) -> str | None:
+    """One round: the command is killed at these steps, one time after the other, then done.
+
+    Answers the state of the newest release when it was killed first.
+    """
+    state = None
+    label = f"killed at {' and '.join(map(str, kill_at))}"
+    project, ledger = ring.copy(label)
+    ring.choose(ledger)
+    for time, step in enumerate(kill_at):
+        if time and ring.is_done(project):
+            break
+        job = ring.command | {"project": str(project), "ledger": ledger, "kill_at": step}
+        if time:
+            assert crash(job)[0]["error"] == "", label  # it may come to its end before that step
+        else:
+            killed(job)
+            releases = overview.releases(project)
+            state = releases[-1]["state"] if releases else None
+    unwitnessed = ring.finish(project)
+    assert seen(project) == expected, label
+    assert_sound(project, unwitnessed)
+    ring.discard(project)
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_killed_at_any_step_the_same_command_ends_as_if_nothing_had_happened(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rounds("sqlite", name, tmp_path, monkeypatch) as (ring, expected, total):
+        states = [attempt(ring, expected, step) for step in range(1, total + 1)]
+    if name != "activation":
+        assert {"reserved", "computing", "drawn", "committed"} <= set(states)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "times"),
+    [
+        ("sqlite", "first", 3),
+        ("sqlite", "statistic under a policy", 2),
+        ("sqlite", "activation", 3),
+        ("postgresql", "rr under a policy", 2),
+        *(
+            pytest.param(kind, name, times, marks=pytest.mark.slow)
+            for kind, times in (("sqlite", 20), ("postgresql", 12))
+            for name in SCENARIOS
+        ),
+    ],
+)
+def test_killed_twice_the_same_command_ends_as_if_nothing_had_happened(
+    kind: str, name: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(f"{SEED} {kind} {name} {times}")
+    with rounds(kind, name, tmp_path, monkeypatch) as (ring, expected, total):
+        for _ in range(times):
+            attempt(ring, expected, rng.randint(1, total), rng.randint(1, total))

@@ -1,0 +1,348 @@
+"""A full disk, missing rights, damaged pages, a lost server, a wrong clock: an error, no loss.
+
+After each fault the same command, done in peace, ends as if nothing had happened: with the one
+release and its single charge.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support import databases
+from support.crashes import Ring, assert_sound, crash, rounds, same_world, seen
+from support.crashing import perform
+from support.proxy import Proxy
+
+from labelguard.cli.main import main
+from labelguard.errors import LedgerError
+from labelguard.ledger.ledger import Ledger
+from labelguard.release import pipeline
+from labelguard.report import overview
+
+SEED = 20260102
+SECRET = "Hunter2"
+NOBODY = 65534
+
+
+@pytest.fixture(autouse=True)
+def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    same_world(monkeypatch)
+
+
+def assert_told(end: dict[str, Any], kinds: str = "LedgerError|ProjectError|KeyProblem") -> None:
+    """One line that says what is wrong, and nothing else."""
+    assert re.fullmatch(rf"({kinds}): [^\n]+", end["error"]), end
+    assert not end["printed"] and not end["signal"]
+    assert SECRET not in end["error"] and "worker" not in end["error"]
+
+
+def assert_finished(ring: Ring, project: Path, expected: dict[str, object], label: object) -> None:
+    unwitnessed = ring.finish(project)
+    assert seen(project) == expected, label
+    assert_sound(project, unwitnessed)
+    ring.discard(project)
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("first", 0.04),
+        ("statistic under a policy", 0.03),
+        pytest.param("first", 0.6, marks=pytest.mark.slow),
+        pytest.param("statistic under a policy", 0.3, marks=pytest.mark.slow),
+        pytest.param("activation", 1.0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_disk_that_is_full_from_any_step_on_loses_nothing(
+    name: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rounds("sqlite", name, tmp_path, monkeypatch) as (ring, expected, total):
+        steps = sorted(random.Random(SEED).sample(range(1, total + 1), round(share * total)))
+        for step in steps:
+            project, _ = ring.copy(f"full at {step}")
+            [end] = crash(ring.command | {"project": str(project), "full_at": step})
+            if end["error"]:  # at the last steps nothing is left to be written
+                assert_told(end)
+            assert_finished(ring, project, expected, step)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        1500,
+        45_000,
+        *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 100, 700, 5_000, 20_000, 80_000)),
+    ],
+)
+def test_no_file_can_grow_beyond_a_size(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ring("sqlite", "first", tmp_path, monkeypatch) as ring:
+        expected, _ = ring.copy("expected")
+        perform(ring.command, expected)
+        project, _ = ring.copy("small disk")
+        [end] = crash(ring.command | {"project": str(project), "file_size": size})
+        assert_told(end)
+        assert_finished(ring, project, seen(expected), size)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can work as somebody else")
+@pytest.mark.parametrize(
+    "place",
+    [
+        "ledger.sqlite3",
+        ".",
+        "keys",
+        *(
+            pytest.param(place, marks=pytest.mark.slow)
+            for place in (
+                "keys/ledger.head",
+                "ledger.head",
+                "releases",
+                "released",
+                "lock",
+            )
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_named_and_nothing_is_lost(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ring("sqlite", "again", tmp_path, monkeypatch) as ring:
+        expected, _ = ring.copy("expected")
+        perform(ring.command, expected)
+        rehearsal, _ = ring.copy("rehearsal")
+        project, _ = ring.copy("read-only")
+        for path in (tmp_path, project, *project.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        opened = [parent for parent in project.parents if not parent.stat().st_mode & 0o001]
+        for parent in opened:
+            parent.chmod(parent.stat().st_mode | 0o011)
+        target = project / ".labelguard" / place
+        mode = target.stat().st_mode
+        target.chmod(mode & ~0o222)
+        job = {"project": str(project), "user": NOBODY, "rehearsal": str(rehearsal)}
+        [end] = crash(ring.command | job)
+        if end["error"]:  # files that are replaced as a whole may be read-only
+            assert_told(end)
+        else:
+            assert place in ("keys/ledger.head", "ledger.head")
+        target.chmod(mode)
+        for path in (project, *project.rglob("*")):  # nobody works with what is another's
+            os.chown(path, os.getuid(), os.getgid())
+        assert_finished(ring, project, seen(expected), place)
+
+
+PAGE = 4096
+
+
+@pytest.mark.parametrize(
+    "junk", ["random", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("zeros", "ones"))]
+)
+def test_a_damaged_page_is_found_before_anything_is_charged(
+    junk: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(SEED)
+    page = {"random": rng.randbytes(PAGE), "zeros": bytes(PAGE), "ones": b"\xff" * PAGE}[junk]
+    with Ring("sqlite", "again", tmp_path, monkeypatch) as ring:
+        path = ring.base / ".labelguard" / "ledger.sqlite3"
+        whole = path.read_bytes()
+        told = databases.dump(f"sqlite:///{path}")
+        assert len(whole) % PAGE == 0 and len(whole) > 15 * PAGE
+        arguments = ["budget", "verify", "--project", str(ring.base)]
+        harmless = 0
+        for start in range(PAGE, len(whole), PAGE):
+            path.write_bytes(whole[:start] + page + whole[start + PAGE :])
+            result = CliRunner().invoke(main, arguments)
+            assert isinstance(result.exception, (SystemExit, type(None))), start
+            if result.exit_code == 0:  # a page that holds nothing
+                assert databases.dump(f"sqlite:///{path}") == told
+                harmless += 1
+                continue
+            assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1, result.stderr
+            damaged = path.read_bytes()
+            with pytest.raises(LedgerError, match=r"damaged|malformed|cannot be used"):
+                perform(ring.command, ring.base)
+            assert path.read_bytes() == damaged
+        assert harmless <= 2
+        path.write_bytes(whole)
+        perform(ring.command, ring.base)
+        assert_sound(ring.base)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(lambda data, share=share: data[: int(len(data) * share)] for share in (0.01, 0.3, 0.9)),
+        lambda data: data[: -PAGE // 2],
+        lambda data: b"",
+        lambda data: b"no database at all" * 1000,
+        lambda data: b"SQLite format 3\0" + bytes(len(data)),
+    ],
+)
+def test_a_truncated_or_foreign_file_is_refused_and_the_good_one_serves_again(
+    damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ring("sqlite", "again", tmp_path, monkeypatch) as ring:
+        path = ring.base / ".labelguard" / "ledger.sqlite3"
+        whole = path.read_bytes()
+        path.write_bytes(damage(whole))
+        for arguments in (["budget", "verify"], ["budget", "show"], ["release", "list"]):
+            result = CliRunner().invoke(main, [*arguments, "--project", str(ring.base)])
+            assert isinstance(result.exception, (SystemExit, type(None)))
+            if arguments[-1] == "verify" or result.exit_code:
+                assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
+        with pytest.raises(LedgerError):
+            perform(ring.command, ring.base)
+        path.write_bytes(whole)
+        perform(ring.command, ring.base)
+        assert_sound(ring.base)
+
+
+def through(url: str, port: int) -> str:
+    """A ledger's URL by way of a proxy, with a password that must not be shown."""
+    return re.sub(r"//(\w+)@127\.0\.0\.1:\d+/", rf"//\1:{SECRET}@127.0.0.1:{port}/", url)
+
+
+def port_of(url: str) -> int:
+    found = re.search(r":(\d+)/", url)
+    assert found
+    return int(found[1])
+
+
+def cut_line(ring: Ring, expected: dict[str, object], at: int, delivered: bool) -> bool:
+    """One round with a line that is cut; whether the command came to its end before that."""
+    project, ledger = ring.copy(f"cut at {at} {delivered}")
+    with Proxy(port_of(ledger), at, delivered=delivered) as proxy:
+        url = through(ledger, proxy.port)
+        [end] = crash(ring.command | {"project": str(project), "ledger": url})
+        passed = not proxy.is_cut
+    if end["error"]:
+        assert_told(end, "LedgerError")
+    ring.choose(ledger)
+    assert_finished(ring, project, expected, (at, delivered))
+    return passed
+
+
+def pieces_of(ring: Ring) -> int:
+    """How many pieces of data a whole command sends to the server."""
+    project, ledger = ring.copy("whole")
+    with Proxy(port_of(ledger)) as proxy:
+        [end] = crash(
+            ring.command | {"project": str(project), "ledger": through(ledger, proxy.port)}
+        )
+        assert not end["error"] and not end["printed"]
+        return proxy.pieces
+
+
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [
+        ("first", 0),
+        pytest.param("first", 6, marks=pytest.mark.slow),
+        pytest.param("statistic under a policy", 20, marks=pytest.mark.slow),
+        pytest.param("activation", 6, marks=pytest.mark.slow),
+    ],
+)
+def test_a_line_that_is_cut_anywhere_loses_nothing_and_charges_nothing_twice(
+    name: str, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rounds("postgresql", name, tmp_path, monkeypatch) as (ring, expected, _):
+        pieces = pieces_of(ring)
+        places = (
+            [(at, delivered) for at in range(1, pieces + 1, every) for delivered in (False, True)]
+            if every
+            else [(pieces // 3, False), (2 * pieces // 3, True), (pieces - 8, True)]
+        )
+        for at, delivered in places:
+            cut_line(ring, expected, at, delivered)
+        assert cut_line(ring, expected, 2 * pieces, False)
+
+
+@pytest.fixture
+def cluster() -> Iterator[databases.Cluster]:
+    """A PostgreSQL of our own that may be stopped."""
+    try:
+        found = databases.Cluster(Path(tempfile.mkdtemp(prefix="lg-pg-")))
+        found.start()
+    except databases.NoServer as error:
+        pytest.skip(str(error))
+    yield found
+    found.remove()
+
+
+def test_a_server_that_is_down_or_restarts_in_the_middle_loses_nothing(
+    cluster: databases.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "server", lambda: cluster.url)
+    with rounds("postgresql", "first", tmp_path, monkeypatch) as (ring, expected, _):
+        project, ledger = ring.copy("down")
+        ring.choose(through(ledger, cluster.port))
+        cluster.stop()
+        job = {"project": str(project), "ledger": through(ledger, cluster.port)}
+        [end] = crash(ring.command | job)
+        assert_told(end, "LedgerError")
+        assert "refused" in end["error"]
+        cluster.start()
+        assert_finished(ring, project, expected, "down")
+
+        project, ledger = ring.copy("restarted")
+        ring.choose(through(ledger, cluster.port))
+        draw = pipeline._Run._draw
+
+        def restart(*arguments: Any) -> None:
+            cluster.stop()
+            cluster.start()
+            draw(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline._Run, "_draw", restart)
+            with pytest.raises(LedgerError, match="cannot be used") as caught:
+                perform(ring.command, project)
+        assert SECRET not in str(caught.value) and "\n" not in str(caught.value)
+        assert [record["state"] for record in overview.releases(project)] == ["computing"]
+        assert_finished(ring, project, expected, "restarted")
+
+
+def test_a_clock_that_jumps_changes_nothing_but_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = iter(random.Random(SEED).choices(range(24), k=1000))
+    clocks: list[Callable[[], str]] = [
+        lambda: "2026-01-01T00:00:00Z",
+        iter(f"{year}-01-01T00:00:00Z" for year in range(2100, 1100, -1)).__next__,
+        lambda: f"{1970 + next(hours)}-12-31T23:59:60Z",
+    ]
+    worlds = []
+    with Ring("sqlite", "statistic under a policy", tmp_path, monkeypatch) as ring:
+        for number, clock in enumerate(clocks):
+            project, _ = ring.copy(f"clock {number}")
+            monkeypatch.setattr("labelguard.clock.now", clock)
+            perform(ring.command, project)
+            ledger = Ledger.of(*overview.open_ledger(project)[:2])
+            ledger.refund_reserved(ledger.begin_job(), keep=None)
+            perform(ring.command | {"options": ring.command["options"] | {"again": True}}, project)
+            assert_sound(project)
+            worlds.append(timeless(project))
+    assert worlds[0] == worlds[1] == worlds[2]
+
+
+def timeless(project: Path) -> dict[str, object]:
+    """What a project holds but times, and what follows from times."""
+    tables = databases.dump(f"sqlite:///{project / '.labelguard' / 'ledger.sqlite3'}")
+    kept: dict[str, object] = {
+        name: tables[name] for name in ("allowances", "charges", "counters", "prices")
+    }
+    kept["journal"] = [(row[0], row[2]) for row in tables["journal"]]
+    kept["releases"] = [(*row[:5], row[6:9]) for row in tables["releases"]]
+    for path in project.rglob("data.parquet"):
+        kept[str(path.relative_to(project))] = path.read_bytes()
+    return kept

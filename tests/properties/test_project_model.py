@@ -1,0 +1,258 @@
+"""Whole projects through random lives: policies, releases, re-runs, exhausted labelers, crashes.
+
+The model knows which labels of whom were asked for, so it knows what must be charged; what it does
+not know (which labels fitted into the last places) it leaves open.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run
+from support.databases import dump
+from support.preferences import STATISTIC, Public, opinions, pairs, spent
+
+import labelguard as lg
+from labelguard.errors import BudgetExceeded, PolicyError
+from labelguard.ledger.ledger import Ledger
+from labelguard.policy.policy import Priced
+from labelguard.project import policies
+from labelguard.release import pipeline
+from labelguard.release.writer import Release
+from labelguard.report import overview
+
+LABELERS, ITEMS = 3, 5
+PLACES: dict[Priced, int] = {"rr": 4, "statistic": 2}
+LABELS = opinions(LABELERS * ITEMS, 1).reshape(LABELERS, ITEMS, -1)
+"""What everyone thinks of every item: it never changes."""
+MOMENTS = {
+    "charged": (Ledger, "charge"),
+    "started": (Ledger, "start"),
+    "drawn": (pipeline._Run, "_draw"),
+    "published": (pipeline._Run, "_publish"),
+}
+asked_rows = st.sets(st.tuples(st.integers(0, LABELERS - 1), st.integers(0, ITEMS - 1)), min_size=1)
+
+
+class Died(BaseException):
+    """The process ended here."""
+
+
+@dataclass
+class Budget:
+    """What was used under one policy, as far as the model knows."""
+
+    used: Counter[tuple[Priced, int]] = field(default_factory=Counter)
+
+
+class ProjectMachine(RuleBasedStateMachine):
+    """Commands in a project of three labelers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shm = Path("/dev/shm")
+        self.directory = Path(tempfile.mkdtemp(prefix="lg-", dir=shm if shm.is_dir() else None))
+        self.project = lg.init(self.directory, max_epsilon=1e3, max_delta=0.9)
+        self.made = 0
+        self.budget: Budget | None = None
+        self.released: set[tuple[int, int]] = set()
+        self.unsure: set[int] = set()
+        self.done: list[tuple[dict[str, Any], str]] = []
+        self.new_policy()
+        self.activate()
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.directory)
+
+    @rule()
+    def new_policy(self) -> None:
+        self.made += 1
+        policies.new(
+            f"p{self.made}",
+            epsilon=3.0,
+            delta=1e-5,
+            allow=["rr:labels=4", "statistic:releases=2"],
+            closing_points=2,
+            project=self.project,
+        )
+
+    @rule()
+    def activate(self) -> None:
+        """The newest draft comes into force: everyone has all places again, at a further price."""
+        name = f"p{self.made}"
+        unfinished = [r["id"] for r in overview.releases(self.project.state) if self.begun(r)]
+        if policies.show(name, self.project)["state"] == "active":
+            before = overview.anchor(self.project.state)
+            assert policies.activate(name, self.project)["closes"] is None
+            assert overview.anchor(self.project.state) == before
+            return
+        if unfinished:
+            with pytest.raises(PolicyError):
+                policies.activate(name, self.project)
+            return
+        policies.activate(name, self.project)
+        self.budget = Budget()
+        self.done.clear()  # their commands are other requests now
+
+    @staticmethod
+    def begun(record: dict[str, Any]) -> bool:
+        return bool(record["state"] in ("computing", "drawn"))
+
+    def command(self, rows: set[tuple[int, int]], kind: Priced, drop: bool) -> dict[str, Any]:
+        chosen = sorted(rows)
+        asked = Public(np.array([u for u, _ in chosen]), np.array([i for _, i in chosen]))
+        table = pairs(asked, np.array([LABELS[u, i] for u, i in chosen]))
+        options = {"exhausted": "drop" if drop else "refuse", "workers": 1}
+        options |= STATISTIC if kind == "statistic" else {}
+        return {"source": table, "project": self.project, **options}
+
+    @rule(rows=asked_rows, drop=st.booleans())
+    def randomize(self, rows: set[tuple[int, int]], drop: bool) -> None:
+        """New labels are charged one place each, where they fit; others cost nothing."""
+        assert self.budget
+        used, people = self.budget.used, {u for u, _ in rows}
+        new = Counter(u for u, _ in rows - self.released)
+        known = not people & self.unsure
+        left = {u: PLACES["rr"] - used["rr", u] for u in range(LABELERS)}
+        # Who is charged for the first time meets the bound; only then can they be exhausted.
+        fits = all(not used["rr", u] or new[u] <= left[u] for u in people)
+        command = self.command(rows, "rr", drop)
+        was = self.settled()
+        try:
+            release = lg.privatize(**command)
+        except BudgetExceeded:
+            assert not drop and not (known and fits)
+            assert self.settled() == was
+            return
+        except PolicyError as error:  # everyone who was asked is exhausted
+            assert "no label fits" in str(error)
+            return
+        assert release.reused or drop or not known or fits
+        if release.reused:
+            assert self.settled() == was
+            return
+        after = self.places("rr")
+        for u in range(LABELERS):
+            taken = after[u] - used["rr", u]
+            if known and u in people:
+                assert taken == min(new[u], left[u])
+            elif u not in people:
+                assert taken == 0
+            if u in people and taken < new[u]:
+                self.unsure.add(u)  # which of their labels fitted is the mechanism's choice
+            used["rr", u] = after[u]
+        self.released |= {row for row in rows if row[0] not in self.unsure}
+        self.done.append((command, release.id))
+
+    @rule(rows=asked_rows, drop=st.booleans())
+    def sum_up(self, rows: set[tuple[int, int]], drop: bool) -> None:
+        """A statistic takes one place of everyone with a label in it, or none of the exhausted."""
+        assert self.budget
+        before = self.places("statistic")
+        was = self.settled()
+        command = self.command(rows, "statistic", drop)
+        try:
+            release = lg.privatize(**command)
+        except (BudgetExceeded, PolicyError):
+            assert self.settled() == was
+            return
+        after = self.places("statistic")
+        people = {u for u, _ in rows}
+        for u in range(LABELERS):
+            assert before[u] <= after[u] <= before[u] + (u in people and not release.reused)
+        if not release.reused:
+            self.done.append((command, release.id))
+
+    @precondition(lambda self: self.done)
+    @rule(data=st.data())
+    def same_command_again(self, data: st.DataObject) -> None:
+        command, release_id = data.draw(st.sampled_from(self.done), label="command")
+        was = self.settled()
+        again: Release = lg.privatize(**command)
+        assert (again.id, again.reused) == (release_id, True)
+        assert self.settled() == was
+
+    @rule(
+        rows=asked_rows,
+        kind=st.sampled_from(["rr", "statistic"]),
+        moment=st.sampled_from(sorted(MOMENTS)),
+    )
+    def die_and_come_back(self, rows: set[tuple[int, int]], kind: Priced, moment: str) -> None:
+        """What a crash left is finished by the same command, with the places it had taken."""
+        assert self.budget
+        owner, name = MOMENTS[moment]
+        whole = getattr(owner, name)
+
+        def fatal(*arguments: Any, **options: Any) -> None:
+            whole(*arguments, **options)
+            raise Died
+
+        command = self.command(rows, kind, True)
+        with patch.object(owner, name, fatal):
+            try:
+                lg.privatize(**command)
+            except Died:
+                pass
+            except (BudgetExceeded, PolicyError):
+                return
+            else:
+                return  # it had been made before
+        taken = self.places(kind)
+        release = lg.privatize(**command)
+        assert self.places(kind) == taken and not release.reused
+        self.done.append((command, release.id))
+        if kind == "rr":
+            for u, _ in rows:
+                self.unsure.add(u)
+            for u in range(LABELERS):
+                self.budget.used["rr", u] = taken[u]
+
+    def places(self, kind: Priced) -> list[int]:
+        """Places that everyone uses under the policy in force."""
+        _, keys, ledger = overview.open_ledger(self.project.state)
+        people = keys.labeler_keys(self.project.namespace, [f"worker {u}" for u in range(LABELERS)])
+        table = ledger.labelers(kind)
+        found = {tuple(key): int(n) for key, n in zip(table.labelers, table.used, strict=True)}
+        return [found.get(tuple(key), 0) for key in people]
+
+    def settled(self) -> dict[str, list[tuple[object, ...]]]:
+        """The ledger but for the number of the job, and what was reserved and never used."""
+        tables = dump(self.project.ledger_url)
+        return {name: tables[name] for name in ("charges", "counters", "policies", "prices")}
+
+    @invariant()
+    def the_ledger_holds_and_nobody_is_above_an_allowance(self) -> None:
+        verdict = overview.verify(self.project.state)
+        assert verdict["ok"], verdict["fault"]
+        for kind, places in PLACES.items():
+            assert max(self.places(kind)) <= places
+        assert self.budget is not None
+        assert self.places("rr") == [self.budget.used["rr", u] for u in range(LABELERS)]
+        charged = sum(map(sum, (self.places(kind) for kind in PLACES)))
+        assert spent(self.project) == charged
+
+
+@pytest.mark.slow
+def test_every_life_of_a_project_is_as_the_model_tells() -> None:
+    run(
+        ProjectMachine,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=12,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

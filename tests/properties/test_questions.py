@@ -1,0 +1,261 @@
+"""Several questions about one pair are several labels; without a question nothing changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support import preferences
+from support.preferences import LAYOUTS, Public, chosen, opinions, pairs, public, rankings, spent
+from test_noninterference import ALL, SCENARIOS, differences
+
+import labelguard as lg
+from labelguard.errors import InvalidLabels
+from labelguard.ingest.layouts import Reading
+from labelguard.ingest.pairs import distinct_pairs, read_pairs
+from labelguard.ingest.staging import Staged, StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.project.project import Project
+
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 40}
+ASKED = public(labelers=3, per_labeler=5, items=8)
+RANKS = opinions(len(ASKED), 1)
+HELPFUL, SAFE = "more helpful?", "safer?"
+NAMED = {"question": "question"}
+
+
+def told(table: pa.Table, question: Any) -> pa.Table:
+    """The table with one question for all its rows."""
+    return table.append_column("question", pa.array([question] * len(table)))
+
+
+def both(table: pa.Table) -> pa.Table:
+    return pa.concat_tables([told(table, HELPFUL), told(table, SAFE)])
+
+
+def staged(
+    here: Path, table: Any, question: str | None = None, named: bool = False, **columns: str
+) -> Staged:
+    here.mkdir()
+    place = here.parent / "keys"  # of all inputs of a test
+    keys = KeyRing(place) if place.exists() else KeyRing.create(place)
+    asked = "question" in getattr(table, "column_names", ()) and "question" not in columns.values()
+    columns |= NAMED if named or (asked and question is None) else {}
+    reading = Reading(columns, "item", question=question)
+    return stage(table, here / "input", keys, StagingOptions(reading, "files"))
+
+
+def items(here: Path, table: Any, question: str | None = None, **columns: str) -> list[Any]:
+    return distinct_pairs(staged(here, table, question, **columns)).items.tolist()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_pair_under_two_questions_is_two_labels_with_a_place_each(
+    layout: str, project: Project
+) -> None:
+    table = LAYOUTS[layout](ASKED, RANKS)
+    release = lg.privatize(both(table), columns=NAMED, project=project, **PRICE)
+    labels = 2 * len(ASKED) * (3 if layout == "rankings" else 1)
+    assert release.card["counts"]["duplicates"] == 0
+    assert spent(project) == labels
+    frame = lg.load(release)
+    assert sorted(frame["question"]) == [HELPFUL] * (labels // 2) + [SAFE] * (labels // 2)
+    ids = frame.group_by("question").agg(pl.col("item_id").unique())["item_id"]
+    assert not set(ids[0]) & set(ids[1])
+
+
+def test_one_question_in_two_datasets_is_one_label(project: Project) -> None:
+    table = pairs(ASKED, RANKS)
+    first = lg.privatize(told(table, SAFE), columns=NAMED, project=project, **PRICE)
+    other = told(table, SAFE).append_column("source", pa.array(["second"] * len(table)))
+    second = lg.privatize(
+        other.take(pa.array(np.arange(3, 15))), columns=NAMED, project=project, **PRICE
+    )
+    assert second.card["counts"]["charged"] == 0
+    assert set(lg.load(second).rows()) <= set(lg.load(first).rows())
+    third = lg.privatize(told(table, HELPFUL), columns=NAMED, project=project, **PRICE)
+    assert third.card["counts"]["charged"] == len(ASKED)
+
+
+def test_labels_without_a_question_are_others(project: Project) -> None:
+    table = pairs(ASKED, RANKS)
+    plain = lg.privatize(table, project=project, **PRICE)
+    assert "question" not in pq.read_schema(plain.path / "data.parquet").names
+    asked = lg.privatize(told(table, SAFE), columns=NAMED, project=project, **PRICE)
+    assert asked.card["counts"]["charged"] == len(ASKED)
+    assert not set(lg.load(plain)["item_id"]) & set(lg.load(asked)["item_id"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("named", [True, False], ids=["given ids", "ids of contents"])
+def test_a_column_and_one_name_for_all_rows_give_the_same_items(
+    layout: str, named: bool, tmp_path: Path
+) -> None:
+    table = LAYOUTS[layout](ASKED, RANKS)
+    if named:
+        table = table.append_column("item_id", pa.array([f"item {i}" for i in ASKED.item]))
+    column = staged(tmp_path / "column", told(table, SAFE))
+    name = staged(tmp_path / "name", table, SAFE)
+    assert column.public_digest == name.public_digest
+    one, two = distinct_pairs(column), distinct_pairs(name)
+    assert one.questions is not None and set(one.questions.to_pylist()) == {SAFE}
+    for attribute in ("items", "contents", "table", "ids", "questions"):
+        found, expected = getattr(one, attribute), getattr(two, attribute)
+        same = found.equals(expected) if hasattr(found, "equals") else (found == expected).all()
+        assert same, attribute
+    assert items(tmp_path / "other", table, HELPFUL) != one.items.tolist()
+    assert items(tmp_path / "none", table) != one.items.tolist()
+
+
+def test_questions_of_every_type_are_told_by_their_text(tmp_path: Path) -> None:
+    table = pairs(ASKED, RANKS)
+    texts = pa.array(["7"] * len(table))
+    kinds = [texts, texts.cast(pa.int8()), texts.cast(pa.uint64()), texts.dictionary_encode()]
+    found = [
+        items(tmp_path / str(n), table.append_column("question", kind))
+        for n, kind in enumerate(kinds)
+    ]
+    assert found == found[:1] * len(kinds)
+    assert items(tmp_path / "named", table, "7") == found[0]
+
+
+def test_a_column_that_nobody_named_is_no_question(project: Project) -> None:
+    release = lg.privatize(told(pairs(ASKED, RANKS), SAFE), project=project, **PRICE)
+    assert "question" not in lg.load(release).columns
+
+
+@pytest.mark.parametrize("role", ["question", "item_id"])
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+def test_which_text_was_chosen_is_no_name_of_anything(
+    role: str, side: str, project: Project
+) -> None:
+    """It would be published with the pair, and tell the label."""
+    with pytest.raises(InvalidLabels, match=f"column {side} is {side}, which is private"):
+        lg.privatize(chosen(ASKED, RANKS), columns={role: side}, project=project, **PRICE)
+
+
+def test_a_column_of_another_role_is_no_question(tmp_path: Path) -> None:
+    table = pairs(ASKED, RANKS)
+    renamed = table.rename_columns({"prompt": "question"})
+    assert items(tmp_path / "a", renamed, prompt="question") == items(tmp_path / "b", table)
+    assert items(tmp_path / "c", renamed, SAFE, prompt="question") == items(
+        tmp_path / "d", table, SAFE
+    )
+
+
+@pytest.mark.parametrize("missing", [None, ""])
+def test_a_row_without_its_question_is_a_bad_row(missing: str | None, project: Project) -> None:
+    rows = told(pairs(ASKED, RANKS), SAFE).to_pylist()
+    rows[3]["question"] = missing
+    table = pa.Table.from_pylist(rows)
+    with pytest.raises(InvalidLabels, match="row 4: column question: expected an id, found null"):
+        lg.privatize(table, columns=NAMED, project=project, **PRICE)
+    release = lg.privatize(table, columns=NAMED, project=project, bad_rows="quarantine", **PRICE)
+    assert release.card["counts"]["set_aside"] == 1
+    assert release.card["counts"]["charged"] == len(ASKED) - 1
+
+
+def test_a_row_without_its_id_is_a_bad_row_under_a_question_too(tmp_path: Path) -> None:
+    ids = pa.array([None, *("x" * n for n in range(1, len(ASKED)))])
+    table = pairs(ASKED, RANKS).append_column("item_id", ids)
+    with pytest.raises(InvalidLabels, match="row 1: column item_id: expected an id"):
+        staged(tmp_path / "a", table, SAFE)
+
+
+def test_a_question_is_told_once(tmp_path: Path) -> None:
+    table = pairs(ASKED, RANKS)
+    with pytest.raises(InvalidLabels, match=r"column question says which question.*--question"):
+        staged(tmp_path / "a", told(table, SAFE), SAFE, named=True)
+    with pytest.raises(InvalidLabels, match="no column 'question'"):
+        staged(tmp_path / "b", [told(table, SAFE), table], named=True)
+    with pytest.raises(InvalidLabels, match="column question: expected text or whole numbers"):
+        staged(tmp_path / "c", told(table, 1.5))
+    for name in ("", "a\nb", "\0", "\udcff"):
+        with pytest.raises(InvalidLabels, match="--question expects a name"):
+            Reading({}, question=name)
+
+
+def test_one_id_under_two_questions_is_two_items_of_one_name(project: Project) -> None:
+    ids = pa.array([f"item {i}" for i in ASKED.item])
+    table = pairs(ASKED, RANKS).append_column("item_id", ids)
+    release = lg.privatize(both(table), columns=NAMED, project=project, **PRICE)
+    assert release.card["counts"]["charged"] == 2 * len(ASKED)
+    found = lg.load(release).select("item_id", "question").unique().rows()
+    assert sorted(found) == sorted(
+        (f"item {i}#{question}", question)
+        for i in np.unique(ASKED.item)
+        for question in (HELPFUL, SAFE)
+    )
+
+
+def test_an_id_stands_for_one_content_under_each_question(tmp_path: Path) -> None:
+    table = pairs(Public(np.zeros(4, np.int64), np.arange(4)), opinions(4, 1))
+    table = table.append_column("item_id", pa.array(["x", "x", "y", "y"]))
+    apart = table.append_column("question", pa.array(["1", "2", "1", "2"]))
+    assert len(distinct_pairs(staged(tmp_path / "apart", apart))) == 4
+    with pytest.raises(InvalidLabels, match=r"id 'x#1' stands for several contents \(2 such ids\)"):
+        distinct_pairs(staged(tmp_path / "one", told(table, "1")))
+
+
+def test_names_of_items_cannot_be_confused(tmp_path: Path) -> None:
+    parts = [("a#b", "c"), ("a", "b#c"), ("a%23b", "c"), ("a", "b%23c"), ("a%", "#")]
+    table = pairs(Public(np.zeros(5, np.int64), np.arange(5)), opinions(5, 1))
+    for name, values in zip(("item_id", "question"), zip(*parts, strict=True), strict=True):
+        table = table.append_column(name, pa.array(values))
+    assert len(set(distinct_pairs(staged(tmp_path / "x", table)).ids.to_pylist())) == len(parts)
+
+
+def test_pairs_are_told_apart_by_question_and_look_alike() -> None:
+    table = pairs(ASKED, RANKS)
+    read, plain = read_pairs(both(table), columns=NAMED), read_pairs(table)
+    assert len(read.table) == 2 * len(plain.table) and len(read.rows) == 2 * len(plain.rows)
+    assert read.table.column_names == plain.table.column_names
+    assert read.questions is not None and plain.questions is None
+    assert sorted(read.questions.to_pylist()) == [HELPFUL] * len(plain.table) + [SAFE] * len(
+        plain.table
+    )
+    assert read_pairs(table, question=SAFE).questions is not None
+
+
+def test_further_pairs_say_their_question_too(project: Project) -> None:
+    further = pairs(Public(np.zeros(4, np.int64), np.arange(50, 54)), opinions(4, 1))
+    release = lg.privatize(
+        both(pairs(ASKED, RANKS)),
+        columns=NAMED,
+        project=project,
+        mechanism="statistic",
+        features="length",
+        components=1,
+        ridge=2.0,
+        whitening=0.0,
+        floor=0.01,
+        clip_quantile=0.5,
+        also=told(further.drop_columns(["label", "tie", "labeler_id"]), SAFE),
+        epsilon=3,
+        delta=1e-5,
+    )
+    assert lg.load(release)["question"].null_count() == 0
+
+
+def with_questions(asked: Public, ranks: Any, *, labelers: bool = True) -> pa.Table:
+    table = pairs(asked, ranks, labelers=labelers)
+    return table.append_column("question", pa.array([f"question {i % 2}" for i in asked.labeler]))
+
+
+def rankings_with_questions(asked: Public, ranks: Any, *, labelers: bool = True) -> pa.Table:
+    table = rankings(asked, ranks, labelers=labelers)
+    return table.append_column("question", pa.array([i % 3 for i in range(len(asked))]))
+
+
+@pytest.mark.parametrize("make", [with_questions, rankings_with_questions])
+@pytest.mark.parametrize("scenario", ["one run, as JSON", "bound"])
+def test_nothing_but_released_labels_depends_on_raw_labels_under_questions(
+    make: Any, scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(preferences.LAYOUTS, "questions", make)
+    assert differences(tmp_path, "questions", SCENARIOS[scenario], ALL) == []

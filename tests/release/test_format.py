@@ -1,0 +1,754 @@
+"""Format v1 as docs/format.md says it, implemented a second time and compared with what is stored.
+
+The reference below is plain Python over hashlib, hmac, json and AES. It must agree with the page's
+vectors, with labelguard's SQL and columns, and with every row that a project keeps and releases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import sqlite3
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import labelguard as lg
+from labelguard.ingest import canonical, content_units
+from labelguard.ingest.groups import read_groups
+from labelguard.ingest.layouts import Reading
+from labelguard.ingest.pairs import distinct_pairs
+from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.keys import keyring as keys
+from labelguard.keys.coins import Coins, Purpose
+from labelguard.keys.keyring import KeyRing
+from labelguard.project import erasure
+from labelguard.project.private_map import PrivateMap
+from labelguard.storage import blocks as block128
+
+# ---------------------------------------------------------------- the reference
+
+ROW_KEY, ORDER = 1, 2
+FLIP, TIE, TERNARY = 1, 2, 3
+
+
+def encode(value: str | list[Any]) -> bytes:
+    """The canonical encoding of a text or a chat."""
+    tag, body = (b"t", value) if isinstance(value, str) else (b"c", canonical_json(value))
+    data = body.encode()
+    return tag + str(len(data)).encode() + b":" + data
+
+
+def canonical_json(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json_string(value)
+    if isinstance(value, float):
+        return json_number(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, list):
+        return "[" + ",".join(map(canonical_json, value)) + "]"
+    members = sorted((k, canonical_json(v)) for k, v in value.items())
+    kept = [f"{json_string(k)}:{text}" for k, text in members if text != "null"]
+    return "{" + ",".join(kept) + "}" if kept else "null"
+
+
+def json_string(text: str) -> str:
+    written = json.dumps(text, ensure_ascii=False)
+    return re.sub(r"(\\.)([0-9a-f]{4})?", _upper, written)
+
+
+def _upper(escape: re.Match[str]) -> str:
+    if escape[1] != r"\u":
+        return escape[0]
+    return escape[0][:2] + escape[0][2:].upper()
+
+
+def json_number(value: float) -> str:
+    """Digits as ECMAScript writes them, without + in the exponent; large whole ones end in .0."""
+    if value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    text = "".join(map(str, digits)).rstrip("0")
+    point = len(digits) + int(exponent)
+    if point > 21 or point < -5:
+        body = text[0] + ("." + text[1:] if len(text) > 1 else "") + f"e{point - 1}"
+    elif point <= 0:
+        body = "0." + "0" * -point + text
+    elif point >= len(text):
+        body = text + "0" * (point - len(text)) + ".0"
+    else:
+        body = text[:point] + "." + text[point:]
+    return "-" * sign + body
+
+
+def item_hash(prompt: Any, responses: list[Any]) -> bytes:
+    sides = b"".join(sorted(map(encode, responses)))
+    return hashlib.sha256(b"labelguard/item/1:" + encode(prompt) + sides).digest()
+
+
+def item_digest(prompt: Any, responses: list[Any]) -> bytes:
+    return item_hash(prompt, responses)[:16]
+
+
+def id_hash(item_id: str) -> bytes:
+    return hashlib.sha256(b"labelguard/id/1:" + encode(item_id)).digest()
+
+
+def id_digest(item_id: str) -> bytes:
+    return id_hash(item_id)[:16]
+
+
+def ranking_digest(ranking_id: str) -> bytes:
+    return hashlib.sha256(b"labelguard/ranking/1:" + encode(ranking_id)).digest()[:16]
+
+
+def question_digest(question: str, item: bytes) -> bytes:
+    """Of an item (its whole SHA-256) under a question."""
+    return hashlib.sha256(b"labelguard/question/1:" + encode(question) + item).digest()[:16]
+
+
+def pair_index(first: int, second: int, responses: int) -> int:
+    """The place of (first, second), counted from 0, among all pairs in lexicographic order."""
+    return list(combinations(range(responses), 2)).index((first, second))
+
+
+def derive(secret: bytes, purpose: str) -> bytes:
+    return hmac.digest(secret, b"labelguard/key/1/" + purpose.encode(), "sha256")
+
+
+def cbc_mac(key: bytes, *blocks: bytes) -> bytes:
+    encryptor = Cipher(algorithms.AES(key), modes.CBC(bytes(16))).encryptor()
+    return (encryptor.update(b"".join(blocks)) + encryptor.finalize())[-16:]
+
+
+def labeler_key(secret: bytes, namespace: str, labeler_id: str) -> bytes:
+    return named_key(secret, "labeler-id", namespace, labeler_id)
+
+
+def group_key(secret: bytes, namespace: str, group_id: str) -> bytes:
+    return named_key(secret, "group-id", namespace, group_id)
+
+
+def named_key(secret: bytes, purpose: str, namespace: str, name: str) -> bytes:
+    message = b"".join(
+        len(part).to_bytes(8, "big") + part for part in (namespace.encode(), name.encode())
+    )
+    return hmac.digest(derive(secret, purpose), message, "sha256")[:16]
+
+
+def name_block(purpose: int, pair: int) -> bytes:
+    return bytes([1, purpose]) + pair.to_bytes(2, "big") + bytes(12)
+
+
+def row_key(secret: bytes, author: bytes, item: bytes, pair: int = 0) -> bytes:
+    return cbc_mac(derive(secret, "row"), author, item, name_block(ROW_KEY, pair))
+
+
+def order_key(secret: bytes, author: bytes, item: bytes) -> bytes:
+    return cbc_mac(derive(secret, "row"), author, item, name_block(ORDER, 0))[:8]
+
+
+def coin_block(purpose: int) -> bytes:
+    return bytes([2, purpose]) + bytes(14)
+
+
+def coin(nonce: bytes, purpose: int, key: bytes) -> int:
+    return int.from_bytes(cbc_mac(nonce, coin_block(purpose), key)[:8], "big")
+
+
+def normal_form(words: str) -> str:
+    composed = unicodedata.normalize("NFKC", bare(words))
+    return unicodedata.normalize("NFKC", bare(composed.lower().upper()))
+
+
+def bare(words: str) -> str:
+    return "".join(filter(_visible, words))
+
+
+def _visible(character: str) -> bool:
+    return unicodedata.category(character)[0] not in "ZC" and character not in IGNORABLE
+
+
+IGNORABLE = set(
+    "\u2800\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0"
+    + "".join(map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)]))
+)
+
+
+def content_digest(sides: list[str]) -> bytes:
+    """Of what is compared, from the words of prompt and response of every side."""
+    distinct = {hashlib.sha256(normal_form(words).encode()).hexdigest() for words in sides}
+    return hashlib.sha256("".join(sorted(distinct)).encode()).digest()[:16]
+
+
+def content_unit(secret: bytes, sides: list[str]) -> bytes:
+    return cbc_mac(derive(secret, "unit"), content_digest(sides))
+
+
+def map_digest(secret: bytes, release: str, files: dict[str, bytes]) -> str:
+    lines = [f"{name} {hashlib.sha256(data).hexdigest()}" for name, data in sorted(files.items())]
+    message = "\n".join([release, *lines]).encode()
+    return hmac.digest(derive(secret, "map"), message, "sha256").hex()
+
+
+def secret_of(keys: Path) -> bytes:
+    header = b"labelguard project key v1\n"
+    data = (keys / "project.key").read_bytes()
+    assert data.startswith(header) and len(data) == len(header) + 32
+    return data.removeprefix(header)
+
+
+# ---------------------------------------------------------------- the page's vectors
+
+PAGE = Path(__file__).parents[2] / "docs" / "format.md"
+
+
+@pytest.fixture(scope="module")
+def vectors() -> dict[str, Any]:
+    blocks = re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    loaded: dict[str, Any] = json.loads(blocks[-1])
+    return loaded
+
+
+def computed(given: dict[str, Any]) -> dict[str, Any]:
+    """The vectors with everything that follows from the inputs computed by the reference."""
+    secret, nonce = bytes.fromhex(given["project_secret"]), bytes.fromhex(given["nonce"])
+    item = item_digest(given["item"]["prompt"], given["item"]["responses"])
+    labeler = labeler_key(secret, given["namespace"], given["labeler_id"])
+    named = {"flip": FLIP, "tie": TIE, "ternary": TERNARY}
+    return given | {
+        "keys": {purpose: derive(secret, purpose).hex() for purpose in given["keys"]},
+        "labeler": labeler.hex(),
+        "encodings": [
+            {"value": entry["value"], "encoding": encode(entry["value"]).decode()}
+            for entry in given["encodings"]
+        ],
+        "item": given["item"]
+        | {"sorted": [e.decode() for e in sorted(map(encode, given["item"]["responses"]))]}
+        | {"digest": item.hex()},
+        "item_id": given["item_id"] | {"digest": id_digest(given["item_id"]["value"]).hex()},
+        "ranking_id": given["ranking_id"]
+        | {"digest": ranking_digest(given["ranking_id"]["value"]).hex()},
+        "questions": [
+            asked
+            | {
+                "item": question_digest(
+                    asked["question"],
+                    item_hash(given["item"]["prompt"], given["item"]["responses"]),
+                ).hex(),
+                "item_id": question_digest(
+                    asked["question"], id_hash(given["item_id"]["value"])
+                ).hex(),
+            }
+            for asked in given["questions"]
+        ],
+        "group": given["group"]
+        | {"pseudonym": group_key(secret, given["namespace"], given["group"]["group_id"]).hex()},
+        "pairs": [
+            pair | {"pair": pair_index(pair["first"], pair["second"], pair["responses"])}
+            for pair in given["pairs"]
+        ],
+        "row_keys": [
+            row | {"row_key": row_key(secret, labeler, item, row["pair"]).hex()}
+            for row in given["row_keys"]
+        ],
+        "order": order_key(secret, labeler, item).hex(),
+        "coins": [
+            drawn
+            | {"block": coin_block(named[drawn["purpose"]]).hex()}
+            | {"coin": str(coin(nonce, named[drawn["purpose"]], row_key(secret, labeler, item)))}
+            for drawn in given["coins"]
+        ],
+        "contents": [
+            content
+            | {"normal_forms": [normal_form(words) for words in content["sides"]]}
+            | {"digest": content_digest(content["sides"]).hex()}
+            | {"unit": content_unit(secret, content["sides"]).hex()}
+            for content in given["contents"]
+        ],
+        "map": given["map"]
+        | {
+            "digest": map_digest(
+                secret,
+                given["map"]["release"],
+                {name: text.encode() for name, text in given["map"]["files"].items()},
+            )
+        },
+    }
+
+
+def test_the_reference_gives_the_vectors_of_the_page(vectors: dict[str, Any]) -> None:
+    assert computed(vectors) == vectors
+
+
+@pytest.fixture
+def ring(vectors: dict[str, Any], tmp_path: Path) -> KeyRing:
+    """The keys of the page."""
+    path = tmp_path / "project.key"
+    path.write_bytes(b"labelguard project key v1\n" + bytes.fromhex(vectors["project_secret"]))
+    path.chmod(0o600)
+    return KeyRing(tmp_path)
+
+
+def test_the_library_gives_the_names_of_the_page(vectors: dict[str, Any], ring: KeyRing) -> None:
+    labelers = ring.labeler_keys(vectors["namespace"], [vectors["labeler_id"]])
+    assert block128.to_hex(labelers[0]) == vectors["labeler"]
+    group = {"labeler_id": [vectors["labeler_id"]], "group_id": [vectors["group"]["group_id"]]}
+    groups = read_groups(pa.table(group), ring, vectors["namespace"])
+    assert block128.to_hex(groups.units[0]) == vectors["group"]["pseudonym"]
+    assert np.array_equal(groups.labelers, labelers)
+    names = ring.row_keys()
+    identity = names.identify(labelers, blocks([vectors["item"]["digest"]]))
+    for row in vectors["row_keys"]:
+        [key] = names.keys(identity, np.array([row["pair"]], np.uint16))
+        assert block128.to_hex(key) == row["row_key"]
+    assert f"{names.order(identity)[0]:016x}" == vectors["order"]
+
+
+def test_the_library_gives_the_coins_of_the_page(vectors: dict[str, Any]) -> None:
+    coins = Coins(bytes.fromhex(vectors["nonce"]))
+    keys = blocks([vectors["row_keys"][0]["row_key"]])
+    for drawn in vectors["coins"]:
+        assert str(coins.draw(Purpose[drawn["purpose"].upper()], keys)[0]) == drawn["coin"]
+
+
+def test_the_library_gives_the_contents_of_the_page(
+    vectors: dict[str, Any], ring: KeyRing, in_sql: duckdb.DuckDBPyConnection
+) -> None:
+    contents = vectors["contents"]
+    words = pa.array([content["sides"] for content in contents])
+    forms = [form for content in contents for form in content["normal_forms"]]
+    assert content_units.normal_forms(words.flatten()).to_pylist() == forms
+    digests = content_units.digests(words, in_sql)
+    assert np.array_equal(digests, blocks([content["digest"] for content in contents]))
+    units = blocks([content["unit"] for content in contents])
+    assert np.array_equal(ring.content_units(digests), units)
+
+
+def test_the_library_gives_the_digest_of_a_map_on_the_page(
+    vectors: dict[str, Any], ring: KeyRing, tmp_path: Path
+) -> None:
+    release = vectors["map"]["release"]
+    (tmp_path / release).mkdir()
+    for name, text in vectors["map"]["files"].items():
+        (tmp_path / release / name).write_bytes(text.encode())
+    assert PrivateMap(tmp_path, ring).digest(release) == vectors["map"]["digest"]
+
+
+def blocks(names: list[str]) -> block128.Blocks:
+    return block128.from_bytes(bytes.fromhex("".join(names)))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_library_gives_the_items_of_questions_on_the_page(
+    vectors: dict[str, Any], named: bool, tmp_path: Path
+) -> None:
+    first, second = vectors["item"]["responses"]
+    row = {"prompt": vectors["item"]["prompt"], "response_a": first, "response_b": second}
+    row |= {"item_id": vectors["item_id"]["value"]} if named else {}
+    expected = {
+        entry["question"]: entry["item_id" if named else "item"] for entry in vectors["questions"]
+    }
+    source = table([row | {"question": question} for question in expected])
+    options = StagingOptions(Reading({"question": "question"}, "item", labelled=False), "")
+    staged = stage(source, tmp_path / "input", KeyRing.create(tmp_path / "keys"), options)
+    found = distinct_pairs(staged)
+    digests = [block128.to_hex(item) for item in found.items]
+    assert found.questions is not None
+    assert dict(zip(found.questions.to_pylist(), digests, strict=True)) == expected
+    given = [f"item-17#{question}" for question in found.questions.to_pylist()]
+    assert found.ids.to_pylist() == (given if named else digests)
+
+
+# ---------------------------------------------------------------- canonical JSON in SQL
+
+CONTENT = 'STRUCT("text" VARCHAR, url VARCHAR, size DOUBLE, "ä""\'" BOOLEAN, n HUGEINT)'
+CHAT = f'STRUCT("role" VARCHAR, content {CONTENT}[], "Name" VARCHAR, tags VARCHAR[])[]'
+
+texts = st.none() | st.text(st.characters(exclude_categories=["Cs"]))
+finite = st.floats(allow_nan=False, allow_infinity=False)
+contents = st.fixed_dictionaries(
+    {
+        "text": texts,
+        "url": texts,
+        "size": st.none() | finite | st.integers(-(2**54), 2**54).map(float),
+        "ä\"'": st.none() | st.booleans(),
+        "n": st.none() | st.integers(-(10**30), 10**30),
+    }
+)
+messages = st.fixed_dictionaries(
+    {
+        "role": texts,
+        "content": st.none() | st.lists(st.none() | contents, max_size=3),
+        "Name": texts,
+        "tags": st.none() | st.lists(texts, max_size=3),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def in_sql() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        yield connection
+
+
+def encoded(connection: duckdb.DuckDBPyConnection, value: Any, sql_type: str) -> str | None:
+    kind = connection.sql(f"SELECT NULL::{sql_type} AS x").types[0]
+    encoding = canonical.encoded("x", canonical.content_shape([kind]))
+    query = f"SELECT {encoding} FROM (SELECT $1::{sql_type} AS x)"
+    found: str | None = connection.execute(query, [value]).fetchall()[0][0]
+    return found
+
+
+@settings(deadline=None)
+@given(chat=st.lists(messages, min_size=1, max_size=3))
+def test_chats_are_encoded_in_sql_as_in_the_reference(
+    in_sql: duckdb.DuckDBPyConnection, chat: list[Any]
+) -> None:
+    assert encoded(in_sql, chat, CHAT) == encode(chat).decode()
+
+
+@settings(deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_texts_are_encoded_in_sql_as_in_the_reference(
+    in_sql: duckdb.DuckDBPyConnection, text: str
+) -> None:
+    assert encoded(in_sql, text, "VARCHAR") == encode(text).decode()
+
+
+def test_empty_contents_have_no_encoding(in_sql: duckdb.DuckDBPyConnection) -> None:
+    message = {"role": "user", "content": None, "Name": None, "tags": None}
+    assert encoded(in_sql, "", "VARCHAR") is None
+    assert encoded(in_sql, None, "VARCHAR") is None
+    assert encoded(in_sql, [], CHAT) is None
+    assert encoded(in_sql, [message, None], CHAT) is None
+    assert encoded(in_sql, [message], CHAT) == 'c17:[{"role":"user"}]'
+
+
+# ---------------------------------------------------------------- what a project keeps
+
+
+@dataclass(frozen=True)
+class Label:
+    """One canonical label: `value` is 1, 0 or 2 (tie); `author` gave it, `unit` has the places."""
+
+    author: bytes
+    prompt: Any
+    sides: list[Any]
+    value: int
+    item: bytes
+    pair: int = 0
+    item_id: str | None = None
+    unit: bytes = b""
+    content: bytes = bytes(8)
+
+    @property
+    def payer(self) -> bytes:
+        return self.unit or self.author
+
+
+@pytest.fixture
+def nonces(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """All that is drawn at random, last what a release's coins come from: it is never stored."""
+    caught: list[bytes] = []
+    drawn = keys.random_bytes
+
+    def random_bytes(count: int) -> bytes:
+        caught.append(drawn(count))
+        return caught[-1]
+
+    monkeypatch.setattr(keys, "random_bytes", random_bytes)
+    return caught
+
+
+class Stored:
+    """A project read without labelguard: its key, prices, private maps and releases."""
+
+    def __init__(self, state: Path, nonce: bytes) -> None:
+        self.state = state
+        self.nonce = nonce
+        self.secret = secret_of(state / "keys")
+        with sqlite3.connect(state / "ledger.sqlite3") as ledger:
+            self.thresholds = {
+                int(k): int(t) for k, t in ledger.execute("SELECT k, price FROM prices")
+            }
+            self.capacity = dict(ledger.execute("SELECT labeler, capacity FROM counters"))
+            self.maps = {
+                name: (digest, labels)
+                for name, digest, labels in ledger.execute("SELECT id, map, drawn FROM releases")
+            }
+
+    def labeler(self, labeler_id: str) -> bytes:
+        return labeler_key(self.secret, "files", labeler_id)
+
+    def row_key(self, label: Label) -> bytes:
+        return row_key(self.secret, label.author, label.item, label.pair)
+
+    def value(self, label: Label, ternary: bool = False) -> int:
+        """The released label: randomized response with the coins of this release."""
+        key, threshold = self.row_key(label), self.threshold(label)
+        if ternary:
+            drawn = coin(self.nonce, TERNARY, key)
+            return (label.value + (1 + drawn % 2 if drawn < threshold else 0)) % 3
+        strict = coin(self.nonce, TIE, key) >> 63 if label.value == 2 else label.value
+        return strict ^ int(coin(self.nonce, FLIP, key) < threshold)
+
+    def threshold(self, label: Label) -> int:
+        return self.thresholds[self.capacity[label.payer]]
+
+    def check(
+        self, release: lg.Release, labels: list[Label], version: int = 0, known: bool = True
+    ) -> None:
+        """Compare a release of these labels, each of them new in it, with the reference.
+
+        Unless `known`, the private map does not say who gave a label.
+        """
+        ternary = release.card["privacy"]["ties"] == "ternary"
+        directory = self.state / "released" / release.id
+        data = {path.name: path.read_bytes() for path in directory.iterdir()}
+        assert self.maps[release.id] == (map_digest(self.secret, release.id, data), len(labels))
+        kept = [
+            {"bucket": int(name[7:9])} | row
+            for name in sorted(data)
+            for row in pq.read_table(directory / name, partitioning=None).to_pylist()
+        ]
+        expected = []
+        rows = []
+        for label in labels:
+            key, value = self.row_key(label), self.value(label, ternary)
+            expected.append(
+                {
+                    "bucket": label.payer[0] >> 2,
+                    "row_key": key,
+                    "labeler": label.author if known else bytes(16),
+                    "version": version,
+                    "value": value,
+                    "threshold": self.threshold(label),
+                    "content": int.from_bytes(label.content, "big"),
+                }
+            )
+            if value == 2:
+                continue
+            change = self.threshold(label) / 2**64
+            chosen, rejected = label.sides if value else reversed(label.sides)
+            row = {
+                "prompt": label.prompt,
+                "chosen": chosen,
+                "rejected": rejected,
+                "item_id": label.item_id or label.item.hex(),
+                "label_probability": None,
+                "flip_probability": (change / 2) / (1 - change / 2) if ternary else change,
+                "residual_flip_estimate": None,
+            }
+            rows.append((label.item, key, row))
+        assert kept == sorted(expected, key=lambda row: (row["bucket"], row["row_key"]))
+        rows.sort(key=lambda entry: entry[:2])
+        assert lg.load(release, "arrow").to_pylist() == [row for _, _, row in rows]
+
+
+def canonical_pair(author: bytes, prompt: Any, a: Any, b: Any, label: float) -> Label:
+    """Sides in canonical order, and the label mapped along."""
+    value = 2 if label == 0.5 else int(label)
+    if encode(a) > encode(b):
+        a, b, value = b, a, value if value == 2 else 1 - value
+    return Label(author, prompt, [a, b], value, item_digest(prompt, [a, b]))
+
+
+def labels_of(rows: list[dict[str, Any]], stored: Stored) -> list[Label]:
+    """Pairs of plain texts as canonical labels."""
+    names = ("prompt", "response_a", "response_b", "label")
+    return [
+        canonical_pair(stored.labeler(row["labeler_id"]), *(row[name] for name in names))
+        for row in rows
+    ]
+
+
+def answers() -> list[dict[str, Any]]:
+    """40 labels of 8 labelers on 20 pairs, with ties, sides of all lengths in either order."""
+    return [
+        {
+            "labeler_id": f"worker {row % 8}",
+            "prompt": f"Question {row // 2}?",
+            "response_a": "ä" * (1 + row // 2 % 5),
+            "response_b": "b" * (1 + row // 2 % 7),
+            "label": (0.0, 1.0, 0.5, 1.0, 0.0)[row % 5],
+        }
+        for row in range(40)
+    ]
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows)
+
+
+@pytest.mark.parametrize("ties", ["coin", "ternary"])
+def test_every_released_pair_follows_from_key_nonce_prices_and_labels(
+    tmp_path: Path, nonces: list[bytes], ties: str
+) -> None:
+    project = lg.init(tmp_path)
+    release = lg.privatize(table(answers()), epsilon=9, delta=1e-5, ties=ties, project=project)
+    stored = Stored(project.state, nonces[-1])
+    stored.check(release, labels_of(answers(), stored))
+
+
+def test_a_label_drawn_again_has_the_coins_of_that_release(
+    tmp_path: Path, nonces: list[bytes]
+) -> None:
+    project = lg.init(tmp_path)
+    budget: dict[str, Any] = {"epsilon": 9, "delta": 1e-5, "max_labels_per_labeler": 16}
+    lg.privatize(table(answers()), project=project, **budget)
+    release = lg.privatize(table(answers()), project=project, again=True, **budget)
+    stored = Stored(project.state, nonces[-1])
+    stored.check(release, labels_of(answers(), stored), version=1)
+
+
+def test_no_nonce_is_left_behind(tmp_path: Path, nonces: list[bytes]) -> None:
+    project = lg.init(tmp_path)
+    lg.privatize(table(answers()), epsilon=9, delta=1e-5, project=project)
+    nonce = nonces[-1]
+    everything = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(everything) > 10
+    for path in everything:
+        data = path.read_bytes()
+        assert nonce not in data and nonce.hex().encode() not in data, path
+
+
+def test_labels_take_places_in_the_order_of_the_page(tmp_path: Path, nonces: list[bytes]) -> None:
+    project = lg.init(tmp_path)
+    places = 3
+    release = lg.privatize(
+        table(answers()), epsilon=9, delta=1e-5, max_labels_per_labeler=places, project=project
+    )
+    stored = Stored(project.state, nonces[-1])
+
+    def order(label: Label) -> bytes:
+        return order_key(stored.secret, label.author, label.item)
+
+    labels = labels_of(answers(), stored)
+    by_author = {one.author: [row for row in labels if row.author == one.author] for one in labels}
+    assert {len(own) for own in by_author.values()} == {5}
+    kept = [label for own in by_author.values() for label in sorted(own, key=order)[:places]]
+    stored.check(release, kept)
+
+
+def test_chats_with_given_ids_follow_too(tmp_path: Path, nonces: list[bytes]) -> None:
+    def chat(role: str, text: str) -> list[dict[str, Any]]:
+        return [{"role": role, "content": text, "name": "Ann" if role == "user" else None}]
+
+    rows = [
+        {
+            "labeler_id": str(row % 3),
+            "prompt": chat("user", f"{row}\u0001\n"),
+            "chosen": chat("assistant", "yes \u2028" + "!" * row),
+            "rejected": chat("assistant", "no" + "?" * 5),
+            "item_id": f"item {row}",
+            "tie": row % 4 == 3,
+        }
+        for row in range(12)
+    ]
+    project = lg.init(tmp_path)
+    release = lg.privatize(table(rows), epsilon=9, delta=1e-5, project=project)
+    stored = Stored(project.state, nonces[-1])
+    labels = []
+    for row in rows:
+        sides = (row["prompt"], row["chosen"], row["rejected"])
+        author, item_id = stored.labeler(row["labeler_id"]), row["item_id"]
+        label = canonical_pair(author, *sides, 0.5 if row["tie"] else 1.0)
+        given = {"item": id_digest(item_id), "item_id": item_id, "content": label.item[:8]}
+        labels.append(replace(label, **given))
+    stored.check(release, labels)
+
+
+def test_rankings_follow_too(tmp_path: Path, nonces: list[bytes]) -> None:
+    rows = [
+        {
+            "labeler_id": f"judge {row % 2}",
+            "prompt": f"Rank {row}",
+            "responses": [f"answer {'x' * ((row + n) % 5)} {n}" for n in range(4)],
+            "ranks": [(row + 2 * n) % 3 for n in range(4)],
+        }
+        for row in range(6)
+    ]
+    project = lg.init(tmp_path)
+    release = lg.privatize(table(rows), epsilon=9, delta=1e-5, project=project)
+    stored = Stored(project.state, nonces[-1])
+    labels = []
+    for row in rows:
+        item = item_digest(row["prompt"], row["responses"])
+        ranked = sorted(zip(row["responses"], row["ranks"], strict=True), key=_by_encoding)
+        for pair, ((a, rank_a), (b, rank_b)) in enumerate(combinations(ranked, 2)):
+            value = 2 if rank_a == rank_b else int(rank_a < rank_b)
+            author = stored.labeler(row["labeler_id"])
+            labels.append(Label(author, row["prompt"], [a, b], value, item, pair))
+    stored.check(release, labels)
+
+
+def _by_encoding(ranked: tuple[str, float]) -> bytes:
+    return encode(ranked[0])
+
+
+@pytest.mark.parametrize("known_by", ["labeler_id", "record_id", None])
+def test_contents_as_units_follow_too(
+    tmp_path: Path, nonces: list[bytes], known_by: str | None
+) -> None:
+    rows = answers()
+    shown = [{k: v for k, v in row.items() if k != "labeler_id"} for row in rows]
+    if known_by:
+        shown = [row | {known_by: rows[n]["labeler_id"]} for n, row in enumerate(shown)]
+    project = lg.init(tmp_path)
+    places = {"max_labels_per_labeler": 2, "unit": "item"}
+    release = lg.privatize(table(shown), epsilon=2, delta=0, project=project, **places)
+    stored = Stored(project.state, nonces[-1])
+    labels = []
+    met: dict[bytes, int] = {}
+    # Rows that are equal in all that is public are numbered in the order of their labels.
+    for label, row in sorted(
+        zip(labels_of(rows, stored), rows, strict=True), key=lambda pair: pair[0].value
+    ):
+        author = label.author
+        if known_by == "record_id":
+            record = ranking_digest(row["labeler_id"])
+            author = cbc_mac(derive(stored.secret, "public/record_hi,record_lo"), record)
+        elif known_by is None:
+            author = met.setdefault(label.item, 0).to_bytes(16, "big")
+            met[label.item] += 1
+        unit = content_unit(stored.secret, [label.prompt + side for side in label.sides])
+        labels.append(replace(label, author=author, unit=unit))
+    assert set(stored.capacity) == {label.unit for label in labels}
+    stored.check(release, labels, known=known_by == "labeler_id")
+
+
+def test_a_map_without_a_labelers_rows_has_the_digest_of_the_rest(tmp_path: Path) -> None:
+    project = lg.init(tmp_path)
+    release = lg.privatize(table(answers()), epsilon=9, delta=1e-5, project=project)
+    erasure.leave("worker 3", "retired", project.state)
+    stored = Stored(project.state, b"")
+    directory = project.released / release.id
+    data = {path.name: path.read_bytes() for path in directory.iterdir()}
+    assert stored.maps[release.id] == (map_digest(stored.secret, release.id, data), 40)
+    rows = [
+        row["labeler"]
+        for name in data
+        for row in pq.read_table(directory / name, partitioning=None).to_pylist()
+    ]
+    assert len(rows) == 35 and stored.labeler("worker 3") not in rows

@@ -1,0 +1,256 @@
+"""A label is released once: the same command reads nothing, the same label keeps its value."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from support.preferences import LAYOUTS, chosen, dump, opinions, pairs, public, rankings, spent
+
+import labelguard as lg
+from labelguard.errors import ProjectError
+from labelguard.project.project import Project
+from labelguard.release import planning
+from labelguard.release.writer import Release
+from labelguard.report import overview
+from labelguard.storage import buckets
+
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 40}
+ASKED = public()
+RANKS = opinions(len(ASKED), 1)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return lg.init(tmp_path / "project")
+
+
+def values(release: Release) -> list[tuple[Any, ...]]:
+    """The rows of a release, in any order."""
+    frame = lg.load(release)
+    return sorted(frame.drop("label_probability", "residual_flip_estimate").rows())
+
+
+def privatized(project: Project, table: pa.Table, **options: Any) -> Release:
+    return lg.privatize(table, project=project, **PRICE | options)
+
+
+def used(project: Project) -> int:
+    return spent(project)
+
+
+def private_map(project: Project) -> dict[bytes, list[tuple[int, int]]]:
+    """Version and value of every release of every label."""
+    rows: dict[bytes, list[tuple[int, int]]] = {}
+    for path in sorted(project.released.rglob("*.parquet")):
+        table = pq.read_table(path, partitioning=None)
+        for row in table.to_pylist():
+            rows.setdefault(row["row_key"], []).append((row["version"], row["value"]))
+    return rows
+
+
+@pytest.mark.parametrize("lost", ["map", "bucket"])
+def test_a_lost_private_map_stops_the_project(lost: str, project: Project) -> None:
+    table = pairs(ASKED, RANKS)
+    first = privatized(project, table)
+    path = project.released / first.id
+    shutil.rmtree(path) if lost == "map" else next(path.glob("*.parquet")).unlink()
+    with pytest.raises(ProjectError, match="restore it from a backup"):
+        privatized(project, table.slice(1))
+    assert not overview.verify(project.state)["ok"]
+
+
+GARBAGE: dict[str, pa.Array] = {
+    "null": pa.nulls(84, pa.int8()),
+    "numbers": pa.array(np.full(84, 77, np.int8)),
+    "texts": pa.array(["?"] * 84),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_the_same_command_needs_no_labels(garbage: str, project: Project) -> None:
+    table = pairs(ASKED, RANKS).drop(["tie"])
+    table = table.set_column(3, "label", pa.array((RANKS[:, 0] < RANKS[:, 1]).astype(np.int8)))
+    first = privatized(project, table, skips="tie")  # else blank labels are public skips
+    before = dump(project.state)
+    second = privatized(project, table.set_column(3, "label", GARBAGE[garbage]))
+    assert second.reused and second.id == first.id
+    assert values(second) == values(first)
+    assert dump(project.state) == before
+
+
+def test_the_same_command_needs_no_ranks(project: Project) -> None:
+    table = rankings(ASKED, RANKS)
+    first = privatized(project, table)
+    wrong = pa.array([[None]] * len(ASKED), pa.list_(pa.int64()))
+    second = privatized(project, table.set_column(2, "ranks", wrong))
+    assert second.reused and second.id == first.id
+
+
+def test_the_same_command_is_answered_whichever_side_is_chosen_now(project: Project) -> None:
+    first = privatized(project, chosen(ASKED, RANKS))
+    assert privatized(project, chosen(ASKED, opinions(len(ASKED), 9))).id == first.id
+
+
+def test_planning_and_answering_never_read_the_label_column(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = buckets.column
+    asked_for: list[str] = []
+
+    def spied(table: pa.Table, name: str) -> Any:
+        asked_for.append(name)
+        return read(table, name)
+
+    monkeypatch.setattr(buckets, "column", spied)
+    assert "label" not in planning._PUBLIC
+    privatized(project, pairs(ASKED, RANKS))
+    assert asked_for.count("label") == len(list(project.released.rglob("*.parquet")))
+    asked_for.clear()
+    assert privatized(project, pairs(ASKED, RANKS)).reused
+    assert "label" not in asked_for
+
+
+def test_a_request_is_the_same_however_it_is_written(project: Project) -> None:
+    table = pairs(ASKED, RANKS)
+    first = lg.privatize(table, epsilon=3, delta=0, project=project)
+    second = lg.privatize(table, epsilon=np.float64(3.0), delta=0.0, workers=1, project=project)
+    assert second.reused and second.id == first.id
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("ties", ["coin", "ternary"])
+def test_a_label_keeps_its_value_in_every_later_release(
+    layout: str, ties: str, project: Project
+) -> None:
+    make = LAYOUTS[layout]
+    shuffled = np.random.default_rng(0).permutation(len(ASKED))
+    first = privatized(project, make(ASKED[:50], RANKS[:50]), ties=ties)
+    charged = used(project)
+    for release in (
+        privatized(project, make(ASKED[:50][::-1], RANKS[:50][::-1])),
+        privatized(project, make(ASKED[:50], RANKS[:50]), exhausted="drop"),
+        privatized(project, make(ASKED[:50], RANKS[:50]).slice(0, 50), workers=1),
+    ):
+        assert values(release) == values(first)
+        assert used(project) == charged
+    everything = privatized(project, make(ASKED[shuffled], RANKS[shuffled]))
+    assert set(values(first)) <= set(values(everything))
+    assert used(project) == charged + everything.card["counts"]["charged"]
+    part = privatized(project, make(ASKED[:20], RANKS[:20]))
+    assert set(values(part)) <= set(values(first)) and part.card["counts"]["charged"] == 0
+    assert all(len(versions) == 1 for versions in private_map(project).values())
+
+
+def test_which_rows_appear_does_not_depend_on_ties(project: Project, tmp_path: Path) -> None:
+    ties = np.ones_like(RANKS)
+    rows = []
+    for number, ranks in enumerate((RANKS, ties, 4 - RANKS)):
+        home = lg.init(tmp_path / str(number), max_epsilon=20_000, max_delta=1e-3)
+        frame = lg.load(privatized(home, pairs(ASKED, ranks)))
+        rows.append(frame["item_id"].sort())
+    assert len(rows[0]) == 84 and rows[0].equals(rows[1]) and rows[0].equals(rows[2])
+
+
+def resubmitted(ranks: np.ndarray[Any, np.dtype[np.int64]], later: int) -> pa.Table:
+    """All labels, and a second submission of each with the opinions of another seed."""
+    times = [f"2026-01-0{day}T00:00:00Z" for day in (1, 2)]
+    tables = [
+        table.append_column("submitted_at", pa.array([time] * len(table)))
+        for table, time in zip(
+            (pairs(ASKED, ranks), pairs(ASKED, opinions(len(ASKED), later))), times, strict=True
+        )
+    ]
+    return pa.concat_tables(tables)
+
+
+def test_a_label_that_was_changed_after_its_release_is_ignored(project: Project) -> None:
+    first = privatized(project, pairs(ASKED, RANKS))
+    charged = used(project)
+    later = privatized(project, resubmitted(RANKS, later=7))
+    assert values(later) == values(first)
+    assert used(project) == charged
+    assert later.card["counts"]["duplicates"] == 84
+    unread = privatized(project, resubmitted(RANKS, later=8))
+    assert unread.id == later.id and unread.reused
+
+
+def test_before_a_release_the_latest_submission_counts_wherever_it_stands(tmp_path: Path) -> None:
+    table = resubmitted(opinions(len(ASKED), 7), later=1)
+    orders = (np.arange(168), np.arange(168)[::-1], np.random.default_rng(1).permutation(168))
+    outcomes = []
+    for number, order in enumerate(orders):
+        home = lg.init(tmp_path / str(number), max_epsilon=20_000, max_delta=1e-3)
+        # All but deterministic: a huge ε leaves labels as they are, but for ties.
+        release = lg.privatize(
+            table.take(pa.array(order)), epsilon=20_000, delta=0, project=home, ties="ternary"
+        )
+        outcomes.append(values(release))
+    truth = privatized_exactly(tmp_path / "truth")
+    assert outcomes == [truth] * 3
+
+
+def privatized_exactly(directory: Path) -> list[tuple[Any, ...]]:
+    home = lg.init(directory, max_epsilon=20_000)
+    release = lg.privatize(
+        pairs(ASKED, RANKS), epsilon=20_000, delta=0, project=home, ties="ternary"
+    )
+    return values(release)
+
+
+@pytest.mark.parametrize("later", [1, 7], ids=["unchanged labels", "changed labels"])
+def test_again_draws_and_charges_every_label_whether_it_was_changed_or_not(
+    later: int, project: Project
+) -> None:
+    first = privatized(project, pairs(ASKED, RANKS))
+    again = privatized(project, resubmitted(RANKS, later=later), again=True)
+    assert used(project) == 168 and again.card["counts"]["charged"] == 84
+    versions = private_map(project)
+    assert all([version for version, _ in row] == [0, 1] for row in versions.values())
+    assert len(versions) == 84
+    third = privatized(project, pairs(ASKED, RANKS), again=True)
+    assert used(project) == 252 and third.id not in (first.id, again.id)
+    # From now on the newest answer is the one that is kept.
+    kept = privatized(project, pairs(ASKED[:40], RANKS[:40]))
+    assert kept.card["counts"]["charged"] == 0 and set(values(kept)) <= set(values(third))
+
+
+def test_again_tosses_new_coins(tmp_path: Path) -> None:
+    """False failures: 2^-40 or less. With strict labels at a flip probability of nearly ½, two
+    independent answers agree on all of 1,000 labels with probability 2^-1000."""
+    asked = public(labelers=50, per_labeler=20)
+    ranks = np.tile([1, 2, 3], (len(asked), 1))
+    home = lg.init(tmp_path / "p")
+    options = {"epsilon": 0.01, "delta": 0, "max_labels_per_labeler": 40, "project": home}
+    first = lg.privatize(pairs(asked, ranks), **options)
+    again = lg.privatize(pairs(asked, ranks), again=True, **options)
+    assert values(first) != values(again)
+    pairs_of_values = np.array([[v for _, v in row] for row in private_map(home).values()])
+    assert pairs_of_values.shape == (1000, 2)
+    agreeing = int((pairs_of_values[:, 0] == pairs_of_values[:, 1]).sum())
+    assert 380 <= agreeing <= 620  # 7.6 standard deviations
+
+
+def test_identical_sides_are_dropped_and_cost_nothing(project: Project) -> None:
+    table = pairs(ASKED, RANKS)
+    same = table.set_column(2, "response_b", table["response_a"])
+    release = privatized(project, pa.concat_tables([table, same]))
+    counts = release.card["counts"]
+    assert counts["identical_sides"] == 84 and counts["charged"] == 84 == used(project)
+
+
+def test_sides_and_layouts_are_one_label(project: Project) -> None:
+    first = privatized(project, pairs(ASKED, RANKS))
+    table = pairs(ASKED, RANKS)
+    sides = [table["response_b"], table["response_a"]]
+    swapped = table.set_column(1, "response_a", sides[0]).set_column(2, "response_b", sides[1])
+    swapped = swapped.set_column(3, "label", pc.subtract(1, table["label"]))
+    for other in (privatized(project, swapped), privatized(project, chosen(ASKED, RANKS))):
+        assert values(other) == values(first)
+    assert used(project) == 84

@@ -1,0 +1,207 @@
+"""Randomized response on real preference labels; these tests may look at raw labels.
+
+The data lies outside the repository: LABELGUARD_SHARED_DATA names its directory, described in the
+LICENSES.md there. Every statistical check fails falsely with probability FALSE_FAILURE.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+from support.preferences import fixed_bytes
+
+import labelguard as lg
+from labelguard.accounting import randomized_response as accounting
+from labelguard.errors import InvalidLabels
+from labelguard.release.selection import rounded_bound
+from labelguard.release.writer import Release
+from labelguard.report import overview
+
+FALSE_FAILURE = 1e-6
+DELTA = 1e-5
+SHARED = Path(
+    os.environ.get("LABELGUARD_SHARED_DATA")
+    or Path(__file__).resolve().parents[2] / "../shared/data"
+)
+SIDES = ["response_a", "response_b"]
+CONTENT = ["prompt", "first", "second"]
+
+pytestmark = [
+    pytest.mark.shared_data,
+    pytest.mark.skipif(not SHARED.is_dir(), reason="LABELGUARD_SHARED_DATA names no directory"),
+]
+
+
+@pytest.fixture(autouse=True)
+def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+
+
+def read(name: str) -> pl.DataFrame:
+    frame = pl.from_arrow(pq.read_table(SHARED / name))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def sided(frame: pl.DataFrame, a: str, b: str) -> pl.DataFrame:
+    """With the two texts in order, and whether `a` is the first."""
+    return frame.with_columns(
+        first=pl.min_horizontal(a, b), second=pl.max_horizontal(a, b), a_first=pl.col(a) < pl.col(b)
+    )
+
+
+def canonical(raw: pl.DataFrame, epsilon: float) -> pl.DataFrame:
+    """What may be released of raw pairs, of which no labeler gave one twice, with `lean`, the
+    expected released label (1: first preferred, −1: second) over coins and flips.
+    """
+    rows = sided(raw, *SIDES).filter(pl.col("first") != pl.col("second"))
+    item = ["item_id"] if "item_id" in rows.columns else CONTENT
+    assert not rows.select("labeler_id", *item).is_duplicated().any()
+    counts = rows.group_by("labeler_id").agg(n=pl.len().cast(pl.Int64))
+    bounds = rounded_bound(counts["n"].to_numpy())
+    distinct = np.unique(bounds)
+    epsilons = accounting.calibrate_many(epsilon, DELTA, distinct)
+    flips = 1 / (1 + np.exp(np.asarray(epsilons)))
+    counts = counts.with_columns(gamma=pl.Series(flips[np.searchsorted(distinct, bounds)]))
+    label = pl.when(pl.col("tie")).then(0.5).otherwise("label")
+    sign = pl.when("a_first").then(1).otherwise(-1)
+    return rows.join(counts, on="labeler_id").with_columns(
+        lean=(2 * label - 1) * sign * (1 - 2 * pl.col("gamma"))
+    )
+
+
+def prices(column: pl.Series) -> Counter[float]:
+    """How many rows have each flip probability."""
+    return Counter(column.round(12).to_list())
+
+
+def assert_released_as_charged(release: Release, raw: pl.DataFrame) -> None:
+    """Every row is there, at its price, and together they lean as the raw labels predict.
+
+    The statistic weighs each pair's released labels by the lean of its raw ones; its expectation
+    and variance follow from the flip probabilities, for any labels and ties.
+    """
+    expected = canonical(raw, release.card["privacy"]["epsilon"])
+    released = lg.load(release)
+    assert len(released) == len(expected) == release.card["counts"]["charged"]
+    assert prices(released["flip_probability"]) == prices(expected["gamma"])
+    shown = sided(released, "chosen", "rejected").with_columns(
+        side=pl.when("a_first").then(1).otherwise(-1)
+    )
+    weights = expected.group_by(CONTENT).agg(
+        weight=pl.col("lean").sum(), spread=(1 - pl.col("lean") ** 2).sum(), rows=pl.len()
+    )
+    sums = shown.group_by(CONTENT).agg(total=pl.col("side").sum(), rows=pl.len())
+    both = weights.join(sums, on=CONTENT, how="full", coalesce=True)
+    assert (both["rows"] == both["rows_right"]).all()
+    signal = float((both["weight"] ** 2).sum())
+    deviation = float(np.sqrt((both["weight"] ** 2 * both["spread"]).sum()))
+    z = (float((both["weight"] * both["total"]).sum()) - signal) / deviation
+    assert abs(z) < stats.norm.isf(FALSE_FAILURE / 2)
+    assert signal > 10 * deviation  # labels that were flipped at random would be noticed
+
+
+def privatize(source: object, project: Path, epsilon: float, **options: Any) -> Release:
+    home = lg.init(project, max_epsilon=300)
+    release = lg.privatize(source, epsilon=epsilon, delta=DELTA, project=home, **options)
+    verdict = overview.verify(home.state)
+    assert verdict["ok"], verdict
+    return release
+
+
+def test_web_arguments(tmp_path: Path) -> None:
+    release = privatize(SHARED / "ukpconvarg1.parquet", tmp_path, epsilon=6)
+    counts = release.card["counts"]
+    assert (counts["rows_read"], counts["labelers"]) == (84_445, 3_815)
+    assert_released_as_charged(release, read("ukpconvarg1.parquet"))
+
+
+def test_answers_of_language_models_with_empty_responses(tmp_path: Path) -> None:
+    raw = read("llmfao_crowd.parquet")
+    source = SHARED / "llmfao_crowd.parquet"
+    with pytest.raises(InvalidLabels, match="null or empty"):
+        privatize(source, tmp_path / "strict", epsilon=6)
+    release = privatize(source, tmp_path / "lenient", epsilon=60, bad_rows="quarantine")
+    empty = pl.any_horizontal(pl.col(side).fill_null("") == "" for side in SIDES)
+    assert release.card["counts"]["set_aside"] == raw.filter(empty).height > 0
+    assert_released_as_charged(release, raw.filter(~empty))
+
+
+def test_a_sample_of_translation_pairs(tmp_path: Path) -> None:
+    raw = read("wmt15_pairs.parquet")
+    judges = raw["labeler_id"].unique().sort().sample(40, seed=1)
+    sample = raw.filter(pl.col("labeler_id").is_in(judges.to_list()))
+    # An item of this data is a sentence, not one pair of translations of it.
+    sample = sample.with_columns(prompt="item_id").drop("item_id", "ranking_id")
+    sample = sided(sample, *SIDES).unique(["labeler_id", *CONTENT], maintain_order=True)
+    sample = sample.drop("first", "second", "a_first")
+    release = privatize(sample, tmp_path, epsilon=300)
+    assert_released_as_charged(release, sample)
+
+
+def test_a_sample_of_translation_rankings(tmp_path: Path) -> None:
+    raw = read("wmt15_rankings.parquet").rename({"item_id": "sentence"})
+    sample = raw.filter(pl.int_range(pl.len()) % 4 == 0)
+    # The same systems ranked again are a duplicate; some of them are another item.
+    sample = sample.with_columns(everyone=pl.col("systems").list.sort())
+    sample = sample.unique(["labeler_id", "sentence", "everyone"], maintain_order=True)
+    sample = sample.drop("everyone")
+    columns = {"prompt": "sentence", "responses": "systems"}
+    release = privatize(sample, tmp_path, epsilon=300, columns=columns)
+    rankings = sample.with_row_index("ranking")
+    pairs = rankings.explode("systems", "ranks").select(
+        "ranking", "labeler_id", "sentence", "systems", "ranks"
+    )
+    pairs = pairs.join(pairs, on=["ranking", "labeler_id", "sentence"]).filter(
+        pl.col("systems") < pl.col("systems_right")
+    )
+    better = pl.col("ranks") < pl.col("ranks_right")
+    raw_pairs = pairs.select(
+        "ranking",
+        "labeler_id",
+        prompt="sentence",
+        response_a="systems",
+        response_b="systems_right",
+        tie=pl.col("ranks") == pl.col("ranks_right"),
+        label=better.cast(pl.Int8),
+    )
+    assert release.card["counts"]["duplicates"] == 0
+    assert_released_as_charged(release, raw_pairs.with_columns(item_id=pl.int_range(pl.len())))
+
+
+def test_the_teacher_of_real_labelers_is_nearly_as_right_as_one_without_noise(
+    tmp_path: Path,
+) -> None:
+    """ε = 1 on all labelers; the bound is that of the project's benchmark, half a percent above."""
+    raw = read("ukpconvarg1.parquet").drop("item_id")
+    release = lg.privatize(
+        raw,
+        mechanism="statistic",
+        features="minilm",
+        components=64,
+        whitening=0.5,
+        floor=1e-3,
+        clip_quantile=0.5,
+        ridge=3.0,
+        epsilon=1,
+        delta=DELTA,
+        project=lg.init(tmp_path / "p"),
+    )
+    released = lg.load(release).unique(["prompt", "chosen", "rejected"])
+    chosen = sided(released, "chosen", "rejected").select(*CONTENT, teacher="a_first")
+    strict = sided(raw, *SIDES).filter(~pl.col("tie"))
+    own = (pl.col("label") == 1) == pl.col("a_first")
+    both = strict.join(chosen, on=CONTENT).with_columns(own=own)
+    assert both.height > 0.99 * strict.height
+    error = float((both["own"] != both["teacher"]).mean())  # type: ignore[arg-type]
+    # Two labelers differ on .27 of pairs, randomized labels are wrong on .485.
+    assert error < 0.32
+    assert release.card["counts"]["charged"] == release.card["counts"]["labelers"]

@@ -1,0 +1,139 @@
+"""PROPS from start to end: charged like randomized response, better labels, no further look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from support.preferences import spent
+from test_teacher import label_error, survey
+
+import labelguard as lg
+from labelguard.errors import LabelguardError
+from labelguard.mechanisms import props_stages as relabelling
+from labelguard.project.project import Project
+from labelguard.release.head import Head
+from labelguard.report import overview
+
+PRICE: dict[str, Any] = {"epsilon": 20.0, "delta": 1e-5}
+PROPS: dict[str, Any] = PRICE | {"mechanism": "props", "features": "columns:score,length"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return lg.init(tmp_path / "project", max_epsilon=20)
+
+
+@pytest.mark.parametrize("combine", ["hard", "soft"])
+def test_it_betters_randomized_labels_at_their_price(combine: str, project: Project) -> None:
+    raw = survey(labelers=300)
+    randomized = lg.privatize(raw, project=project, **PRICE)
+    before = spent(project)
+    release = lg.privatize(raw, project=project, combine=combine, **PROPS)
+    assert spent(project) == before  # the same permanent coins, free
+    released = lg.load(release)
+    assert released.height == raw.height
+    # One label of each item is compared: labels of an item may differ between its labelers.
+    error = label_error(released.sample(fraction=1, shuffle=True, seed=0), raw)
+    assert error < label_error(lg.load(randomized).sample(fraction=1, shuffle=True, seed=0), raw)
+    first, second = release.card["props"]["stages"]
+    assert first["rows"] + second["rows"] == raw.height
+    assert 0.1 < second["estimated_error"] < 0.35 and not second["uninformative"]
+    assert released["flip_probability"].null_count() == raw.height
+    soft = combine == "soft"
+    assert released["label_probability"].null_count() == (0 if soft else raw.height)
+    assert released["residual_flip_estimate"].null_count() == (raw.height if soft else 0)
+    assert release.card["train_with"] == ("soft" if soft else "plain")
+
+
+def test_its_head_scores_new_pairs(project: Project) -> None:
+    raw = survey(labelers=300)
+    further = survey(labelers=2, per_labeler=50, items=300).drop("label")
+    release = lg.privatize(raw, project=project, also=further, **PROPS)
+    head = Head.load(release.path)
+    assert head.coefficients[0] > 0 > head.coefficients[1]  # high scores, not length
+    assert lg.load(release).height > raw.height
+    assert lg.score(release, further).height == further.unique("prompt").height
+
+
+def test_an_interrupted_run_takes_finished_stages_from_disk(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = survey(labelers=60)
+    options = PROPS | {"stages": 4}
+    whole = relabelling._run_stage
+    trained: list[int] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        stage = arguments[4]
+        if stage == 2 and not trained.count(2):
+            trained.append(2)
+            raise KeyboardInterrupt
+        trained.append(stage)
+        return whole(*arguments)
+
+    monkeypatch.setattr(relabelling, "_run_stage", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lg.privatize(raw, project=project, **options)
+    release = lg.privatize(raw, project=project, **options)
+    assert trained == [0, 1, 2, 2, 3]
+    assert not release.reused and overview.verify(project.state)["ok"]
+
+
+def test_noise_that_drowns_the_model_is_reported(project: Project) -> None:
+    release = lg.privatize(
+        survey(labelers=12), project=project, **PROPS | {"epsilon": 0.5, "combine": "hard"}
+    )
+    [_, second] = release.card["props"]["stages"]
+    assert second["uninformative"] and second["standard_error"] > 0.25
+    assert "uninformative" in (release.path / "CARD.md").read_text()
+
+
+def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) -> None:
+    raw = survey(labelers=20)
+    lg.privatize(raw, project=project, **PRICE, max_labels_per_labeler=20)
+    used = spent(project)
+    other = survey(labelers=20, seed=3).with_columns(prompt=pl.col("prompt") + "?")
+    with pytest.raises(LabelguardError, match="no label is left to release"):
+        lg.privatize(other, project=project, exhausted="drop", **PROPS)
+    assert spent(project) == used
+
+
+def test_public_ties_that_are_to_be_kept_do_not_go_with_it(project: Project) -> None:
+    with pytest.raises(LabelguardError, match="ties half keeps ties as rows"):
+        lg.privatize(survey(), project=project, ties="half", tie_status_public=True, **PROPS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stages": 1}, "stages must be at least 2"),
+        ({"combine": "both"}, "combine must be hard or soft"),
+        ({"learner": "oracle"}, "unknown learner 'oracle'; this installation has: head"),
+        ({"whitening": 0.5}, "go with --mechanism statistic only"),
+        ({"releases": 2}, "--releases go with --mechanism statistic only"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(
+    options: dict[str, Any], message: str, project: Project
+) -> None:
+    with pytest.raises(LabelguardError, match=message):
+        lg.privatize(survey(labelers=20), project=project, **PROPS | options)
+    assert spent(project) == 0
+
+
+def test_all_rows_of_an_item_are_in_one_stage_and_stages_depend_on_items_alone(
+    project: Project, tmp_path: Path
+) -> None:
+    raw = survey(labelers=40)
+    release = lg.privatize(raw, project=project, **PROPS | {"stages": 3})
+    other = lg.privatize(
+        raw.with_columns(label=1 - pl.col("label")),
+        project=lg.init(tmp_path / "other", max_epsilon=20),
+        **PROPS | {"stages": 3},
+    )
+    rows = [[stage["rows"] for stage in r.card["props"]["stages"]] for r in (release, other)]
+    assert rows[0] == rows[1] and np.sum(rows[0]) == raw.height

@@ -1,0 +1,463 @@
+"""The teacher release: one charge, one noisy statistic, labels by the head fitted from it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from support.preferences import spent
+
+import labelguard as lg
+from labelguard.errors import (
+    BudgetExceeded,
+    InvalidLabels,
+    LabelguardError,
+    LedgerError,
+    PolicyError,
+    ProjectError,
+)
+from labelguard.mechanisms import statistic
+from labelguard.project.project import Project
+from labelguard.release.head import Head
+from labelguard.report import overview
+
+SHAPE: dict[str, Any] = {
+    "features": "columns:score,length",
+    "components": 2,
+    "whitening": 0.5,
+    "floor": 1e-3,
+    "clip_quantile": 0.5,
+    "ridge": 1.0,
+}
+TEACHER: dict[str, Any] = {"mechanism": "statistic", "epsilon": 1.0, "delta": 1e-5, **SHAPE}
+TASTE = np.array([1.5, -0.7])
+
+
+def survey(
+    labelers: int = 120, per_labeler: int = 20, items: int = 200, seed: int = 0
+) -> pl.DataFrame:
+    """Labelers who like high scores and dislike length; the two are numeric columns."""
+    rng = np.random.default_rng(seed)
+    quality = np.random.default_rng(items).normal(size=(items, 2, 2))
+    item = np.concatenate([rng.choice(items, per_labeler, replace=False) for _ in range(labelers)])
+    gap = (quality[item, 0] - quality[item, 1]) @ TASTE
+    wins = rng.random(len(item)) < 1 / (1 + np.exp(-gap))
+    tie = rng.random(len(item)) < 0.1
+    return pl.DataFrame(
+        {
+            "labeler_id": np.repeat(np.arange(labelers), per_labeler),
+            "prompt": [f"question {i}" for i in item],
+            "response_a": [f"one answer to {i}" for i in item],
+            "response_b": [f"other answer to {i}" for i in item],
+            "label": np.where(tie, 0.5, wins),
+            "score_a": quality[item, 0, 0],
+            "score_b": quality[item, 1, 0],
+            "length_a": quality[item, 0, 1],
+            "length_b": quality[item, 1, 1],
+        }
+    )
+
+
+def label_error(released: pl.DataFrame, raw: pl.DataFrame) -> float:
+    """How often a released row differs from its labeler's own strict label."""
+    strict = raw.filter(pl.col("label") != 0.5)
+    own = pl.when(pl.col("label") == 1).then("response_a").otherwise("response_b")
+    said = strict.select("prompt", own=own)
+    both = said.join(released.select("prompt", "chosen").unique("prompt"), on="prompt")
+    assert both.height == strict.height
+    return float((both["own"] != both["chosen"]).mean())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return lg.init(tmp_path / "project", max_epsilon=1e6)
+
+
+@pytest.fixture
+def no_noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(statistic, "noisy", lambda total, grid, nonce: total)
+    yield
+
+
+def test_labels_of_the_teacher_are_far_better_than_randomized_ones(
+    project: Project, tmp_path: Path
+) -> None:
+    raw = survey()
+    teacher = lg.privatize(raw, project=project, **TEACHER)
+    randomized = lg.privatize(raw, epsilon=1, delta=1e-5, project=lg.init(tmp_path / "rr"))
+    flips = randomized.card["flip_probability"]["min"]
+    # The best any scorer does here is about .21; randomized labels are wrong by about γ.
+    assert flips > 0.45
+    assert label_error(lg.load(teacher), raw) < 0.26
+
+
+def test_every_row_of_the_input_comes_out_with_the_teachers_probability(project: Project) -> None:
+    raw = survey()
+    release = lg.privatize(raw, project=project, **TEACHER)
+    released = lg.load(release)
+    assert released.height == raw.height
+    assert released["label_probability"].null_count() == 0
+    assert released["label_probability"].min() >= 0.5
+    assert released["flip_probability"].null_count() == raw.height
+    assert released["residual_flip_estimate"].null_count() == raw.height
+    assert "labeler_id" not in released.columns
+    assert released["item_id"].is_sorted()
+    assert released.unique(["prompt", "chosen", "label_probability"]).height == 200
+    assert release.card["kind"] == "teacher" and release.card["train_with"] == "soft"
+    assert release.card["statistic"]["components"] == 2
+    assert (release.path / "CARD.md").read_text().count("statistic release") >= 1
+
+
+def test_a_labeler_pays_one_place_however_many_labels_they_gave(project: Project) -> None:
+    lg.privatize(survey(), project=project, releases=3, **TEACHER)
+    [budget] = overview.budget(project.state)["allowances"]
+    assert (budget["places"], budget["used"]) == (360, 120)
+    assert overview.verify(project.state)["ok"]
+
+
+def test_more_releases_are_priced_together(project: Project, tmp_path: Path) -> None:
+    one = lg.privatize(survey(), project=project, **TEACHER)
+    many = lg.privatize(survey(), project=lg.init(tmp_path / "many"), releases=4, **TEACHER)
+    once, jointly = (release.card["statistic"]["noise_multiplier"] for release in (one, many))
+    assert once == pytest.approx(3.730632 * 1.0, rel=1e-3)
+    assert jointly == pytest.approx(2 * once, rel=1e-6)
+
+
+def test_the_same_command_returns_the_same_release(project: Project) -> None:
+    first = lg.privatize(survey(), project=project, **TEACHER)
+    second = lg.privatize(survey(), project=project, **TEACHER)
+    assert second.reused and second.id == first.id
+
+
+def test_exhausted_labelers_are_refused_or_left_out(project: Project) -> None:
+    old, new = survey(seed=1), survey(labelers=150, seed=1)
+    lg.privatize(old, project=project, **TEACHER)
+    more = survey(seed=2)  # other labels of the same people
+    with pytest.raises(BudgetExceeded, match="120 statistic releases of 120 labelers beyond"):
+        lg.privatize(more, project=project, **TEACHER)
+    release = lg.privatize(new, project=project, exhausted="drop", **TEACHER)
+    assert release.card["counts"]["charged"] == 30
+
+
+def test_labels_released_before_are_no_increment(project: Project, no_noise: None) -> None:
+    lg.privatize(survey(), project=project, releases=2, **TEACHER)
+    half = survey().head(1000)
+    release = lg.privatize(half, project=project, releases=2, **TEACHER)
+    assert release.card["counts"]["charged"] == 0
+    assert release.card["statistic"]["windows"] == 1
+
+
+def test_windows_add_up_to_one_statistic(project: Project, tmp_path: Path, no_noise: None) -> None:
+    # Whoever labels in one window only weighs the same in it as in all of it: the sums must agree.
+    raw = survey(labelers=60)
+    options = TEACHER | {"clip_quantile": 1.0, "releases": 2}
+    whole = lg.privatize(raw, project=lg.init(tmp_path / "whole"), **options)
+    first, second = raw.filter(pl.col("labeler_id") < 30), raw
+    lg.privatize(first, project=project, **options)
+    windows = lg.privatize(second, project=project, **options)
+    assert windows.card["statistic"]["windows"] == 2
+    one, two = Head.load(whole.path), Head.load(windows.path)
+    x = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
+    assert np.corrcoef(one.margins(x), two.margins(x))[0, 1] > 0.999
+    assert two.noise > one.noise
+
+
+def test_again_begins_a_new_sum_of_the_latest_labels(project: Project, no_noise: None) -> None:
+    options = TEACHER | {"releases": 3}
+    raw = survey()
+    first = Head.load(lg.privatize(raw, project=project, **options).path)
+    changed = raw.with_columns(label=1 - pl.col("label"))
+    kept = lg.privatize(changed, project=project, **options)
+    assert kept.reused  # what was released first stays
+    release = lg.privatize(changed, project=project, again=True, **options)
+    assert release.card["counts"]["charged"] == 120
+    assert release.card["statistic"]["windows"] == 1
+    assert Head.load(release.path).coefficients == pytest.approx(-first.coefficients)
+    more = lg.privatize(survey(labelers=130, seed=9), project=project, **options)
+    assert more.card["statistic"]["windows"] == 2
+
+
+def test_a_release_finished_after_another_keeps_to_its_own_sum(project: Project) -> None:
+    early, late = survey(labelers=50, seed=1), survey(labelers=60, seed=2)
+    options = TEACHER | {"releases": 3}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistic, "noisy", None)
+        with pytest.raises(TypeError):
+            lg.privatize(early, project=project, **options)
+    other = lg.privatize(late, project=project, **options)
+    [note] = other.notes
+    assert "stays charged" in note
+    finished = lg.privatize(early, project=project, **options)
+    assert finished.card["statistic"]["windows"] == other.card["statistic"]["windows"] == 1
+    assert overview.verify(project.state)["ok"]
+
+
+def test_without_noise_or_clipping_the_head_is_logistic_regression(
+    project: Project, monkeypatch: pytest.MonkeyPatch, no_noise: None
+) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    monkeypatch.setattr(statistic, "noise_aware_ridge", lambda z, w, penalty, noise: penalty)
+    monkeypatch.setattr("labelguard.release.head.noise_aware_ridge", lambda z, w, p, n: p)
+    raw = survey().filter(pl.col("label") != 0.5)
+    options = TEACHER | {"clip_quantile": 1.0, "whitening": 0.0}
+    huge = statistic.bounds
+
+    def unclipped(z: Any, rows: Any, quantile: float) -> statistic.Bounds:
+        bounds = huge(z, rows, quantile)
+        return statistic.Bounds(1e3 * bounds.clip, bounds.weight, bounds.sensitivity)
+
+    monkeypatch.setattr(statistic, "bounds", unclipped)
+    head = Head.load(lg.privatize(raw, project=project, **options).path)
+    sides = [raw.select(f"score_{side}", f"length_{side}").to_numpy() for side in "ab"]
+    x = sides[0] - sides[1]
+    # columns:… are scaled together, as one part: not at all.
+    other = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10).fit(x, raw["label"] == 1)
+    assert head.coefficients == pytest.approx(other.coef_[0], abs=1e-4)
+
+
+def test_further_pairs_are_labeled_too_each_once(project: Project) -> None:
+    raw = survey(items=200)
+    further = survey(labelers=3, per_labeler=100, items=201).drop("label", "labeler_id")
+    release = lg.privatize(raw, project=project, also=further, **TEACHER)
+    released = lg.load(release)
+    distinct = further.unique("prompt")
+    both = distinct.filter(~pl.col("prompt").is_in(raw["prompt"].implode()))
+    assert both.height <= released.height - raw.height <= distinct.height
+    assert released["item_id"].is_sorted()
+    assert release.card["counts"]["rows"] == released.height
+    fewer = lg.privatize(raw, project=project, **TEACHER)
+    assert not fewer.reused and fewer.card["counts"]["charged"] == 0
+
+
+def test_the_head_scores_new_pairs_as_it_scored_the_input(project: Project) -> None:
+    raw = survey()
+    release = lg.privatize(raw, project=project, **TEACHER)
+    scored = lg.score(release.path, raw.drop("label"))
+    released = lg.load(release).unique("prompt").select("prompt", "chosen", "label_probability")
+    both = scored.join(released, on=["prompt", "chosen"])
+    assert both.height == scored.height == 200
+    assert both["label_probability"].to_numpy() == pytest.approx(
+        both["label_probability_right"].to_numpy(), abs=1e-6
+    )
+
+
+class Crash(BaseException):
+    """A process that ends here."""
+
+
+def crashed(project: Project, raw: pl.DataFrame, where: str) -> None:
+    """A run that dies as it calls something."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def die(*_: object) -> None:
+            raise Crash
+
+        patch.setattr(where, die)
+        with pytest.raises(Crash):
+            lg.privatize(raw, project=project, **TEACHER)
+
+
+AT_THE_NOISE = "labelguard.mechanisms.statistic.noisy"
+AFTER_THE_MAP = "labelguard.release.methods.statistic.fit"
+
+
+def test_a_release_that_crashed_before_its_map_was_complete_sums_up_the_labels_of_its_last_run(
+    project: Project, no_noise: None, tmp_path: Path
+) -> None:
+    """Nothing of the first sum was ever seen, so one charge is right."""
+    raw = survey()
+    changed = raw.with_columns(label=1 - pl.col("label"))
+    crashed(project, raw, AT_THE_NOISE)
+    assert [record["state"] for record in overview.releases(project.state)] == ["computing"]
+    release = lg.privatize(changed, project=project, **TEACHER)
+    assert release.card["counts"]["charged"] == 120 == spent(project)
+    other = lg.privatize(changed, project=lg.init(tmp_path / "other"), **TEACHER)
+    assert Head.load(release.path).coefficients == pytest.approx(Head.load(other.path).coefficients)
+
+
+def test_a_release_that_was_drawn_is_finished_from_its_map_whatever_the_labels_are_by_now(
+    tmp_path: Path, project: Project
+) -> None:
+    raw = survey()
+    crashed(project, raw, AFTER_THE_MAP)
+    assert [record["state"] for record in overview.releases(project.state)] == ["drawn"]
+    other = shutil.copytree(project.state, tmp_path / "other" / ".labelguard").parent
+    one = lg.privatize(raw, project=project, **TEACHER)
+    two = lg.privatize(raw.with_columns(label=1 - pl.col("label")), project=other, **TEACHER)
+    assert Head.load(one.path).coefficients == pytest.approx(Head.load(two.path).coefficients, 0, 0)
+    assert lg.load(one).equals(lg.load(two))
+    assert spent(project) == 120
+
+
+def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
+    project: Project, tmp_path: Path
+) -> None:
+    raw = survey()
+    lg.privatize(raw, epsilon=1, delta=1e-5, project=project)
+    with pytest.raises(PolicyError, match="pays for rr, not for statistic"):
+        lg.privatize(raw, project=project, **TEACHER)
+    other = lg.init(tmp_path / "other")
+    lg.privatize(raw, project=other, **TEACHER)
+    with pytest.raises(PolicyError, match="pays for statistic, not for rr"):
+        lg.privatize(raw, epsilon=1, delta=1e-5, project=other)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delta": 0}, "needs a delta above 0"),
+        ({"delta": 1e-17, "epsilon": 8}, "delta 1e-17 is too small for noise on a grid"),
+        ({"max_labels_per_labeler": 8}, "go with randomized response"),
+        ({"ties": "coin"}, "in a statistic a tie adds nothing"),
+        ({"ties": "drop"}, "declare it with --tie-status-public"),
+        ({"releases": 0}, "releases must be at least 1"),
+        ({"components": 0}, "components must be at least 1"),
+        ({"whitening": 0.3}, "whitening must be 0, 0.25 or 0.5"),
+        ({"ridge": 0}, "ridge must be between 1e-12 and 1e12"),
+        ({"ridge": float("inf")}, "ridge must be between 1e-12 and 1e12"),
+        ({"clip_quantile": 2}, "clip-quantile must be in"),
+        ({"agreement": 0.4}, "agreement must be in"),
+        ({"stages": 2}, "--stages does not go with --mechanism statistic"),
+        ({"features": "columns:height"}, "no column 'height_a' for the feature height"),
+        ({"epsilon": 800.0}, "take a smaller epsilon"),
+        ({"delta": 1e-302}, "delta must be"),
+        ({"epsilon": 1e6}, "asks for less noise than the grid can hold"),
+        ({"features": "minilmm"}, "there are no features 'minilmm'"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(
+    options: dict[str, Any], message: str, project: Project
+) -> None:
+    with pytest.raises(LabelguardError, match=message):
+        lg.privatize(survey(labelers=20), project=project, **TEACHER | options)
+    assert spent(project) == 0
+
+
+def test_later_windows_need_the_features_of_the_first(project: Project) -> None:
+    lg.privatize(survey(), project=project, releases=2, **TEACHER)
+    with pytest.raises(PolicyError, match="features columns:score,length; asked: columns:"):
+        lg.privatize(
+            survey(seed=5), project=project, releases=2, **TEACHER | {"features": "columns:score"}
+        )
+
+
+def test_features_that_say_nothing_are_refused_before_any_charge(project: Project) -> None:
+    flat = survey().with_columns(score_a=pl.lit(1.0), score_b=pl.lit(1.0))
+    with pytest.raises(InvalidLabels, match="are zero for every pair"):
+        lg.privatize(flat, project=project, **TEACHER | {"features": "columns:score"})
+    assert spent(project) == 0
+
+
+def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(project: Project) -> None:
+    options = TEACHER | {"releases": 2}
+    lg.privatize(survey(), project=project, **options)
+    before = spent(project)
+    more = survey(items=203, seed=4).with_columns(
+        score_a="score_b", length_a="length_b", prompt=pl.col("prompt") + "?"
+    )
+    with pytest.raises(InvalidLabels, match="no labeled pair differs in its features"):
+        lg.privatize(more, project=project, **options)
+    assert spent(project) == before
+
+
+def test_rankings_under_one_ranking_id_have_the_full_sensitivity(project: Project) -> None:
+    from support.preferences import opinions, public, rankings
+
+    asked = public(labelers=3, per_labeler=12, items=12)
+    table = rankings(asked, opinions(len(asked), 1))
+    table = table.append_column("ranking_id", pa.array(["all"] * len(asked)))
+    options = TEACHER | {"features": "columns:score+length", "components": 4}
+    told = lg.privatize(table, project=project, **options).card["statistic"]
+    assert told["sensitivity"] == pytest.approx(2 * told["clip"])
+
+
+def test_further_pairs_are_known_by_content_whatever_their_ids(project: Project) -> None:
+    raw = survey(labelers=20)
+    ids = pl.col("prompt").str.replace("question", "item")
+    further = raw.drop("label", "labeler_id").with_columns(item_id=ids)
+    release = lg.privatize(raw, project=project, also=further, **TEACHER)
+    assert release.card["counts"]["further_pairs"] == 0
+    clashing = further.with_columns(item_id=pl.lit("one"))
+    with pytest.raises(InvalidLabels, match="stands for several contents"):
+        lg.privatize(raw, project=project, also=clashing, **TEACHER)
+    scored = lg.score(release, further)
+    assert set(scored["item_id"]) == set(further["item_id"])
+
+
+def test_further_pairs_have_the_columns_of_the_run_and_bad_ones_are_left_out(
+    project: Project,
+) -> None:
+    raw = survey(labelers=20).rename({"prompt": "question", "labeler_id": "worker"})
+    further = survey(labelers=1, items=203, seed=8).rename({"prompt": "question"})
+    bad = further.drop("label", "labeler_id").with_columns(
+        score_a=pl.when(pl.int_range(pl.len()) == 0).then(None).otherwise("score_a")
+    )
+    named = {"columns": {"prompt": "question", "labeler_id": "worker"}}
+    with pytest.raises(InvalidLabels, match="row 1: column of a feature"):
+        lg.privatize(raw, project=project, also=bad, **named, **TEACHER)
+    lg.privatize(raw, project=project, also=bad, bad_rows="quarantine", **named, **TEACHER)
+    same = raw.select("question", "score_a", "score_b", "length_a", "length_b").with_columns(
+        response_a=pl.lit("x"), response_b=pl.lit("x")
+    )
+    with pytest.raises(InvalidLabels, match="every row is bad or has identical sides"):
+        lg.privatize(raw, project=project, also=same, **named, **TEACHER)
+
+
+def test_a_window_takes_the_shape_of_its_sum(project: Project) -> None:
+    options = TEACHER | {"releases": 2}
+    lg.privatize(survey(), project=project, **options)
+    with pytest.raises(PolicyError, match="has ridge = 1; asked: 77"):
+        lg.privatize(survey(seed=3), project=project, **options | {"ridge": 77.0})
+
+
+def test_a_sum_that_lost_a_window_stops(project: Project) -> None:
+    options = TEACHER | {"releases": 2}
+    first = lg.privatize(survey(labelers=30), project=project, **options)
+    (project.released / first.id / "window.npz").unlink()
+    with pytest.raises(ProjectError, match="is not as it was drawn; restore it"):
+        lg.privatize(survey(labelers=60), project=project, **options)
+
+
+def test_labels_of_an_unfinished_release_alone_make_no_release(project: Project) -> None:
+    raw = survey()
+    crashed(project, raw, AFTER_THE_MAP)
+    with pytest.raises(PolicyError, match="are in releases that are unfinished"):
+        lg.privatize(raw, project=project, **TEACHER | {"ridge": 2.0})
+    assert not lg.privatize(raw, project=project, **TEACHER).reused
+
+
+@pytest.mark.parametrize("moment", [AT_THE_NOISE, AFTER_THE_MAP])
+def test_a_release_that_was_begun_with_other_features_is_not_finished(
+    moment: str, project: Project
+) -> None:
+    raw = survey()
+    crashed(project, raw, moment)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labelguard.learning.features._Columns.identity", lambda self: "another")
+        with pytest.raises(LedgerError, match="was begun with the features columns"):
+            lg.privatize(raw, project=project, **TEACHER)
+
+
+def test_one_labeler_with_very_many_labels_is_one_labeler(project: Project) -> None:
+    crowd = survey(labelers=40)
+    busy = survey(labelers=1, per_labeler=20_000, items=20_000, seed=3).with_columns(
+        labeler_id=pl.lit(1000)
+    )
+    columns = crowd.columns
+    both = pl.concat([crowd, busy.select(columns).cast(dict(crowd.schema))])
+    release = lg.privatize(both, project=project, **TEACHER)
+    told = release.card["statistic"]
+    assert told["sensitivity"] <= 2 * told["clip"] * (1 + 1e-6)
+
+
+def test_more_components_than_pairs_or_directions_are_cut(project: Project) -> None:
+    raw = survey(labelers=5, per_labeler=2, items=3)
+    release = lg.privatize(raw, project=project, **TEACHER | {"components": 500})
+    assert release.card["statistic"]["components"] == 2

@@ -1,0 +1,238 @@
+"""Processes that are killed at a chosen step (`crashing.py`), and how their projects look then."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pytest
+from support import databases, preferences
+from support.crashing import perform
+from support.preferences import files, fixed_bytes, opinions, pairs, public, write
+
+from labelguard.errors import ProjectBusy
+from labelguard.project import policies
+from labelguard.project.project import find
+from labelguard.release.writer import Release
+from labelguard.report import overview
+
+PATIENCE = 60
+"""Seconds after which a server that has not noticed a lost connection fails the test."""
+Command = dict[str, Any]
+
+BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
+RR = {"workers": 1}
+IMPLICIT_RR = RR | BUDGET | {"max_labels_per_labeler": 12}
+STATISTIC = preferences.STATISTIC | {"workers": 1}
+INIT: Command = {"do": "init"}
+JOINT: Command = {
+    "do": "policy",
+    "name": "joint",
+    "options": BUDGET | {"allow": ["rr:labels=12", "statistic:releases=3"], "closing_points": 2},
+}
+ACTIVATE: Command = {"do": "activate", "name": "joint"}
+
+
+def privatize(options: dict[str, Any]) -> Command:
+    return {"do": "privatize", "options": options}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Commands that went well, and the one whose process is killed."""
+
+    before: tuple[Command, ...]
+    command: Command
+
+
+FIRST = privatize(IMPLICIT_RR)
+SCENARIOS = {
+    "first": Scenario((INIT,), FIRST),
+    "again": Scenario((INIT, FIRST), privatize(IMPLICIT_RR | {"again": True, "exhausted": "drop"})),
+    "statistic": Scenario((INIT,), privatize(STATISTIC | BUDGET)),
+    "rr under a policy": Scenario((INIT, JOINT, ACTIVATE), privatize(RR)),
+    "statistic under a policy": Scenario(
+        (INIT, JOINT, ACTIVATE, privatize(RR)), privatize(STATISTIC)
+    ),
+    "activation": Scenario((INIT, FIRST, JOINT), ACTIVATE),
+}
+
+
+def same_world(patch: pytest.MonkeyPatch) -> None:
+    """The clock and the randomness that every process here has."""
+    patch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+    patch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+
+
+@functools.cache
+def _driver() -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "support.crashing"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    atexit.register(process.kill)
+    return process
+
+
+def crash(*jobs: dict[str, Any]) -> list[dict[str, Any]]:
+    """How processes ended that did these jobs one after the other."""
+    driver = _driver()
+    cast(IO[str], driver.stdin).write(json.dumps(jobs) + "\n")
+    cast(IO[str], driver.stdin).flush()
+    ends: list[dict[str, Any]] = json.loads(cast(IO[str], driver.stdout).readline())
+    return ends
+
+
+def killed(*jobs: dict[str, Any]) -> None:
+    """Do these jobs; all of them must end by SIGKILL."""
+    ends = crash(*jobs)
+    assert [end["signal"] for end in ends] == [9] * len(jobs), ends
+
+
+def steps_of(job: dict[str, Any], base: Path, ledger: str = "") -> int:
+    """How many steps a job takes that nobody kills; done on a copy of `base`."""
+    trial = base.with_name("trial")
+    if base.exists():
+        shutil.copytree(base, trial)
+    [end] = crash(job | {"project": str(trial), "ledger": ledger})
+    assert end["signal"] == 0 and end["steps"] > 10, end
+    return int(end["steps"])
+
+
+def seen(project: Path) -> dict[str, object]:
+    """Everything in a project but how often somebody began to work, and who witnessed it."""
+    home = find(project)
+    contents: dict[str, object] = {
+        name: data
+        for name, data in files(home.state).items()
+        if not Path(name).name.startswith("ledger.")
+    }
+    tables = databases.dump(home.ledger_url)
+    tables["meta"] = [row for row in tables["meta"] if row[0] != "epoch"]
+    return contents | tables
+
+
+def assert_sound(project: Path, unwitnessed: int = 0) -> None:
+    """The ledger holds, and its witnesses know all of it, but at most so many newest entries.
+
+    A process killed between a commit and its witnesses leaves one entry that they have not seen.
+    Labels are read only after the next step, so it can be the last one only of a finished release.
+    """
+    verdict = overview.verify(project)
+    assert verdict["ok"], verdict["fault"]
+    for witness in find(project).witnesses:
+        if unwitnessed and not witness.exists():
+            continue
+        assert int(witness.read_text().split()[0]) >= verdict["journal_entries"] - unwitnessed
+
+
+class Ring:
+    """Projects with the same past, each with a ledger of its own, on one kind of database."""
+
+    def __init__(self, kind: str, name: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+        scenario = SCENARIOS[name]
+        asked = public(labelers=5, per_labeler=6, items=9)
+        source = write(pairs(asked, opinions(len(asked), 1)), tmp_path / "small.parquet")
+        self._tmp_path, self._patch, self._scenario = tmp_path, patch, scenario
+        self._databases = contextlib.ExitStack()
+        self._copies: dict[Path, contextlib.ExitStack] = {}
+        self._postgres = kind == "postgresql"
+        self.command = scenario.command | {"source": str(source)}
+        self.base, self.ledger = tmp_path / "base", ""
+        if self._postgres:
+            self.ledger = self._databases.enter_context(databases.fresh(kind, tmp_path))
+        self.choose(self.ledger)
+        for command in scenario.before:
+            perform(command | {"source": str(source)}, self.base)
+        self.past = committed(self.base)
+
+    def __enter__(self) -> Ring:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._databases.close()
+
+    def choose(self, ledger: str) -> None:
+        self._patch.setenv("LABELGUARD_LEDGER_URL", ledger)
+
+    def copy(self, name: str) -> tuple[Path, str]:
+        """A project with this past, and the URL of its ledger."""
+        project = shutil.copytree(self.base, self._tmp_path / name)
+        if not self._postgres:
+            return project, ""
+        self._copies[project] = self._databases.enter_context(contextlib.ExitStack())
+        return project, self._copies[project].enter_context(databases.copied(self.ledger))
+
+    def discard(self, project: Path) -> None:
+        """Remove a copy that is no longer looked at."""
+        shutil.rmtree(project)
+        if project in self._copies:
+            self._copies.pop(project).close()
+
+    def is_done(self, project: Path) -> bool:
+        """Whether the command, which would now be another event or an error, has come to its end.
+
+        Others answer what they did.
+        """
+        if self.command["do"] == "activate":
+            return policies.show("joint", project)["state"] == "active"
+        return "again" in self.command["options"] and committed(project) > self.past
+
+    def finish(self, project: Path) -> int:
+        """Do the command in peace; how many entries may be left without a witness."""
+        if not self.is_done(project):
+            answer = self._perform(project)
+            if isinstance(answer, Release):
+                assert not answer.notes
+                return int(answer.reused)
+            return 0
+        if self.command["do"] == "activate":
+            perform(self.command, project)
+            return 2  # one policy was closed, the other activated
+        shutil.rmtree(project / ".labelguard" / "work", ignore_errors=True)
+        return 1
+
+    def _perform(self, project: Path) -> object:
+        """The command, as soon as a server has noticed that its job before is gone."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return perform(self.command, project)
+            except ProjectBusy:
+                if not self._postgres or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+
+def committed(project: Path) -> int:
+    return [record["state"] for record in overview.releases(project)].count("committed")
+
+
+@contextlib.contextmanager
+def rounds(
+    kind: str, name: str, tmp_path: Path, patch: pytest.MonkeyPatch
+) -> Iterator[tuple[Ring, dict[str, object], int]]:
+    """The ring of a scenario, what its projects must look like in the end, and how many steps."""
+    with Ring(kind, name, tmp_path, patch) as ring:
+        project, ledger = ring.copy("expected")
+        ring.choose(ledger)
+        perform(ring.command, project)
+        assert_sound(project)
+        expected = seen(project)
+        trial = databases.copied(ring.ledger) if ring.ledger else contextlib.nullcontext("")
+        with trial as other:
+            total = steps_of(ring.command, ring.base, other)
+        yield ring, expected, total

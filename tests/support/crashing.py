@@ -1,0 +1,164 @@
+"""Runs labelguard in processes that die by SIGKILL at a chosen step; used by test_crash.py.
+
+Reads lists of jobs as JSON, one a line, from standard input and writes how each ended. A step is
+the moment before or after something reaches the disk: a flush, a rename, a file, a ledger
+transaction.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import sqlalchemy.engine.default
+from support.preferences import fixed_bytes
+
+import labelguard.clock
+import labelguard.keys.keyring
+from labelguard.ledger import ledger
+from labelguard.project import policies
+from labelguard.project.private_map import PrivateMap
+from labelguard.project.project import init
+from labelguard.release import pipeline
+
+
+class Steps:
+    """Counts steps; at one of them this process dies, or the disk is full from there on."""
+
+    def __init__(self, kill_at: int | None, full_at: int | None) -> None:
+        self.taken, self.kill_at, self.full_at = 0, kill_at, full_at
+
+    def step(self) -> None:
+        self.taken += 1
+        if self.taken == self.kill_at:
+            die()
+        if self.taken == self.full_at:
+            fill()
+
+    def around(self, owner: Any, name: str) -> None:
+        whole = getattr(owner, name)
+
+        @functools.wraps(whole)
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.step()
+            result = whole(*arguments, **options)
+            self.step()
+            return result
+
+        setattr(owner, name, counted)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fill(size: int = 0) -> None:
+    """No file takes a byte beyond `size` any more."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def die_after(owner: Any, name: str) -> None:
+    whole: Callable[..., Any] = getattr(owner, name)
+
+    def fatal(*arguments: Any, **options: Any) -> None:
+        whole(*arguments, **options)
+        die()
+
+    setattr(owner, name, fatal)
+
+
+AFTER = {
+    "charge": (ledger.Ledger, "charge"),
+    "start": (ledger.Ledger, "start"),
+    "complete": (PrivateMap, "complete"),
+    "draw": (pipeline._Run, "_draw"),
+    "publish": (pipeline._Run, "_publish"),
+    "commit": (ledger.Ledger, "commit"),
+}
+
+
+def perform(command: dict[str, Any], project: Path) -> object:
+    """Do one command in a project: what both a process that dies and one that does not would do."""
+    options = command.get("options", {})
+    if command["do"] == "init":
+        return init(project)
+    if command["do"] == "policy":
+        return policies.new(command["name"], project=project, **options)
+    if command["do"] == "activate":
+        return policies.activate(command["name"], project=project)
+    return pipeline.privatize(command["source"], project=project, **options)
+
+
+def run(job: dict[str, Any]) -> int:
+    """Do one job; returns the number of steps, if it survives."""
+    os.environ["LABELGUARD_LEDGER_URL"] = job.get("ledger", "")
+    labelguard.clock.now = lambda: "2026-01-01T00:00:00Z"
+    if not job.get("fresh_randomness"):
+        labelguard.keys.keyring.random_bytes = fixed_bytes
+    if "user" in job:  # what is imported late may not be readable then
+        perform(job, Path(job["rehearsal"]))
+        os.setgid(job["user"])
+        os.setuid(job["user"])
+    if "file_size" in job:
+        fill(job["file_size"])
+    steps = Steps(job.get("kill_at"), job.get("full_at"))
+    for owner, name in (
+        (os, "fsync"),
+        (os, "replace"),
+        (Path, "replace"),
+        (pq, "write_table"),
+        (pq.ParquetWriter, "close"),
+        (sqlalchemy.engine.default.DefaultDialect, "do_commit"),
+    ):
+        steps.around(owner, name)
+    if job.get("kill_after"):
+        die_after(*AFTER[job["kill_after"]])
+    perform(job, Path(job["project"]))
+    return steps.taken
+
+
+def end_of(job: dict[str, Any]) -> dict[str, Any]:
+    """How a process ended that did one job."""
+    reading, writing = os.pipe()
+    telling, errors = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(errors, 2)
+        try:
+            answer = str(run(job))
+        except BaseException as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    os.close(errors)
+    with os.fdopen(telling) as pipe:
+        printed = pipe.read()
+    _, status = os.waitpid(child, 0)
+    with os.fdopen(reading) as pipe:
+        answer = pipe.read()
+    survived = answer.isdigit()
+    return {
+        "signal": status & 0x7F,
+        "steps": int(answer) if survived else 0,
+        "error": "" if survived else answer,
+        "printed": printed,
+    }
+
+
+def main() -> None:
+    for line in sys.stdin:
+        print(json.dumps([end_of(job) for job in json.loads(line)]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Small tables of preferences, and projects looked at from outside: what several tests share."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelguard.project.project import Project
+from labelguard.report import overview
+
+RESPONSES = 3
+SCORES = (0.5, -1.25, 2.0)
+"""Properties of responses; some pairs have equal ones."""
+WORDS = ("plain", "careful", "brief")
+
+
+STATISTIC: dict[str, Any] = {
+    "mechanism": "statistic",
+    "features": "length",
+    "components": 1,
+    "whitening": 0.5,
+    "floor": 1e-3,
+    "clip_quantile": 0.5,
+    "ridge": 1.0,
+}
+"""A statistic release that tunes nothing."""
+
+
+@dataclass(frozen=True)
+class Public:
+    """Who was asked about what: one row per annotation, in the order of submission."""
+
+    labeler: NDArray[np.int64]
+    item: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.item)
+
+    def __getitem__(self, rows: object) -> Public:
+        return Public(self.labeler[rows], self.item[rows])  # type: ignore[index]
+
+
+def public(labelers: int = 7, per_labeler: int = 12, items: int = 30, seed: int = 0) -> Public:
+    """Every labeler is asked about distinct items; the rows come in a random order."""
+    rng = np.random.default_rng(seed)
+    labeler = np.repeat(np.arange(labelers), per_labeler)
+    item = np.concatenate([rng.choice(items, per_labeler, replace=False) for _ in range(labelers)])
+    return Public(labeler, item)[rng.permutation(len(item))]
+
+
+def opinions(rows: int, seed: int) -> NDArray[np.int64]:
+    """PRIVATE: how each annotator ranks the responses (1 is best, ties occur), (rows, 3)."""
+    return np.random.default_rng(seed).integers(1, RESPONSES + 1, (rows, RESPONSES))
+
+
+def labels(ranks: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What ranks say of responses 0 and 1: 1, 0, or ½ for a tie."""
+    return 0.5 - np.sign(ranks[:, 0] - ranks[:, 1]) / 2
+
+
+def pairs(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> pa.Table:
+    """The layout (prompt, response_a, response_b, label, tie)."""
+    value = labels(ranks)
+    tie = value == 0.5
+    columns = {
+        "prompt": [f"question {i}" for i in asked.item],
+        "response_a": [f"first answer to {i}" for i in asked.item],
+        "response_b": [f"another answer to {i}" for i in asked.item],
+        "label": pa.array(np.where(tie, 0, value).astype(np.int8), mask=tie),
+        "tie": tie,
+        "score_a": [SCORES[i % 3] for i in asked.item],
+        "score_b": [SCORES[i % 2] for i in asked.item],
+    }
+    return pa.table(columns | _who(asked, labelers))
+
+
+def chosen(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> pa.Table:
+    """The layout (prompt, chosen, rejected, tie): a preference for B swaps the columns."""
+    value = labels(ranks)
+    sides = [(f"first answer to {i}", f"another answer to {i}") for i in asked.item]
+    sides = [s[::-1] if v == 0 else s for s, v in zip(sides, value, strict=True)]
+    scores = [(SCORES[i % 3], SCORES[i % 2]) for i in asked.item]
+    scores = [s[::-1] if v == 0 else s for s, v in zip(scores, value, strict=True)]
+    columns = {
+        "prompt": [f"question {i}" for i in asked.item],
+        "chosen": [side[0] for side in sides],
+        "rejected": [side[1] for side in sides],
+        "tie": value == 0.5,
+        "score_chosen": [score[0] for score in scores],
+        "score_rejected": [score[1] for score in scores],
+    }
+    return pa.table(columns | _who(asked, labelers))
+
+
+def rankings(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> pa.Table:
+    """The layout (prompt, responses, ranks)."""
+    columns = {
+        "prompt": [f"question {i}" for i in asked.item],
+        "responses": [[f"{word} answer to {i}" for word in WORDS] for i in asked.item],
+        "ranks": ranks.tolist(),
+        "score": [[SCORES[i % 3], SCORES[i % 2], 0.25] for i in asked.item],
+    }
+    return pa.table(columns | _who(asked, labelers))
+
+
+LAYOUTS: dict[str, Callable[..., pa.Table]] = {
+    "pairs": pairs,
+    "chosen": chosen,
+    "rankings": rankings,
+}
+
+
+def _who(asked: Public, labelers: bool) -> dict[str, list[str]]:
+    return {"labeler_id": [f"worker {u}" for u in asked.labeler]} if labelers else {}
+
+
+def write(table: pa.Table, path: Path) -> Path:
+    """As Parquet, as CSV, or as JSONL with chat messages in place of texts."""
+    if path.suffix == ".csv":
+        csv.write_csv(table, path)
+        return path
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+        return path
+    contents = {"prompt", "response_a", "response_b", "chosen", "rejected"}
+    with path.open("w") as file:
+        for row in table.to_pylist():
+            for name in contents & set(row):
+                text = row[name]
+                message = {"role": "user" if name == "prompt" else "assistant", "content": text}
+                # Only some answers carry a member that the others lack.
+                if text and text.startswith("first") and text.endswith("7"):
+                    message |= {"name": "seven", "model": "m"}
+                row[name] = [message]
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def dump(state: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Every table of a project's SQLite ledger, in order."""
+    connection = sqlite3.connect(f"file:{state / 'ledger.sqlite3'}?mode=ro", uri=True)
+    try:
+        names = [
+            name
+            for (name,) in connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+            )
+        ]
+        return {
+            name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names
+        }
+    finally:
+        connection.close()
+
+
+def spent(project: Project) -> int:
+    """Places in use, of all allowances of the policy in force."""
+    return sum(one["used"] for one in overview.budget(project.state)["allowances"])
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """Every file below a directory."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def repeatable_bytes(seed: str = "") -> Callable[[int], bytes]:
+    """A generator of bytes that starts anew, the same, in every process; for tests only."""
+    calls = itertools.count()
+
+    def generate(count: int) -> bytes:
+        return hashlib.shake_256(f"{seed} {next(calls)}".encode()).digest(count)
+
+    return generate
+
+
+def fixed_bytes(count: int) -> bytes:
+    """The same bytes in every project; for tests only."""
+    return hashlib.shake_256(str(count).encode()).digest(count)

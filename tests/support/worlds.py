@@ -1,0 +1,224 @@
+"""Two worlds that differ in raw labels and in coins, together, so that releases are equal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from support.preferences import (
+    LAYOUTS,
+    Public,
+    dump,
+    files,
+    labels,
+    opinions,
+    public,
+    repeatable_bytes,
+    write,
+)
+
+from labelguard.cli.main import main
+from labelguard.keys.coins import Purpose
+from labelguard.mechanisms import statistic
+from labelguard.release.methods import randomizing
+
+PRICE = ("--epsilon", "3", "--delta", "1e-5")
+AFTERWARDS = (
+    ("budget", "show"),
+    ("budget", "show", "--json"),
+    ("budget", "journal"),
+    ("budget", "journal", "--json"),
+    ("budget", "verify"),
+    ("budget", "labeler", "worker 1"),
+    ("release", "list"),
+    ("release", "show"),
+    ("release", "show", "--json"),
+    ("release", "verify"),
+    ("doctor",),
+    ("policy", "list"),
+    ("policy", "show", "--json"),
+    ("labeler", "list"),
+    ("budget", "anchor"),
+    ("budget", "export", "-o", "ledger.json"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One `privatize`: how many of the rows it gets, its options, and its exit code."""
+
+    options: tuple[str, ...] = ()
+    rows: int | None = None
+    bad: bool = False
+    exits: int | None = 0
+    """None: with whichever code."""
+    before: tuple[str, ...] = ()
+    """Commands that come first; {input} is the path of this run's labels."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A sequence of runs in one project."""
+
+    runs: tuple[Run, ...]
+    labelers: bool = True
+    public_ties: bool = False
+    suffix: str = ".parquet"
+    dressed: Callable[[pa.Table], pa.Table] = lambda table: table
+    """How labels and texts are written down, whatever they say."""
+    afterwards: tuple[tuple[str, ...], ...] = AFTERWARDS
+    """What is looked at when all is done."""
+
+
+@dataclass
+class Coins:
+    """Outcomes of the draws, by who draws what: written in one world, read in the other.
+
+    Noise counts as a draw: a statistic comes out as it did in the first world.
+    """
+
+    outcomes: dict[bytes, int]
+    replayed: bool
+    statistics: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)
+
+    def wrap(self, draw: Callable[..., NDArray[np.uint8]]) -> Callable[..., NDArray[np.uint8]]:
+        def drawn(
+            given: NDArray[np.uint8], coins: Any, row_keys: NDArray[np.uint64], price: Any
+        ) -> NDArray[np.uint8]:
+            # Of one release: its randomness tells it from others.
+            release = coins.draw(Purpose.FLIP, np.zeros((1, 2), np.uint64)).tobytes()
+            rows = np.column_stack([row_keys, price]).astype(np.uint64)
+            names = [release + row.tobytes() for row in rows]
+            if self.replayed:
+                return np.array([self.outcomes[name] for name in names], np.uint8)
+            released = draw(given, coins, row_keys, price)
+            self.outcomes.update(zip(names, released.tolist(), strict=True))
+            return released
+
+        return drawn
+
+    def noisy(self, total: NDArray[np.int64], grid: Any, nonce: bytes) -> NDArray[np.int64]:
+        if not self.replayed:
+            self.statistics.append((repr(grid), statistic_noisy(total, grid, nonce)))
+            return self.statistics[-1][1]
+        public, released = self.statistics.pop(0)
+        assert public == repr(grid)
+        return released
+
+
+statistic_noisy = statistic.noisy
+
+
+def world(
+    here: Path,
+    layout: str,
+    scenario: Scenario,
+    asked: Public,
+    ranks: NDArray[np.int64],
+    coins: Coins,
+    order: str = "shuffled",
+) -> dict[str, object]:
+    """Everything that can be seen of a project in which `ranks` were the raw labels."""
+    here.mkdir()
+    seen: dict[str, object] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("labelguard.keys.keyring.random_bytes", repeatable_bytes())
+        patch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+        patch.chdir(here)
+        for name in ("randomize", "randomize_ternary"):
+            patch.setattr(randomizing, name, coins.wrap(getattr(randomizing, name)))
+        patch.setattr(statistic, "noisy", coins.noisy)
+
+        def invoke(*arguments: str) -> int:
+            result = CliRunner().invoke(main, arguments, catch_exceptions=False)
+            said = (result.exit_code, result.stdout, re.sub(r"row \d+", "row _", result.stderr))
+            seen[f"step {len(seen)}: {' '.join(arguments)}"] = said
+            return result.exit_code
+
+        assert invoke("init") == 0
+        Path("groups.csv").write_text(
+            "labeler_id,group_id\n" + "".join(f"worker {n},{n // 2}\n" for n in range(5))
+        )
+        for number, run in enumerate(scenario.runs):
+            table = LAYOUTS[layout](
+                asked[: run.rows], ranks[: run.rows], labelers=scenario.labelers
+            )
+            table = _damaged(table) if run.bad else table
+            table = scenario.dressed(table)
+            table = table.take(pa.array(ORDERS[order](ranks[: run.rows])))
+            path = here / f"in{number}{scenario.suffix}"
+            write(table, path)
+            for command in run.before:
+                assert invoke(*shlex.split(command.format(input=path.name))) == 0, seen
+            options = [option.format(output=here / "output") for option in run.options]
+            code = invoke("privatize", path.name, *PRICE, *options)
+            path.unlink()
+            assert run.exits in (None, code), seen
+        for arguments in scenario.afterwards:
+            invoke(*arguments)
+        # Rows that were set aside are raw; only that they were is visible.
+        seen |= {k: v for k, v in files(here).items() if ".labelguard/quarantine/" not in k}
+        seen |= dump(here / ".labelguard")
+        seen["directories"] = sorted(map(str, here.rglob("*")))
+    shutil.rmtree(here)
+    return seen
+
+
+ORDERS: dict[str, Callable[[NDArray[np.int64]], NDArray[np.intp]]] = {
+    "by label": lambda ranks: np.lexsort([*ranks.T, labels(ranks)]),
+    "shuffled": lambda ranks: np.random.default_rng(5).permutation(len(ranks)),
+}
+
+
+def _damaged(table: pa.Table) -> pa.Table:
+    """The table with two rows that lack public content."""
+    rows = table.to_pylist()
+    rows[3]["prompt"] = None
+    for column in ("response_a", "chosen"):
+        if column in rows[5]:
+            rows[5][column] = ""
+    if "responses" in rows[5]:
+        rows[5]["responses"][1] = ""
+    return pa.Table.from_pylist(rows, table.schema)
+
+
+def other_opinions(
+    asked: Public, ranks: NDArray[np.int64], labelers: list[int], *, public_ties: bool
+) -> NDArray[np.int64]:
+    """Labels of a world in which these labelers think otherwise."""
+    changed = opinions(len(asked), seed=99)
+    if public_ties:  # a tie stays a tie, for every pair of responses: best and worst change places
+        changed = 4 - ranks
+    affected = np.isin(asked.labeler, labelers)[:, None]
+    return np.where(affected, changed, ranks)
+
+
+def differences(
+    here: Path,
+    layout: str,
+    scenario: Scenario,
+    labelers: list[int],
+    asked: Public | None = None,
+    seed: int = 1,
+) -> list[str]:
+    """What differs between a world and the one in which `labelers` labelled otherwise."""
+    if asked is None:
+        asked = public()
+        asked = asked[np.r_[: len(asked), :20]]  # some rows are labelled a second time, anyhow
+    ranks = opinions(len(asked), seed=seed)
+    others = other_opinions(asked, ranks, labelers, public_ties=scenario.public_ties)
+    coins = Coins({}, replayed=False)
+    one = world(here / "world", layout, scenario, asked, ranks, coins, "shuffled")
+    coins.replayed = True
+    two = world(here / "world", layout, scenario, asked, others, coins, "by label")
+    return [name for name in sorted({*one, *two}) if one.get(name) != two.get(name)]
