@@ -28,11 +28,10 @@ from pathlib import Path
 import numpy as np
 import sqlalchemy as sa
 
-from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Event
 from labelguard.project import policies
-from labelguard.project.project import Project, init
+from labelguard.project.opening import OpenProject, init
+from labelguard.project.project import Project
 from labelguard.storage import blocks
 
 POSTGRES = os.environ.get(
@@ -100,7 +99,7 @@ def measure(labelers: int, url: str | None, show: Callable[[str, float, float], 
         allow = ["rr:labels=50", "statistic:releases=12"]
         policies.new("bench", epsilon=3, delta=1e-5, allow=allow, project=project)
         policies.activate("bench", project=project)
-        ledger = Ledger.of(project, KeyRing(project.keys))
+        ledger = OpenProject.open(project).ledger
         policy = policies.named(ledger.policies(), "bench").policy
         base = floor(labelers, here)
         show("floor: the rows as bytes, flushed", base, base)

@@ -31,8 +31,8 @@ from utility.meter import metered
 from utility.results import Record, Results, Run, Setting, Store, code_version
 from utility.targets import TIES_INSIDE, checks
 
-from labelguard.ingest.layouts import LABEL_TIE
 from labelguard.learning import heads
+from labelguard.terms import LABEL_TIE
 
 EPSILONS = (0.5, 1.0, 3.0, 8.0)
 DELTA = 1e-5

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from labelguard.project.project import Project, find, init
+    from labelguard.project.opening import init
+    from labelguard.project.project import Project, find
     from labelguard.release.pipeline import privatize
     from labelguard.release.score import score
     from labelguard.release.writer import Release, load
@@ -26,7 +27,7 @@ _HOMES = {
     "Release": "labelguard.release.writer",
     "Project": "labelguard.project.project",
     "find": "labelguard.project.project",
-    "init": "labelguard.project.project",
+    "init": "labelguard.project.opening",
     "score": "labelguard.release.score",
     "SimulationConfig": "labelguard.simulation",
     "simulate": "labelguard.simulation",

@@ -17,10 +17,10 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.ingest.layouts import LABEL_A, LABEL_B, LABEL_TIE
 from labelguard.learning.features import open_provider
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.statistic import Rows
+from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
 
 Ids: TypeAlias = NDArray[np.intp]
 Labels: TypeAlias = NDArray[np.uint8]

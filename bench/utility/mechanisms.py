@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import gaussian
 from labelguard.accounting import randomized_response as rr
-from labelguard.ingest.layouts import LABEL_A, LABEL_B, LABEL_TIE
 from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.props_stages import ReleasedLabels, relabel
 from labelguard.planner import tuning
-from labelguard.release.selection import rounded_bound
+from labelguard.policy.bounds import rounded_bound
+from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
 from utility.datasets import Labels, Problem
 
 Floats: TypeAlias = NDArray[np.float64]

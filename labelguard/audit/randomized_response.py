@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from labelguard.audit import bounds, whole
 from labelguard.audit.arguments import Progress, check_sizes, silent
 from labelguard.audit.result import FALSE_ALARM, AuditResult, Check
-from labelguard.ingest.layouts import LABEL_A, LABEL_B
 from labelguard.keys import keyring
 from labelguard.keys.coins import Coins
 from labelguard.mechanisms import randomized_response
 from labelguard.policy import pricing
 from labelguard.policy.policy import Policy
 from labelguard.storage.blocks import from_bytes
+from labelguard.terms import LABEL_A, LABEL_B
 
 Labels = NDArray[np.uint8]
 Counts = NDArray[np.int64]

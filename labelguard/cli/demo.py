@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from labelguard.errors import ProjectError
-from labelguard.project.project import init
+from labelguard.project.opening import init
 from labelguard.release.pipeline import Progress, privatize
 from labelguard.release.writer import Release
 from labelguard.simulation import SimulationConfig, simulate

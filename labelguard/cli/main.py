@@ -109,7 +109,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
       labelguard init my-project
     """
     from labelguard.cli.terminal import echo
-    from labelguard.project.project import init as make
+    from labelguard.project.opening import init as make
 
     project = make(directory, max_epsilon=max_epsilon, max_delta=max_delta)
     echo(f"Project made in {project.state}")

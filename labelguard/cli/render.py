@@ -14,7 +14,8 @@ from rich.console import Console
 
 from labelguard.cli.terminal import echo, print_facts, print_json, print_table, shown, table
 from labelguard.release import card as cards
-from labelguard.release.card import budget_of, counted, own_facts, place
+from labelguard.release.card import own_facts, place
+from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
     from labelguard.release.pipeline import Progress

@@ -7,7 +7,7 @@ from typing import Any
 
 from labelguard.cli.terminal import echo, number, print_facts, print_json, print_table, table
 from labelguard.policy.label_values import DEFAULT_TEXT
-from labelguard.release.card import budget_of, counted
+from labelguard.terms import budget_of, counted
 
 
 def policy(value: Mapping[str, Any], *, as_json: bool) -> None:

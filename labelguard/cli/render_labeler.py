@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from labelguard.cli.terminal import echo, print_facts, print_json, print_table, table
-from labelguard.release.card import budget_of, counted
+from labelguard.terms import budget_of, counted
 
 
 def leaving(value: Mapping[str, Any], *, done: bool, as_json: bool = False) -> None:

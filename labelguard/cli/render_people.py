@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from labelguard.cli.terminal import print_facts, print_json, print_table, table
-from labelguard.release.card import counted
+from labelguard.terms import counted
 
 
 def added(value: Mapping[str, Any], *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from labelguard.cli.terminal import echo, print_facts, print_json
-from labelguard.release.card import counted
+from labelguard.terms import counted
 
 
 def backup(value: Mapping[str, Any], *, as_json: bool) -> None:

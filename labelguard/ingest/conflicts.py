@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.staging import Staged
-from labelguard.release.card import counted
 from labelguard.storage import blocks, buckets
+from labelguard.terms import counted
 
 
 def refuse_conflicts(staged: Staged, column: str = "item_id") -> None:

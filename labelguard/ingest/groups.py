@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +23,10 @@ from labelguard.ingest import scan, sources
 from labelguard.ingest.layouts import ID_EXPECTED, closest, is_id
 from labelguard.ingest.sources import Input, Part, identifier
 from labelguard.keys.keyring import KeyRing
-from labelguard.release.card import counted
+from labelguard.ledger.groups import Groups
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
+from labelguard.terms import counted
 
 if TYPE_CHECKING:
     from labelguard.ledger.ledger import Ledger
@@ -34,34 +34,6 @@ if TYPE_CHECKING:
 COLUMNS = ("labeler_id", "group_id")
 _BLANK = "expected an id, found null or an empty string"
 _FRACTION = "found a number with a fraction like 7.0; write whole numbers or names"
-
-
-@dataclass(frozen=True, eq=False)
-class Groups:
-    """Which group labelers belong to: pseudonyms of labelers, (n, 2), distinct and in byte order,
-    and those of their groups, (n, 2). Its repr is empty.
-    """
-
-    labelers: Blocks = field(repr=False)
-    units: Blocks = field(repr=False)
-
-    def __post_init__(self) -> None:
-        distinct = blocks.unique(self.labelers)[0]
-        if len(self.units) != len(self.labelers) or not np.array_equal(distinct, self.labelers):
-            raise ValueError("expected distinct labelers in byte order, and a unit for each")
-
-    def unit_of(self, labelers: Blocks) -> Blocks:
-        """The unit of each labeler, (m, 2): their group, or themselves if they are in none."""
-        if not len(self.labelers):
-            return labelers
-        where = blocks.positions(self.labelers, labelers)
-        return np.where((where >= 0)[:, None], self.units[where], labelers)
-
-    def is_group(self, key: Blocks) -> bool:
-        """Whether this pseudonym, shape (1, 2), is a group's: a unit's, and no labeler's."""
-        units = blocks.unique(self.units)[0]
-        labeler = blocks.positions(self.labelers, key)[0] >= 0
-        return not labeler and bool(blocks.positions(units, key)[0] >= 0)
 
 
 def in_force(ledger: Ledger, unit: str) -> Groups | None:

@@ -19,9 +19,6 @@ from labelguard.ingest import canonical
 from labelguard.ingest.canonical import NoContent, Shape, is_text
 from labelguard.policy.label_values import DEFAULT, LabelValues, Skips
 
-LABEL_B, LABEL_A, LABEL_TIE, LABEL_SKIP = 0, 1, 2, 3
-"""Canonical labels: the second side preferred, the first side preferred, a tie, none given."""
-
 MAX_RANKED = 256
 
 LAYOUTS: Mapping[str, tuple[str, ...]] = {

@@ -8,19 +8,10 @@ from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import Shape, is_text
-from labelguard.ingest.layouts import (
-    IDS,
-    INTEGER,
-    LABEL_A,
-    LABEL_B,
-    LABEL_SKIP,
-    LABEL_TIE,
-    LAYOUTS,
-    MAX_RANKED,
-    Layout,
-)
+from labelguard.ingest.layouts import IDS, INTEGER, LAYOUTS, MAX_RANKED, Layout
 from labelguard.ingest.sources import identifier, literal
 from labelguard.policy.label_values import WHITE_SPACE, is_number
+from labelguard.terms import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
 
 def query(layout: Layout, content: Shape) -> str:

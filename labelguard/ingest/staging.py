@@ -24,16 +24,17 @@ from numpy.typing import NDArray
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import content_units, ordering, query, scan, sources
 from labelguard.ingest import layouts as labels
-from labelguard.ingest.groups import Groups
 from labelguard.ingest.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
 from labelguard.ingest.refused import Leavers
 from labelguard.ingest.sources import Input
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.groups import Groups
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import BucketWriter
 from labelguard.storage.executor import read_ahead
+from labelguard.terms import LABEL_SKIP, LABEL_TIE
 
 _LABEL_FAULT = 100
 
@@ -277,7 +278,7 @@ class _Stager:
             columns["submitted"] = time.to_numpy()
         label = batch["label"].to_numpy()
         if self.options.public_ties:
-            columns["tie"] = (label == labels.LABEL_TIE).astype(np.uint8)
+            columns["tie"] = (label == LABEL_TIE).astype(np.uint8)
         features = {n: batch[n] for n in batch.schema.names if n.startswith("feature_")}
         attached = {name: values.to_numpy() for name, values in features.items()}
         if self.staged.given_ids:
@@ -340,7 +341,7 @@ class _Stager:
             batch = batch.filter(pa.array(~refused))
             numbers, counted = numbers[~refused], counted[~refused]
         staged.rows_read += int(counted.sum())
-        skipped = batch["label"].to_numpy() == labels.LABEL_SKIP
+        skipped = batch["label"].to_numpy() == LABEL_SKIP
         if skipped.any():
             staged.skipped += int((skipped & counted).sum())
             batch = batch.filter(pa.array(~skipped))
@@ -371,7 +372,7 @@ class _Stager:
         staged.identical_sides += int(identical.sum())
         keep = keep & ~identical
         if public_ties == "drop":
-            keep = keep & (label != labels.LABEL_TIE)
+            keep = keep & (label != LABEL_TIE)
         return batch if keep.all() else batch.filter(pa.array(keep))
 
     def _fault(self, part: str, row: int, fault: tuple[str, str]) -> Fault:

@@ -12,20 +12,16 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.errors import InvalidLabels
-from labelguard.storage import blocks as block128
+from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
 if TYPE_CHECKING:
-    from labelguard.ingest.groups import Groups
     from labelguard.keys.keyring import KeyRing
-    from labelguard.keys.pseudonyms import Pseudonyms
 
 _NUMBER = re.compile(r"([+\u2212-]?)(?=\.?\d)(\d*)(?:\.(\d*))?(?:e([+-]?\d{1,3}))?")
 # Whole numbers, or ASCII without capitals and blanks that is no number however it is read.
@@ -34,7 +30,6 @@ _PLAIN = r"^(?:0|-?[1-9][0-9]*|[!-@\[-~]*[!-*,/:-@\[-df-~][!-@\[-~]*)$"
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-_SHOWN = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +45,7 @@ class Identities:
     @classmethod
     def of(cls, keys: KeyRing, namespace: str, names: Sequence[str], labelers: Blocks) -> Self:
         """Those of distinct ids in one source, whose keys are `labelers`, (n, 2)."""
-        order = block128.order(labelers)  # not that of the input: an error must not depend on it
+        order = blocks.order(labelers)  # not that of the input: an error must not depend on it
         labelers, names = labelers[order], [names[row] for row in order.tolist()]
         forms = labelers.copy()
         other = np.flatnonzero(~plain(names))
@@ -62,7 +57,7 @@ class Identities:
     def from_bytes(cls, data: bytes) -> Self:
         """The inverse of `to_bytes`, also of several joined."""
         rows = np.frombuffer(data, ">u8").reshape(-1, 4).astype(np.uint64)
-        order = block128.order(rows[:, :2])
+        order = blocks.order(rows[:, :2])
         return cls(rows[order, :2], rows[order, 2:])
 
     def to_bytes(self) -> bytes:
@@ -71,13 +66,13 @@ class Identities:
 
     def without(self, others: Self) -> Self:
         """Those who are not among the others; without names."""
-        rest = block128.positions(others.labelers, self.labelers) < 0
+        rest = blocks.positions(others.labelers, self.labelers) < 0
         return type(self)(self.labelers[rest], self.forms[rest])
 
     def renamed(self, names: Callable[[Blocks], Blocks]) -> Self:
         """The same under other names; without ids."""
         labelers = names(self.labelers)
-        order = block128.order(labelers)
+        order = blocks.order(labelers)
         return type(self)(labelers[order], names(self.forms)[order])
 
 
@@ -128,58 +123,3 @@ def _written(sign: str, whole: str, fraction: str | None, exponent: str | None) 
         written = written.rjust(1 - power, "0")
         written = f"{written[:power]}.{written[power:]}"
     return f"-{written}" if sign in ("-", "\u2212") else written
-
-
-def refuse_doubles(
-    found: Identities,
-    known: Identities,
-    groups: Groups,
-    distinct: tuple[Blocks, Blocks],
-    names: Pseudonyms,
-) -> None:
-    """Raise `InvalidLabels` for a labeler of the input who may be another one, written otherwise.
-
-    `found` are the labelers of an input, `known` those whom the project has met. Who shares a unit
-    in `groups` is one person; the pairs in `distinct` were said to be two. The message names ids of
-    the input, and pseudonyms of others.
-    """
-    others = known.without(found)
-    labelers = np.concatenate([found.labelers, others.labelers])
-    forms, form = block128.unique(np.concatenate([found.forms, others.forms]))
-    if len(forms) == len(labelers):
-        return
-    shared = np.flatnonzero(np.bincount(form)[form] > 1)
-    units = groups.unit_of(labelers[shared])
-    two = {frozenset(pair) for pair in zip(*map(_rows, map(groups.unit_of, distinct)), strict=True)}
-    classes: dict[int, dict[tuple[int, int], int]] = {}
-    for row, unit in zip(shared.tolist(), _rows(units), strict=True):
-        classes.setdefault(int(form[row]), {}).setdefault(unit, row)  # those of the input first
-    for people in classes.values():
-        for (one, first), (other, second) in combinations(people.items(), 2):
-            if first < len(found.labelers) and frozenset((one, other)) not in two:
-                raise InvalidLabels(_double(found, names, labelers, first, second))
-
-
-def _rows(blocks: Blocks) -> list[tuple[int, int]]:
-    return [(high, low) for high, low in blocks.tolist()]
-
-
-def _double(found: Identities, names: Pseudonyms, labelers: Blocks, first: int, second: int) -> str:
-    """What is said of two rows of `labelers`, of whom the first is in the input."""
-    if second < len(found.labelers):
-        one, other = sorted((found.names[first], found.names[second]))
-        who = f"labeler ids {_shown(one)} and {_shown(other)}"
-    else:
-        pseudonym = block128.to_hex(names.hide(labelers[second : second + 1])[0])
-        who = f"labeler id {_shown(found.names[first])} and that of labeler {pseudonym}"
-        who += ", whom the project knows,"
-    return (
-        f"{who} differ only in how they are written, and each would have a budget; write one like "
-        "the other or, for good, say that they are two people (labelguard policy distinct ID ID) "
-        "or one (labelguard people link ID ID)"
-    )
-
-
-def _shown(name: str) -> str:
-    """An id in a message, in ASCII: what looks alike is told apart."""
-    return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "…")

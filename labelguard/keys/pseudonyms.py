@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import hashlib
 
-import sqlalchemy as sa
-
 from labelguard.errors import KeyProblem
 from labelguard.keys.prf import Prf, derive_key
-from labelguard.ledger import schema
 from labelguard.storage.blocks import Blocks
 
 
@@ -47,9 +44,3 @@ class Pseudonyms:
                 "the ledger's pseudonyms are not those of keys/pseudonyms; unless they were "
                 "changed just now (then run this again), restore that file from a backup"
             )
-
-
-def fingerprint(connection: sa.Connection) -> str:
-    """Of the secret behind the ledger's pseudonyms; empty while they are the keys themselves."""
-    own = schema.meta.c
-    return connection.scalar(sa.select(own.value).where(own.name == "pseudonyms")) or ""

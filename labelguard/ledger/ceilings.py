@@ -15,10 +15,10 @@ from typing import Self
 import sqlalchemy as sa
 
 from labelguard.errors import LedgerError, PolicyError
-from labelguard.ledger import charges, journal, schema
+from labelguard.ledger import journal, schema
 from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import check_budget
-from labelguard.release.card import budget_of
+from labelguard.terms import budget_of
 
 KINDS = ("created", "ceiling")
 """Journal entries that tell a ceiling; the newest is in force."""
@@ -71,7 +71,7 @@ def of(connection: sa.Connection) -> Ceiling:
     query = sa.select(own).where(own.c.kind.in_(KINDS))
     row = connection.execute(query.order_by(own.c.number.desc()).limit(1)).one()
     entry = journal.Entry(*row)
-    fault = journal.first_forged([entry], charges.mac(connection))
+    fault = journal.first_forged([entry], journal.mac(connection))
     if fault:
         raise LedgerError(f"the project's ceiling is not known: {fault}; put a true copy back")
     return Ceiling.from_journal(json.loads(entry.body))
@@ -80,7 +80,7 @@ def of(connection: sa.Connection) -> Ceiling:
 def raise_to(connection: sa.Connection, ceiling: Ceiling) -> None:
     """Promise no more than `ceiling` from now on. Raises `PolicyError` if that lowers it."""
     check_raise(of(connection), ceiling)
-    charges.append(connection, "ceiling", ceiling.to_journal())
+    journal.append(connection, "ceiling", ceiling.to_journal())
 
 
 def check_raise(present: Ceiling, ceiling: Ceiling) -> None:

@@ -12,11 +12,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from labelguard import clock
 from labelguard.errors import LedgerError
-from labelguard.ledger import bulk, journal, schema, verification
+from labelguard.ledger import database, digests, journal, schema
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy.policy import Priced
 from labelguard.storage import blocks
-from labelguard.storage.blocks import Blocks
 
 if TYPE_CHECKING:
     from labelguard.ledger.records import Event
@@ -24,66 +23,6 @@ if TYPE_CHECKING:
 UNFINISHED = ("computing", "drawn")
 LIVE = ("reserved", *UNFINISHED, "committed")
 """States of a release that answers its request: not given back, not given up."""
-
-
-def entries(connection: sa.Connection) -> list[journal.Entry]:
-    """The journal, oldest entry first."""
-    rows = connection.execute(sa.select(schema.journal).order_by(schema.journal.c.number))
-    return [journal.Entry(*row) for row in rows]
-
-
-def head(connection: sa.Connection) -> tuple[int, str]:
-    """Number and digest of the journal's newest entry."""
-    query = sa.select(schema.journal.c.number, schema.journal.c.digest)
-    last = connection.execute(query.order_by(schema.journal.c.number.desc()).limit(1)).one_or_none()
-    return (last.number, last.digest) if last else (0, journal.GENESIS)
-
-
-def digest_of(connection: sa.Connection, number: int) -> str | None:
-    """The digest of one journal entry, or None if there is no such entry."""
-    query = sa.select(schema.journal.c.digest).where(schema.journal.c.number == number)
-    return connection.scalar(query)
-
-
-def epoch(connection: sa.Connection) -> int:
-    """The number of the newest job, locked until the transaction ends."""
-    query = sa.select(schema.meta.c.value).where(schema.meta.c.name == "epoch").with_for_update()
-    return int(connection.execute(query).scalar_one())
-
-
-def next_epoch(connection: sa.Connection) -> int:
-    """Begin a new epoch."""
-    following = epoch(connection) + 1
-    set_meta(connection, "epoch", str(following))
-    return following
-
-
-def set_meta(connection: sa.Connection, name: str, value: str) -> None:
-    """Change one of the ledger's own settings."""
-    connection.execute(sa.update(schema.meta).where(schema.meta.c.name == name).values(value=value))
-
-
-def check_head(connection: sa.Connection, place: str) -> None:
-    """Raise `LedgerError` unless the journal's newest entry was written with the project's key."""
-    own = schema.journal
-    rows = connection.execute(sa.select(own).order_by(own.c.number.desc()).limit(1))
-    last = [journal.Entry(*row) for row in rows]
-    fault = journal.first_forged(last, mac(connection)) if last else "the journal is empty"
-    if fault:
-        raise LedgerError(f"the ledger at {place} does not hold: {fault}; put a true copy back")
-
-
-def mac(connection: sa.Connection) -> journal.Mac:
-    """The HMAC of journal entries; the ledger gives it to its connections."""
-    found: journal.Mac = connection.get_execution_options()["journal_mac"]
-    return found
-
-
-def append(connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
-    """Add an entry to the journal's chain."""
-    number, previous = head(connection)
-    entry = journal.entry(number + 1, clock.now(), kind, body, previous, mac(connection))
-    connection.execute(sa.insert(schema.journal).values(vars(entry)))
 
 
 def store_prices(
@@ -136,7 +75,7 @@ def reserve(
     body = {"release": record["id"], "mechanism": event.mechanism}
     body |= {"policy": policy_id, "event": event.kind}
     body |= {"labels": record["charged"], "labelers": int((event.charged > 0).sum())}
-    append(connection, "charged", body | {"charges": digest, "prices": dict(prices)})
+    journal.append(connection, "charged", body | {"charges": digest, "prices": dict(prices)})
     return str(record["id"])
 
 
@@ -150,7 +89,7 @@ def charge(connection: sa.Connection, number: int, allowance_id: int, event: Eve
     labelers = event.labelers[asked]
     capacity, labels = event.capacity[asked], event.charged[asked]
     columns = {"labeler": labelers, "capacity": capacity, "labels": labels}
-    bulk.insert(connection, schema.charges, {"release": number, **columns})
+    database.insert(connection, schema.charges, {"release": number, **columns})
     own, c = schema.charges.c, schema.counters.c
     taken = sa.select(
         sa.literal(allowance_id, sa.Integer), own.labeler, own.capacity, own.labels
@@ -165,7 +104,7 @@ def charge(connection: sa.Connection, number: int, allowance_id: int, event: Eve
             set_={"used": c.used + insert.excluded.used},
         )
     )
-    return verification.charges_digest(labelers, capacity, labels)
+    return digests.charges_digest(labelers, capacity, labels)
 
 
 def refund(connection: sa.Connection, record: ReleaseRecord) -> None:
@@ -174,7 +113,7 @@ def refund(connection: sa.Connection, record: ReleaseRecord) -> None:
     row = sa.select(own.allowance_id).where(own.id == record.id)
     give_back(connection, record.number, connection.execute(row).scalar_one())
     set_state(connection, record.id, "reserved", {"state": "refunded", "charged": 0})
-    append(connection, "refunded", {"release": record.id, "labels": record.charged})
+    journal.append(connection, "refunded", {"release": record.id, "labels": record.charged})
 
 
 def give_back(connection: sa.Connection, number: int, allowance_id: int) -> None:
@@ -251,12 +190,6 @@ def set_state(
     if changed.rowcount != 1:
         said = " or ".join(states)
         raise LedgerError(f"release {release_id} is not {said}; the ledger has moved on")
-
-
-def keys(labelers: Blocks) -> list[bytes]:
-    """Pseudonyms as the ledger stores them."""
-    data = blocks.to_bytes(labelers)
-    return [data[start : start + 16] for start in range(0, len(data), 16)]
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:

@@ -9,11 +9,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+
+import sqlalchemy as sa
+
+from labelguard import clock
+from labelguard.errors import LedgerError
+from labelguard.ledger import schema
 
 GENESIS = "0" * 64
+_LINE = re.compile(r"labelguard-anchor:1:(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
 Mac = Callable[[str], str]
 """The HMAC of a digest under the project's key, 64 hexadecimal digits each."""
 
@@ -69,3 +77,67 @@ def _whole(item: Entry) -> bool:
 def _digest(number: int, at: str, kind: str, body: str, previous: str) -> str:
     text = json.dumps([number, at, kind, body, previous])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def entries(connection: sa.Connection) -> list[Entry]:
+    """The journal, oldest entry first."""
+    rows = connection.execute(sa.select(schema.journal).order_by(schema.journal.c.number))
+    return [Entry(*row) for row in rows]
+
+
+def head(connection: sa.Connection) -> tuple[int, str]:
+    """Number and digest of the journal's newest entry."""
+    query = sa.select(schema.journal.c.number, schema.journal.c.digest)
+    last = connection.execute(query.order_by(schema.journal.c.number.desc()).limit(1)).one_or_none()
+    return (last.number, last.digest) if last else (0, GENESIS)
+
+
+def digest_of(connection: sa.Connection, number: int) -> str | None:
+    """The digest of one journal entry, or None if there is no such entry."""
+    query = sa.select(schema.journal.c.digest).where(schema.journal.c.number == number)
+    return connection.scalar(query)
+
+
+def mac(connection: sa.Connection) -> Mac:
+    """The HMAC of journal entries; the ledger gives it to its connections."""
+    found: Mac = connection.get_execution_options()["journal_mac"]
+    return found
+
+
+def append(connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> None:
+    """Add an entry to the journal's chain."""
+    number, previous = head(connection)
+    written = entry(number + 1, clock.now(), kind, body, previous, mac(connection))
+    connection.execute(sa.insert(schema.journal).values(vars(written)))
+
+
+def check_head(connection: sa.Connection, place: str) -> None:
+    """Raise `LedgerError` unless the journal's newest entry was written with the project's key."""
+    own = schema.journal
+    rows = connection.execute(sa.select(own).order_by(own.c.number.desc()).limit(1))
+    last = [Entry(*row) for row in rows]
+    fault = first_forged(last, mac(connection)) if last else "the journal is empty"
+    if fault:
+        raise LedgerError(f"the ledger at {place} does not hold: {fault}; put a true copy back")
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Number and SHA-256 (64 hexadecimal digits) of a journal entry; its text is the line."""
+
+    number: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"labelguard-anchor:1:{self.number}:{self.digest}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The anchor of a line. Raises `LedgerError` if it is none."""
+        match = _LINE.fullmatch(text.strip())
+        if not match:
+            raise LedgerError(
+                "that is no anchor; expected the line labelguard-anchor:1:NUMBER:DIGEST that "
+                "labelguard budget anchor and labelguard project backup print"
+            )
+        return cls(int(match[1]), match[2])

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from labelguard.errors import PolicyError
-from labelguard.ingest.groups import Groups
-from labelguard.ledger import bulk, charges, people, schema
-from labelguard.release.card import counted
+from labelguard.ledger import database, digests, journal, people, schema
+from labelguard.ledger.groups import Groups
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
+from labelguard.terms import counted
 
 
 def join(connection: sa.Connection, labelers: Blocks, other: Blocks) -> int:
@@ -51,10 +51,10 @@ def join(connection: sa.Connection, labelers: Blocks, other: Blocks) -> int:
     _refuse_distinct(connection, Groups(everybody, now))
     new = blocks.positions(known, everybody) < 0
     # Whose key names the unit is a member as well: by that a person is told from a group.
-    bulk.insert(connection, schema.members, {"labeler": everybody[new], "unit": now[new]})
+    database.insert(connection, schema.members, {"labeler": everybody[new], "unit": now[new]})
     if new.any():
-        body = {"labelers": int(new.sum()), "members": people.members_digest(connection)}
-        charges.append(connection, "linked", body)
+        body = {"labelers": int(new.sum()), "members": digests.members_digest(connection)}
+        journal.append(connection, "linked", body)
     return int(new.sum())
 
 
@@ -83,11 +83,11 @@ def set_apart(connection: sa.Connection, pair: Blocks) -> bool:
     units = Groups(*people.members(connection)).unit_of(pair)
     if (units[0] == units[1]).all():
         raise PolicyError("these ids are one person, or in one group; nothing was written")
-    labeler, other = charges.keys(blocks.unique(pair)[0])
+    labeler, other = database.stored(blocks.unique(pair)[0])
     own = schema.distinct.c
     same = sa.and_(own.labeler == labeler, own.other == other)
     if connection.scalar(sa.select(own.labeler).where(same)):
         return False
     connection.execute(sa.insert(schema.distinct).values(labeler=labeler, other=other))
-    charges.append(connection, "distinct", {"distinct": people.distinct_digest(connection)})
+    journal.append(connection, "distinct", {"distinct": digests.distinct_digest(connection)})
     return True

@@ -19,12 +19,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from labelguard.errors import KeyProblem, LedgerError, PolicyError
-from labelguard.keys.pseudonyms import Pseudonyms, fingerprint
+from labelguard.keys.pseudonyms import Pseudonyms
 from labelguard.ledger import (
-    bulk,
     ceilings,
     database,
     journal,
+    meta,
     people,
     schema,
     sourcebook,
@@ -33,6 +33,7 @@ from labelguard.ledger import (
 from labelguard.ledger import charges as statements
 from labelguard.ledger import policies as policybook
 from labelguard.ledger.ceilings import Ceiling
+from labelguard.ledger.meta import fingerprint
 from labelguard.ledger.policies import IMPLICIT, PolicyRecord
 from labelguard.ledger.records import Event, LabelerTable, ReleaseRecord
 from labelguard.ledger.sourcebook import SourceRecord
@@ -44,8 +45,7 @@ from labelguard.storage.blocks import Blocks
 if TYPE_CHECKING:
     from labelguard.keys.identities import Identities
     from labelguard.keys.keyring import KeyRing
-    from labelguard.project.project import Project
-    from labelguard.release.admission import Admission
+    from labelguard.ledger.records import Admission
 
 _SEAL = object()
 
@@ -107,11 +107,6 @@ class Ledger:
             self._guard(connection)
 
     @classmethod
-    def of(cls, project: Project, keys: KeyRing) -> Ledger:
-        """The ledger of a project, which goes by the project's pseudonyms and witnesses."""
-        return cls(project.ledger_url, keys, project.witnesses)
-
-    @classmethod
     def create(
         cls,
         url: str,
@@ -128,7 +123,7 @@ class Ledger:
                 connection.execute(
                     sa.insert(schema.meta), [{"name": k, "value": v} for k, v in rows.items()]
                 )
-                statements.append(connection, "created", ceiling.to_journal())
+                journal.append(connection, "created", ceiling.to_journal())
         number, digest = cls(url, keys).head()
         if number == 1:  # nothing was charged: an earlier attempt may have crashed here
             Witness(witnesses).note(number, digest)
@@ -154,7 +149,7 @@ class Ledger:
         """A new epoch: a job of an older one can no longer charge or commit."""
         with self._writing() as connection:
             database.check_pages(connection, self.place)
-            return statements.next_epoch(connection)
+            return meta.next_epoch(connection)
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """Hold the ledger for one job, on whichever machine it runs; else `ProjectBusy`."""
@@ -226,11 +221,11 @@ class Ledger:
                 .where(counters.allowance_id == active.allowance_ids[kind])
                 .order_by(counters.labeler)
             )
-            names, (capacity, used) = bulk.keyed(connection, query)
+            names, (capacity, used) = database.keyed(connection, query)
             if excluding and excluding.policy_id == active.id and excluding.event == kind:
                 own = sa.select(charges.labeler, charges.labels).order_by(charges.labeler)
                 own = own.where(charges.release == excluding.number)
-                who, (labels,) = bulk.keyed(connection, own)
+                who, (labels,) = database.keyed(connection, own)
                 used[blocks.positions(names, who)] -= labels
         labelers = self.names.reveal(names)
         order = blocks.order(labelers)
@@ -286,7 +281,7 @@ class Ledger:
                 newcomers = reads.newcomers.renamed(self.names.hide)
                 body |= sourcebook.note(connection, reads.source, reads.columns)
                 body |= people.meet(connection, release.number, newcomers)
-            statements.append(connection, "computing", body)
+            journal.append(connection, "computing", body)
 
     def mark_drawn(self, grant: Grant, epoch: int, digest: str, labels: int) -> Grant:
         """The private map is complete, with this keyed digest: from here on it is never redrawn.
@@ -297,7 +292,7 @@ class Ledger:
             values = {"state": "drawn", "map": digest, "drawn": labels}
             statements.set_state(connection, grant.release.id, "computing", values)
             body = {"release": grant.release.id, "map": digest, "drawn": labels}
-            statements.append(connection, "drawn", body)
+            journal.append(connection, "drawn", body)
         record = self.release(grant.release.id)
         assert record is not None
         return Grant(record, grant.prices, _SEAL)
@@ -308,7 +303,7 @@ class Ledger:
             for release, digest in digests.items():
                 own = schema.releases.c.id == release
                 connection.execute(sa.update(schema.releases).where(own).values(map=digest))
-            statements.append(connection, "rewritten", {"maps": dict(digests)})
+            journal.append(connection, "rewritten", {"maps": dict(digests)})
 
     def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
         """The release is complete on disk; `files` maps public file names to SHA-256."""
@@ -316,7 +311,7 @@ class Ledger:
             values = {"state": "committed", "rows": rows, "files": json.dumps(dict(files))}
             statements.set_state(connection, grant.release.id, "drawn", values)
             body = {"release": grant.release.id, "rows": rows, "files": dict(files)}
-            statements.append(connection, "committed", body)
+            journal.append(connection, "committed", body)
 
     def abandon(self, release_id: str, epoch: int) -> None:
         """Give up a release that read labels and was never finished: it stays charged."""
@@ -324,7 +319,7 @@ class Ledger:
             statements.set_state(
                 connection, release_id, statements.UNFINISHED, {"state": "abandoned"}
             )
-            statements.append(connection, "abandoned", {"release": release_id})
+            journal.append(connection, "abandoned", {"release": release_id})
 
     def refund_reserved(self, epoch: int, keep: str | None) -> list[str]:
         """Give back what crashed jobs charged before they read a label; their release ids.
@@ -384,18 +379,18 @@ class Ledger:
     def journal(self) -> list[journal.Entry]:
         """All journal entries, oldest first."""
         with self._reading() as connection:
-            return statements.entries(connection)
+            return journal.entries(connection)
 
     def head(self) -> tuple[int, str]:
         """Number and digest of the newest journal entry."""
         with self._reading() as connection:
-            return statements.head(connection)
+            return journal.head(connection)
 
     def fault(self) -> str | None:
         """The first thing in the ledger that does not hold, or None."""
         with self._reading() as connection:
             database.check_pages(connection, self.place)
-            return verification.first_fault(connection, statements.entries(connection))
+            return verification.first_fault(connection, journal.entries(connection))
 
     def _grant_again(self, event: Event, epoch: int, crashed: ReleaseRecord) -> Grant:
         """The grant of a release that was charged and not finished, if it needs no more."""
@@ -410,7 +405,7 @@ class Ledger:
         with self._reading() as connection:
             own = schema.charges.c
             query = sa.select(own.labeler, own.labels).order_by(own.labeler)
-            who, (labels,) = bulk.keyed(connection, query.where(own.release == record.number))
+            who, (labels,) = database.keyed(connection, query.where(own.release == record.number))
         asked = np.flatnonzero(event.charged)
         place = blocks.positions(who, event.labelers[asked])
         if (place < 0).any() or (event.charged[asked] > labels[place]).any():
@@ -433,18 +428,18 @@ class Ledger:
     def _writing(self, epoch: int | None = None) -> Iterator[sa.Connection]:
         """One transaction; with `epoch`, refused if another job has begun since."""
         with database.writing(self._engine) as connection:
-            current = statements.epoch(connection)  # writers stand in line here
+            current = meta.epoch(connection)  # writers stand in line here
             if epoch is not None and current != epoch:
                 raise LedgerError("another job has begun in this project; this one cannot go on")
             self.names.check(fingerprint(connection))  # they may have been changed since
             self._guard(connection)
             yield connection
-            head = statements.head(connection)
+            head = journal.head(connection)
         self._witness.note(*head)
 
     def _guard(self, connection: sa.Connection) -> None:
         """Refuse a ledger that others wrote, or that fell back."""
-        statements.check_head(connection, self.place)
+        journal.check_head(connection, self.place)
         self._witness.check(connection, self.place)
 
     # For modules with statements of their own: one state to read, one transaction to write.

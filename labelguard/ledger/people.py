@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -12,10 +13,10 @@ import sqlalchemy as sa
 from labelguard import clock
 from labelguard.errors import PolicyError
 from labelguard.keys.identities import Identities
-from labelguard.ledger import bulk, charges, schema
-from labelguard.release.card import counted
+from labelguard.ledger import database, digests, journal, schema
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
+from labelguard.terms import counted
 
 Leaving = Literal["retired", "erased"]
 """`retired`: no more labels, and none remembered. `erased`: raw rows are gone as well."""
@@ -24,7 +25,7 @@ Leaving = Literal["retired", "erased"]
 def members(connection: sa.Connection) -> tuple[Blocks, Blocks]:
     """Labelers in groups, sorted, and the group of each; both (n, 2)."""
     own = schema.members.c
-    return _two_keys(connection, sa.select(own.labeler, own.unit).order_by(own.labeler))
+    return database.two_keys(connection, sa.select(own.labeler, own.unit).order_by(own.labeler))
 
 
 def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> int:
@@ -47,17 +48,19 @@ def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> i
         )
     new = np.flatnonzero(~found)
     new = new[blocks.order(labelers[new])]
-    bulk.insert(connection, schema.members, {"labeler": labelers[new], "unit": units[new]})
+    database.insert(connection, schema.members, {"labeler": labelers[new], "unit": units[new]})
     if len(new):
-        body = {"labelers": len(new), "members": members_digest(connection)}
-        charges.append(connection, "grouped", body)
+        body = {"labelers": len(new), "members": digests.members_digest(connection)}
+        journal.append(connection, "grouped", body)
     return len(new)
 
 
 def distinct(connection: sa.Connection) -> tuple[Blocks, Blocks]:
     """Pairs of labelers who are two people although their ids have one form; both (n, 2)."""
     own = schema.distinct.c
-    return _two_keys(connection, sa.select(own.labeler, own.other).order_by(own.labeler, own.other))
+    return database.two_keys(
+        connection, sa.select(own.labeler, own.other).order_by(own.labeler, own.other)
+    )
 
 
 def identities(connection: sa.Connection) -> Identities:
@@ -83,13 +86,6 @@ def met_by_release(connection: sa.Connection) -> dict[str, str]:
     return {str(row.release): hashlib.sha256(row.met).hexdigest() for row in rows}
 
 
-def _two_keys(connection: sa.Connection, query: sa.Select[Any]) -> tuple[Blocks, Blocks]:
-    """Rows of two pseudonyms, each (n, 2)."""
-    rows = connection.execute(query).all()
-    one, other = zip(*rows, strict=True) if rows else ((), ())
-    return blocks.from_bytes(b"".join(one)), blocks.from_bytes(b"".join(other))
-
-
 def refuse_forgetful(connection: sa.Connection) -> None:
     """Refuse to join people in a ledger that was restored from a backup that may lack charges."""
     own = schema.journal.c
@@ -104,12 +100,12 @@ def refuse_forgetful(connection: sa.Connection) -> None:
 def tombstones(connection: sa.Connection) -> Blocks:
     """Labelers who have left, sorted, shape (n, 2)."""
     own = schema.tombstones.c.labeler
-    return bulk.keyed(connection, sa.select(own).order_by(own))[0]
+    return database.keyed(connection, sa.select(own).order_by(own))[0]
 
 
 def bury(connection: sa.Connection, labeler: Blocks, kind: Leaving) -> None:
     """Set a labeler's tombstone, shape (1, 2): later labels are refused. Erased stays erased."""
-    [key] = charges.keys(labeler)
+    [key] = database.stored(labeler)
     own = schema.tombstones.c
     before = connection.scalar(sa.select(own.kind).where(own.labeler == key))
     if before in (kind, "erased"):
@@ -117,34 +113,43 @@ def bury(connection: sa.Connection, labeler: Blocks, kind: Leaving) -> None:
     connection.execute(sa.delete(schema.tombstones).where(own.labeler == key))
     values = {"labeler": key, "kind": kind, "at": clock.now()}
     connection.execute(sa.insert(schema.tombstones).values(values))
-    body = {"labeler": key.hex(), "tombstones": tombstones_digest(connection)}
-    charges.append(connection, kind, body)
+    body = {"labeler": key.hex(), "tombstones": digests.tombstones_digest(connection)}
+    journal.append(connection, kind, body)
 
 
 def charged(connection: sa.Connection) -> Blocks:
     """Pseudonyms of all units that were ever charged, sorted, shape (n, 2)."""
     own = schema.counters.c.labeler
-    return bulk.keyed(connection, sa.select(own).distinct().order_by(own))[0]
+    return database.keyed(connection, sa.select(own).distinct().order_by(own))[0]
 
 
-def members_digest(connection: sa.Connection) -> str:
-    """SHA-256 of the table of members."""
-    return _pairs_digest(members(connection))
+@dataclass(frozen=True)
+class Departure:
+    """One labeler who left: their pseudonym as 32 hexadecimal digits, how, and when (UTC)."""
+
+    pseudonym: str
+    kind: Leaving
+    at: str
 
 
-def distinct_digest(connection: sa.Connection) -> str:
-    """SHA-256 of the pairs who are two people."""
-    return _pairs_digest(distinct(connection))
-
-
-def _pairs_digest(columns: tuple[Blocks, Blocks]) -> str:
-    return hashlib.sha256(np.column_stack(columns).astype(">u8").tobytes()).hexdigest()
-
-
-def tombstones_digest(connection: sa.Connection) -> str:
-    """SHA-256 of the table of tombstones."""
+def departures(connection: sa.Connection) -> list[Departure]:
+    """Everybody who left, the first one first."""
     own = schema.tombstones.c
-    digest = hashlib.sha256()
-    for row in connection.execute(sa.select(own.labeler, own.kind).order_by(own.labeler)):
-        digest.update(bytes(row.labeler) + row.kind.encode() + b"\n")
-    return digest.hexdigest()
+    query = sa.select(own.labeler, own.kind, own.at).order_by(own.at, own.labeler)
+    return [
+        Departure(bytes(row.labeler).hex(), row.kind, row.at) for row in connection.execute(query)
+    ]
+
+
+def charges_of(connection: sa.Connection, names: Blocks) -> dict[int, int]:
+    """How many places each release, by its number, took of any of these units, shape (n, 2)."""
+    own, releases = schema.charges.c, schema.releases.c
+    query = (
+        sa.select(own.release, sa.func.sum(own.labels).label("places"))
+        # With the releases spelled out the table's key serves, whatever the number of charges.
+        .where(own.release.in_(sa.select(releases.number)))
+        .where(own.labeler.in_(database.stored(blocks.unique(names)[0])))
+        .group_by(own.release)
+        .order_by(own.release)
+    )
+    return {int(row.release): int(row.places) for row in connection.execute(query)}

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from labelguard import clock
 from labelguard.errors import PolicyError
-from labelguard.ledger import ceilings, charges, schema
+from labelguard.ledger import ceilings, charges, journal, schema
 from labelguard.policy import lifetime, quotes
 from labelguard.policy.lifetime import Chapter
 from labelguard.policy.policy import Policy, Priced
@@ -71,7 +71,7 @@ def add(connection: sa.Connection, name: str, policy: Policy, state: str) -> Pol
         connection.execute(sa.insert(schema.allowances).values(values))
         found = prices.get(allowance.event, {})
         stored[allowance.event] = charges.store_prices(connection, identity, found)
-    charges.append(connection, "policy", body | {"quote": quote, "prices": stored, "state": state})
+    journal.append(connection, "policy", body | {"quote": quote, "prices": stored, "state": state})
     return next(record for record in records(connection) if record.id == number)
 
 
@@ -90,14 +90,14 @@ def activate(connection: sa.Connection, name: str) -> PolicyRecord:
         close_by_use(connection, before)
     _set(connection, found[name].id, state="active")
     check_ceiling(connection)
-    charges.append(connection, "activated", {"policy": found[name].id, "name": name})
+    journal.append(connection, "activated", {"policy": found[name].id, "name": name})
     return next(record for record in records(connection) if record.name == name)
 
 
 def close(connection: sa.Connection, record: PolicyRecord, point: int | None) -> None:
     """No more charges under a policy."""
     _set(connection, record.id, state="closed", point=point)
-    charges.append(connection, "closed", {"policy": record.id, "name": record.name, "point": point})
+    journal.append(connection, "closed", {"policy": record.id, "name": record.name, "point": point})
 
 
 def close_by_use(connection: sa.Connection, record: PolicyRecord) -> int | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.keys.identities import Identities
 from labelguard.policy.policy import Priced
 from labelguard.storage.blocks import Blocks
 
@@ -73,3 +74,12 @@ class LabelerTable:
         """Nobody."""
         nothing = np.zeros(0, np.int64)
         return cls(np.zeros((0, 2), np.uint64), nothing, nothing)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What a release reads: its source, the column of each role, and who is met the first time."""
+
+    source: str
+    columns: Mapping[str, str]
+    newcomers: Identities = field(repr=False)

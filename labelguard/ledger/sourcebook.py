@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from labelguard import clock
 from labelguard.errors import PolicyError
-from labelguard.ledger import charges, schema
+from labelguard.ledger import journal, schema
 
 People = Literal["new", "known"]
 """Whether a source's people have labels under no other source, or some have."""
@@ -89,7 +89,7 @@ def add(connection: sa.Connection, name: str, people: str) -> SourceRecord:
     if any(record.name == name for record in records(connection)):
         raise PolicyError(f"{name!r} is a source of this project already")
     record = SourceRecord(name, people, {}, clock.now())
-    charges.append(connection, "source", _keep(connection, record))
+    journal.append(connection, "source", _keep(connection, record))
     return record
 
 

@@ -6,19 +6,14 @@ journal also says how much each release charged to whom, at which prices, and wh
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
-from labelguard.ledger import bulk, journal, people, schema, sourcebook
-from labelguard.ledger import charges as statements
-from labelguard.storage.blocks import Blocks
+from labelguard.ledger import digests, journal, people, schema, sourcebook
 
 _STATES = {
     "charged": "reserved",
@@ -32,17 +27,9 @@ _POLICY_STATES = {"activated": "active", "closed": "closed"}
 _Told = Sequence[tuple[str, Mapping[str, Any]]]
 
 
-def charges_digest(labelers: Blocks, capacity: NDArray[np.int64], labels: NDArray[np.int64]) -> str:
-    """SHA-256 of who was charged how many labels: 32-byte rows, sorted by labeler (n, 2)."""
-    rows = np.column_stack([labelers, capacity.astype(np.uint64), labels.astype(np.uint64)])
-    return hashlib.sha256(rows.astype(">u8").tobytes()).hexdigest()
-
-
 def first_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
     """The first thing in the ledger that does not hold, or None."""
-    broken = journal.first_fault(entries) or journal.first_forged(
-        entries, statements.mac(connection)
-    )
+    broken = journal.first_fault(entries) or journal.first_forged(entries, journal.mac(connection))
     if broken:
         return broken
     told = [(entry.kind, json.loads(entry.body)) for entry in entries]
@@ -169,25 +156,19 @@ def _release_fault(connection: sa.Connection, told: _Told) -> str | None:
             story.get("drawn"),
         ):
             return f"release {release} is not what the journal says of it"
-        if not refunded and release_digest(connection, record.number) != story.get("charges"):
+        if not refunded and digests.release_digest(connection, record.number) != story.get(
+            "charges"
+        ):
             return f"release {release}: its charges are not those in the journal"
     return None
-
-
-def release_digest(connection: sa.Connection, number: int) -> str:
-    """`charges_digest` of what a release charged, as the tables have it."""
-    own = schema.charges.c
-    query = sa.select(own.labeler, own.capacity, own.labels).where(own.release == number)
-    labelers, (capacity, labels) = bulk.keyed(connection, query.order_by(own.labeler))
-    return charges_digest(labelers, capacity, labels)
 
 
 def _people_fault(connection: sa.Connection, told: _Told) -> str | None:
     """Sources, or people in whatever part, that are not those of the journal."""
     for name, table, digest in (
-        ("members", schema.members, people.members_digest),
-        ("tombstones", schema.tombstones, people.tombstones_digest),
-        ("distinct", schema.distinct, people.distinct_digest),
+        ("members", schema.members, digests.members_digest),
+        ("tombstones", schema.tombstones, digests.tombstones_digest),
+        ("distinct", schema.distinct, digests.distinct_digest),
         ("sources", schema.sources, sourcebook.digest),
     ):
         found = [body[name] for _, body in told if name in body]

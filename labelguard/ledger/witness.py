@@ -16,7 +16,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from labelguard.errors import LedgerError
-from labelguard.ledger import charges
+from labelguard.ledger import journal
 from labelguard.storage.files import write_atomically
 
 FILE = "ledger.head"
@@ -38,7 +38,7 @@ class Witness:
             )
         for path in self._paths:
             seen = _read(path)
-            if seen and charges.digest_of(connection, seen[0]) != seen[1]:
+            if seen and journal.digest_of(connection, seen[0]) != seen[1]:
                 raise LedgerError(
                     f"the ledger at {place} is not what this project last saw (journal entry "
                     f"{seen[0]}, in {path}): it is an older copy, or was rewritten, and would "

@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.ingest.layouts import LABEL_TIE
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.storage.blocks import Blocks
+from labelguard.terms import LABEL_TIE
 
 NAME = "rr"
 VERSION = 1

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.layouts import LABEL_A, LABEL_TIE
 from labelguard.mechanisms.discrete_gaussian import NoiseStream, sample
 from labelguard.mechanisms.geometry import squared_norms
+from labelguard.terms import LABEL_A, LABEL_TIE
 
 NAME = "statistic"
 VERSION = 1

@@ -24,7 +24,7 @@ from labelguard.mechanisms.geometry import Shape, Spectrum
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import KINDS, Prior
 from labelguard.planner.trials import Heads, Trial, World, world
-from labelguard.release.selection import rounded_bound
+from labelguard.policy.bounds import rounded_bound
 
 __all__ = [
     "MECHANISMS",

@@ -18,13 +18,11 @@ import labelguard
 from labelguard import clock
 from labelguard.errors import LedgerError, ProjectError
 from labelguard.keys import sealing
-from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import charges, database, schema
-from labelguard.ledger.anchors import Anchor
+from labelguard.ledger import database, journal, schema
+from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import archive, recovery
-from labelguard.project.private_map import PrivateMap
-from labelguard.project.project import Project, find
+from labelguard.project.opening import OpenProject, Where
 
 _ROWS = 50_000
 
@@ -33,7 +31,7 @@ def backup(
     path: str | Path,
     *,
     passphrase: Callable[[], str] | None = None,
-    project: Project | str | Path | None = None,
+    project: Where = None,
 ) -> dict[str, Any]:
     """Write a backup of a project to a new file; what is in it, and its anchor.
 
@@ -42,22 +40,17 @@ def backup(
     a private map is not as it was drawn, or the file exists or cannot be written.
     """
     target = Path(path)
-    home = project if isinstance(project, Project) else find(Path(project) if project else None)
     archive.refuse_existing(target)
     secret = passphrase() if passphrase else None
-    with home.job():
-        keys = KeyRing(home.keys)
-        ledger = Ledger.of(home, keys)
-        with ledger.exclusive():
-            try:
-                return _backup(home, keys, ledger, target, secret)
-            except OSError as error:
-                raise ProjectError(f"cannot write {target}: {error.strerror}") from None
+    with OpenProject.job(project) as opened:
+        try:
+            return _backup(opened, target, secret)
+        except OSError as error:
+            raise ProjectError(f"cannot write {target}: {error.strerror}") from None
 
 
-def _backup(
-    home: Project, keys: KeyRing, ledger: Ledger, target: Path, passphrase: str | None
-) -> dict[str, Any]:
+def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> dict[str, Any]:
+    home, keys, ledger = opened.project, opened.keys, opened.ledger
     records = ledger.releases()
     strays = home.strays(record.id for record in records)
     lost = f"release {strays[0]} is not in it: it is an older copy" if strays else None
@@ -65,8 +58,8 @@ def _backup(
     if broken:
         raise LedgerError(f"the ledger does not hold, so it is not backed up: {broken}")
     # Labels of a map that does not count will be drawn anew: nobody may have them twice.
-    recovery.tidy(home, keys, records)
-    PrivateMap(home.released, keys).settle({r.id: r.map for r in records if r.map})
+    recovery.tidy(opened, records)
+    opened.private_map.settle({r.id: r.map for r in records if r.map})
     home.work.mkdir(mode=0o700)
     anchor = _copy_ledger(ledger, home.work / archive.LEDGER)
     members = {archive.CONFIG: home.state / archive.CONFIG}
@@ -100,7 +93,7 @@ def _copy_ledger(ledger: Ledger, path: Path) -> Anchor:
     try:
         with ledger.snapshot() as source, database.writing(engine) as copy:
             copy_tables(source, copy)
-            return Anchor(*charges.head(source))
+            return Anchor(*journal.head(source))
     finally:
         engine.dispose()
 

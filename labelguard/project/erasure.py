@@ -15,26 +15,23 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from labelguard.errors import LedgerError
 from labelguard.ingest import quarantine
-from labelguard.ingest.groups import Groups
 from labelguard.ingest.quarantine import Raw
 from labelguard.ingest.refused import Leavers
-from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import departures
-from labelguard.ledger.departures import Departure
+from labelguard.ledger import people
+from labelguard.ledger.groups import Groups
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.people import Leaving
+from labelguard.ledger.people import Departure, Leaving
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy import lifetime
 from labelguard.project import linking, policies, recovery
-from labelguard.project.private_map import PrivateMap
-from labelguard.project.project import Project, find
+from labelguard.project.opening import OpenProject, Where
+from labelguard.project.project import Project
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
@@ -84,35 +81,35 @@ HOLDERS: tuple[Holder, ...] = (Quarantine(), Work())
 class _Leaver:
     """Who leaves: their key, shape (1, 2), and the units that they may have been charged as."""
 
-    project: Project
-    keys: KeyRing
-    ledger: Ledger
+    opened: OpenProject
     key: Blocks
     units: Blocks
 
     @property
+    def project(self) -> Project:
+        return self.opened.project
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.opened.ledger
+
+    @property
     def rows(self) -> Leavers:
         """How their rows are recognised."""
-        return Leavers(self.keys, self.project.namespace, self.key)
+        return Leavers(self.opened.keys, self.project.namespace, self.key)
 
     @property
     def pseudonym(self) -> str:
         return blocks.to_hex(self.ledger.names.hide(self.key)[0])
 
 
-def preview(
-    labeler_id: str, kind: Leaving, project: Project | str | Path | None = None
-) -> dict[str, Any]:
+def preview(labeler_id: str, kind: Leaving, project: Where = None) -> dict[str, Any]:
     """What `leave` would do and what would remain, before anything is changed."""
-    home = _home(project)
-    keys = KeyRing(home.keys)
-    leaver = _leaver(labeler_id, home, keys, Ledger.of(home, keys))
+    leaver = _leaver(labeler_id, OpenProject.open(project))
     return _report(leaver, kind, _found(leaver))
 
 
-def leave(
-    labeler_id: str, kind: Leaving, project: Project | str | Path | None = None
-) -> dict[str, Any]:
+def leave(labeler_id: str, kind: Leaving, project: Where = None) -> dict[str, Any]:
     """Retire or erase a labeler, by `ID` or `SOURCE:ID`, or by a pseudonym of 32 hex digits.
 
     Returns the labeler's pseudonym, what was found and removed (`rows_remembered` in private maps,
@@ -124,45 +121,38 @@ def leave(
     longer there to finish them: their charges stay. Raises `LedgerError` for a group's pseudonym,
     `ProjectBusy` while a job runs.
     """
-    home = _home(project)
-    with home.job():
-        keys = KeyRing(home.keys)
-        ledger = Ledger.of(home, keys)
-        with ledger.exclusive():
-            leaver = _leaver(labeler_id, home, keys, ledger)
-            epoch = ledger.begin_job()
-            ledger.refund_reserved(epoch, keep=None)
-            report = _report(leaver, kind, Raw())
-            ledger.bury(leaver.key, kind, epoch)
-            _give_up(leaver, report["given_up"], epoch)
-            raw = _purged(leaver) if report["kind"] == "erased" else _found(leaver)
-            _forget(leaver, epoch)
+    with OpenProject.job(project) as opened:
+        ledger = opened.ledger
+        leaver = _leaver(labeler_id, opened)
+        epoch = ledger.begin_job()
+        ledger.refund_reserved(epoch, keep=None)
+        report = _report(leaver, kind, Raw())
+        ledger.bury(leaver.key, kind, epoch)
+        _give_up(leaver, report["given_up"], epoch)
+        raw = _purged(leaver) if report["kind"] == "erased" else _found(leaver)
+        _forget(leaver, epoch)
     report |= _raw(raw) | {"known": report["known"] or raw.rows > 0}
     return report | {"remains": _remains(report, leaver)}
 
 
-def listing(project: Project | str | Path | None = None) -> list[dict[str, Any]]:
+def listing(project: Where = None) -> list[dict[str, Any]]:
     """Everybody who left, the first one first: pseudonym, kind and date."""
-    home = _home(project)
-    return [asdict(gone) for gone in _departures(Ledger.of(home, KeyRing(home.keys)))]
+    return [asdict(gone) for gone in _departures(OpenProject.open(project).ledger)]
 
 
-def _home(project: Project | str | Path | None) -> Project:
-    return project if isinstance(project, Project) else find(Path(project) if project else None)
-
-
-def _leaver(labeler_id: str, home: Project, keys: KeyRing, ledger: Ledger) -> _Leaver:
+def _leaver(labeler_id: str, opened: OpenProject) -> _Leaver:
     """The labeler with this id or pseudonym; one that the project does not know goes by the id.
 
     Labels of theirs may still come.
     """
+    ledger = opened.ledger
     groups = Groups(*ledger.members())
 
     def leaver(key: Blocks) -> _Leaver:
         units = blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0]
-        return _Leaver(home, keys, ledger, key, units)
+        return _Leaver(opened, key, units)
 
-    by_id = leaver(linking.by_id([labeler_id], home, keys, ledger)[0])
+    by_id = leaver(linking.by_id([labeler_id], opened)[0])
     if not re.fullmatch("[0-9a-f]{32}", labeler_id) or _known(by_id):
         return by_id
     named = ledger.names.reveal(blocks.from_bytes(bytes.fromhex(labeler_id)))
@@ -182,10 +172,10 @@ def _known(leaver: _Leaver) -> bool:
 
 def _give_up(leaver: _Leaver, releases: Sequence[str], epoch: int) -> None:
     """Abandon unfinished releases."""
-    home, keys, ledger = leaver.project, leaver.keys, leaver.ledger
+    ledger = leaver.ledger
     for release_id in releases:
         ledger.abandon(release_id, epoch)
-    recovery.tidy(home, keys, ledger.releases())
+    recovery.tidy(leaver.opened, ledger.releases())
 
 
 def _maps(leaver: _Leaver) -> dict[str, str]:
@@ -195,7 +185,7 @@ def _maps(leaver: _Leaver) -> dict[str, str]:
 
 def _remembered(leaver: _Leaver) -> int:
     """How many rows of theirs are in private maps."""
-    private_map, maps = PrivateMap(leaver.project.released, leaver.keys), _maps(leaver)
+    private_map, maps = leaver.opened.private_map, _maps(leaver)
     private_map.check(maps)
     return sum(private_map.rows_of(release, leaver.key) for release in maps)
 
@@ -206,7 +196,7 @@ def _forget(leaver: _Leaver, epoch: int) -> None:
     New files are written beside the old ones, the ledger takes the digests that follow, and then
     the files change places; whoever opens the maps next completes what a crash left.
     """
-    private_map = PrivateMap(leaver.project.released, leaver.keys)
+    private_map = leaver.opened.private_map
     private_map.settle(_maps(leaver))
     changed = [release for release in _maps(leaver) if private_map.leave_out(release, leaver.key)]
     if changed:
@@ -310,9 +300,9 @@ def _purged(leaver: _Leaver) -> Raw:
 
 def _charges(ledger: Ledger, units: Blocks) -> dict[int, int]:
     with ledger.snapshot() as connection:
-        return departures.charges(connection, ledger.names.hide(units))
+        return people.charges_of(connection, ledger.names.hide(units))
 
 
 def _departures(ledger: Ledger) -> list[Departure]:
     with ledger.snapshot() as connection:
-        return departures.departures(connection)
+        return people.departures(connection)

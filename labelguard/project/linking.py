@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ from numpy.typing import NDArray
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.ingest import groups
 from labelguard.ingest.sources import Input
-from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import kinship, sourcebook
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.sourcebook import People
 from labelguard.project import policies
-from labelguard.project.project import Project, find
+from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
@@ -31,15 +29,14 @@ _PSEUDONYM = re.compile("[0-9a-f]{32}")
 _TABLE = ("labeler_id", "same_as")
 
 
-def by_id(
-    texts: Sequence[str], project: Project, keys: KeyRing, ledger: Ledger
-) -> tuple[Blocks, list[str]]:
+def by_id(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:
     """The keys of labelers, (n, 2), each given as `ID` or `SOURCE:ID`, and the source of each.
 
     Only sources of the project count as such, the longest name first: an id may have colons of its
     own. Raises `InvalidLabels` for an empty id.
     """
-    names = sorted((record.name for record in ledger.sources()), key=len, reverse=True)
+    project, keys = opened.project, opened.keys
+    names = sorted((r.name for r in opened.ledger.sources()), key=len, reverse=True)
     names.append(project.namespace)
 
     def split(text: str) -> tuple[str, str]:
@@ -57,11 +54,10 @@ def by_id(
     return found, sources.tolist()
 
 
-def named(
-    texts: Sequence[str], project: Project, keys: KeyRing, ledger: Ledger
-) -> tuple[Blocks, list[str]]:
+def named(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:
     """Like `by_id`, but a pseudonym of somebody whom the ledger knows is taken for it."""
-    found, sources = by_id(texts, project, keys, ledger)
+    ledger = opened.ledger
+    found, sources = by_id(texts, opened)
     rows = np.array([row for row, t in enumerate(texts) if _PSEUDONYM.fullmatch(t)], np.intp)
     pseudonyms = blocks.from_bytes(bytes.fromhex("".join(texts[row] for row in rows.tolist())))
     labelers = ledger.names.reveal(pseudonyms)
@@ -79,9 +75,7 @@ def known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
     return found
 
 
-def add_source(
-    name: str, people: People, project: Project | str | Path | None = None
-) -> dict[str, Any]:
+def add_source(name: str, people: People, project: Where = None) -> dict[str, Any]:
     """Let labels of another source in, whose people are all `new` to the project, or some `known`.
 
     Whoever is known is to be linked (`link`) before the first charge under the new source; else
@@ -91,17 +85,18 @@ def add_source(
         raise PolicyError("a source's name has 1 to 200 printable characters, no blank at its ends")
     if people not in ("new", "known"):
         raise PolicyError(f"people must be new or known, found {people!r}")
-    home, _, ledger = _opened(project)
-    with home.job(), ledger.exclusive(), ledger.transaction(ledger.begin_job()) as connection:
-        return dict(vars(sourcebook.add(connection, name, people)))
+    with OpenProject.job(project) as opened:
+        ledger = opened.ledger
+        with ledger.transaction(ledger.begin_job()) as connection:
+            return dict(vars(sourcebook.add(connection, name, people)))
 
 
-def list_sources(project: Project | str | Path | None = None) -> list[dict[str, Any]]:
+def list_sources(project: Where = None) -> list[dict[str, Any]]:
     """All sources, oldest first: how each came in, and which column plays which role."""
-    return [dict(vars(record)) for record in _opened(project)[2].sources()]
+    return [dict(vars(record)) for record in OpenProject.open(project).ledger.sources()]
 
 
-def link(one: str, other: str, project: Project | str | Path | None = None) -> dict[str, Any]:
+def link(one: str, other: str, project: Where = None) -> dict[str, Any]:
     """Say, for good, that two ids are one person, who has one budget for the labels of both.
 
     At most one of them may have been charged before: the other then takes from what that one has
@@ -110,30 +105,30 @@ def link(one: str, other: str, project: Project | str | Path | None = None) -> d
     Raises `PolicyError` for two who were charged apart, or were said to be distinct, and while a
     release is unfinished.
     """
-    home, keys, ledger = _opened(project)
-    pair, sources = _two(one, other, home, keys, ledger)
-    met, names = known(ledger, pair).tolist(), _names(ledger, pair)
-    shown = [
-        {"source": source, "pseudonym": name, "known": is_known}
-        for source, name, is_known in zip(sources, names, met, strict=True)
-    ]
-    with home.job(), ledger.exclusive():
+    with OpenProject.job(project) as opened:
+        ledger = opened.ledger
+        pair, sources = _two(one, other, opened)
+        met, names = known(ledger, pair).tolist(), _names(ledger, pair)
+        shown = [
+            {"source": source, "pseudonym": name, "known": is_known}
+            for source, name, is_known in zip(sources, names, met, strict=True)
+        ]
         return {"linked": _join(ledger, pair[:1], pair[1:]), "people": shown}
 
 
-def link_table(source: Input, project: Project | str | Path | None = None) -> dict[str, Any]:
+def link_table(source: Input, project: Where = None) -> dict[str, Any]:
     """`link` for many at once: a table, in any format of labels, with one pair of ids in each row.
 
     Its columns are named by two sources of the project, whose ids they hold, or are `labeler_id`
     and `same_as`, with ids as in `link`. All of it is taken, or nothing.
     """
-    home, keys, ledger = _opened(project)
-    names = [record.name for record in ledger.sources()]
-    with home.job(), ledger.exclusive():
+    with OpenProject.job(project) as opened:
+        home, keys, ledger = opened.project, opened.keys, opened.ledger
+        names = [record.name for record in ledger.sources()]
         home.work.mkdir(mode=0o700)
         found = groups.read_ids(source, lambda these: _pair_of_columns(these, names), home.work)
         one, other = (
-            named(found[name].to_list(), home, keys, ledger)[0]
+            named(found[name].to_list(), opened)[0]
             if name in _TABLE
             else keys.labeler_keys(name, found[name])
             for name in found.columns[:2]
@@ -155,21 +150,22 @@ def _join(ledger: Ledger, labelers: Blocks, others: Blocks) -> int:
         return kinship.join(connection, hide(labelers), hide(others))
 
 
-def distinct(one: str, other: str, project: Project | str | Path | None = None) -> dict[str, Any]:
+def distinct(one: str, other: str, project: Where = None) -> dict[str, Any]:
     """Say, for good, that two ids that are written nearly alike are two people, each with a budget.
 
     Raises `PolicyError` for two who are linked, or in one group.
     """
-    home, keys, ledger = _opened(project)
-    pair, _ = _two(one, other, home, keys, ledger)
-    with home.job(), ledger.exclusive(), ledger.transaction(ledger.begin_job()) as connection:
-        new = kinship.set_apart(connection, ledger.names.hide(pair))
-    return {"new": new, "people": _names(ledger, pair)}
+    with OpenProject.job(project) as opened:
+        ledger = opened.ledger
+        pair, _ = _two(one, other, opened)
+        with ledger.transaction(ledger.begin_job()) as connection:
+            new = kinship.set_apart(connection, ledger.names.hide(pair))
+        return {"new": new, "people": _names(ledger, pair)}
 
 
-def listing(project: Project | str | Path | None = None) -> dict[str, Any]:
+def listing(project: Where = None) -> dict[str, Any]:
     """Who shares a unit with others, and who is distinct from whom, by pseudonyms."""
-    _, _, ledger = _opened(project)
+    ledger = OpenProject.open(project).ledger
     labelers, units = (_names(ledger, keys) for keys in ledger.members())
     one, other = (_names(ledger, keys) for keys in ledger.distinct())
     linked = sorted(zip(units, labelers, strict=True))
@@ -179,10 +175,8 @@ def listing(project: Project | str | Path | None = None) -> dict[str, Any]:
     }
 
 
-def _two(
-    one: str, other: str, project: Project, keys: KeyRing, ledger: Ledger
-) -> tuple[Blocks, list[str]]:
-    pair, sources = named((one, other), project, keys, ledger)
+def _two(one: str, other: str, opened: OpenProject) -> tuple[Blocks, list[str]]:
+    pair, sources = named((one, other), opened)
     if (pair[0] == pair[1]).all():
         raise InvalidLabels("these are one id already; name two")
     return pair, sources
@@ -191,9 +185,3 @@ def _two(
 def _names(ledger: Ledger, labelers: Blocks) -> list[str]:
     """Pseudonyms as 32 hexadecimal digits each."""
     return [blocks.to_hex(name) for name in ledger.names.hide(labelers)]
-
-
-def _opened(project: Project | str | Path | None) -> tuple[Project, KeyRing, Ledger]:
-    home = project if isinstance(project, Project) else find(Path(project) if project else None)
-    keys = KeyRing(home.keys)
-    return home, keys, Ledger.of(home, keys)

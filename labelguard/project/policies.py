@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import PolicyError
-from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
@@ -17,7 +16,7 @@ from labelguard.policy import lifetime
 from labelguard.policy.label_values import Skips
 from labelguard.policy.lifetime import Chapter, Total
 from labelguard.policy.policy import Allowance, Composition, Policy, Request, Ties, Unit
-from labelguard.project.project import Project, find
+from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -60,7 +59,7 @@ def new(
     label_values: str | None = None,
     skips: Skips | None = None,
     assignment_reactive: bool | None = None,
-    project: Project | str | Path | None = None,
+    project: Where = None,
 ) -> dict[str, Any]:
     """Make a policy, compute its joint price once, and keep both; it waits to be activated.
 
@@ -87,20 +86,19 @@ def new(
         skips or "public",
         bool(assignment_reactive),
     )
-    home, ledger = _opened(project)
-    with home.job():
-        return described(ledger.add_policy(name, policy))
+    with OpenProject.job(project) as opened:
+        return described(opened.ledger.add_policy(name, policy))
 
 
-def show(name: str | None = None, project: Project | str | Path | None = None) -> dict[str, Any]:
+def show(name: str | None = None, project: Where = None) -> dict[str, Any]:
     """A policy with its price; by default the one in force, else the only draft."""
-    _, ledger = _opened(project)
+    ledger = OpenProject.open(project).ledger
     return described(named(ledger.policies(), name))
 
 
-def listing(project: Project | str | Path | None = None) -> list[dict[str, Any]]:
+def listing(project: Where = None) -> list[dict[str, Any]]:
     """All policies, oldest first, in a few words."""
-    _, ledger = _opened(project)
+    ledger = OpenProject.open(project).ledger
     return [
         {
             "name": record.name,
@@ -116,15 +114,15 @@ def listing(project: Project | str | Path | None = None) -> list[dict[str, Any]]
     ]
 
 
-def preview(name: str, project: Project | str | Path | None = None) -> dict[str, Any]:
+def preview(name: str, project: Where = None) -> dict[str, Any]:
     """What activating a draft would mean: which policy it closes, where, and the total then."""
-    _, ledger = _opened(project)
+    ledger = OpenProject.open(project).ledger
     return _preview(ledger, name)
 
 
 def activate(
     name: str,
-    project: Project | str | Path | None = None,
+    project: Where = None,
     *,
     agreed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -136,8 +134,8 @@ def activate(
     has been used. One that is in force already stays so. Raises `PolicyError` for an unfinished
     release, a closed policy, or one that promises about other neighbours than those before it.
     """
-    home, ledger = _opened(project)
-    with home.job(), ledger.exclusive():
+    with OpenProject.job(project) as opened:
+        ledger = opened.ledger
         found = _preview(ledger, name)
         if named(ledger.policies(), name).state == "active":
             return found
@@ -151,31 +149,31 @@ def activate(
         return found
 
 
-def add_groups(source: str | Path, project: Project | str | Path | None = None) -> dict[str, Any]:
+def add_groups(source: str | Path, project: Where = None) -> dict[str, Any]:
     """Read who belongs together (`labelguard.groups.read_groups`) into the ledger, for good.
 
     Raises `PolicyError` if a labeler would change groups, or was charged before having one.
     """
     from labelguard.ingest.groups import read_groups
 
-    home, ledger = _opened(project)
-    with home.job(), ledger.exclusive():
+    with OpenProject.job(project) as opened:
+        home, ledger = opened.project, opened.ledger
         home.work.mkdir(mode=0o700)
-        found = read_groups(str(source), KeyRing(home.keys), home.namespace, home.work)
+        found = read_groups(str(source), opened.keys, home.namespace, home.work)
         added = ledger.add_members(found.labelers, found.units, ledger.begin_job())
         labelers, units = ledger.members()
     groups = len(blocks.unique(units)[0])
     return {"added": added, "labelers": len(labelers), "groups": groups}
 
 
-def close(project: Project | str | Path | None = None) -> dict[str, Any]:
+def close(project: Where = None) -> dict[str, Any]:
     """Close the policy in force without another: at the closing point of its use, or in full.
 
     Nothing more can be charged to it. Raises `PolicyError` if none is in force, or for an
     unfinished release.
     """
-    home, ledger = _opened(project)
-    with home.job(), ledger.exclusive():
+    with OpenProject.job(project) as opened:
+        ledger = opened.ledger
         epoch, active = at_rest(ledger), ledger.policy()
         if active is None:
             raise PolicyError("no policy is in force in this project; see: labelguard policy list")
@@ -350,8 +348,3 @@ def named(records: Sequence[PolicyRecord], name: str | None) -> PolicyRecord:
 
 def _counts(policy: Policy) -> Mapping[str, int | None]:
     return {allowance.event: allowance.places for allowance in policy.allowances}
-
-
-def _opened(project: Project | str | Path | None) -> tuple[Project, Ledger]:
-    home = project if isinstance(project, Project) else find(Path(project) if project else None)
-    return home, Ledger.of(home, KeyRing(home.keys))

@@ -19,31 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labelguard.errors import KeyProblem, NoProject, ProjectBusy, ProjectError
-from labelguard.keys import key_source
-from labelguard.keys.keyring import KeyRing, keys_directory
+from labelguard.errors import NoProject, ProjectBusy, ProjectError
+from labelguard.keys.keyring import keys_directory
 from labelguard.ledger import witness
 from labelguard.project import known
 from labelguard.storage import private_files
-from labelguard.storage.files import write_atomically
 
 STATE = ".labelguard"
-IGNORE = ".gitignore"
-
-_CONFIG = """\
-# What a person may edit. No secrets here: a ledger URL with a password goes into
-# the environment variable LABELGUARD_LEDGER_URL.
-format = 1
-
-[input]
-# The source of labelers' ids: worker 7 of one tool is not worker 7 of another. To read
-# another tool, leave it, and add a source: labelguard source add NAME.
-namespace = "files"
-
-[input.columns]
-# The names your files use, for example:
-# labeler_id = "worker"
-"""
+CONFIG = "labelguard.toml"
 
 
 @dataclass(frozen=True)
@@ -107,7 +90,7 @@ class Project:
         return self.state / "quarantine"
 
     @contextlib.contextmanager
-    def job(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Hold the project for one job; a second job gets `ProjectBusy` at once."""
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -138,54 +121,6 @@ class Project:
                 shutil.rmtree(partial, ignore_errors=True)
 
 
-def init(directory: Path, *, max_epsilon: float = 10.0, max_delta: float = 1e-4) -> Project:
-    """Make a project in `directory`: configuration, keys, empty ledger.
-
-    All policies of the project together will cost a labeler at most (`max_epsilon`, `max_delta`).
-    """
-    from labelguard.ledger.ceilings import Ceiling
-    from labelguard.ledger.ledger import Ledger
-
-    ceiling = Ceiling(float(max_epsilon), float(max_delta))
-    state = directory / STATE
-    if (state / "labelguard.toml").exists():
-        raise ProjectError(f"{state} is a project already")
-    if source := key_source.named():
-        # A key that exists is another project's, or this one's, whose ledger would begin anew.
-        raise KeyProblem(
-            f"init makes a key of its own: unset {source}, and put the key into your secret "
-            "store afterwards (SECURITY.md)"
-        )
-    try:
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        private_files.check_directory(state, ProjectError)
-        for name in ("releases", "released", "quarantine"):
-            (state / name).mkdir(exist_ok=True, mode=0o700)
-        project = Project(state)
-        key = project.keys / "project.key"
-        if key.exists() and state not in key.parents:
-            raise KeyProblem(
-                f"{key} exists: it is another project's; two projects with one key would draw the "
-                "same coins; set LABELGUARD_KEYS to a directory of its own"
-            )
-        if not key.exists():
-            KeyRing.create(project.keys)
-        keys = KeyRing(project.keys)
-        Ledger.create(project.ledger_url, keys, project.witnesses, ceiling)
-        seclude(state)
-        # Written last: a directory without it is not a project, so a crash above can be repeated.
-        write_atomically(state / "labelguard.toml", _CONFIG.encode())
-    except OSError as error:
-        raise ProjectError(f"cannot make a project in {directory}: {error.strerror}") from None
-    return project
-
-
-def seclude(state: Path) -> None:
-    """Keep a new project out of git, and in this user's list of projects made here."""
-    write_atomically(state / IGNORE, b"*\n", mode=0o600)
-    known.mark(state)
-
-
 def find(directory: Path | None = None) -> Project:
     """The project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards.
 
@@ -195,12 +130,12 @@ def find(directory: Path | None = None) -> Project:
     named = directory or os.environ.get("LABELGUARD_PROJECT")
     if named:
         for state in (Path(named) / STATE, Path(named)):
-            if (state / "labelguard.toml").is_file():
+            if (state / CONFIG).is_file():
                 return _open(state)
         raise NoProject(f"{named} holds no labelguard project; make one: labelguard init {named}")
     here = Path.cwd()
     for parent in (here, *here.parents):
-        if (parent / STATE / "labelguard.toml").is_file():
+        if (parent / STATE / CONFIG).is_file():
             found = _open(parent / STATE)
             if not known.knows(found.state):
                 raise ProjectError(
@@ -216,7 +151,7 @@ def find(directory: Path | None = None) -> Project:
 
 
 def _open(state: Path) -> Project:
-    path = state / "labelguard.toml"
+    path = state / CONFIG
     private_files.check_directory(state, ProjectError)
     try:
         text = private_files.read(path, ProjectError, secret=False)

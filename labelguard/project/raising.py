@@ -6,13 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import ceilings
 from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.ledger import Ledger
 from labelguard.policy import lifetime
 from labelguard.project import policies
-from labelguard.project.project import Project, find
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project
 
 
 def show(
@@ -22,7 +22,7 @@ def show(
 
     `raised` is what somebody wants to raise it to; `PolicyError` if that is not above it.
     """
-    _, ledger = _opened(project)
+    ledger = OpenProject.open(project).ledger
     ceiling = ledger.ceiling()
     if raised:
         ceilings.check_raise(ceiling, raised)
@@ -35,10 +35,11 @@ def raise_ceiling(ceiling: Ceiling, project: Project | str | Path | None = None)
     What was promised by the lower one holds no more once policies pass it. Raises `PolicyError` if
     the ceiling would be lowered, or stay.
     """
-    home, ledger = _opened(project)
-    with home.job(), ledger.exclusive(), ledger.transaction(ledger.begin_job()) as connection:
-        ceilings.raise_to(connection, ceiling)
-    return _described(ledger, ceiling) | {"raised": None}
+    with OpenProject.job(project) as opened:
+        ledger = opened.ledger
+        with ledger.transaction(ledger.begin_job()) as connection:
+            ceilings.raise_to(connection, ceiling)
+        return _described(ledger, ceiling) | {"raised": None}
 
 
 def _described(ledger: Ledger, ceiling: Ceiling) -> dict[str, Any]:
@@ -48,8 +49,3 @@ def _described(ledger: Ledger, ceiling: Ceiling) -> dict[str, Any]:
         "delta": max(ceiling.delta - reached.delta, 0.0),
     }
     return {"ceiling": asdict(ceiling), "reached": asdict(reached), "left": left}
-
-
-def _opened(project: Project | str | Path | None) -> tuple[Project, Ledger]:
-    home = project if isinstance(project, Project) else find(Path(project) if project else None)
-    return home, Ledger.of(home, KeyRing(home.keys))

@@ -6,23 +6,19 @@ import shutil
 from collections.abc import Iterable
 
 from labelguard.errors import LedgerError
-from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy.policy import Priced
-from labelguard.project.private_map import PrivateMap
-from labelguard.project.project import Project
+from labelguard.project.opening import OpenProject
 
 
-def settle(
-    project: Project, keys: KeyRing, ledger: Ledger, keep: str | None, epoch: int
-) -> list[str]:
+def settle(opened: OpenProject, keep: str | None, epoch: int) -> list[str]:
     """Give back what crashed jobs reserved and never used; notes on this and on what they began.
 
     `keep` is the release that is about to be resumed, if any. Raises `LedgerError` if releases on
     disk are unknown to the ledger: it is an older copy; `ProjectError` if a private map is not the
     one that was drawn.
     """
+    project, ledger = opened.project, opened.ledger
     notes = [
         f"release {release_id} never drew a coin; its charge was given back"
         for release_id in ledger.refund_reserved(epoch, keep=keep)
@@ -34,8 +30,8 @@ def settle(
             f"release {strays[0]} is in {project.state}, but not in the ledger: it is an older "
             "copy and would forget what was spent; put the newest copy back"
         )
-    tidy(project, keys, releases)
-    PrivateMap(project.released, keys).settle({r.id: r.map for r in releases if r.map})
+    tidy(opened, releases)
+    opened.private_map.settle({r.id: r.map for r in releases if r.map})
     return notes + [
         f"release {record.id} is unfinished and stays charged; run its command again to finish it, "
         f"or give it up: labelguard release abandon {record.id}"
@@ -44,13 +40,13 @@ def settle(
     ]
 
 
-def tidy(project: Project, keys: KeyRing, releases: Iterable[ReleaseRecord]) -> None:
+def tidy(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> None:
     """Remove what counts for nothing: maps that the ledger does not know to be drawn (nothing of
     them was visible), stages of ended releases, and the files of abandoned ones.
 
     A crash may have come before whoever should have done it.
     """
-    private_map = PrivateMap(project.released, keys)
+    project, private_map = opened.project, opened.private_map
     for record in releases:
         if not record.map:
             private_map.discard(record.id)

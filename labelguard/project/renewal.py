@@ -7,44 +7,38 @@ hold, or by taking responsibility. The journal tells which.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LedgerError
-from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import charges
-from labelguard.ledger.anchors import Anchor
-from labelguard.ledger.ledger import Ledger
+from labelguard.ledger import journal
+from labelguard.ledger.journal import Anchor
 from labelguard.ledger.witness import Witness
-from labelguard.project.project import Project, find
-from labelguard.report import overview
+from labelguard.project.opening import OpenProject, Where, located
+from labelguard.project.verdict import verdict
 
 
-def renew(anchor: str | None, project: Project | str | Path | None = None) -> dict[str, Any]:
+def renew(anchor: str | None, project: Where = None) -> dict[str, Any]:
     """Write both witnesses of a project anew; what they know, and how far the anchor reaches.
 
     `anchor` is a line of `budget anchor`, None if there is none. Raises `LedgerError` if a witness
     is there, if anything in the project does not hold, or for an anchor that the ledger lacks.
     """
-    home = project if isinstance(project, Project) else find(Path(project) if project else None)
-    kept = Anchor.parse(anchor) if anchor else None
-    with home.job():
-        for path in home.witnesses:
-            if path.exists():
-                raise LedgerError(
-                    f"{path} is there and guards the ledger; the other is written with the next "
-                    "change, and none needs to be renewed"
-                )
-        keys = KeyRing(home.keys)
-        ledger = Ledger(home.ledger_url, keys)
-        with ledger.exclusive():
-            found = overview.verdict(home, keys, ledger, kept)
-            if not found["ok"]:
-                raise LedgerError(f"the ledger is not to be trusted anew: {found['fault']}")
-            proven = kept.number if kept else 0
-            with ledger.transaction(ledger.begin_job()) as connection:
-                charges.append(connection, "witnesses", {"proven_to": proven})
-            number, digest = ledger.head()
-            Witness(home.witnesses).replace(number, digest)
+    home, kept = located(project), Anchor.parse(anchor) if anchor else None
+    for path in home.witnesses:
+        if path.exists():
+            raise LedgerError(
+                f"{path} is there and guards the ledger; the other is written with the next "
+                "change, and none needs to be renewed"
+            )
+    with OpenProject.job(home, witnessed=False) as opened:
+        ledger = opened.ledger
+        found = verdict(opened, kept)
+        if not found["ok"]:
+            raise LedgerError(f"the ledger is not to be trusted anew: {found['fault']}")
+        proven = kept.number if kept else 0
+        with ledger.transaction(ledger.begin_job()) as connection:
+            journal.append(connection, "witnesses", {"proven_to": proven})
+        number, digest = ledger.head()
+        Witness(home.witnesses).replace(number, digest)
     entries = {"journal_entries": number, "proven_to": proven}
     return {"project": str(home.state), **entries, "anchor": str(Anchor(number, digest))}

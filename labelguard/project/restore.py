@@ -41,15 +41,17 @@ from labelguard.errors import (
 )
 from labelguard.keys import key_source, sealing
 from labelguard.keys.keyring import KEY_FILES, KeyRing
-from labelguard.keys.pseudonyms import Pseudonyms, fingerprint
-from labelguard.ledger import charges, database, policies, schema, witness
-from labelguard.ledger.anchors import Anchor
+from labelguard.keys.pseudonyms import Pseudonyms
+from labelguard.ledger import charges, database, journal, policies, schema, witness
+from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.meta import fingerprint
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.witness import Witness
 from labelguard.policy.policy import ITEM_BOUND, Allowance, Policy, parse_budget
 from labelguard.project import archive, backup
-from labelguard.project.project import STATE, Project, seclude
+from labelguard.project.opening import seclude
+from labelguard.project.project import STATE, Project
 from labelguard.project.rotation import rename
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
@@ -264,7 +266,7 @@ def _whole(
     """Whether nothing followed the backup, by the anchor and the witness beside the keys."""
     known = [*([since.anchor] if since.anchor else []), *(Anchor(*entry) for entry in seen)]
     for anchor in known:
-        there = charges.digest_of(connection, anchor.number)
+        there = journal.digest_of(connection, anchor.number)
         if anchor.number <= head.number and there != anchor.digest:
             raise LedgerError(
                 f"the backup has another history than {anchor}: journal entry {anchor.number} "
@@ -292,12 +294,12 @@ def _settle(ledger: Ledger, whole: bool, lost: Sequence[tuple[float, float]]) ->
     with ledger.transaction(epoch) as connection:
         for release, before in given_up:
             charges.set_state(connection, release, before, {"state": "abandoned"})
-            charges.append(connection, "abandoned", {"release": release})
+            journal.append(connection, "abandoned", {"release": release})
         active = policies.in_force(connection)
         if active and not whole:
             policies.close(connection, active, None)
         names = [_add_lost(connection, known, *price).name for price in lost]
-        charges.append(connection, "restored", {"complete": whole})
+        journal.append(connection, "restored", {"complete": whole})
     return {
         "complete": whole,
         "closed": closed,
@@ -355,7 +357,7 @@ def _fill(url: str, path: Path, head: tuple[int, str]) -> None:
     try:
         with database.writing(target) as connection:
             if sa.inspect(connection).has_table(schema.meta.name):
-                if charges.head(connection) == head:
+                if journal.head(connection) == head:
                     return
                 raise LedgerError(
                     f"{database.place(target.url)} holds a ledger already; a restored one needs a "

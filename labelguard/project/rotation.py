@@ -11,7 +11,6 @@ labeler by the pseudonym of its day.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,35 +18,37 @@ import sqlalchemy as sa
 
 from labelguard.errors import LedgerError
 from labelguard.keys.identities import Identities
-from labelguard.keys.keyring import KeyRing
 from labelguard.keys.pseudonyms import Pseudonyms
-from labelguard.ledger import bulk, charges, people, schema, verification
-from labelguard.ledger.ledger import Ledger
-from labelguard.project.project import Project, find
+from labelguard.ledger import (
+    database,
+    digests,
+    journal,
+    meta,
+    people,
+    schema,
+)
+from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
 
-def rotate(project: Project | str | Path | None = None) -> dict[str, Any]:
+def rotate(project: Where = None) -> dict[str, Any]:
     """Give every labeler of a project a new pseudonym; how many have one, and what else was done.
 
     Raises `LedgerError` for a ledger that does not hold: the digests of its charges, by which that
     is known, are made anew.
     """
-    home = project if isinstance(project, Project) else find(Path(project) if project else None)
-    with home.job():
-        keys = KeyRing(home.keys)
-        ledger = Ledger.of(home, keys)
-        with ledger.exclusive():
-            broken = ledger.fault()
-            if broken:
-                raise LedgerError(f"the ledger does not hold, so no name is changed: {broken}")
-            epoch = ledger.begin_job()
-            before, after = keys.pseudonyms(), keys.prepare_pseudonyms()
-            with ledger.transaction(epoch) as connection:
-                rename(connection, before, after)
-                charged = len(people.charged(connection))
-            keys.pseudonyms(after.fingerprint)
+    with OpenProject.job(project) as opened:
+        home, keys, ledger = opened.project, opened.keys, opened.ledger
+        broken = ledger.fault()
+        if broken:
+            raise LedgerError(f"the ledger does not hold, so no name is changed: {broken}")
+        epoch = ledger.begin_job()
+        before, after = keys.pseudonyms(), keys.prepare_pseudonyms()
+        with ledger.transaction(epoch) as connection:
+            rename(connection, before, after)
+            charged = len(people.charged(connection))
+        keys.pseudonyms(after.fingerprint)
     return {"project": str(home.state), "renamed": charged}
 
 
@@ -67,20 +68,18 @@ def rename(connection: sa.Connection, before: Pseudonyms, after: Pseudonyms) -> 
     _rename_identities(connection, renamed)
     tombstones = _rename_tombstones(connection, renamed)
     body: dict[str, Any] = {
-        "charges": {
-            row.id: verification.release_digest(connection, row.number) for row in releases
-        },
+        "charges": {row.id: digests.release_digest(connection, row.number) for row in releases},
         "identities": people.met_by_release(connection),
     }
     # The journal tells of these tables from their first row on; rows never leave them.
     if members:
-        body["members"] = people.members_digest(connection)
+        body["members"] = digests.members_digest(connection)
     if distinct:
-        body["distinct"] = people.distinct_digest(connection)
+        body["distinct"] = digests.distinct_digest(connection)
     if tombstones:
-        body["tombstones"] = people.tombstones_digest(connection)
-    charges.set_meta(connection, "pseudonyms", after.fingerprint)
-    charges.append(connection, "renamed", body)
+        body["tombstones"] = digests.tombstones_digest(connection)
+    meta.set_meta(connection, "pseudonyms", after.fingerprint)
+    journal.append(connection, "renamed", body)
 
 
 _Renaming = Callable[[Blocks], Blocks]
@@ -93,12 +92,12 @@ def _rewrite(
     own = table.c[key] == number
     rest = [column.name for column in table.columns if column.name not in (key, "labeler")]
     query = sa.select(table.c.labeler, *(table.c[name] for name in rest)).where(own)
-    names, columns = bulk.keyed(connection, query.order_by(table.c.labeler))
+    names, columns = database.keyed(connection, query.order_by(table.c.labeler))
     names = renamed(names)
     order = blocks.order(names)
     connection.execute(sa.delete(table).where(own))
     rewritten = {name: column[order] for name, column in zip(rest, columns, strict=True)}
-    bulk.insert(connection, table, {key: number, "labeler": names[order], **rewritten})
+    database.insert(connection, table, {key: number, "labeler": names[order], **rewritten})
 
 
 def _rename_members(connection: sa.Connection, renamed: _Renaming) -> int:
@@ -106,14 +105,14 @@ def _rename_members(connection: sa.Connection, renamed: _Renaming) -> int:
     order = blocks.order(labelers)
     connection.execute(sa.delete(schema.members))
     renamed_pairs = {"labeler": labelers[order], "unit": units[order]}
-    bulk.insert(connection, schema.members, renamed_pairs)
+    database.insert(connection, schema.members, renamed_pairs)
     return len(labelers)
 
 
 def _rename_distinct(connection: sa.Connection, renamed: _Renaming) -> int:
     pairs = [blocks.unique(renamed(pair))[0] for pair in np.stack(people.distinct(connection), 1)]
     connection.execute(sa.delete(schema.distinct))
-    values = [dict(zip(("labeler", "other"), charges.keys(pair), strict=True)) for pair in pairs]
+    values = [dict(zip(("labeler", "other"), database.stored(pair), strict=True)) for pair in pairs]
     if values:
         connection.execute(sa.insert(schema.distinct), values)
     return len(values)
@@ -132,7 +131,7 @@ def _rename_tombstones(connection: sa.Connection, renamed: _Renaming) -> int:
     connection.execute(sa.delete(schema.tombstones))
     values = [
         {"labeler": key, "kind": row.kind, "at": row.at}
-        for key, row in zip(charges.keys(names), rows, strict=True)
+        for key, row in zip(database.stored(names), rows, strict=True)
     ]
     if values:
         connection.execute(sa.insert(schema.tombstones), values)

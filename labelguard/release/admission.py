@@ -6,28 +6,22 @@ All of it follows from public columns, and comes before anything is charged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from itertools import combinations
 
 import numpy as np
 
-from labelguard.ingest.groups import Groups
+from labelguard.errors import InvalidLabels
 from labelguard.ingest.staging import Staged
-from labelguard.keys import identities
 from labelguard.keys.identities import Identities
+from labelguard.keys.pseudonyms import Pseudonyms
 from labelguard.ledger import sourcebook
+from labelguard.ledger.groups import Groups
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.records import Admission
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
-
-@dataclass(frozen=True)
-class Admission:
-    """What a release reads: its source, the column of each role, and who is met the first time."""
-
-    source: str
-    columns: Mapping[str, str]
-    newcomers: Identities = field(repr=False)
+_SHOWN = 60
 
 
 def admit(ledger: Ledger, source: str, staged: Staged) -> Admission:
@@ -38,7 +32,7 @@ def admit(ledger: Ledger, source: str, staged: Staged) -> Admission:
     met, known = staged.identities, ledger.identities()
     groups = Groups(*ledger.members())
     everybody = _with_unmet(known, np.concatenate([groups.labelers, ledger.tombstones()]))
-    identities.refuse_doubles(met, everybody, groups, ledger.distinct(), ledger.names)
+    refuse_doubles(met, everybody, groups, ledger.distinct(), ledger.names)
     return Admission(source, staged.columns, met.without(known))
 
 
@@ -52,3 +46,58 @@ def _with_unmet(known: Identities, labelers: Blocks) -> Identities:
     order = blocks.order(together)
     forms = np.concatenate([known.forms, unmet.forms])
     return Identities(together[order], forms[order])
+
+
+def refuse_doubles(
+    found: Identities,
+    known: Identities,
+    groups: Groups,
+    distinct: tuple[Blocks, Blocks],
+    names: Pseudonyms,
+) -> None:
+    """Raise `InvalidLabels` for a labeler of the input who may be another one, written otherwise.
+
+    `found` are the labelers of an input, `known` those whom the project has met. Who shares a unit
+    in `groups` is one person; the pairs in `distinct` were said to be two. The message names ids of
+    the input, and pseudonyms of others.
+    """
+    others = known.without(found)
+    labelers = np.concatenate([found.labelers, others.labelers])
+    forms, form = blocks.unique(np.concatenate([found.forms, others.forms]))
+    if len(forms) == len(labelers):
+        return
+    shared = np.flatnonzero(np.bincount(form)[form] > 1)
+    units = groups.unit_of(labelers[shared])
+    two = {frozenset(pair) for pair in zip(*map(_rows, map(groups.unit_of, distinct)), strict=True)}
+    classes: dict[int, dict[tuple[int, int], int]] = {}
+    for row, unit in zip(shared.tolist(), _rows(units), strict=True):
+        classes.setdefault(int(form[row]), {}).setdefault(unit, row)  # those of the input first
+    for people in classes.values():
+        for (one, first), (other, second) in combinations(people.items(), 2):
+            if first < len(found.labelers) and frozenset((one, other)) not in two:
+                raise InvalidLabels(_double(found, names, labelers, first, second))
+
+
+def _rows(keys: Blocks) -> list[tuple[int, int]]:
+    return [(high, low) for high, low in keys.tolist()]
+
+
+def _double(found: Identities, names: Pseudonyms, labelers: Blocks, first: int, second: int) -> str:
+    """What is said of two rows of `labelers`, of whom the first is in the input."""
+    if second < len(found.labelers):
+        one, other = sorted((found.names[first], found.names[second]))
+        who = f"labeler ids {_shown(one)} and {_shown(other)}"
+    else:
+        pseudonym = blocks.to_hex(names.hide(labelers[second : second + 1])[0])
+        who = f"labeler id {_shown(found.names[first])} and that of labeler {pseudonym}"
+        who += ", whom the project knows,"
+    return (
+        f"{who} differ only in how they are written, and each would have a budget; write one like "
+        "the other or, for good, say that they are two people (labelguard policy distinct ID ID) "
+        "or one (labelguard people link ID ID)"
+    )
+
+
+def _shown(name: str) -> str:
+    """An id in a message, in ASCII: what looks alike is told apart."""
+    return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "…")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.policy.policy import Policy, Priced
+from labelguard.terms import budget_of, counted
 
 NOT_PROTECTED = (
     "who labelled what, when and how much, and how often somebody submitted again",
@@ -99,19 +100,6 @@ def spread(values: NDArray[Any]) -> dict[str, float]:
         "median": float(np.median(values)),
         "max": float(values.max()),
     }
-
-
-def budget_of(values: Mapping[str, Any]) -> str:
-    """`epsilon` and `delta` as people write them: ε = 3, δ = 1e-5."""
-    delta = f"{values['delta']:g}".replace("e-0", "e-")
-    return f"ε = {values['epsilon']:g}, δ = {delta}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: 1 release, 2 releases, 3 journal entries."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
 
 
 def to_json(card: Mapping[str, Any]) -> str:

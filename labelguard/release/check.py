@@ -13,15 +13,14 @@ from labelguard.ingest import groups, layouts
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staging import StagingOptions, stage
-from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import LabelerTable
+from labelguard.policy.bounds import Bound
 from labelguard.project import policies, recovery
-from labelguard.project.project import Project, find
+from labelguard.project.opening import OpenProject, located
+from labelguard.project.project import Project
 from labelguard.release import planning
 from labelguard.release.admission import admit
 from labelguard.release.methods import open_mechanism
-from labelguard.release.selection import Bound
 from labelguard.storage import blocks
 
 
@@ -43,28 +42,27 @@ def check(
     The columns of labels are dropped at the door, so the answer depends on public columns only.
     Raises what `privatize` would raise for these.
     """
-    home = project if isinstance(project, Project) else find(Path(project) if project else None)
+    home = located(project)
     home = replace(home, namespace=namespace or home.namespace)
-    keys = KeyRing(home.keys)
-    ledger = Ledger.of(home, keys)
-    record = policies.named(ledger.policies(), name)
-    if record.state == "closed":
-        raise PolicyError(f"policy {record.name!r} is closed; nothing can be charged to it")
-    event = open_mechanism(mechanism).priced
-    policy = record.policy
-    reading = layouts.Reading(
-        {**home.columns, **(columns or {})}, policy.unit, labelled=False, question=question
-    )
-    options = StagingOptions(
-        reading,
-        home.namespace,
-        bad_rows == "quarantine",
-        groups=groups.in_force(ledger, policy.unit),
-        refused=ledger.tombstones(),
-        max_input_bytes=max_input_bytes,
-    )
-    table = ledger.labelers(event) if record.state == "active" else LabelerTable.empty()
-    with home.job():
+    with OpenProject.job(home) as opened:
+        keys, ledger = opened.keys, opened.ledger
+        record = policies.named(ledger.policies(), name)
+        if record.state == "closed":
+            raise PolicyError(f"policy {record.name!r} is closed; nothing can be charged to it")
+        event = open_mechanism(mechanism).priced
+        policy = record.policy
+        reading = layouts.Reading(
+            {**home.columns, **(columns or {})}, policy.unit, labelled=False, question=question
+        )
+        options = StagingOptions(
+            reading,
+            home.namespace,
+            bad_rows == "quarantine",
+            groups=groups.in_force(ledger, policy.unit),
+            refused=ledger.tombstones(),
+            max_input_bytes=max_input_bytes,
+        )
+        table = ledger.labelers(event) if record.state == "active" else LabelerTable.empty()
         home.work.mkdir(mode=0o700)
         staged = stage(
             source,
@@ -84,26 +82,26 @@ def check(
             again=False,
             finished=None,
             earlier=recovery.known(ledger.releases(), event),
-            bound=Bound.of(policy, event, staged),
+            bound=Bound.of(policy, event, named=staged.labelers or staged.recorded),
             workers=os.cpu_count() or 1,
             progress=lambda share: progress("planning", share),
         )
-    where = blocks.positions(table.labelers, plan.units)
-    return {
-        "policy": record.name,
-        "epsilon": policy.epsilon,
-        "delta": policy.delta,
-        "unit": policy.unit,
-        "rows_read": staged.rows_read,
-        "rows": plan.rows,
-        "refused_rows": staged.refused_rows,
-        "labelers": len(plan.units),
-        "new": plan.drawn,
-        "released_before": plan.rows - plan.drawn,
-        "charged": plan.new,
-        "left": int(plan.capacity.sum() - table.used[where[where >= 0]].sum()),
-        "dropped_by_bound": plan.over_bound,
-        "exhausted_labelers": int((plan.short > 0).sum()),
-        "short": int(plan.short.sum()),
-        "fits": not plan.short.any(),
-    }
+        where = blocks.positions(table.labelers, plan.units)
+        return {
+            "policy": record.name,
+            "epsilon": policy.epsilon,
+            "delta": policy.delta,
+            "unit": policy.unit,
+            "rows_read": staged.rows_read,
+            "rows": plan.rows,
+            "refused_rows": staged.refused_rows,
+            "labelers": len(plan.units),
+            "new": plan.drawn,
+            "released_before": plan.rows - plan.drawn,
+            "charged": plan.new,
+            "left": int(plan.capacity.sum() - table.used[where[where >= 0]].sum()),
+            "dropped_by_bound": plan.over_bound,
+            "exhausted_labelers": int((plan.short > 0).sum()),
+            "short": int(plan.short.sum()),
+            "fits": not plan.short.any(),
+        }

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from labelguard.errors import ProjectError
-from labelguard.release.writer import fault, read_card
+from labelguard.release.writer import read_card
 from labelguard.storage.files import fsync_path
+from labelguard.storage.sums import fault
 
 
 def check(output: Path | None) -> None:

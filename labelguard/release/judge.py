@@ -11,8 +11,8 @@ from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
 from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Policy, Priced, Request
 from labelguard.release import planning
-from labelguard.release.card import budget_of, counted
 from labelguard.release.planning import Plan
+from labelguard.terms import budget_of, counted
 
 
 def judge(

@@ -38,25 +38,25 @@ from labelguard.ingest import groups, layouts, quarantine
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.sources import Input, parts
 from labelguard.ingest.staging import Staged, StagingOptions, stage
-from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.ledger import Grant, Ledger
+from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Event, ReleaseRecord
 from labelguard.policy import pricing
+from labelguard.policy.bounds import Bound
 from labelguard.policy.label_values import LabelValues, Skips
 from labelguard.policy.policy import Composition, Request, Ties, Unit
 from labelguard.project import policies, recovery
+from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.private_map import PrivateMap
-from labelguard.project.project import Project, find
 from labelguard.release import delivery, judge, methods, planning, publish
 from labelguard.release.admission import admit
-from labelguard.release.card import counted
 from labelguard.release.methods import auto
 from labelguard.release.options import Options
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Job, Mechanism
-from labelguard.release.selection import Bound
-from labelguard.release.writer import Release, fault, read_card
+from labelguard.release.writer import Release, read_card
 from labelguard.storage import blocks
+from labelguard.storage.sums import fault
+from labelguard.terms import counted
 
 Progress = Callable[[str, float | None], None]
 """Called with the name of the step and the share of it that is done (None: unknown)."""
@@ -85,7 +85,7 @@ def privatize(
     again: bool = False,
     accept_delta: bool = False,
     output: str | Path | None = None,
-    project: Project | str | Path | None = None,
+    project: Where = None,
     workers: int | None = None,
     max_input_bytes: int | None = None,
     progress: Progress = lambda step, share: None,
@@ -109,7 +109,7 @@ def privatize(
     Raises `InvalidLabels`, `PolicyError`, `BudgetExceeded`, `ProjectBusy`, `KeyProblem`,
     `LedgerError`, `ProjectError`; then nothing new was released.
     """
-    home = project if isinstance(project, Project) else find(Path(project) if project else None)
+    home = located(project)
     home = replace(home, namespace=namespace or home.namespace)
     columns = {**home.columns, **(columns or {})}
     if mechanism == methods.AUTO:
@@ -160,16 +160,14 @@ def privatize(
         max_input_bytes,
     )
     delivery.check(options.output)
-    with home.job():
-        try:
-            run = _Run(home, method, request, options, progress)
-            with run.ledger.exclusive():
-                return run.run(source)
-        except (OSError, MemoryError) as error:
-            raise ProjectError(
-                f"cannot write in {home.state}: {getattr(error, 'strerror', None) or error}; "
-                "nothing is lost: make room and run the same command again"
-            ) from None
+    try:
+        with OpenProject.job(home) as opened:
+            return _Run(opened, method, request, options, progress).run(source)
+    except (OSError, MemoryError) as error:
+        raise ProjectError(
+            f"cannot write in {home.state}: {getattr(error, 'strerror', None) or error}; "
+            "nothing is lost: make room and run the same command again"
+        ) from None
 
 
 class _Run:
@@ -177,24 +175,21 @@ class _Run:
 
     def __init__(
         self,
-        project: Project,
+        opened: OpenProject,
         mechanism: Mechanism,
         request: Request,
         options: Options,
         progress: Progress,
     ) -> None:
-        self.project, self.options = project, options
+        self.opened, self.options = opened, options
+        self.project, self.keys, self.ledger = opened.project, opened.keys, opened.ledger
         self.mechanism, self.progress = mechanism, progress
         self.workers = options.workers or os.cpu_count() or 1
-        self.keys = KeyRing(project.keys)
-        self.ledger = Ledger.of(project, self.keys)
         self.policy_id, self.policy = policies.for_request(self.ledger, request)
         self.event = mechanism.priced
         self.allowance = self.policy.allowance(self.event)
         self.job = Job(
-            project,
-            self.keys,
-            self.ledger,
+            opened,
             self.policy,
             self.allowance,
             options.columns,
@@ -221,7 +216,7 @@ class _Run:
         self._judge(staged)
         epoch = self.ledger.begin_job()
         keep = record.id if record else None
-        self.notes += recovery.settle(self.project, self.keys, self.ledger, keep, epoch)
+        self.notes += recovery.settle(self.opened, keep, epoch)
         plan = self._plan(staged, record)
         recorded = record.settings["parameters"] if record else None
         parameters = self.mechanism.prepare(self.job, staged, plan, recorded)
@@ -311,7 +306,7 @@ class _Run:
             again=self.options.again,
             finished=record.id if record and drawn else None,
             earlier=recovery.known(self.ledger.releases(), self.event),
-            bound=Bound.of(self.policy, self.event, staged),
+            bound=Bound.of(self.policy, self.event, named=staged.labelers or staged.recorded),
             workers=self.workers,
             progress=lambda share: self.progress("planning", share),
         )

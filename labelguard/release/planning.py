@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from labelguard.ingest.staging import Staged
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import LabelerTable
+from labelguard.policy.bounds import Bound
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import Project
-from labelguard.release.card import counted
-from labelguard.release.selection import Allowances, Bound, SelectedRows, Selection, select
+from labelguard.release.selection import Allowances, SelectedRows, Selection, select
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import ordered_map
 from labelguard.storage.files import fresh_directory
+from labelguard.terms import counted
 
 # The label column of a staged bucket is not among what planning may read.
 _PUBLIC = ["row", "unit_hi", "unit_lo", "author_hi", "author_lo", "item_hi", "item_lo", "pair"]

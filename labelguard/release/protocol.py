@@ -16,6 +16,7 @@ from labelguard.ingest.staging import Staged
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Grant, Ledger
 from labelguard.policy.policy import Allowance, Policy, Priced
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release.planning import Plan
 
@@ -24,9 +25,7 @@ from labelguard.release.planning import Plan
 class Job:
     """What a mechanism works with during one release."""
 
-    project: Project
-    keys: KeyRing
-    ledger: Ledger
+    opened: OpenProject
     policy: Policy
     allowance: Allowance
     columns: Mapping[str, str]
@@ -35,6 +34,21 @@ class Job:
     again: bool
     workers: int
     progress: Callable[[str, float | None], None]
+
+    @property
+    def project(self) -> Project:
+        """Paths and settings."""
+        return self.opened.project
+
+    @property
+    def keys(self) -> KeyRing:
+        """The project's secrets."""
+        return self.opened.keys
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was charged."""
+        return self.opened.ledger
 
     @property
     def outcomes(self) -> Path:

@@ -14,7 +14,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import labelguard
-from labelguard.ingest.layouts import LABEL_TIE
 from labelguard.ingest.staging import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import LabelerTable
@@ -27,6 +26,7 @@ from labelguard.release.writer import ReleaseWriter, output_schema
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import ordered_map
+from labelguard.terms import LABEL_TIE
 
 PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimate")
 """Columns of released rows that a mechanism may give; NaN and absent ones become null."""

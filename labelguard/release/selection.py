@@ -15,49 +15,12 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.ingest.layouts import LABEL_TIE
-from labelguard.ingest.staging import Staged
 from labelguard.keys.row_keys import RowKeys
-from labelguard.policy.policy import Policy, Priced
+from labelguard.policy.bounds import Bound, rounded_bound
 from labelguard.project.private_map import ReleasedLabels
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-
-SMALLEST_BOUND = 8
-"""Smallest k of a labeler whose bound is rounded."""
-
-
-def rounded_bound(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Counts rounded up to 8, 16, 32, …, so that prices do not single a labeler out."""
-    # 2^e for the smallest e with count <= 2^e; exact, unlike a logarithm.
-    exponents = np.frexp((np.maximum(counts, SMALLEST_BOUND) - 1).astype(np.float64))[1]
-    return np.left_shift(1, exponents.astype(np.int64))
-
-
-@dataclass(frozen=True)
-class Bound:
-    """How many places units who are new get, and what takes one.
-
-    `places` for everybody, or None: a labeler's labels rounded up to 8, 16, 32, …; `per_label`:
-    every label takes a place, else a release takes one for all labels of a unit. `contents` as
-    units are never exhausted: what is beyond their places is left out. `once`: a content that was
-    released takes no further labels, because nothing tells these from those released.
-    """
-
-    places: int | None
-    per_label: bool = True
-    contents: bool = False
-    once: bool = False
-
-    @classmethod
-    def of(cls, policy: Policy, event: Priced, staged: Staged) -> Bound:
-        """The bound that a policy sets for one kind of event, for the rows of an input."""
-        return cls(
-            policy.allowance(event).places,
-            per_label=event != "statistic",
-            contents=policy.unit == "item",
-            once=not (staged.labelers or staged.recorded),
-        )
+from labelguard.terms import LABEL_TIE
 
 
 @dataclass(frozen=True)

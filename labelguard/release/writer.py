@@ -7,7 +7,6 @@ exists whole or not at all.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +21,7 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger.ledger import Grant
 from labelguard.release import card as cards
 from labelguard.storage.files import fresh_directory, publish_directory
-
-_SUMS = "SHA256SUMS"
+from labelguard.storage.sums import SUMS, sha256, sums_text
 
 
 @dataclass(frozen=True)
@@ -116,19 +114,9 @@ class ReleaseWriter:
             self._writer.close()
         if error is None:
             names = sorted(path.name for path in self._temporary.iterdir())
-            self.hashes = {name: _sha256(self._temporary / name) for name in names}
-            (self._temporary / _SUMS).write_text(_sums(self.hashes), encoding="ascii")
+            self.hashes = {name: sha256(self._temporary / name) for name in names}
+            (self._temporary / SUMS).write_text(sums_text(self.hashes), encoding="ascii")
             publish_directory(self._temporary, self.final)
-
-
-def _sums(hashes: Mapping[str, str]) -> str:
-    """The text that `sha256sum --check` reads."""
-    return "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_card(directory: Path) -> dict[str, Any]:
@@ -140,18 +128,6 @@ def read_card(directory: Path) -> dict[str, Any]:
     if not isinstance(loaded, dict) or not isinstance(loaded.get("release"), str):
         raise ProjectError(f"{directory} holds no labelguard release (no readable card.json)")
     return loaded
-
-
-def fault(directory: Path, expected: Mapping[str, str]) -> str | None:
-    """The first file of a release that is missing or altered, or None."""
-    sums = hashlib.sha256(_sums(expected).encode("ascii")).hexdigest()
-    for name, digest in {**expected, _SUMS: sums}.items():
-        path = directory / name
-        if not path.is_file():
-            return f"{path} is missing"
-        if _sha256(path) != digest:
-            return f"{path} was altered since the release was committed"
-    return None
 
 
 def load(

@@ -19,7 +19,7 @@ from labelguard.policy import lifetime
 from labelguard.policy.lifetime import Chapter, Total
 from labelguard.policy.policy import Policy
 from labelguard.project import policies
-from labelguard.report import overview
+from labelguard.project.opening import OpenProject
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def combine(sources: Sequence[str | Path]) -> dict[str, Any]:
 
 
 def _project(path: Path) -> _Book:
-    _, _, ledger = overview.open_ledger(path)
+    ledger = OpenProject.open(path).ledger
     return _Book(str(path), policies.life(ledger), ledger.ceiling())
 
 

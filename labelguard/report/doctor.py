@@ -8,10 +8,14 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labelguard.errors import LabelguardError, NoProject, ProjectError
-from labelguard.release.card import counted
+from labelguard.project.opening import OpenProject
+from labelguard.terms import counted
+
+if TYPE_CHECKING:
+    from labelguard.project.opening import Where
 
 _CORE = ("duckdb", "polars", "pyarrow", "numpy", "dp-accounting", "sqlalchemy", "cryptography")
 _EXTRAS = {
@@ -35,7 +39,7 @@ class Check:
     detail: str
 
 
-def examine(project: Path | None) -> list[Check]:
+def examine(project: Where) -> list[Check]:
     """All checks; a missing project is reported, not an error, unless it was named."""
     checks = [
         Check("python", sys.version_info >= (3, 11), platform.python_version()),
@@ -78,13 +82,12 @@ def _accounting() -> str:
     return f"ε=3, δ=1e-5, 50 labels: ε0 = {per_label:.6f}"
 
 
-def _project_checks(project: Path | None) -> list[Check]:
-    from labelguard.project.private_map import PrivateMap
-    from labelguard.project.project import IGNORE, find
-    from labelguard.report.overview import open_ledger, verify
+def _project_checks(project: Where) -> list[Check]:
+    from labelguard.project.opening import IGNORE, located
+    from labelguard.report.overview import verify
 
     try:
-        home = find(project)
+        home = located(project)
     except NoProject as error:
         named = project is not None or "LABELGUARD_PROJECT" in os.environ
         return [Check("project", not named, str(error) if named else "none here")]
@@ -100,20 +103,20 @@ def _project_checks(project: Path | None) -> list[Check]:
         return str(home.state)
 
     def keys() -> str:
-        open_ledger(home.state)
+        OpenProject.open(home)
         return f"{home.keys}: present, private, and those of the ledger"
 
     def ledger() -> str:
-        verdict = verify(home.state)
+        verdict = verify(home)
         if not verdict["ok"]:
             raise LabelguardError(verdict["fault"])
         entries = counted(verdict["journal_entries"], "journal entry")
         return f"{entries}, {counted(verdict['releases'], 'release')}"
 
     def maps() -> str:
-        _, ring, ledger = open_ledger(home.state)
-        digests = {record.id: record.map for record in ledger.releases() if record.map}
-        PrivateMap(home.released, ring).check(digests)
+        opened = OpenProject.open(home)
+        digests = {record.id: record.map for record in opened.ledger.releases() if record.map}
+        opened.private_map.check(digests)
         return f"{counted(len(digests), 'private map')} as drawn"
 
     return [

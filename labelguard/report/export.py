@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from labelguard.errors import LabelguardError
 from labelguard.ledger import schema
-from labelguard.report.overview import open_ledger
+from labelguard.project.opening import OpenProject, Where
 
 TABLES = (
     schema.policies,
@@ -34,7 +34,7 @@ _JSON = ("settings", "quote", "columns", "files", "body")
 
 
 def export(
-    output: Path, kind: Literal["json", "csv"] = "json", project: Path | None = None
+    output: Path, kind: Literal["json", "csv"] = "json", project: Where = None
 ) -> dict[str, Any]:
     """Write every table of the ledger to `output`, of one moment: a JSON file, or CSV files in it.
 
@@ -45,7 +45,7 @@ def export(
         raise LabelguardError(f"{output} exists; choose another -o")
     if not output.absolute().parent.is_dir():
         raise LabelguardError(f"{output.parent} is no directory; make it or choose another -o")
-    _, _, ledger = open_ledger(project)
+    ledger = OpenProject.open(project).ledger
     counts: dict[str, int] = {}
     with ledger.snapshot() as connection:
         found = {table.name: _rows(connection, table, kind, counts) for table in TABLES}

@@ -11,27 +11,20 @@ from typing import Any
 import numpy as np
 
 from labelguard.errors import LabelguardError, LedgerError
-from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import charges
-from labelguard.ledger.anchors import Anchor
+from labelguard.ledger import charges, database
+from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy import lifetime
 from labelguard.project import policies
-from labelguard.project.project import Project, find
+from labelguard.project.opening import OpenProject, Where
+from labelguard.project.verdict import release_fault, verdict
 from labelguard.storage import blocks
 
 
-def open_ledger(project: Path | None) -> tuple[Project, KeyRing, Ledger]:
-    """A project with its keys and ledger, for reading."""
-    home = find(project)
-    keys = KeyRing(home.keys)
-    return home, keys, Ledger.of(home, keys)
-
-
-def budget(project: Path | None) -> dict[str, Any]:
+def budget(project: Where) -> dict[str, Any]:
     """The policy in force, what all policies cost together, and how far each allowance is used."""
-    _, _, ledger = open_ledger(project)
+    ledger = OpenProject.open(project).ledger
     active, chapters = ledger.policy(), policies.life(ledger)
     point = ledger.point_of_use(active) if active else None
     closing = None
@@ -77,23 +70,23 @@ def quantiles(
     }
 
 
-def labeler(labeler_id: str, project: Path | None) -> dict[str, Any]:
+def labeler(labeler_id: str, project: Where) -> dict[str, Any]:
     """One labeler's places under every policy, by `ID`, `SOURCE:ID` or a pseudonym (32 digits).
 
     Of a labeler in a group, the group's. Raises `LedgerError` if nothing was ever charged.
     """
-    from labelguard.ingest.groups import Groups
+    from labelguard.ledger.groups import Groups
     from labelguard.project import linking
 
-    home, keys, ledger = open_ledger(project)
-    names = keys.pseudonyms()
-    candidates, _ = linking.by_id([labeler_id], home, keys, ledger)
+    opened = OpenProject.open(project)
+    ledger, names = opened.ledger, opened.keys.pseudonyms()
+    candidates, _ = linking.by_id([labeler_id], opened)
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
         given = blocks.from_bytes(bytes.fromhex(labeler_id))
         candidates = np.concatenate([candidates, names.reveal(given)])
     units = names.hide(Groups(*ledger.members()).unit_of(candidates))
     with ledger.snapshot() as connection:
-        rows = [row for unit in charges.keys(units) for row in charges.places(connection, unit)]
+        rows = [row for unit in database.stored(units) for row in charges.places(connection, unit)]
     if not rows:
         raise LedgerError(f"no labeler {labeler_id!r} in this project has been charged")
     return {
@@ -111,16 +104,17 @@ def labeler(labeler_id: str, project: Path | None) -> dict[str, Any]:
     }
 
 
-def journal(project: Path | None) -> list[dict[str, Any]]:
+def journal(project: Where) -> list[dict[str, Any]]:
     """The journal's entries, oldest first."""
-    _, _, ledger = open_ledger(project)
+    ledger = OpenProject.open(project).ledger
     entries = [vars(entry) | {"body": json.loads(entry.body)} for entry in ledger.journal()]
     return [{k: v for k, v in entry.items() if k != "mac"} for entry in entries]
 
 
-def releases(project: Path | None) -> list[dict[str, Any]]:
+def releases(project: Where) -> list[dict[str, Any]]:
     """All releases, oldest first."""
-    home, _, ledger = open_ledger(project)
+    opened = OpenProject.open(project)
+    home, ledger = opened.project, opened.ledger
     return [
         {
             "id": record.id,
@@ -135,63 +129,44 @@ def releases(project: Path | None) -> list[dict[str, Any]]:
     ]
 
 
-def card(release_id: str | None, project: Path | None) -> dict[str, Any]:
+def card(release_id: str | None, project: Where) -> dict[str, Any]:
     """The card of a committed release, by default the newest."""
     from labelguard.release.writer import read_card
 
-    home, _, ledger = open_ledger(project)
+    opened = OpenProject.open(project)
+    home, ledger = opened.project, opened.ledger
     committed = _committed(ledger, release_id)
     return read_card(home.releases / committed[-1].id)
 
 
-def release_path(release_id: str | None, project: Path | None) -> Path:
+def release_path(release_id: str | None, project: Where) -> Path:
     """The directory of a committed release, by default the newest."""
-    home, _, ledger = open_ledger(project)
+    opened = OpenProject.open(project)
+    home, ledger = opened.project, opened.ledger
     return home.releases / _committed(ledger, release_id)[-1].id
 
 
-def verify(project: Path | None, anchor: str | None = None) -> dict[str, Any]:
+def verify(project: Where, anchor: str | None = None) -> dict[str, Any]:
     """Whether journal, charges and the files of all releases hold; the first fault if not.
 
     `anchor` is a line of `anchor`, from whenever: the journal must still hold its entry.
     """
-    home, keys, ledger = open_ledger(project)
-    return verdict(home, keys, ledger, Anchor.parse(anchor) if anchor else None)
+    return verdict(OpenProject.open(project), Anchor.parse(anchor) if anchor else None)
 
 
-def verdict(home: Project, keys: KeyRing, ledger: Ledger, kept: Anchor | None) -> dict[str, Any]:
-    """`verify` of an open ledger."""
-    everything = ledger.releases()
-    records = [record for record in everything if record.state == "committed"]
-    strays = home.strays(record.id for record in everything)
-    entries = ledger.journal()
-    lost = None
-    if kept and not any((e.number, e.digest) == (kept.number, kept.digest) for e in entries):
-        lost = f"the journal does not hold entry {kept.number} of the anchor: it was cut or changed"
-    elif strays:
-        lost = f"release {strays[0]} is not in the ledger: it is an older copy"
-    broken = ledger.fault() or lost or _release_fault(home, keys, records)
-    return {
-        "ok": broken is None,
-        "fault": broken,
-        "journal_entries": len(entries),
-        "releases": len(records),
-    }
-
-
-def anchor(project: Path | None) -> dict[str, Any]:
+def anchor(project: Where) -> dict[str, Any]:
     """The journal's newest entry as a line to keep elsewhere (see `labelguard.anchors`)."""
-    _, _, ledger = open_ledger(project)
+    ledger = OpenProject.open(project).ledger
     number, digest = ledger.head()
     return {"anchor": str(Anchor(number, digest)), "number": number, "digest": digest}
 
 
-def verify_releases(release_id: str | None, project: Path | None) -> dict[str, Any]:
+def verify_releases(release_id: str | None, project: Where) -> dict[str, Any]:
     """Whether the files of releases are what was committed; the first fault if not."""
-    home, keys, ledger = open_ledger(project)
-    records = _committed(ledger, release_id)
+    opened = OpenProject.open(project)
+    records = _committed(opened.ledger, release_id)
     chosen = records if release_id is None else records[-1:]
-    broken = _release_fault(home, keys, chosen)
+    broken = release_fault(opened, chosen)
     return {"ok": broken is None, "fault": broken, "releases": len(chosen)}
 
 
@@ -223,16 +198,3 @@ def _committed(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:
         which = f"release {release_id}" if release_id else "release"
         raise LedgerError(f"no committed {which} in this project; see: labelguard release list")
     return records
-
-
-def _release_fault(project: Project, keys: KeyRing, records: list[ReleaseRecord]) -> str | None:
-    from labelguard.project.private_map import PrivateMap
-    from labelguard.release.writer import fault
-
-    private_map = PrivateMap(project.released, keys)
-    for record in records:
-        broken = fault(project.releases / record.id, record.files)
-        broken = broken or private_map.fault(record.id, record.map or "")
-        if broken:
-            return f"release {record.id}: {broken}"
-    return None

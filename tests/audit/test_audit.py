@@ -35,11 +35,11 @@ from labelguard.cli.audit import audit
 from labelguard.errors import PolicyError
 from labelguard.ingest import query as queries
 from labelguard.ingest import staging
-from labelguard.ingest.layouts import LABEL_TIE
 from labelguard.keys.coins import Coins
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.policy import pricing
+from labelguard.terms import LABEL_TIE
 
 DELTA = 1e-5
 HALF = 0.5

@@ -35,12 +35,14 @@ from support.worlds import Coins
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.groups import Groups, read_groups
+from labelguard.ingest.groups import read_groups
 from labelguard.ingest.layouts import Reading
 from labelguard.ingest.pairs import distinct_pairs, read_pairs
 from labelguard.ingest.staging import Staged, StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.groups import Groups
 from labelguard.mechanisms import statistic
+from labelguard.policy.bounds import Bound
 from labelguard.policy.policy import Policy
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import Project
@@ -48,7 +50,6 @@ from labelguard.release import planning
 from labelguard.release.methods import randomizing
 from labelguard.release.methods import statistic_design as design
 from labelguard.release.planning import Plan
-from labelguard.release.selection import Bound
 from labelguard.storage import blocks, buckets
 
 MEMBERS = pa.table(
@@ -96,7 +97,7 @@ class Home:
             np.array([self.places[name] for name in names], np.int64),
             np.array([self.used[name] for name in names], np.int64),
         )
-        with self.project.job():
+        with self.project.lock():
             self.project.work.mkdir(mode=0o700)
             staged = stage(table, self.project.work / "input", keys, options)
             plan = planning.plan(

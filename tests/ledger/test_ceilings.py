@@ -23,6 +23,7 @@ from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.project import policies, raising
 from labelguard.project.backup import backup
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.project.restore import Since, restore
 from labelguard.report import combining, overview
@@ -38,7 +39,7 @@ def run(project: Project, *arguments: str, **options: Any) -> Result:
 
 
 def ceiling(project: Project) -> Ceiling:
-    return overview.open_ledger(project.state)[2].ceiling()
+    return OpenProject.open(project.state).ledger.ceiling()
 
 
 def test_init_fixes_it_and_the_defaults_are_those_that_are_told(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_what_is_shown_afterwards_promises_the_raised_one_only(project: Project)
 def test_a_ceiling_that_others_wrote_into_the_database_is_refused(project: Project) -> None:
     """The newest entry is genuine, so the ledger opens; the one that tells the ceiling is not."""
     lg.privatize(TABLE, **PRICE, project=project)
-    ledger = overview.open_ledger(project.state)[2]
+    ledger = OpenProject.open(project.state).ledger
     with ledger._engine.begin() as connection:
         connection.exec_driver_sql(
             "UPDATE journal SET body = replace(body, '10.0', '99.0') WHERE number = 1"

@@ -15,11 +15,12 @@ from support.preferences import files, fixed_bytes, opinions, pairs, public, wri
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, KeyProblem, LabelguardError, LedgerError, PolicyError
-from labelguard.ledger import charges, journal, schema
+from labelguard.ledger import journal, schema
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Event
 from labelguard.ledger.witness import Witness
 from labelguard.policy.policy import Allowance, Policy
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.report import overview
 
@@ -53,7 +54,7 @@ def change(project: Project, *changes: str) -> None:
     with engine.begin() as connection:
         for statement in changes:
             connection.exec_driver_sql(statement)
-        head = charges.head(connection)
+        head = journal.head(connection)
     engine.dispose()
     Witness(project.witnesses).replace(*head)
 
@@ -165,7 +166,7 @@ def event(labels: list[int], capacity: int = 8, key: str = "aa" * 32) -> Event:
 
 
 def opened(project: Project) -> Ledger:
-    return overview.open_ledger(project.state)[2]
+    return OpenProject.open(project.state).ledger
 
 
 def test_a_charge_beyond_the_places_of_one_labeler_charges_nobody(

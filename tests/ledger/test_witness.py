@@ -18,13 +18,14 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import charges, schema
-from labelguard.ledger.anchors import Anchor
+from labelguard.ledger import journal, schema
+from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.witness import Witness
 from labelguard.project import policies
 from labelguard.project.abandoning import abandon
 from labelguard.project.backup import backup
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project, find
 from labelguard.project.rotation import rotate
 from labelguard.report import overview
@@ -122,7 +123,7 @@ def test_a_ledger_whose_end_was_rewritten_is_refused(project: Project, tmp_path:
     number, _ = ledger.head()
     with ledger.transaction() as connection:  # as another copy of the project would
         connection.execute(sa.delete(schema.journal).where(schema.journal.c.number == number))
-        charges.append(connection, "refunded", {})
+        journal.append(connection, "refunded", {})
     with pytest.raises(LedgerError, match=REFUSED):
         overview.verify(project.state)
 
@@ -132,7 +133,7 @@ def test_an_older_ledger_put_back_while_it_is_open_is_noticed(
 ) -> None:
     path = project.state / "ledger.sqlite3"
     shutil.copy(tmp_path / "newest", path)
-    ledger = Ledger.of(project, KeyRing(project.keys))
+    ledger = OpenProject.open(project).ledger
     shutil.copy(tmp_path / "older", path)
     with pytest.raises(LedgerError):
         ledger.begin_job()
@@ -149,7 +150,7 @@ def test_a_witness_that_fell_behind_is_no_fault(project: Project, tmp_path: Path
     assert overview.verify(project.state)["ok"]
     lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
     assert {seen.read_text() for seen in project.witnesses} == {
-        "{} {}\n".format(*Ledger.of(project, KeyRing(project.keys)).head())
+        "{} {}\n".format(*OpenProject.open(project).ledger.head())
     }
 
 

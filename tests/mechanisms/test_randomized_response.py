@@ -20,13 +20,13 @@ from support.preferences import repeatable_bytes
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
-from labelguard.ingest.layouts import LABEL_TIE
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.prf import Prf
 from labelguard.keys.row_keys import RowKeys
 from labelguard.mechanisms.randomized_response import randomize, randomize_ternary
 from labelguard.policy import pricing
 from labelguard.storage.blocks import from_bytes, to_bytes
+from labelguard.terms import LABEL_TIE
 
 FALSE_FAILURE = 1e-6
 ROWS = 200_000

@@ -37,10 +37,10 @@ from support.label_changes import (
 )
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.layouts import LABEL_A, LABEL_B
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import squared_norms
 from labelguard.mechanisms.statistic import Bounds, Rows
+from labelguard.terms import LABEL_A, LABEL_B
 
 
 @given(

@@ -25,11 +25,11 @@ from support.label_changes import (
     parts,
 )
 
-from labelguard.ingest.layouts import LABEL_A, LABEL_TIE
 from labelguard.learning import heads
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.statistic import Bounds, Rows
+from labelguard.terms import LABEL_A, LABEL_TIE
 
 FALSE_FAILURE = 1e-6
 # As many squares as it takes to tell a scale from one 10% off: then their mean is 5.6 and more

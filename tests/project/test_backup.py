@@ -33,11 +33,11 @@ from labelguard.errors import (
 )
 from labelguard.keys import sealing
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.anchors import Anchor
-from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.journal import Anchor
 from labelguard.project import archive, policies
 from labelguard.project import restore as restoring
 from labelguard.project.backup import backup
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project, find
 from labelguard.project.restore import Since, restore
 from labelguard.report import overview
@@ -252,7 +252,7 @@ def test_policies_that_the_backup_does_not_know_are_paid(
 
 
 def test_an_older_anchor_than_the_backup_shows_nothing(project: Project, tmp_path: Path) -> None:
-    ledger = Ledger.of(project, KeyRing(project.keys))
+    ledger = OpenProject.open(project).ledger
     old = Anchor(*ledger.head())
     lg.privatize(TABLE, **PRICE, project=project)
     made = backup(tmp_path / "backup.tar.zst", project=project)
@@ -267,7 +267,7 @@ def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(
     made: dict[str, Any], project: Project
 ) -> None:
     lg.privatize(TABLE, **PRICE, project=project)
-    newest = Anchor(*Ledger.of(project, KeyRing(project.keys)).head())
+    newest = Anchor(*OpenProject.open(project).ledger.head())
     with pytest.raises(PolicyError, match="nothing shows"):
         restored(made, project, since=Since(newest))
 
@@ -395,7 +395,7 @@ def test_a_backup_replaces_no_file(made: dict[str, Any], project: Project) -> No
 
 
 def test_there_is_no_backup_during_a_job(project: Project, tmp_path: Path) -> None:
-    with project.job(), pytest.raises(ProjectBusy):
+    with project.lock(), pytest.raises(ProjectBusy):
         backup(tmp_path / "backup.tar.zst", project=project)
     assert not (tmp_path / "backup.tar.zst").exists()
 

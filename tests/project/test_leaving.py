@@ -32,6 +32,7 @@ from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure, policies
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release.check import check
 from labelguard.report import overview
@@ -79,7 +80,7 @@ def pseudonym(project: Project, labeler: str = WHO) -> str:
 
 
 def ledger_of(project: Project) -> Ledger:
-    return Ledger.of(project, KeyRing(project.keys))
+    return OpenProject.open(project).ledger
 
 
 def values(release: lg.Release) -> list[dict[str, Any]]:
@@ -254,7 +255,7 @@ def test_a_preview_changes_nothing_and_a_busy_project_is_left_alone(project: Pro
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
     before = files(project.state)
     assert erasure.preview(WHO, "erased", project)["rows_set_aside"] == 2
-    with project.job(), pytest.raises(ProjectBusy):
+    with project.lock(), pytest.raises(ProjectBusy):
         erasure.leave(WHO, "erased", project)
     assert {k: v for k, v in files(project.state).items() if k != "lock"} == {
         k: v for k, v in before.items() if k != "lock"

@@ -21,7 +21,7 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
 from labelguard.keys.identities import normal_form, plain
-from labelguard.ledger.anchors import Anchor
+from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure, linking, policies
 from labelguard.project.backup import backup

@@ -23,7 +23,7 @@ from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, LedgerError, PolicyError
 from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.anchors import Anchor
+from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.witness import Witness
 from labelguard.policy import lifetime, pricing, quotes

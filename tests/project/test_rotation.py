@@ -22,8 +22,8 @@ import labelguard as lg
 from labelguard.cli.project import project as project_commands
 from labelguard.errors import KeyProblem, LedgerError, ProjectBusy
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.ledger import Ledger
 from labelguard.project import policies
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project, find
 from labelguard.project.rotation import rotate
 from labelguard.report import overview
@@ -74,7 +74,7 @@ def test_every_name_changes_and_nothing_else(
         lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
         _in_groups(home, tmp_path, groups)
         keys = KeyRing(home.keys)
-        ledger = Ledger.of(home, keys)
+        ledger = OpenProject.open(home).ledger
         ledger.bury(keys.labeler_keys(home.namespace, ["worker 3"]), "retired", ledger.begin_job())
         before = databases.dump(url)
         known = [ledger.labelers("rr"), ledger.members(), ledger.tombstones()]
@@ -84,7 +84,7 @@ def test_every_name_changes_and_nothing_else(
         assert without_names(before) == without_names(after)
         assert len(after["journal"]) == len(before["journal"]) + 1
         assert overview.verify(home.state)["ok"]
-        ledger = Ledger.of(home, KeyRing(home.keys))
+        ledger = OpenProject.open(home).ledger
         found = [ledger.labelers("rr"), ledger.members(), ledger.tombstones()]
         np.testing.assert_equal(
             [vars(known[0]), known[1], known[2]], [vars(found[0]), found[1], found[2]]
@@ -107,7 +107,7 @@ def _in_groups(home: Project, directory: Path, groups: pa.Table) -> None:
 @pytest.mark.parametrize("table", ["charges", "members", "tombstones"])
 def test_the_new_digests_are_checked(table: str, project: Project, tmp_path: Path) -> None:
     keys = KeyRing(project.keys)
-    ledger = Ledger.of(project, keys)
+    ledger = OpenProject.open(project).ledger
     _in_groups(project, tmp_path, pa.table({"group_id": ["a", "b"]}))
     ledger.bury(keys.labeler_keys(project.namespace, ["worker 3"]), "erased", ledger.begin_job())
     rotate(project)
@@ -204,12 +204,12 @@ def test_a_ledger_that_does_not_hold_keeps_its_names(project: Project) -> None:
 
 
 def test_names_do_not_change_during_a_job(project: Project) -> None:
-    with project.job(), pytest.raises(ProjectBusy):
+    with project.lock(), pytest.raises(ProjectBusy):
         rotate(project)
 
 
 def test_who_opened_the_ledger_before_cannot_write_the_old_names(project: Project) -> None:
-    stale = Ledger.of(project, KeyRing(project.keys))
+    stale = OpenProject.open(project).ledger
     rotate(project)
     before = dump(project.state)
     with pytest.raises(KeyProblem, match="pseudonyms"):
@@ -309,7 +309,7 @@ def test_a_million_names_change_in_a_ledger(
         databases.fresh(kind, tmp_path) as url,
         databases.project_on(url, tmp_path / "project", monkeypatch) as home,
     ):
-        ledger = Ledger.of(home, KeyRing(home.keys))
+        ledger = OpenProject.open(home).ledger
         labelers = np.random.default_rng(1).integers(0, 1 << 63, (count, 2), dtype=np.uint64)
         labelers = labelers[blocks.order(labelers)]
         eight = np.full(count, 8)

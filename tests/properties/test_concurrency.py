@@ -34,6 +34,7 @@ from labelguard.errors import LabelguardError, LedgerError, ProjectBusy
 from labelguard.ledger.ledger import Grant, Ledger
 from labelguard.ledger.records import Event, ReleaseRecord
 from labelguard.policy.policy import Policy
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release.writer import ReleaseWriter
 from labelguard.report import overview
@@ -133,7 +134,7 @@ def test_looking_at_a_project_needs_no_waiting(
 
 
 def ledger(project: Project) -> Ledger:
-    return overview.open_ledger(project.state)[2]
+    return OpenProject.open(project.state).ledger
 
 
 def used(project: Project) -> int:

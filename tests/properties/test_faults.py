@@ -23,7 +23,7 @@ from support.proxy import Proxy
 
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
-from labelguard.ledger.ledger import Ledger
+from labelguard.project.opening import OpenProject
 from labelguard.release import pipeline
 from labelguard.report import overview
 
@@ -327,7 +327,7 @@ def test_a_clock_that_jumps_changes_nothing_but_times(
             project, _ = ring.copy(f"clock {number}")
             monkeypatch.setattr("labelguard.clock.now", clock)
             perform(ring.command, project)
-            ledger = Ledger.of(*overview.open_ledger(project)[:2])
+            ledger = OpenProject.open(project).ledger
             ledger.refund_reserved(ledger.begin_job(), keep=None)
             perform(ring.command | {"options": ring.command["options"] | {"again": True}}, project)
             assert_sound(project)

@@ -21,8 +21,8 @@ from support.preferences import LAYOUTS, opinions, public
 from support.worlds import Coins, Run, Scenario, differences, world
 
 from labelguard.ingest import ordering, staging
-from labelguard.ingest.layouts import LABEL_TIE
 from labelguard.release import planning
+from labelguard.terms import LABEL_TIE
 
 HALF, MOST = 42, 70
 ROOM = ("--max-labels-per-labeler", "40")

@@ -28,6 +28,7 @@ from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.ledger.ledger import Ledger
 from labelguard.policy.policy import Priced
 from labelguard.project import policies
+from labelguard.project.opening import OpenProject
 from labelguard.release import pipeline
 from labelguard.release.writer import Release
 from labelguard.report import overview
@@ -220,7 +221,8 @@ class ProjectMachine(RuleBasedStateMachine):
 
     def places(self, kind: Priced) -> list[int]:
         """Places that everyone uses under the policy in force."""
-        _, keys, ledger = overview.open_ledger(self.project.state)
+        opened = OpenProject.open(self.project.state)
+        keys, ledger = opened.keys, opened.ledger
         people = keys.labeler_keys(self.project.namespace, [f"worker {u}" for u in range(LABELERS)])
         table = ledger.labelers(kind)
         found = {tuple(key): int(n) for key, n in zip(table.labelers, table.used, strict=True)}

@@ -21,7 +21,7 @@ from support.preferences import fixed_bytes
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
 from labelguard.errors import InvalidLabels
-from labelguard.release.selection import rounded_bound
+from labelguard.policy.bounds import rounded_bound
 from labelguard.release.writer import Release
 from labelguard.report import overview
 

@@ -27,8 +27,9 @@ from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.ingest import staging
 from labelguard.ingest.layouts import Reading
 from labelguard.keys.keyring import KeyRing
+from labelguard.policy.bounds import rounded_bound
 from labelguard.project.project import Project
-from labelguard.release.selection import bounded, rounded_bound
+from labelguard.release.selection import bounded
 from labelguard.report import overview
 from labelguard.storage import buckets
 

@@ -25,8 +25,8 @@ import labelguard.clock
 import labelguard.keys.keyring
 from labelguard.ledger import ledger
 from labelguard.project import policies
+from labelguard.project.opening import init
 from labelguard.project.private_map import PrivateMap
-from labelguard.project.project import init
 from labelguard.release import pipeline
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from labelguard.project.project import Project, init
+from labelguard.project.opening import init
+from labelguard.project.project import Project
 
 KINDS = ("sqlite", "postgresql")
 _SERVER = "127.0.0.1:5432"

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
-from labelguard.ingest.layouts import LABEL_A, LABEL_B, LABEL_TIE
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import squared_norms
 from labelguard.mechanisms.statistic import Bounds, Rows
+from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
 
 ROUNDING = 1 + 1e-8
 NO_CLIP = 1e300

@@ -18,8 +18,8 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import tuning
 from labelguard.planner.tuning import Forecast, Prior
 from labelguard.policy.policy import ITEM_BOUND
-from labelguard.release.card import counted
 from labelguard.release.methods.featured import column_features
+from labelguard.terms import counted
 
 __all__ = ["Plan", "PlanOptions", "plan"]
 

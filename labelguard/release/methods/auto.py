@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
-from labelguard.keys.keyring import KeyRing
 from labelguard.learning.features import open_provider
-from labelguard.ledger.ledger import Ledger
 from labelguard.planner import tuning
 from labelguard.policy.policy import Request
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release.methods.featured import FeatureOptions, column_features
 
@@ -44,7 +43,7 @@ def choose(
 ) -> Choice:
     """The mechanism of the newest release, or, before the first, that of the best forecast."""
     Request(epsilon, delta)  # says what is wrong with numbers out of range
-    ledger = Ledger.of(project, KeyRing(project.keys))
+    ledger = OpenProject.open(project).ledger
     stored = ledger.policy()
     made = [record for record in ledger.releases() if record.state != "refunded"]
     if stored:
@@ -58,7 +57,7 @@ def choose(
             "this project has no policy yet: give --epsilon and --delta, or make one "
             "(labelguard policy new, then labelguard policy activate)"
         )
-    with project.job():
+    with project.lock():
         project.work.mkdir(mode=0o700)
         pairs = read_pairs(
             source,

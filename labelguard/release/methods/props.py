@@ -18,7 +18,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, LedgerError, PolicyError
-from labelguard.ingest.layouts import LABEL_TIE
 from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
 from labelguard.ingest.staging import Staged
 from labelguard.learning.features import PairFeatures, open_provider
@@ -37,6 +36,7 @@ from labelguard.release.protocol import Finished, Job
 from labelguard.storage import arrays, buckets
 from labelguard.storage.buckets import BucketWriter
 from labelguard.storage.files import publish_directory, write_atomically
+from labelguard.terms import LABEL_TIE
 
 _FOLDS = 5
 _DEFAULT_SHAPE = Shape(components=64, whitening=0.0)

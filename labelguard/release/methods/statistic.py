@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import ProjectError
-from labelguard.ingest.layouts import LABEL_TIE
 from labelguard.ingest.staging import Staged
 from labelguard.keys import keyring
 from labelguard.ledger.ledger import Grant
@@ -34,6 +33,7 @@ from labelguard.release.planning import Plan
 from labelguard.release.protocol import Finished, Job
 from labelguard.storage import buckets
 from labelguard.storage.buckets import BucketWriter
+from labelguard.terms import LABEL_TIE
 
 _WINDOW = "window.npz"
 

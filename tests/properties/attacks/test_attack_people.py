@@ -18,6 +18,7 @@ from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
 from labelguard.project import policies
 from labelguard.project.erasure import leave
 from labelguard.project.linking import link
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.report import overview
 
@@ -90,7 +91,7 @@ def test_a_second_spelling_in_a_later_file_buys_nothing(
 ) -> None:
     lg.privatize(named(one), **PRICE, project=project)
     said = refused(project, named(other), "differ only in how they are written", **PRICE)
-    ring = overview.open_ledger(project.state)[1]
+    ring = OpenProject.open(project.state).keys
     pseudonym = ring.labeler_keys("files", [one]).astype(">u8").tobytes().hex()
     assert pseudonym in said  # of this input the id, of what the ledger knows only a pseudonym
     assert not any(name in said for name in ("worker 1", "worker 2"))

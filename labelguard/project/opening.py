@@ -1,0 +1,130 @@
+"""A project that is open: its paths, keys and ledger; made by `init`, held by one job at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeAlias
+
+from labelguard.errors import KeyProblem, ProjectError
+from labelguard.keys import key_source
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.ceilings import Ceiling
+from labelguard.ledger.ledger import Ledger
+from labelguard.project import known
+from labelguard.project.private_map import PrivateMap
+from labelguard.project.project import CONFIG, STATE, Project, find
+from labelguard.storage import private_files
+from labelguard.storage.files import write_atomically
+
+IGNORE = ".gitignore"
+
+_CONFIG = """\
+# What a person may edit. No secrets here: a ledger URL with a password goes into
+# the environment variable LABELGUARD_LEDGER_URL.
+format = 1
+
+[input]
+# The source of labelers' ids: worker 7 of one tool is not worker 7 of another. To read
+# another tool, leave it, and add a source: labelguard source add NAME.
+namespace = "files"
+
+[input.columns]
+# The names your files use, for example:
+# labeler_id = "worker"
+"""
+
+
+Where: TypeAlias = "Project | str | Path | None"
+"""A project, or its directory; None: the one named by LABELGUARD_PROJECT, or found from here."""
+
+
+@dataclass(frozen=True)
+class OpenProject:
+    """A project with its keys and its ledger."""
+
+    project: Project
+    keys: KeyRing
+    ledger: Ledger
+
+    @property
+    def private_map(self) -> PrivateMap:
+        """The PRIVATE maps of released labels."""
+        return PrivateMap(self.project.released, self.keys)
+
+    @classmethod
+    def open(cls, where: Where = None, *, witnessed: bool = True) -> Self:
+        """Open a project to look at it.
+
+        `witnessed`: the ledger must hold what its witnesses have seen. Raises `NoProject`,
+        `ProjectError`, `KeyProblem` or `LedgerError` for one that cannot be opened.
+        """
+        home = located(where)
+        keys = KeyRing(home.keys)
+        witnesses = home.witnesses if witnessed else ()
+        return cls(home, keys, Ledger(home.ledger_url, keys, witnesses))
+
+    @classmethod
+    @contextlib.contextmanager
+    def job(cls, where: Where = None, *, witnessed: bool = True) -> Iterator[Self]:
+        """Open a project and hold it, with its ledger, for one job.
+
+        Raises `ProjectBusy` at once if another job holds either, on whichever machine.
+        """
+        home = located(where)
+        with home.lock():
+            opened = cls.open(home, witnessed=witnessed)  # as the job before left it
+            with opened.ledger.exclusive():
+                yield opened
+
+
+def located(where: Where = None) -> Project:
+    """The project that is meant (see `Where`)."""
+    return where if isinstance(where, Project) else find(Path(where) if where else None)
+
+
+def init(directory: Path, *, max_epsilon: float = 10.0, max_delta: float = 1e-4) -> Project:
+    """Make a project in `directory`: configuration, keys, empty ledger.
+
+    All policies of the project together will cost a labeler at most (`max_epsilon`, `max_delta`).
+    """
+    ceiling = Ceiling(float(max_epsilon), float(max_delta))
+    state = directory / STATE
+    if (state / CONFIG).exists():
+        raise ProjectError(f"{state} is a project already")
+    if source := key_source.named():
+        # A key that exists is another project's, or this one's, whose ledger would begin anew.
+        raise KeyProblem(
+            f"init makes a key of its own: unset {source}, and put the key into your secret "
+            "store afterwards (SECURITY.md)"
+        )
+    try:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_files.check_directory(state, ProjectError)
+        for name in ("releases", "released", "quarantine"):
+            (state / name).mkdir(exist_ok=True, mode=0o700)
+        project = Project(state)
+        key = project.keys / "project.key"
+        if key.exists() and state not in key.parents:
+            raise KeyProblem(
+                f"{key} exists: it is another project's; two projects with one key would draw the "
+                "same coins; set LABELGUARD_KEYS to a directory of its own"
+            )
+        if not key.exists():
+            KeyRing.create(project.keys)
+        keys = KeyRing(project.keys)
+        Ledger.create(project.ledger_url, keys, project.witnesses, ceiling)
+        seclude(state)
+        # Written last: a directory without it is not a project, so a crash above can be repeated.
+        write_atomically(state / CONFIG, _CONFIG.encode())
+    except OSError as error:
+        raise ProjectError(f"cannot make a project in {directory}: {error.strerror}") from None
+    return project
+
+
+def seclude(state: Path) -> None:
+    """Keep a new project out of git, and in this user's list of projects made here."""
+    write_atomically(state / IGNORE, b"*\n", mode=0o600)
+    known.mark(state)
