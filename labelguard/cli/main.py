@@ -15,6 +15,7 @@ from labelguard.cli.budget import budget
 from labelguard.cli.labeler import labeler
 from labelguard.cli.options import HELP, json_option, project_option
 from labelguard.cli.people import people, source
+from labelguard.cli.plan import plan
 from labelguard.cli.policy import policy
 from labelguard.cli.project import project
 from labelguard.cli.release import privatize, score
@@ -119,6 +120,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
 
 main.add_command(privatize)
 main.add_command(score)
+main.add_command(plan)
 main.add_command(audit)
 main.add_command(policy)
 main.add_command(source)

@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 GROUP = "labelguard.features"
+_COLUMNS = "columns:"
 
 Features: TypeAlias = NDArray[np.float32]
 State: TypeAlias = Mapping[str, NDArray[Any]]
@@ -390,3 +391,13 @@ def _list_offsets(lists: pa.Array) -> pa.Array:
 
 def _lists(offsets: pa.Array, values: pa.Array) -> pa.Array:
     return pa.LargeListArray.from_arrays(offsets, values)
+
+
+def column_features(spec: str) -> tuple[str, ...]:
+    """The numeric columns that a feature specification reads (`columns:a,b`)."""
+    found: list[str] = []
+    for part in spec.split("+"):
+        if part.strip().startswith(_COLUMNS):
+            names = part.strip().removeprefix(_COLUMNS).split(",")
+            found += [name.strip() for name in names if name.strip()]
+    return tuple(dict.fromkeys(found))

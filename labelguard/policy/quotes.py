@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import labelguard
+from labelguard._version import __version__
 from labelguard.policy import pricing
 from labelguard.policy.policy import Policy, Priced
 
@@ -26,7 +26,7 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
     A policy whose places follow labelers' own numbers of labels (`places` None) is priced for each
     number when it first occurs; its quote says ε and δ, and no more.
     """
-    versions = {"labelguard": labelguard.__version__}
+    versions = {"labelguard": __version__}
     versions |= {name: version(name) for name in ("numpy", "scipy")}
     common: dict[str, Any] = {"versions": versions, "adjacency": "replace_labels"}
     if policy.allowances[0].places is None:

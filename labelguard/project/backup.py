@@ -14,8 +14,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-import labelguard
 from labelguard import clock
+from labelguard._version import __version__
 from labelguard.errors import LedgerError, ProjectError
 from labelguard.keys import sealing
 from labelguard.ledger import database, journal, schema
@@ -72,7 +72,7 @@ def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> dict[s
         for source in sorted((home.state / name).rglob("*")):
             if source.is_symlink() or not source.is_dir():
                 members[source.relative_to(home.state).as_posix()] = source
-    facts = {"labelguard": labelguard.__version__, "created_at": clock.now()}
+    facts = {"labelguard": __version__, "created_at": clock.now()}
     facts |= {"anchor": str(anchor)}
     archive.write(target, members, facts, lambda data: keys.mac("backup", data))
     return {

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-import labelguard
+from labelguard._version import __version__
 from labelguard.ingest.staging import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import LabelerTable
@@ -175,7 +175,7 @@ def _card(
     used, capacity = ledger.used[where], ledger.capacity[where]
     return {
         "release": grant.release.id,
-        "labelguard": labelguard.__version__,
+        "labelguard": __version__,
         "format": 1,
         "created_at": grant.release.created_at,
         "kind": "labels",

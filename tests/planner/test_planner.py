@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
-from labelguard_trainer import planner
-from labelguard_trainer.commands import plan as command
-from labelguard_trainer.planner import PlanOptions
 
 from labelguard.cli.main import Main
+from labelguard.cli.plan import plan as command
 from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.planner import forecast as planner
+from labelguard.planner.forecast import PlanOptions
 from labelguard.simulation import SimulationConfig, simulate
 
 OPTIONS = PlanOptions(epsilons=(1, 8), features="length")

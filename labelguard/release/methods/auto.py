@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
-from labelguard.learning.features import open_provider
+from labelguard.learning.features import column_features, open_provider
 from labelguard.planner import tuning
 from labelguard.policy.policy import Request
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
-from labelguard.release.methods.featured import FeatureOptions, column_features
+from labelguard.release.methods.featured import FeatureOptions
 
 
 @dataclass(frozen=True)

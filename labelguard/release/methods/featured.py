@@ -9,7 +9,6 @@ from labelguard.errors import PolicyError
 from labelguard.ingest.sources import Input
 
 DEFAULT_FEATURES = "minilm+length"
-_COLUMNS = "columns:"
 
 
 @dataclass(frozen=True)
@@ -41,13 +40,3 @@ class FeatureOptions:
     def settings(self) -> dict[str, Any]:
         """For the request's idempotency key; the further pairs are digested when they are read."""
         return {"features": self.features, "agreement": self.agreement, **self.given()}
-
-
-def column_features(spec: str) -> tuple[str, ...]:
-    """The numeric columns that a feature specification reads (`columns:a,b`)."""
-    found: list[str] = []
-    for part in spec.split("+"):
-        if part.strip().startswith(_COLUMNS):
-            names = part.strip().removeprefix(_COLUMNS).split(",")
-            found += [name.strip() for name in names if name.strip()]
-    return tuple(dict.fromkeys(found))

@@ -14,7 +14,8 @@ from labelguard.errors import InvalidLabels
 from labelguard.ingest.layouts import LAYOUTS, Reading
 from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
 from labelguard.ingest.staging import Staged, StagingOptions, stage
-from labelguard.release.methods.featured import FeatureOptions, column_features
+from labelguard.learning.features import column_features
+from labelguard.release.methods.featured import FeatureOptions
 from labelguard.release.protocol import Finished, Job
 from labelguard.storage import buckets
 from labelguard.storage.blocks import Blocks

@@ -108,7 +108,7 @@ def test_an_export_sorted_by_labels_is_the_same_request_whichever_labels_it_has(
 
 
 def test_a_plan_tells_no_label(tmp_path: Path) -> None:
-    from labelguard_trainer.planner import PlanOptions, plan
+    from labelguard.planner.forecast import PlanOptions, plan
 
     options = PlanOptions(epsilons=(1.0,), features="columns:score+length")
     plans = {str(plan(survey(hypothesis), options).to_dict()) for hypothesis in range(3)}

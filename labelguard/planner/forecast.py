@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import Pairs, read_pairs
 from labelguard.ingest.sources import Input
-from labelguard.learning.features import open_provider
+from labelguard.learning.features import column_features, open_provider
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import tuning
 from labelguard.planner.tuning import Forecast, Prior
 from labelguard.policy.policy import ITEM_BOUND
-from labelguard.release.methods.featured import column_features
 from labelguard.terms import counted
 
 __all__ = ["Plan", "PlanOptions", "plan"]

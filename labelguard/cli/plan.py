@@ -17,7 +17,7 @@ from labelguard.cli.options import (
 from labelguard.errors import PolicyError
 
 if TYPE_CHECKING:
-    from labelguard_trainer.planner import Plan
+    from labelguard.planner.forecast import Plan
 
 __all__ = ["plan"]
 
@@ -95,8 +95,8 @@ def plan(
     """
     from labelguard.cli import render
     from labelguard.ingest import layouts
-    from labelguard_trainer.planner import PlanOptions
-    from labelguard_trainer.planner import plan as run
+    from labelguard.planner.forecast import PlanOptions
+    from labelguard.planner.forecast import plan as run
 
     options = PlanOptions(
         epsilons=_epsilons(epsilons),
@@ -148,8 +148,8 @@ def _json(found: Plan) -> str:
 
 
 def _write(found: Plan, output: Path) -> None:
-    from labelguard_trainer.html import page
-    from labelguard_trainer.plots import accuracy_png
+    from labelguard.planner.charts import accuracy_png
+    from labelguard.planner.page import page
 
     output.mkdir(parents=True, exist_ok=True)
     png = accuracy_png(found)
@@ -165,7 +165,7 @@ def _print(found: Plan, output: Path | None) -> None:
     from rich.table import Table
 
     from labelguard.cli.terminal import echo
-    from labelguard_trainer.html import HEADINGS, table
+    from labelguard.planner.page import HEADINGS, table
 
     click.echo(
         f"{found.labelers:,} labelers, {found.labels:,} labels of {found.pairs:,} pairs, "

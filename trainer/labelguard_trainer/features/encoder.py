@@ -1,7 +1,7 @@
 """A frozen encoder as a provider of features: the mean of its last layer, or the last token.
 
-Every distinct (prompt, response) is encoded once and kept in a cache (`labelguard_trainer.cache`):
-a second run loads no model. One text's vector depends on its neighbours in a batch only through
+Every distinct (prompt, response) is encoded once and kept in a cache (see `cache`): a second run
+loads no model. One text's vector depends on its neighbours in a batch only through
 rounding (about 1e-7 in float32), and the cache returns it bit for bit.
 
 bfloat16 on a GPU and float32 elsewhere, unless the specification says `dtype=…`. The two differ (by
@@ -25,8 +25,13 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Features, Progress
-from labelguard_trainer.cache import VectorCache
-from labelguard_trainer.inputs import DistinctTexts, InputTokenizer, TokenIds, distinct_texts
+from labelguard_trainer.features.cache import VectorCache
+from labelguard_trainer.features.tokens import (
+    DistinctTexts,
+    InputTokenizer,
+    TokenIds,
+    distinct_texts,
+)
 
 if TYPE_CHECKING:
     import torch

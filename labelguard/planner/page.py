@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from labelguard_trainer.plots import NAMES
+from labelguard.planner.charts import NAMES
 
 if TYPE_CHECKING:
-    from labelguard_trainer.planner import Plan
+    from labelguard.planner.forecast import Plan
 
 __all__ = ["HEADINGS", "page", "table"]
 

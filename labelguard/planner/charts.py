@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from labelguard.learning.features import MissingExtra
 
 if TYPE_CHECKING:
-    from labelguard_trainer.planner import Plan
+    from labelguard.planner.forecast import Plan
 
 __all__ = ["NAMES", "accuracy_png"]
 

@@ -1,7 +1,7 @@
 """The providers `minilm` and `hf`: which frozen encoder, from which files, with which settings.
 
-How texts become inputs is told in `labelguard_trainer.inputs`, how inputs become vectors in
-`labelguard_trainer.encoder`. torch and transformers load when a provider is opened, not before.
+How texts become inputs is told in `tokens`, how inputs become vectors in `encoder`. torch and
+transformers load when a provider is opened, not before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import MissingExtra, State
-from labelguard_trainer.encoder import (
+from labelguard_trainer.features.encoder import (
     SETTINGS,
     TOKENIZER,
     WEIGHTS,

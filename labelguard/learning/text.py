@@ -10,7 +10,6 @@ n-grams of characters would cost four times as much to hash and as much again to
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.features import (
     Features,
-    MissingExtra,
     Progress,
     State,
     content_column,
@@ -44,8 +42,6 @@ def text(options: str, state: State | None) -> WordFeatures:
     """The provider `text`, fitted earlier if `state` is given."""
     if options:
         raise LabelguardError(f"features text take no options, found {options}")
-    if find_spec("sklearn") is None:
-        raise MissingExtra("features text need scikit-learn; pip install labelguard[text]")
     return WordFeatures(state)
 
 
