@@ -1,0 +1,1 @@
+"""The command line: a command, its options and how its result looks are one file."""

@@ -1,0 +1,1 @@
+"""Tables and files in: recognised, judged, made canonical, staged in buckets by labeler."""

@@ -1,0 +1,1 @@
+"""Secrets and what follows from them: the project key, row keys, pseudonyms, coins, seals."""

@@ -1,0 +1,1 @@
+"""Arrays in, heads out: features of pairs, linear heads, learners."""

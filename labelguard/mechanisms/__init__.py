@@ -1,1 +1,1 @@
-"""Mechanisms: what turns raw labels into releases, and how each is charged."""
+"""Arrays of labels in, arrays of releases out: no ledger, no project, no files."""

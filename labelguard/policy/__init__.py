@@ -1,0 +1,1 @@
+"""What a labeler may lose, by which events, at what price."""

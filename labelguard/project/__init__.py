@@ -1,0 +1,1 @@
+"""A project on disk: made, found, opened, held by one job, backed up, restored, left."""

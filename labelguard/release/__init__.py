@@ -1,0 +1,1 @@
+"""From labels to a public release: planned, charged, drawn, published, described, loaded."""

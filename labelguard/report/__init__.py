@@ -1,0 +1,1 @@
+"""What a project has done so far, as plain data for people and programs."""

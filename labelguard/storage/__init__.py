@@ -1,0 +1,1 @@
+"""Columns and files on disk: blocks, buckets, durable writes, work over buckets."""
