@@ -8,11 +8,12 @@ z = x . theta_u, and the label follows Davidson (1970):
     P(tie) = nu / (2 cosh(z / 2) + nu),        P(A preferred | no tie) = 1 / (1 + exp(-z)),
 
 that is, Bradley-Terry among strict labels, with ties where the gap is small. `scale` and `nu` are
-calibrated to the configured agreement and tie rate; see `_calibrate`.
+calibrated to the configured agreement and tie rate; see `calibrate`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,7 +22,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["QUALITY_WEIGHTS", "SimulationConfig", "simulate"]
+from labelguard.terms import DEFAULT_AGREEMENT
+
+__all__ = ["QUALITY_WEIGHTS", "SimulationConfig", "calibrate", "simulate", "tie_probability"]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -117,7 +120,7 @@ class SimulationConfig:
     labels: int = 20_000
     items: int = 5_000
     tie_rate: float = 0.08
-    agreement: float = 0.73
+    agreement: float = DEFAULT_AGREEMENT
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -148,9 +151,10 @@ def simulate(config: SimulationConfig) -> pa.Table:
     labeler, item = _assignment(config, assignment_rng)
     submitted_at = _submission_times(labeler, time_rng)
     tastes = _tastes(config.labelers, taste_rng)
-    scale, tie_strength = _calibrate(config, contrasts, tastes, labeler, calibration_rng)
+    meetings = _meetings(contrasts, tastes, labeler, calibration_rng)
+    scale, tie_strength = calibrate(meetings, config.agreement, config.tie_rate)
     gap = scale * np.einsum("rq,rq->r", contrasts[item], tastes[labeler])
-    tie = label_rng.random(gap.size) < _tie_probability(gap, tie_strength)
+    tie = label_rng.random(gap.size) < tie_probability(gap, tie_strength)
     prefers_a = label_rng.random(gap.size) < 1.0 / (1.0 + np.exp(-gap))
 
     order = order_rng.permutation(config.labels)
@@ -172,12 +176,54 @@ def _in_range(name: str, value: float, low: float, high: float | None) -> None:
         raise ValueError(f"{name} must be {expected}, got {value!r}")
 
 
-def _bisect(increasing: Callable[[float], float], target: float, low: float, high: float) -> float:
-    """Return the largest x found in [low, high] with increasing(x) <= target, or low."""
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if increasing(middle) <= target else (low, middle)
-    return low
+def tie_probability(gap: Floats, tie_strength: float) -> Floats:
+    """Davidson (1970): ties are likeliest where the gap is 0. The shape of `gap`."""
+    return tie_strength / (_flatness(gap) + tie_strength)
+
+
+def calibrate(gaps: Floats, agreement: float, tie_rate: float) -> tuple[float, float]:
+    """(scale of the gaps, tie strength ν) for which labelers agree, and tie, as often.
+
+    `gaps` (2, n) are those of two labelers who meet at each of n items. Given a scale, ν follows
+    from the tie rate; then the expected agreement of two labelers who are both strict is in closed
+    form and grows with the scale.
+    """
+
+    def excess(scale: float) -> float:
+        z = scale * gaps
+        both_strict = np.prod(1 - tie_probability(z, _tie_strength(z, tie_rate)), axis=0)
+        first, second = np.tanh(z / 2)
+        return float(np.average((1 + first * second) / 2, weights=both_strict)) - agreement
+
+    scale = _root(excess, 0.0, 64.0)
+    return scale, _tie_strength(scale * gaps, tie_rate)
+
+
+def _flatness(gap: Floats) -> Floats:
+    return np.asarray(2 * np.cosh(np.minimum(np.abs(gap), 600) / 2))
+
+
+def _tie_strength(gaps: Floats, tie_rate: float) -> float:
+    """ν at which ties have this rate."""
+    if tie_rate == 0:
+        return 0.0
+    flatness = _flatness(gaps)
+    odds = tie_rate / (1 - tie_rate)
+
+    def excess(log_strength: float) -> float:
+        return float(np.mean(1 / (1 + flatness * math.exp(-log_strength)))) - tie_rate
+
+    low, high = (math.log(odds * float(end)) for end in (flatness.min(), flatness.max()))
+    return math.exp(_root(excess, low, high))
+
+
+def _root(increasing: Callable[[float], float], low: float, high: float) -> float:
+    """Where an increasing function passes 0 between low and high, or the end nearest to it."""
+    from scipy.optimize import brentq
+
+    if increasing(low) >= 0:
+        return low
+    return high if increasing(high) <= 0 else float(brentq(increasing, low, high))
 
 
 def _items(count: int, rng: Rng) -> tuple[dict[str, tuple[str, ...]], Floats]:
@@ -217,7 +263,8 @@ def _label_counts(config: SimulationConfig, rng: Rng) -> Integers:
         return np.minimum(1.0 + share * propensity, float(config.items))
 
     all_full = config.items / float(propensity.min())
-    wanted = expected(_bisect(lambda s: float(expected(s).sum()), config.labels, 0.0, all_full))
+    missing = _root(lambda s: float(expected(s).sum()) - config.labels, 0.0, all_full)
+    wanted = expected(missing)
     counts = np.floor(wanted).astype(np.int64)
     largest_remainders = np.argsort(counts - wanted, kind="stable")
     counts[largest_remainders[: config.labels - int(counts.sum())]] += 1
@@ -256,41 +303,13 @@ def _tastes(labelers: int, rng: Rng) -> Floats:
     return shared + _DEVIATION * rng.standard_normal((labelers, shared.size))
 
 
-def _tie_probability(gap: Floats, tie_strength: float) -> Floats:
-    """Davidson (1970): ties are likeliest where the gap is 0."""
-    return tie_strength / (2.0 * np.cosh(gap / 2.0) + tie_strength)
-
-
-def _calibrate(
-    config: SimulationConfig, contrasts: Floats, tastes: Floats, labeler: Integers, rng: Rng
-) -> tuple[float, float]:
-    """Return (scale of the utilities, tie strength nu) for the configured agreement and tie rate.
-
-    The labelers of two random labels meet at a random item, many times. Given a scale, bisect on
-    nu to meet the tie rate; then the expected agreement of two labelers who are both strict is in
-    closed form and grows with the scale, so bisect on the scale.
-    """
+def _meetings(contrasts: Floats, tastes: Floats, labeler: Integers, rng: Rng) -> Floats:
+    """Gaps at scale 1 where the labelers of two random labels meet at a random item: (2, n)."""
     contrast = contrasts[rng.integers(len(contrasts), size=_CALIBRATION_DRAWS)]
     meeting = labeler[rng.integers(len(labeler), size=(2, _CALIBRATION_DRAWS))]
     distinct = meeting[0] != meeting[1]
     distinct |= not distinct.any()  # a lone labeler meets themselves
-    unit_gaps = np.einsum("nq,snq->sn", contrast, tastes[meeting])[:, distinct]
-    odds = config.tie_rate / (1.0 - config.tie_rate)
-
-    def tie_strength(gaps: Floats) -> float:
-        flatness = 2.0 * np.cosh(gaps / 2.0)
-        low, high = odds * float(flatness.min()), odds * float(flatness.max())
-        return _bisect(lambda nu: float(np.mean(nu / (flatness + nu))), config.tie_rate, low, high)
-
-    def agreement(scale: float) -> float:
-        gaps = scale * unit_gaps
-        both_strict = np.prod(1.0 - _tie_probability(gaps, tie_strength(gaps)), axis=0)
-        first, second = 1.0 / (1.0 + np.exp(-gaps))
-        agree = first * second + (1.0 - first) * (1.0 - second)
-        return float(np.average(agree, weights=both_strict))
-
-    scale = _bisect(agreement, config.agreement, 0.0, 64.0)
-    return scale, tie_strength(scale * unit_gaps)
+    return np.asarray(np.einsum("nq,snq->sn", contrast, tastes[meeting])[:, distinct])
 
 
 def _take(values: Sequence[str], rows: Integers) -> pa.ChunkedArray:

@@ -1,12 +1,23 @@
-"""The few words that all rooms share: what labels are called inside, and how numbers are said."""
+"""The few words that all rooms share: labels, defaults, progress, how numbers are said."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+DEFAULT_AGREEMENT = 0.73
+"""How often two labelers agree on a strict label, where nobody says: that of public sets."""
+DEFAULT_FEATURES = "minilm+length"
+
+Progress: TypeAlias = Callable[[str, float | None], None]
+"""Called with what is being done and, where it is known, the share of it that is done."""
 
 LABEL_B, LABEL_A, LABEL_TIE, LABEL_SKIP = 0, 1, 2, 3
 """Canonical labels: the second side preferred, the first side preferred, a tie, none given."""
+
+
+def silent(step: str, share: float | None) -> None:
+    """Progress that nobody sees."""
 
 
 def counted(number: int, noun: str) -> str:

@@ -22,7 +22,7 @@ from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
-from labelguard.mechanisms.props_stages import ReleasedLabels, relabel
+from labelguard.mechanisms.props_stages import ReleasedLabels, assembled, run_stages
 from labelguard.planner import tuning
 from labelguard.policy.bounds import rounded_bound
 from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
@@ -121,11 +121,11 @@ def props_two_stages(
         problem.rows.pair, stage, fold, answers.labels, answers.flip_probability
     )
     learner = HeadLearner(problem.fixed.ridge)
-    relabelled = relabel(coordinates, labels, learner, combine=combine)
-    error = relabelled.reports[-1].error
+    results = list(run_stages(coordinates, labels, learner, combine=combine))
+    error = results[-1].report.error
     details = {} if error is None else {"model_error": error.rate, "model_se": error.standard_error}
-    released = (relabelled.target > 0.5).astype(np.uint8)
-    return Outcome(relabelled.scorer(coordinates), released, _noise_of(answers) | details)
+    released = (assembled(results)[0] > 0.5).astype(np.uint8)
+    return Outcome(results[-1].scorer(coordinates), released, _noise_of(answers) | details)
 
 
 def _answers(

@@ -1,20 +1,10 @@
-"""What the audits are asked for, and how they tell how far they are."""
+"""What the audits are asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from labelguard.errors import PolicyError
 
-Progress: TypeAlias = Callable[[str, float | None], None]
-"""Called with the name of the step and the share of it that is done (None: unknown)."""
-
 FEWEST_RUNS = 100
-
-
-def silent(step: str, share: float | None) -> None:
-    """No progress."""
 
 
 def check_sizes(*, labels: int, runs: int, pipeline_runs: int) -> None:

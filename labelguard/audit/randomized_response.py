@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.audit import bounds, whole
-from labelguard.audit.arguments import Progress, check_sizes, silent
+from labelguard.audit.arguments import check_sizes
 from labelguard.audit.result import FALSE_ALARM, AuditResult, Check
 from labelguard.keys import keyring
 from labelguard.keys.coins import Coins
@@ -26,7 +26,7 @@ from labelguard.mechanisms import randomized_response
 from labelguard.policy import pricing
 from labelguard.policy.policy import Policy
 from labelguard.storage.blocks import from_bytes
-from labelguard.terms import LABEL_A, LABEL_B
+from labelguard.terms import LABEL_A, LABEL_B, Progress, silent
 
 Labels = NDArray[np.uint8]
 Counts = NDArray[np.int64]

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from labelguard.accounting import gaussian
 from labelguard.audit import bounds, whole
-from labelguard.audit.arguments import Progress, check_sizes, silent
+from labelguard.audit.arguments import check_sizes
 from labelguard.audit.result import FALSE_ALARM, AuditResult, Check
 from labelguard.keys import keyring
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.policy import pricing
 from labelguard.policy.policy import Allowance, Policy
-from labelguard.terms import LABEL_A, LABEL_B
+from labelguard.terms import LABEL_A, LABEL_B, Progress, silent
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

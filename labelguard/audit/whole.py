@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.audit import bounds
-from labelguard.audit.arguments import Progress
 from labelguard.audit.result import Check
 from labelguard.project.project import STATE, Project
+from labelguard.terms import Progress
 
 if TYPE_CHECKING:
     import polars as pl

@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 
 from labelguard.errors import ProjectError
 from labelguard.project.opening import init
-from labelguard.release.pipeline import Progress, privatize
+from labelguard.release.pipeline import privatize
 from labelguard.release.writer import Release
 from labelguard.simulation import SimulationConfig, simulate
+from labelguard.terms import Progress
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from labelguard.cli.policy import policy
 from labelguard.cli.project import project
 from labelguard.cli.release import privatize, score
 from labelguard.errors import LabelguardError
+from labelguard.terms import DEFAULT_AGREEMENT
 
 
 class Main(click.Group):
@@ -261,7 +262,7 @@ def release_verify(release_id: str | None, project: Path | None, as_json: bool) 
 @click.option(
     "--agreement",
     type=float,
-    default=0.73,
+    default=DEFAULT_AGREEMENT,
     show_default=True,
     help="How often two labelers agree on a strict label.",
 )

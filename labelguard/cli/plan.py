@@ -1,4 +1,4 @@
-"""Commands of the `labelguard` command line that need the trainer's package."""
+"""`labelguard plan`: forecasts of what a release may give."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from labelguard.cli.options import (
     max_input_bytes_option,
 )
 from labelguard.errors import PolicyError
+from labelguard.terms import DEFAULT_AGREEMENT, DEFAULT_FEATURES
 
 if TYPE_CHECKING:
-    from labelguard.planner.forecast import Plan
+    from labelguard.planner.forecast import PlanResult
 
 __all__ = ["plan"]
 
@@ -34,7 +35,7 @@ _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page
 @click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of each labeler.")
 @click.option(
     "--features",
-    default="minilm+length",
+    default=DEFAULT_FEATURES,
     show_default=True,
     metavar="SPEC",
     help="minilm, hf:ID_OR_PATH, text, length, columns:a,b, or a sum of these.",
@@ -42,7 +43,7 @@ _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page
 @click.option(
     "--agreement",
     type=float,
-    default=0.73,
+    default=DEFAULT_AGREEMENT,
     show_default=True,
     help="How often two labelers agree on a strict label; not taken from the labels.",
 )
@@ -143,11 +144,11 @@ def _require_pictures() -> None:
         raise MissingExtra("-o needs matplotlib; install it with: pip install labelguard[plan]")
 
 
-def _json(found: Plan) -> str:
+def _json(found: PlanResult) -> str:
     return json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _write(found: Plan, output: Path) -> None:
+def _write(found: PlanResult, output: Path) -> None:
     from labelguard.planner.charts import accuracy_png
     from labelguard.planner.page import page
 
@@ -158,7 +159,7 @@ def _write(found: Plan, output: Path) -> None:
     (output / "plan.json").write_text(_json(found) + "\n", encoding="utf-8")
 
 
-def _print(found: Plan, output: Path | None) -> None:
+def _print(found: PlanResult, output: Path | None) -> None:
     import shutil
 
     from rich.console import Console

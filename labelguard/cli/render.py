@@ -18,9 +18,9 @@ from labelguard.release.card import own_facts, place
 from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
-    from labelguard.release.pipeline import Progress
     from labelguard.release.writer import Release
     from labelguard.report.doctor import Check
+    from labelguard.terms import Progress
 
 
 def _path(path: Path) -> str:

@@ -5,7 +5,7 @@ which. No label column is read here.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,11 @@ from labelguard.ingest.layouts import Reading
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staging import Staged, StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
+from labelguard.learning.features import column_features
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
+from labelguard.terms import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -136,33 +138,43 @@ def read_pairs(
     source: Input,
     *,
     columns: Mapping[str, str] | None = None,
-    features: tuple[str, ...] = (),
+    features: str = "",
     unit: str = "labeler",
     skip_bad: bool = False,
     groups: Input | None = None,
     question: str | None = None,
     max_input_bytes: int | None = None,
     scratch: Path | None = None,
-    progress: Callable[[str, int], None] = lambda name, rows: None,
+    progress: Progress = silent,
 ) -> Pairs:
     """Read an input without its labels: the columns label, tie and ranks are dropped at the door.
 
-    `features` names numeric properties of responses (`--features columns:…`). `unit` is labeler,
-    item, or none where nobody will be charged; with the latter two no labeler_id is needed. One
-    labeler's repeated comparisons of one pair count once. `groups` says which labelers are one unit
-    (see `labelguard.groups`), `question` what all rows were asked. `skip_bad` leaves unusable rows
-    out, and `skipped` counts them. Raises `InvalidLabels` like any reading of labels.
+    `features` is a specification as `--features` takes it; the columns it names are read. `unit` is
+    labeler, item, or none where nobody will be charged; with the latter two no labeler_id is
+    needed. One labeler's repeated comparisons of one pair count once. `groups` says which labelers
+    are one unit (see `labelguard.ingest.groups`), `question` what all rows were asked. `skip_bad`
+    leaves unusable rows out, and `skipped` counts them. What is read lies in a directory of its
+    own in `scratch`, or in TMPDIR, that only its owner can enter, until the end of the call.
+
+    Raises `InvalidLabels` like any reading of labels.
     """
     unit = unit if groups is None else "group"
-    reading = Reading(columns or {}, unit, features, labelled=False, question=question)
+    numbers = column_features(features)
+    reading = Reading(columns or {}, unit, numbers, labelled=False, question=question)
     with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
-        place = Path(directory)
+        work = Path(directory)
         keys = KeyRing.unkeyed()  # pseudonyms for this reading only
-        members = read_groups(groups, keys, "", place) if unit == "group" else None
+        members = read_groups(groups, keys, "", work) if unit == "group" else None
         options = StagingOptions(
             reading, "", quarantine=skip_bad, groups=members, max_input_bytes=max_input_bytes
         )
-        staged = stage(source, place / "input", keys, options, progress)
+        staged = stage(
+            source,
+            work / "input",
+            keys,
+            options,
+            lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
+        )
         pairs = distinct_pairs(staged)
         rows = _rows(staged, pairs.of_row)
         return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)

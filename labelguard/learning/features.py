@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.terms import Progress
 
 __all__ = [
     "FeatureProvider",
@@ -48,8 +49,6 @@ _COLUMNS = "columns:"
 
 Features: TypeAlias = NDArray[np.float32]
 State: TypeAlias = Mapping[str, NDArray[Any]]
-Progress: TypeAlias = Callable[[str, float | None], None]
-"""Told what is being done and, where it is known, which share of it is done."""
 
 _CHECKED_ROWS = 1 << 12
 _CHAT = pa.struct([("role", pa.large_string()), ("content", pa.large_string())])
@@ -104,6 +103,15 @@ def open_provider(spec: str, state: State | None = None) -> PairFeatures:
     return provider
 
 
+def open_fitted(spec: str, pairs: pa.Table, progress: Progress) -> PairFeatures:
+    """The provider that `spec` describes, fitted on public pairs; raises as `open_provider`."""
+    provider = open_provider(spec)
+    provider.report_to(progress)
+    progress(f"computing features {spec}", None)
+    provider.fit(pairs)
+    return provider
+
+
 class PairFeatures:
     """One provider, or several side by side, whose results are checked: a `FeatureProvider`.
 
@@ -123,7 +131,7 @@ class PairFeatures:
         self._parts = parts
         self._scale = scale
 
-    def report_to(self, progress: Progress | None) -> None:
+    def report_to(self, progress: Progress) -> None:
         """Have the parts that take long, those with an attribute `progress`, report to it."""
         for part in self._parts:
             if hasattr(part, "progress"):

@@ -31,7 +31,6 @@ from labelguard.learning.newton import Floats, Matrix, Objective, Preconditioner
 __all__ = [
     "accuracy",
     "fit_flipped",
-    "fit_labels",
     "fit_statistic",
     "forward_loss",
     "label_statistic",
@@ -64,18 +63,6 @@ def fit_statistic(
     return minimise(objective, Preconditioner(objective, weights, curvature), None)
 
 
-def fit_labels(
-    x: Matrix, label: ArrayLike, weight: ArrayLike = 1.0, ridge: ArrayLike = 1.0
-) -> Floats:
-    """Ordinary logistic regression without intercept: θ, shape (components,).
-
-    `label`, shape (pairs,), is in [0, 1], where ½ is a tie and other values are soft labels.
-    Equals `fit_statistic` with S = Σ weight·(label−½)·x. Raises as `fit_statistic`, and ValueError
-    for a label outside [0, 1].
-    """
-    return fit_statistic(x, weight, label_statistic(x, label, weight), ridge)
-
-
 def fit_flipped(
     x: Matrix,
     label: ArrayLike,
@@ -99,7 +86,8 @@ def fit_flipped(
     log(2 cosh(z/2)) − (y−½)z/(1−2γ), that is `fit_statistic` with weight (1−2γ)² and
     S = Σ (1−2γ)(y−½)x: convex, with E[S] = Σ (1−2γ)²(true label − ½)x.
 
-    Raises as `fit_labels`, and ValueError for γ outside [0, ½] or an unknown loss.
+    Raises as `fit_statistic`, and ValueError for a label outside [0, 1], γ outside [0, ½] or an
+    unknown loss.
     """
     x = _checked_matrix(x)
     pairs, components = x.shape
@@ -122,7 +110,7 @@ def fit_flipped(
 def label_statistic(x: Matrix, label: ArrayLike, weight: ArrayLike = 1.0) -> Floats:
     """Σ_i weight_i (label_i − ½) x_i, shape (components,): all that a logistic head sees of labels.
 
-    Raises ValueError as `fit_labels`.
+    Raises ValueError as `fit_statistic`, and for a label outside [0, 1].
     """
     x = _checked_matrix(x)
     coefficient = _checked_weight(weight, len(x)) * (_checked_label(label, len(x)) - 0.5)

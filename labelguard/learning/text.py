@@ -18,13 +18,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.learning.features import (
-    Features,
-    Progress,
-    State,
-    content_column,
-    joined,
-)
+from labelguard.learning.features import Features, State, content_column, joined
+from labelguard.terms import Progress
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -148,5 +143,5 @@ def _components(weighted: csr_matrix) -> Features:
     size = min(COMPONENTS, *weighted.shape)
     _, strengths, components = randomized_svd(weighted, size, n_iter=4, random_state=0)
     # A direction without strength is rounding noise.
-    kept = components[strengths > strengths[0] * 1e-5]
-    return np.ascontiguousarray(kept, dtype=np.float32)
+    strong = components[strengths > strengths[0] * 1e-5]
+    return np.ascontiguousarray(strong, dtype=np.float32)

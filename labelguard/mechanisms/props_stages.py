@@ -22,14 +22,7 @@ from numpy.typing import NDArray
 from labelguard.learning.learners import Learner, Scorer, State
 from labelguard.mechanisms import props
 
-__all__ = [
-    "Relabelled",
-    "ReleasedLabels",
-    "StageReport",
-    "StageResult",
-    "relabel",
-    "run_stages",
-]
+__all__ = ["ReleasedLabels", "StageReport", "StageResult", "assembled", "run_stages"]
 
 Combination: TypeAlias = Literal["hard", "soft"]
 Floats: TypeAlias = NDArray[np.float64]
@@ -130,40 +123,16 @@ class StageResult:
         return cls(*columns, report, learner.restore(trained))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Relabelled:
-    """All rows after the last stage, in the order of the released labels, shape (n,) each.
+def assembled(results: Sequence[StageResult]) -> tuple[Floats, Floats]:
+    """`target` and `residual_flip_estimate` of all stages, in the order of the released labels.
 
-    `target` holds labels 0 or 1 (`hard`) or probabilities of label 1 (`soft`); rows of stage 0 keep
-    the released label, or have its posterior. `scorer` is the last model.
+    Rows of stage 0 keep the released label (`hard`), or have its posterior (`soft`).
     """
-
-    target: Floats
-    residual_flip_estimate: Floats
-    reports: tuple[StageReport, ...]
-    scorer: Scorer
-
-
-def relabel(
-    pairs: NDArray[Any],
-    labels: ReleasedLabels,
-    learner: Learner,
-    *,
-    stages: int = 2,
-    combine: Combination = "hard",
-) -> Relabelled:
-    """Runs all stages and puts their rows together.
-
-    `pairs` has one entry a pair along its first axis, of whatever the learner understands: feature
-    rows for `HeadLearner`. Raises ValueError as `run_stages`.
-    """
-    target, residual = np.empty((2, len(labels.pair)))
-    results = list(run_stages(pairs, labels, learner, stages=stages, combine=combine))
+    target, residual = np.empty((2, sum(len(result.rows) for result in results)))
     for result in results:
         target[result.rows] = result.target
         residual[result.rows] = result.residual_flip_estimate
-    reports = tuple(result.report for result in results)
-    return Relabelled(target, residual, reports, results[-1].scorer)
+    return target, residual
 
 
 def run_stages(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from labelguard.learning.features import MissingExtra
 
 if TYPE_CHECKING:
-    from labelguard.planner.forecast import Plan
+    from labelguard.planner.forecast import PlanResult
 
 __all__ = ["NAMES", "accuracy_png"]
 
@@ -21,7 +21,7 @@ NAMES = {
 _COLORS = {"statistic": "#0b6e4f", "rr": "#c1440e", "props": "#7b5ea7"}
 
 
-def accuracy_png(plan: Plan) -> bytes:
+def accuracy_png(plan: PlanResult) -> bytes:
     """Accuracy of every mechanism against ε with 90% ranges; the same plan, the same bytes.
 
     Raises `MissingExtra` without matplotlib.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,18 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import PolicyError
-from labelguard.ingest.pairs import Pairs, read_pairs
+from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
-from labelguard.learning.features import column_features, open_provider
+from labelguard.learning.features import open_fitted
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import tuning
 from labelguard.planner.tuning import Forecast, Prior
 from labelguard.policy.policy import ITEM_BOUND
-from labelguard.terms import counted
+from labelguard.terms import DEFAULT_AGREEMENT, DEFAULT_FEATURES, Progress, counted, silent
 
-__all__ = ["Plan", "PlanOptions", "plan"]
-
-Progress = Callable[[str, float | None], None]
+__all__ = ["PlanOptions", "PlanResult", "plan"]
 
 _GOOD_ENOUGH = 0.01
 _FURTHER = (16.0, 32.0, 64.0, 128.0)
@@ -40,8 +38,8 @@ class PlanOptions:
 
     epsilons: tuple[float, ...] = (0.5, 1.0, 3.0, 8.0)
     delta: float = 1e-5
-    features: str = "minilm+length"
-    agreement: float = 0.73
+    features: str = DEFAULT_FEATURES
+    agreement: float = DEFAULT_AGREEMENT
     unit: str = "labeler"
     columns: Mapping[str, str] | None = None
     max_labels_per_labeler: int | None = None
@@ -70,7 +68,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanResult:
     """Forecasts of every mechanism and ε, and what follows from them.
 
     `recommended` names a mechanism for every ε; `epsilon` is the least ε at which it comes within
@@ -109,23 +107,32 @@ def plan(
     source: Input,
     options: PlanOptions | None = None,
     *,
-    progress: Progress = lambda step, share: None,
-) -> Plan:
+    progress: Progress = silent,
+) -> PlanResult:
     """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
 
     `source` is a path, a glob, a list of paths, or a table; columns of labels may be missing. It
     costs no privacy and needs no project. Raises `InvalidLabels` for inputs that cannot be read.
     """
     options = options or PlanOptions()
-    pairs = _read(source, options, progress)
-    x = _features(pairs, options, progress)
+    pairs = read_pairs(
+        source,
+        columns=options.columns,
+        features=options.features,
+        unit=options.unit,
+        skip_bad=options.bad_rows == "quarantine",
+        max_input_bytes=options.max_input_bytes,
+        progress=progress,
+    )
+    x = open_fitted(options.features, pairs.table, progress)(pairs.table)
     rows, prior = pairs.rows, Prior(options.agreement)
     forecasts = tuning.forecast(
         x, rows, options.epsilons, options.delta, prior, bounds=options.bounds, progress=progress
     )
     best = {epsilon: tuning.best(forecasts, epsilon) for epsilon in options.epsilons}
     chosen = _serving(forecasts, best)
-    return Plan(
+    left_out = [f"{counted(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
+    return PlanResult(
         options=options,
         labelers=len(np.unique(rows.unit)),
         labels=len(rows),
@@ -134,28 +141,8 @@ def plan(
         recommended={epsilon: forecast.mechanism for epsilon, forecast in best.items()},
         epsilon=chosen.epsilon or 0.0,
         command=_command(source, options, chosen),
-        notes=(*_left_out(pairs), *_notes(x, rows, options, prior, forecasts, best)),
+        notes=(*left_out, *_notes(x, rows, options, prior, forecasts, best)),
     )
-
-
-def _read(source: Input, options: PlanOptions, progress: Progress) -> Pairs:
-    return read_pairs(
-        source,
-        columns=options.columns,
-        features=column_features(options.features),
-        unit=options.unit,
-        skip_bad=options.bad_rows == "quarantine",
-        max_input_bytes=options.max_input_bytes,
-        progress=lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
-    )
-
-
-def _features(pairs: Pairs, options: PlanOptions, progress: Progress) -> NDArray[np.float32]:
-    provider = open_provider(options.features)
-    provider.report_to(progress)
-    progress(f"computing features {options.features}", None)
-    provider.fit(pairs.table)
-    return provider(pairs.table)
 
 
 def _serving(forecasts: Sequence[Forecast], best: Mapping[float, Forecast]) -> Forecast:
@@ -167,10 +154,6 @@ def _serving(forecasts: Sequence[Forecast], best: Mapping[float, Forecast]) -> F
 
 def _half_way(plain: Forecast) -> float:
     return (0.5 + plain.accuracy.mean) / 2
-
-
-def _left_out(pairs: Pairs) -> tuple[str, ...]:
-    return (f"{counted(pairs.skipped, 'bad row')} left out",) if pairs.skipped else ()
 
 
 def _notes(
@@ -212,10 +195,8 @@ def _command(source: Input, options: PlanOptions, chosen: Forecast) -> str:
     if chosen.mechanism != "rr":
         words += ["--features", options.features]
     if chosen.shape is not None:
-        shape = chosen.shape
-        words += ["--components", str(shape.components), "--whitening", f"{shape.whitening:g}"]
-        words += ["--floor", f"{shape.floor:g}", "--clip-quantile", f"{shape.clip_quantile:g}"]
-        words += ["--ridge", f"{shape.ridge:g}"]
+        for name, value in asdict(chosen.shape).items():
+            words += ["--" + name.replace("_", "-"), f"{value:g}"]
     if chosen.max_labels_per_labeler is not None:
         words += ["--max-labels-per-labeler", str(chosen.max_labels_per_labeler)]
     if options.unit == "item":

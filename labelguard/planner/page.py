@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from labelguard.planner.charts import NAMES
 
 if TYPE_CHECKING:
-    from labelguard.planner.forecast import Plan
+    from labelguard.planner.forecast import PlanResult
 
 __all__ = ["HEADINGS", "page", "table"]
 
@@ -38,7 +38,7 @@ img { max-width: 100% }
 """
 
 
-def table(plan: Plan) -> list[tuple[tuple[str, ...], bool]]:
+def table(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
     """The rows under `HEADINGS`, and whether each is the one recommended at its ε."""
     rows: list[tuple[tuple[str, ...], bool]] = []
     for found in plan.forecasts:
@@ -70,7 +70,7 @@ def table(plan: Plan) -> list[tuple[tuple[str, ...], bool]]:
     return rows
 
 
-def page(plan: Plan, png: bytes) -> str:
+def page(plan: PlanResult, png: bytes) -> str:
     """The page, with the picture inside."""
     picture = base64.b64encode(png).decode("ascii")
     notes = "".join(f"<p><strong>Note:</strong> {escape(note)}</p>\n" for note in plan.notes)

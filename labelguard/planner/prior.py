@@ -19,7 +19,7 @@ Nothing here has an argument that could hold labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 
 from labelguard.errors import PolicyError
 from labelguard.mechanisms.statistic import Rows
+from labelguard.simulation import calibrate, tie_probability
+from labelguard.terms import DEFAULT_AGREEMENT
 
 __all__ = ["Draw", "Population", "Prior"]
 
@@ -55,7 +57,7 @@ class Prior:
     forecasts compare mechanisms and budgets, not features.
     """
 
-    agreement: float = 0.73
+    agreement: float = DEFAULT_AGREEMENT
     explained: float = 0.5
     tie_rate: float = 0.15
     seed: int = 0
@@ -113,13 +115,16 @@ class Population:
         own = self._unit(self._z @ self._directions("even", _TASTES, rng))
         own *= np.sqrt(prior.deviation / _TASTES)
         spread = np.sqrt(np.einsum("ij,ij->i", own, own))
-        scale, ties = self._calibrate(shared, spread, rng)
+        # Two fresh labelers meet at the pairs of random rows.
+        met = rows.pair[rng.integers(len(rows), size=_MEETINGS)]
+        gaps = shared[met] + spread[met] * rng.standard_normal((2, _MEETINGS))
+        scale, ties = calibrate(gaps, prior.agreement, prior.tie_rate)
 
         taste = rng.standard_normal((rows.units, _TASTES))
         gap = np.einsum("ij,ij->i", own[rows.pair], taste[rows.unit]) + shared[rows.pair]
         half = _labels(scale * gap, ties, rng)
         fresh = scale * (shared[:, None] + spread[:, None] * _NODES)
-        strict = 1 - _tie_probability(fresh, ties)
+        strict = 1 - tie_probability(fresh, ties)
         gain = strict * np.tanh(fresh / 2) / 2
         return Draw(kind, half, gain @ _NODE_WEIGHTS, strict @ _NODE_WEIGHTS)
 
@@ -138,61 +143,12 @@ class Population:
         squares = self._counts @ np.square(values, dtype=np.float64) / self._counts.sum()
         return np.asarray(values / np.sqrt(np.maximum(squares, _TINY)), np.float64)
 
-    def _calibrate(
-        self, shared: Floats, spread: Floats, rng: np.random.Generator
-    ) -> tuple[float, float]:
-        """(scale, tie strength) for the prior's agreement and tie rate.
-
-        Two fresh labelers meet at the pairs of random rows. For every scale the tie strength is
-        found first; the expected agreement of strict labels then grows with the scale.
-        """
-        met = self._rows.pair[rng.integers(len(self._rows), size=_MEETINGS)]
-        gaps = shared[met] + spread[met] * rng.standard_normal((2, _MEETINGS))
-
-        def agreement(scale: float) -> float:
-            z = scale * gaps
-            strict = np.prod(
-                1 - _tie_probability(z, _tie_strength(z, self._prior.tie_rate)), axis=0
-            )
-            first, second = np.tanh(z / 2)
-            return float(np.average((1 + first * second) / 2, weights=strict))
-
-        scale = _bisect(agreement, self._prior.agreement, 0, 64)
-        return scale, _tie_strength(scale * gaps, self._prior.tie_rate)
-
 
 def _labels(gap: Floats, ties: float, rng: np.random.Generator) -> NDArray[np.float32]:
     """Labels less ½, 0 for a tie, of labelers with these utility gaps."""
     first = rng.random(len(gap)) < 1 / (1 + np.exp(-gap))
-    tied = rng.random(len(gap)) < _tie_probability(gap, ties)
+    tied = rng.random(len(gap)) < tie_probability(gap, ties)
     return np.where(tied, 0, first - 0.5).astype(np.float32)
-
-
-def _tie_probability(gap: Floats, ties: float) -> Floats:
-    return ties / (2 * np.cosh(np.minimum(np.abs(gap), 600) / 2) + ties)
-
-
-def _tie_strength(gaps: Floats, tie_rate: float) -> float:
-    """ν of Davidson (1970) at which ties have this rate; by Newton's method on log ν."""
-    if tie_rate == 0:
-        return 0.0
-    flatness = 2 * np.cosh(np.minimum(np.abs(gaps), 600) / 2)
-    odds = tie_rate / (1 - tie_rate)
-    log_ties = float(np.log(odds * np.median(flatness)))
-    for _ in range(50):
-        tied = 1 / (1 + flatness * np.exp(-log_ties))
-        excess = float(tied.mean()) - tie_rate
-        if abs(excess) < 1e-6:
-            break
-        log_ties -= float(np.clip(excess / max(float((tied * (1 - tied)).mean()), 1e-9), -2, 2))
-    return float(np.exp(log_ties))
-
-
-def _bisect(increasing: Callable[[float], float], target: float, low: float, high: float) -> float:
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (middle, high) if increasing(middle) <= target else (low, middle)
-    return low
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

@@ -20,13 +20,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import erf
 
 from labelguard.errors import InvalidLabels
 from labelguard.mechanisms.geometry import Shape, Spectrum, spectrum
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import Draw, Population, Prior
 
-__all__ = ["Heads", "Trial", "World", "world"]
+__all__ = ["Heads", "PublicSide", "Trial", "public_side"]
 
 Floats = NDArray[np.float64]
 Small = NDArray[np.float32]
@@ -47,7 +48,7 @@ _NO_SPREAD = np.float32(1e-20)  # far below any margin that is not 0
 
 
 @dataclass(frozen=True, eq=False)
-class World:
+class PublicSide:
     """Public: what is known before any label is seen.
 
     `z` (pairs, axes) are principal coordinates, whose H has the diagonal `values`; heads may use
@@ -86,7 +87,7 @@ class World:
         return np.stack([self.metric(whitening) for whitening in WHITENINGS])
 
     def clips(self, whitening: int, size: int) -> tuple[Floats, Floats]:
-        """C (clips, 1), and the weights w_u (clips, sampled labelers), by places in the grid."""
+        """C (clips, 1), and the weights w_u (clips, sampled labelers), by indices in the grid."""
         clip, norm = self.clip[whitening, size][:, None], self.norm[whitening, size]
         return clip, np.minimum(1, clip / np.maximum(norm, _TINY))
 
@@ -94,9 +95,9 @@ class World:
     def information(self) -> Floats:
         """¼ Σ w z² of the sampled labelers: (whitenings, sizes, clips, axes)."""
         found = np.zeros((*self.clip.shape, len(self.values)))
-        for index, place in np.ndindex(*self.clip.shape[:2]):
-            weight = self.clips(index, place)[1].astype(np.float32)
-            found[index, place] = weight @ self.energy
+        for grid in np.ndindex(*self.clip.shape[:2]):
+            weight = self.clips(*grid)[1].astype(np.float32)
+            found[grid] = weight @ self.energy
         return found
 
     @cached_property
@@ -106,12 +107,12 @@ class World:
         return tuple(Shape(size, a, FLOOR, quantile, ridge) for a, size, quantile, ridge in grid)
 
     def trials(self, prior: Prior, number: int) -> Iterator[Trial]:
-        """Simulated labels of the sampled labelers, one world after the other."""
+        """Simulated labels of the sampled labelers, one draw after the other."""
         for draw in Population(self.z, self.values, self.rows, prior).draws(number):
             yield Trial(self, draw)
 
 
-def world(x: Small, rows: Rows, axes: Spectrum | None = None, seed: int = 0) -> World:
+def public_side(x: Small, rows: Rows, axes: Spectrum | None = None, seed: int = 0) -> PublicSide:
     """The public side of every trial, from pairs x (pairs, d) and who labels them.
 
     Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
@@ -129,7 +130,7 @@ def world(x: Small, rows: Rows, axes: Spectrum | None = None, seed: int = 0) -> 
     mine = _rows_of(rows, sampled)
     norm, clip = _norms(z, values, sizes, rows, sampled)
     seen, seen_weight = _seen(mine, len(z), rng)
-    return World(
+    return PublicSide(
         z=z,
         values=values,
         sizes=sizes,
@@ -153,59 +154,59 @@ class Heads:
 
 
 class Trial:
-    """One simulated world: what heads learn from its labels, and how good they are."""
+    """One draw of labels: what heads learn from it, and how good they are."""
 
-    def __init__(self, world: World, draw: Draw) -> None:
-        self._world = world
+    def __init__(self, public: PublicSide, draw: Draw) -> None:
+        self._public = public
         self.kind = draw.kind
-        rows, seen = world.rows, world.seen
-        self.sums = _sums(world.z, rows, draw.half * rows.share(), 1)
-        given = np.bincount(rows.pair, minlength=len(world.z))[seen]
-        weight = world.seen_weight / np.maximum(given, 1)
-        half = np.bincount(rows.pair, draw.half, len(world.z))[seen]
-        strict = np.bincount(rows.pair, np.abs(draw.half), len(world.z))[seen]
-        fresh = world.seen_weight @ draw.strict[seen]
+        rows, seen = public.rows, public.seen
+        self.sums = _sums(public.z, rows, draw.half * rows.share(), 1)
+        given = np.bincount(rows.pair, minlength=len(public.z))[seen]
+        weight = public.seen_weight / np.maximum(given, 1)
+        half = np.bincount(rows.pair, draw.half, len(public.z))[seen]
+        strict = np.bincount(rows.pair, np.abs(draw.half), len(public.z))[seen]
+        fresh = public.seen_weight @ draw.strict[seen]
         strict_labels = max(float(weight @ strict), 1e-12)  # all simulated labels may be ties
         self._own = (weight * half / (2 * strict_labels)).astype(np.float32)
-        self._fresh = (world.seen_weight * draw.gain[seen] / fresh).astype(np.float32)
+        self._fresh = (public.seen_weight * draw.gain[seen] / fresh).astype(np.float32)
         self._clipped: Floats | None = None
 
     def clipped(self) -> Floats:
         """Σ_u clip_C(w_u v_u) for every metric, size and clip: (whitenings, sizes, clips, axes)."""
         if self._clipped is None:
-            self._clipped = np.zeros(self._world.information.shape)
+            self._clipped = np.zeros(self._public.information.shape)
             for index, whitening in enumerate(WHITENINGS):
-                lengths = np.square(self.sums * self._world.metric(whitening).astype(np.float32))
+                lengths = np.square(self.sums * self._public.metric(whitening).astype(np.float32))
                 np.cumsum(lengths, axis=1, out=lengths)
-                for place, size in enumerate(self._world.sizes):
+                for number, size in enumerate(self._public.sizes):
                     length = np.sqrt(lengths[:, size - 1].astype(np.float64))
-                    clip, weight = self._world.clips(index, place)
+                    clip, weight = self._public.clips(index, number)
                     factor = weight * np.minimum(1, clip / np.maximum(weight * length, clip))
                     own = factor.astype(np.float32) @ self.sums[:, :size]
-                    self._clipped[index, place, :, :size] = own
+                    self._clipped[index, number, :, :size] = own
         return self._clipped
 
     def statistic_heads(self, noise_multiplier: float) -> Heads:
-        """Heads from noisy statistics, for every shape of `World.shapes`, in their order.
+        """Heads from noisy statistics, for every shape of `PublicSide.shapes`, in their order.
 
         The sensitivity is 2C, which comparisons attain and nothing exceeds.
         """
-        world = self._world
-        deviation = noise_multiplier * 2 * world.clip[..., None] / world.scale
-        noise = (deviation / world.metrics[:, None, None]) ** 2
-        information = np.maximum(world.information, _TINY)
-        ridges = np.array(world.ridges)[:, None] / world.scale
+        public = self._public
+        deviation = noise_multiplier * 2 * public.clip[..., None] / public.scale
+        noise = (deviation / public.metrics[:, None, None]) ** 2
+        information = np.maximum(public.information, _TINY)
+        ridges = np.array(public.ridges)[:, None] / public.scale
         aware = ridges * (1 + noise / information)[..., None, :]
         shrunk = 1 / (information[..., None, :] + aware)
-        shrunk *= np.arange(len(world.values)) < np.array(world.sizes)[:, None, None, None]
-        axes = len(world.values)
+        shrunk *= np.arange(len(public.values)) < np.array(public.sizes)[:, None, None, None]
+        axes = len(public.values)
         mean = self.clipped()[..., None, :] * shrunk
         variance = noise[..., None, :] * shrunk**2
         return Heads(mean.reshape(-1, axes), variance.reshape(-1, axes))
 
     def plain_heads(self) -> Heads:
         """Heads from the raw labels, for every size and ridge: what privacy costs nothing to."""
-        return self._heads(self.sums.sum(axis=0), self._world.energy.sum(axis=0), 0.0)
+        return self._heads(self.sums.sum(axis=0), self._public.energy.sum(axis=0), 0.0)
 
     def flipped_heads(self, signal: Floats, share: Floats | float = 1.0) -> Heads:
         """Heads from randomized response, for every size and ridge.
@@ -216,26 +217,26 @@ class Trial:
         """
         weight = signal**2 * share
         both = np.stack([weight, weight * (1 - weight)]).astype(np.float32)
-        information, noise = (both @ self._world.energy).astype(np.float64)
+        information, noise = (both @ self._public.energy).astype(np.float64)
         return self._heads(both[0] @ self.sums, information, noise)
 
     def _heads(self, total: Floats, information: Floats, noise: Floats | float) -> Heads:
-        world = self._world
-        scale = world.scale
-        sizes = np.array(world.sizes)[:, None, None]
-        ridges = np.array(world.ridges)[:, None] / scale
+        public = self._public
+        scale = public.scale
+        sizes = np.array(public.sizes)[:, None, None]
+        ridges = np.array(public.ridges)[:, None] / scale
         shrunk = 1 / np.maximum(information + ridges, _TINY)
-        shrunk = shrunk * (np.arange(len(world.values)) < sizes)
-        axes = len(world.values)
+        shrunk = shrunk * (np.arange(len(public.values)) < sizes)
+        axes = len(public.values)
         mean, variance = total * shrunk, noise / scale * shrunk**2
         return Heads(mean.reshape(-1, axes), variance.reshape(-1, axes))
 
     def scores(self, heads: Heads) -> tuple[Floats, Floats]:
         """Expected accuracy on fresh labelers and error on the simulated labels, each (heads,)."""
-        seen = self._world.z[self._world.seen]
+        seen = self._public.z[self._public.seen]
         margin: Small = heads.mean.astype(np.float32) @ seen.T
         variance: Small = 2 * heads.variance.astype(np.float32) @ np.square(seen).T
-        sign = _erf(margin / np.maximum(np.sqrt(variance), _NO_SPREAD))
+        sign = erf(margin / np.maximum(np.sqrt(variance), _NO_SPREAD))
         right = (sign @ np.stack([self._fresh, -self._own], axis=1)).astype(np.float64)
         return 0.5 + right[:, 0], 0.5 + right[:, 1]
 
@@ -271,10 +272,10 @@ def _norms(
         for start in range(0, len(z), _CHUNK):
             part = slice(start, start + _CHUNK)
             squares[:, part] = np.cumsum(np.square(z[part] * metric), axis=1)[:, ends].T
-        for place in range(len(sizes)):
-            every = np.sqrt(np.bincount(rows.unit, share * squares[place, rows.pair], rows.units))
-            norm[index, place] = every[sampled]
-            clip[index, place] = np.quantile(every[every > 0], CLIP_QUANTILES)
+        for number in range(len(sizes)):
+            every = np.sqrt(np.bincount(rows.unit, share * squares[number, rows.pair], rows.units))
+            norm[index, number] = every[sampled]
+            clip[index, number] = np.quantile(every[every > 0], CLIP_QUANTILES)
     return norm, clip
 
 
@@ -303,16 +304,3 @@ def _seen(rows: Rows, pairs: int, rng: np.random.Generator) -> tuple[NDArray[np.
         return labeled, counts[labeled] / len(rows)
     drawn, times = np.unique(rng.integers(len(rows), size=_MOST_SEEN), return_counts=True)
     return rows.pair[drawn], times / _MOST_SEEN
-
-
-def _erf(x: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-    """The error function to 1.5e-7 (Abramowitz and Stegun 1964, 7.1.26)."""
-    size = np.abs(x)
-    t = 1 / (1 + np.float32(0.3275911) * size)
-    tail = np.float32(1.061405429) * t
-    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        tail += np.float32(coefficient)
-        tail *= t
-    np.square(np.minimum(size, 10, out=size), out=size)
-    tail *= np.exp(-size)
-    return np.asarray(np.copysign(1 - tail, x))

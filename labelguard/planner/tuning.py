@@ -17,21 +17,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import erf
 
 from labelguard.accounting import gaussian, randomized_response
 from labelguard.errors import PolicyError
 from labelguard.mechanisms.geometry import Shape, Spectrum
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import KINDS, Prior
-from labelguard.planner.trials import Heads, Trial, World, world
+from labelguard.planner.trials import Heads, PublicSide, Trial, public_side
 from labelguard.policy.bounds import rounded_bound
+from labelguard.terms import Progress, silent
 
 __all__ = [
     "MECHANISMS",
     "Forecast",
     "Interval",
     "Prior",
-    "Recommendation",
     "best",
     "check_budgets",
     "choose",
@@ -40,7 +41,6 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
-Progress = Callable[[str, float | None], None]
 
 MECHANISMS = ("statistic", "rr", "props")
 
@@ -48,7 +48,7 @@ BOUNDS = (None, 1, 2, 4, 8, 16, 32)
 """Labels per labeler that are tried for randomized response; None: all, at their own price.
 
 A labeler's k labels inform about as k · (1 − 2γ)² labels without noise would, which falls with k
-once (1 − 2γ) falls faster than 1/√k: fewer labels, told more truly, can teach more.
+once (1 − 2γ) falls faster than 1/√k: fewer labels, answered more truly, can teach more.
 """
 
 DRAWS = 6 * len(KINDS)
@@ -75,7 +75,7 @@ def choose(
     Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
     """
     simulated = _Simulated.of(x, rows, prior or Prior(), axes, draws)
-    return simulated.statistic(noise_multiplier).shape
+    return simulated.public.shapes[simulated.best_shape(noise_multiplier)]
 
 
 @dataclass(frozen=True)
@@ -111,16 +111,6 @@ class Forecast:
     twice_labels: float | None = None
 
 
-@dataclass(frozen=True)
-class Recommendation:
-    """The mechanism with the best forecast, and its public parameters."""
-
-    mechanism: str
-    shape: Shape | None
-    max_labels_per_labeler: int | None
-    forecasts: tuple[Forecast, ...]
-
-
 def forecast(
     x: NDArray[np.float32],
     rows: Rows,
@@ -131,7 +121,7 @@ def forecast(
     draws: int = DRAWS,
     bounds: Sequence[int | None] = BOUNDS,
     growth: bool = True,
-    progress: Progress = lambda step, share: None,
+    progress: Progress = silent,
 ) -> tuple[Forecast, ...]:
     """One forecast a mechanism and ε, after one for `non-private`; ε in the order given.
 
@@ -165,11 +155,9 @@ def recommend(
     prior: Prior | None = None,
     *,
     draws: int = DRAWS,
-) -> Recommendation:
+) -> Forecast:
     """What `--mechanism auto` does at this budget. Raises as `forecast`."""
-    found = forecast(x, rows, [epsilon], delta, prior, draws=draws, growth=False)
-    winner = best(found, epsilon)
-    return Recommendation(winner.mechanism, winner.shape, winner.max_labels_per_labeler, found)
+    return best(forecast(x, rows, [epsilon], delta, prior, draws=draws, growth=False), epsilon)
 
 
 def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
@@ -185,9 +173,9 @@ def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
 
 @dataclass(frozen=True, eq=False)
 class _Simulated:
-    """A public world, and trials of simulated labels in it."""
+    """A public side, and trials of simulated labels on it."""
 
-    world: World
+    public: PublicSide
     trials: tuple[Trial, ...]
     seed: int
 
@@ -200,22 +188,20 @@ class _Simulated:
         axes: Spectrum | None,
         draws: int,
     ) -> _Simulated:
-        public = world(x, rows, axes, prior.seed)
+        public = public_side(x, rows, axes, prior.seed)
         return cls(public, tuple(public.trials(prior, draws)), prior.seed)
 
-    def best(self, heads_of: Callable[[Trial], Heads]) -> tuple[int, float]:
-        """The place of the head with the highest mean accuracy, and that accuracy."""
-        mean = np.mean([t.scores(heads_of(t))[0] for t in self.trials], axis=0)
-        place = int(mean.argmax())
-        return place, float(mean[place])
+    def accuracy(self, heads_of: Callable[[Trial], Heads]) -> Floats:
+        """The mean accuracy of each head, shape (heads,)."""
+        return np.asarray(np.mean([t.scores(heads_of(t))[0] for t in self.trials], axis=0))
 
-    def judged(self, heads_of: Callable[[Trial], Heads], place: int) -> tuple[Interval, Interval]:
+    def judged(self, heads_of: Callable[[Trial], Heads], index: int) -> tuple[Interval, Interval]:
         """Accuracy and label error of one head: means over noise, ranges with noise realised."""
         rng = np.random.default_rng(self.seed)
         means, realised = [], []
         for trial in self.trials:
             heads = heads_of(trial)
-            mean, variance = heads.mean[place], heads.variance[place]
+            mean, variance = heads.mean[index], heads.variance[index]
             noise = np.sqrt(variance) * rng.standard_normal((_NOISES, len(mean)))
             one = Heads(mean[None], variance[None])
             means.append([float(score[0]) for score in trial.scores(one)])
@@ -224,61 +210,55 @@ class _Simulated:
         spread = np.stack([np.stack(scores) for scores in realised], axis=1)
         return _interval(float(accuracy), spread[0]), _interval(float(error), spread[1])
 
-    def plain(self) -> Forecast:
-        """A head from raw labels."""
-        place, _ = self.best(Trial.plain_heads)
-        return Forecast("non-private", None, *self.judged(Trial.plain_heads, place))
+    def best(self, heads_of: Callable[[Trial], Heads]) -> tuple[Interval, Interval]:
+        """What the head with the highest mean accuracy is `judged`."""
+        return self.judged(heads_of, int(self.accuracy(heads_of).argmax()))
 
-    def statistic(self, noise_multiplier: float) -> _Tuned:
-        """The shape of best accuracy; of those that cannot be told apart, fewest components."""
-
-        def heads(trial: Trial) -> Heads:
-            return trial.statistic_heads(noise_multiplier)
-
-        accuracy = np.mean([t.scores(heads(t))[0] for t in self.trials], axis=0)
+    def best_shape(self, noise_multiplier: float) -> int:
+        """Which shape is most accurate; of those that cannot be told apart, fewest components."""
+        accuracy = self.accuracy(lambda trial: trial.statistic_heads(noise_multiplier))
         equal = np.flatnonzero(accuracy >= accuracy.max() - _INDISTINCT)
-        fewest = min(self.world.shapes[place].components for place in equal)
-        equal = np.array([p for p in equal if self.world.shapes[p].components == fewest])
-        place = int(equal[accuracy[equal].argmax()])
-        return _Tuned(self.world.shapes[place], *self.judged(heads, place))
+        components = np.array([self.public.shapes[index].components for index in equal])
+        fewest = equal[components == components.min()]
+        return int(fewest[accuracy[fewest].argmax()])
 
-
-@dataclass(frozen=True)
-class _Tuned:
-    shape: Shape
-    accuracy: Interval
-    label_error: Interval
+    def statistic(self, epsilon: float, delta: float) -> Forecast:
+        """A statistic of the best shape."""
+        noise = gaussian.calibrate(epsilon, delta)
+        index = self.best_shape(noise)
+        judged = self.judged(lambda trial: trial.statistic_heads(noise), index)
+        return Forecast("statistic", epsilon, *judged, self.public.shapes[index])
 
 
 @dataclass(frozen=True, eq=False)
 class _Flips:
     """Randomized response under one bound, or None: what each labeler's labels become.
 
-    `signal` is 1 − 2γ and `share` the share of labels kept, of the sampled labelers; `every` holds
-    γ of all labelers and `kept` how many of their labels are released.
+    `signal` is 1 − 2γ and `share` the share of labels released, of the sampled labelers; `every`
+    holds γ of all labelers and `released` how many of their labels are released.
     """
 
     bound: int | None
     signal: Floats
     share: Floats
     every: Floats
-    kept: Floats
+    released: Floats
 
     @classmethod
-    def of(cls, world: World, epsilon: float, delta: float, bound: int | None) -> _Flips:
+    def of(cls, public: PublicSide, epsilon: float, delta: float, bound: int | None) -> _Flips:
         def flips(counts: NDArray[np.int64]) -> Floats:
-            places = rounded_bound(counts) if bound is None else counts * 0 + bound
-            prices = randomized_response.calibrate_many(epsilon, delta, places)
+            answers = rounded_bound(counts) if bound is None else counts * 0 + bound
+            prices = randomized_response.calibrate_many(epsilon, delta, answers)
             return np.asarray(1 / (1 + np.exp(prices)))
 
         most = math.inf if bound is None else bound
-        sampled = np.bincount(world.rows.unit, minlength=world.rows.units)
+        sampled = np.bincount(public.rows.unit, minlength=public.rows.units)
         return cls(
             bound,
             1 - 2 * flips(sampled),
             np.minimum(1, most / sampled),
-            flips(world.counts),
-            np.minimum(world.counts, most).astype(np.float64),
+            flips(public.counts),
+            np.minimum(public.counts, most).astype(np.float64),
         )
 
     def heads(self, trial: Trial) -> Heads:
@@ -290,7 +270,9 @@ class _Flips:
 
     def mean(self, values: Floats | float) -> float:
         """Mean over released labels of what labelers have."""
-        return float(np.average(np.broadcast_to(values, self.kept.shape), weights=self.kept))
+        return float(
+            np.average(np.broadcast_to(values, self.released.shape), weights=self.released)
+        )
 
     def spread(self) -> Interval:
         return Interval(self.mean(self.every), float(self.every.min()), float(self.every.max()))
@@ -302,10 +284,9 @@ def _forecasts(
     delta: float,
     bounds: Sequence[int | None],
 ) -> tuple[Forecast, ...]:
-    found = [simulated.plain()]
+    found = [Forecast("non-private", None, *simulated.best(Trial.plain_heads))]
     for epsilon in epsilons:
-        tuned = simulated.statistic(gaussian.calibrate(epsilon, delta))
-        found.append(Forecast("statistic", epsilon, tuned.accuracy, tuned.label_error, tuned.shape))
+        found.append(simulated.statistic(epsilon, delta))
         found += _flipped(simulated, epsilon, delta, bounds)
     return tuple(found)
 
@@ -314,13 +295,11 @@ def _flipped(
     simulated: _Simulated, epsilon: float, delta: float, bounds: Sequence[int | None]
 ) -> list[Forecast]:
     """Randomized response under the best bound, and PROPS on its labels."""
-    options = [_Flips.of(simulated.world, epsilon, delta, bound) for bound in bounds]
-    found = [simulated.best(option.heads) for option in options]
-    top = max(accuracy for _, accuracy in found)
-    near = [index for index, (_, accuracy) in enumerate(found) if accuracy >= top - _TIE]
-    index = max(near, key=lambda index: float(options[index].kept.sum()))
-    flips, place = options[index], found[index][0]
-    accuracy, _ = simulated.judged(flips.heads, place)
+    options = [_Flips.of(simulated.public, epsilon, delta, bound) for bound in bounds]
+    found = [float(simulated.accuracy(option.heads).max()) for option in options]
+    near = [option for option, top in zip(options, found, strict=True) if top >= max(found) - _TIE]
+    flips = max(near, key=lambda option: float(option.released.sum()))
+    accuracy, _ = simulated.best(flips.heads)
     error = flips.mean(flips.every)
     rr = Forecast(
         "rr",
@@ -329,7 +308,7 @@ def _flipped(
         Interval(error, error, error),
         flip_probability=flips.spread(),
         max_labels_per_labeler=flips.bound,
-        released=float(flips.kept.sum() / simulated.world.counts.sum()),
+        released=float(flips.released.sum() / simulated.public.counts.sum()),
     )
     return [rr, _props(simulated, flips, rr)]
 
@@ -340,18 +319,17 @@ def _props(simulated: _Simulated, flips: _Flips, rr: Forecast) -> Forecast:
     The model of stage 1 overrules a label of stage 2 where its estimated error is below γ. The
     second model then learns what the first one knew; elsewhere it learns from all labels.
     """
-    place, _ = simulated.best(flips.half_heads)
-    half, _ = simulated.judged(flips.half_heads, place)
+    half, _ = simulated.best(flips.half_heads)
     signal = 1 - 2 * flips.every
-    weight = float(signal**2 @ flips.kept) / 2
-    noise = math.sqrt((signal**2 * flips.every * (1 - flips.every)) @ flips.kept / 2)
+    weight = float(signal**2 @ flips.released) / 2
+    noise = math.sqrt((signal**2 * flips.every * (1 - flips.every)) @ flips.released / 2)
     standard_error = noise / weight
 
     def against(accuracy: float) -> tuple[float, float]:
         """How often the model decides, and the error of all labels."""
         error = 1 - accuracy
         ratio = (flips.every - error) / (math.sqrt(2) * standard_error)
-        decides = np.array([(1 + math.erf(value)) / 2 for value in ratio.tolist()])
+        decides = (1 + erf(ratio)) / 2
         second = flips.mean(decides * error + (1 - decides) * flips.every)
         return flips.mean(decides), (rr.label_error.mean + second) / 2
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -56,10 +56,7 @@ from labelguard.release.protocol import Job, Mechanism
 from labelguard.release.writer import Release, read_card
 from labelguard.storage import blocks
 from labelguard.storage.sums import fault
-from labelguard.terms import counted
-
-Progress = Callable[[str, float | None], None]
-"""Called with the name of the step and the share of it that is done (None: unknown)."""
+from labelguard.terms import Progress, counted, silent
 
 
 def privatize(
@@ -88,7 +85,7 @@ def privatize(
     project: Where = None,
     workers: int | None = None,
     max_input_bytes: int | None = None,
-    progress: Progress = lambda step, share: None,
+    progress: Progress = silent,
     **choices: Any,
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.

@@ -13,7 +13,7 @@ import pyarrow as pa
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
-from labelguard.learning.features import column_features, open_provider
+from labelguard.learning.features import open_provider
 from labelguard.release.head import Head
 from labelguard.release.writer import Release
 
@@ -38,8 +38,7 @@ def score(
             f"the head in {path} was fitted on features {head.identity}; "
             f"found {provider.identity()}"
         )
-    features = column_features(head.features)
-    pairs = read_pairs(source, columns=columns, features=features, unit="none")
+    pairs = read_pairs(source, columns=columns, features=head.features, unit="none")
     probability = head.probability(provider(pairs.table))
     first = probability >= 0.5
     sides = pa.concat_arrays([*pairs.table["first"].chunks, *pairs.table["second"].chunks])

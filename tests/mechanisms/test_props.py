@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -18,8 +18,9 @@ from labelguard.learning.learners import HeadLearner, HeadScorer
 from labelguard.mechanisms import props
 from labelguard.mechanisms.props_stages import (
     ReleasedLabels,
+    StageReport,
     StageResult,
-    relabel,
+    assembled,
     run_stages,
 )
 from labelguard.storage.blocks import Blocks
@@ -28,6 +29,19 @@ Floats = NDArray[np.float64]
 FIVE = 5.0
 SIMULATIONS = 1_400
 ROWS = 500
+
+
+class Relabelled(NamedTuple):
+    """All rows after the last stage."""
+
+    target: Floats
+    residual_flip_estimate: Floats
+    reports: list[StageReport]
+
+
+def relabel(*arguments: Any, **options: Any) -> Relabelled:
+    results = list(run_stages(*arguments, **options))
+    return Relabelled(*assembled(results), [result.report for result in results])
 
 
 def digests(items: int, seed: int = 0) -> Blocks:

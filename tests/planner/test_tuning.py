@@ -38,9 +38,9 @@ def agreement(prior: Prior) -> tuple[float, float]:
     pairs = 3000
     x = features(pairs)
     rows = Rows(np.tile(np.arange(pairs), 2), np.arange(2 * pairs), 2 * pairs)
-    world = trials.world(x, Rows(rows.pair[:pairs], rows.unit[:pairs], pairs))
+    public = trials.public_side(x, Rows(rows.pair[:pairs], rows.unit[:pairs], pairs))
     agree, ties = [], []
-    for draw in Population(world.z, world.values, rows, prior).draws(2 * len(KINDS)):
+    for draw in Population(public.z, public.values, rows, prior).draws(2 * len(KINDS)):
         product = np.prod(draw.half.reshape(2, pairs), axis=0)
         agree.append(float((product[product != 0] > 0).mean()))
         ties.append(float((draw.half == 0).mean()))
@@ -130,23 +130,24 @@ def test_a_sample_of_labelers_forecasts_like_all_of_them(monkeypatch: pytest.Mon
 
 def test_linear_heads_of_trials_decide_like_fitted_heads() -> None:
     x, rows = features(400, 20), asked(200, 10, 400)
-    world = trials.world(x, rows)
-    size, ridge = world.sizes[-1], world.ridges[2]
-    place = len(world.sizes) * len(world.ridges) - len(world.ridges) + 2
-    population = Population(world.z, world.values, world.rows, Prior())
-    for trial, draw in zip(world.trials(Prior(), 3), population.draws(3), strict=True):
-        z = world.z[:, :size]
-        fitted = heads.fit_labels(z[world.rows.pair], draw.half + 0.5, ridge=ridge)
+    public = trials.public_side(x, rows)
+    size, ridge = public.sizes[-1], public.ridges[2]
+    place = len(public.sizes) * len(public.ridges) - len(public.ridges) + 2
+    population = Population(public.z, public.values, public.rows, Prior())
+    for trial, draw in zip(public.trials(Prior(), 3), population.draws(3), strict=True):
+        z = public.z[:, :size]
+        seen = z[public.rows.pair]
+        fitted = heads.fit_statistic(seen, 1.0, heads.label_statistic(seen, draw.half + 0.5), ridge)
         linear = trial.plain_heads().mean[place, :size]
         assert np.mean((z @ fitted > 0) == (z @ linear > 0)) > 0.97
 
 
 def test_scores_are_those_of_realised_noise() -> None:
     x, rows = features(300, 10), asked(60, 10, 300)
-    world = trials.world(x, rows)
-    [trial] = world.trials(Prior(), 1)
+    public = trials.public_side(x, rows)
+    [trial] = public.trials(Prior(), 1)
     one = trial.statistic_heads(3.7)
-    place = world.shapes.index(Shape(10, 0.5, trials.FLOOR, 0.5, world.ridges[3]))
+    place = public.shapes.index(Shape(10, 0.5, trials.FLOOR, 0.5, public.ridges[3]))
     mean, variance = one.mean[place], one.variance[place]
     noise = np.random.default_rng(0).standard_normal((20_000, len(mean)))
     drawn = trials.Heads(mean + np.sqrt(variance) * noise, np.zeros_like(noise))
@@ -155,7 +156,7 @@ def test_scores_are_those_of_realised_noise() -> None:
         assert expected[place] == pytest.approx(realised.mean(), abs=0.018)
 
 
-def test_fewer_labels_told_more_truly_teach_more_where_labelers_are_many() -> None:
+def test_fewer_labels_answered_more_truly_teach_more_where_labelers_are_many() -> None:
     x, rows = features(800), asked(2000, 20, 800)
     every, one = (
         tuning.forecast(x, rows, [1.0], DELTA, bounds=(bound,), growth=False)[2]
@@ -169,12 +170,12 @@ def test_fewer_labels_told_more_truly_teach_more_where_labelers_are_many() -> No
 
 
 def test_a_recommendation_is_the_best_forecast_with_its_parameters() -> None:
-    found = tuning.recommend(features(300, 10), asked(60, 20, 300), 1.0, DELTA)
+    x, rows = features(300, 10), asked(60, 20, 300)
+    found = tuning.recommend(x, rows, 1.0, DELTA)
     assert found.mechanism == "statistic" and found.shape is not None
-    top = max(f.accuracy.mean for f in found.forecasts if f.epsilon is not None)
-    best = tuning.best(found.forecasts, 1.0)
-    assert best.accuracy.mean == top
-    assert (best.shape, best.max_labels_per_labeler) == (found.shape, found.max_labels_per_labeler)
+    forecasts = tuning.forecast(x, rows, [1.0], DELTA, growth=False)
+    assert found == tuning.best(forecasts, 1.0)
+    assert found.accuracy.mean == max(f.accuracy.mean for f in forecasts if f.epsilon is not None)
 
 
 def test_components_never_exceed_the_rank_of_the_features() -> None:

@@ -5,18 +5,19 @@ The forecast reads the input without its labels, so the choice tells nothing abo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
-from labelguard.learning.features import column_features, open_provider
+from labelguard.learning.features import open_fitted
 from labelguard.planner import tuning
 from labelguard.policy.policy import Request
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release.methods.featured import FeatureOptions
+from labelguard.terms import Progress
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def choose(
     question: str | None,
     skip_bad: bool,
     max_input_bytes: int | None = None,
-    progress: Callable[[str, float | None], None],
+    progress: Progress,
 ) -> Choice:
     """The mechanism of the newest release, or, before the first, that of the best forecast."""
     Request(epsilon, delta)  # says what is wrong with numbers out of range
@@ -62,17 +63,15 @@ def choose(
         pairs = read_pairs(
             source,
             columns=columns,
-            features=column_features(options.features),
+            features=options.features,
             unit=unit,
             question=question,
             skip_bad=skip_bad,
             max_input_bytes=max_input_bytes,
             scratch=project.work,
         )
-    provider = open_provider(options.features)
-    provider.report_to(progress)
-    provider.fit(pairs.table)
+    features = open_fitted(options.features, pairs.table, progress)
     progress("comparing mechanisms on simulated labels", None)
     prior = tuning.Prior(options.agreement)
-    found = tuning.recommend(provider(pairs.table), pairs.rows, epsilon, delta, prior)
+    found = tuning.recommend(features(pairs.table), pairs.rows, epsilon, delta, prior)
     return Choice(found.mechanism, None if stored else found.max_labels_per_labeler)

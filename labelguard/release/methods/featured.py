@@ -7,8 +7,7 @@ from typing import Any
 
 from labelguard.errors import PolicyError
 from labelguard.ingest.sources import Input
-
-DEFAULT_FEATURES = "minilm+length"
+from labelguard.terms import DEFAULT_AGREEMENT, DEFAULT_FEATURES
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class FeatureOptions:
     floor: float | None = None
     clip_quantile: float | None = None
     ridge: float | None = None
-    agreement: float = 0.73
+    agreement: float = DEFAULT_AGREEMENT
     also: Input | None = None
 
     def __post_init__(self) -> None:

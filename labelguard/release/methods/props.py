@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from labelguard.errors import LabelguardError, LedgerError, PolicyError
 from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
 from labelguard.ingest.staging import Staged
-from labelguard.learning.features import PairFeatures, open_provider
+from labelguard.learning.features import PairFeatures, open_fitted
 from labelguard.learning.learners import HeadLearner, HeadScorer, Learner
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import props
@@ -112,9 +112,7 @@ class Relabelling(also.Featured[PropsOptions], RandomizedResponse):
             learner, inputs = _factory(self.options.learner)(pairs.table)
             self._prepared = _Prepared(pairs, learner, inputs)
             return {"learner": self.options.learner}
-        provider = open_provider(self.options.features)
-        provider.report_to(job.progress)
-        provider.fit(pairs.table)
+        provider = open_fitted(self.options.features, pairs.table, job.progress)
         if recorded and recorded["identity"] != provider.identity():
             raise LedgerError(
                 f"this release was begun with the features {recorded['identity']}; found "
@@ -134,10 +132,7 @@ class Relabelling(also.Featured[PropsOptions], RandomizedResponse):
         rows = _Released.read(job.outcomes, staged)
         labels = rows.labels(prepared.pairs, self.options.stages)
         results = self._stages(job, grant, prepared, labels)
-        target, residual = np.empty((2, len(labels.pair)))
-        for result in results:
-            target[result.rows] = result.target
-            residual[result.rows] = result.residual_flip_estimate
+        target, residual = relabelling.assembled(results)
         rows.write(job.outcomes, target, residual, soft=self.options.combine == "soft")
         card = randomized_card(plan, grant, job.policy)
         card |= self._card([result.report for result in results])

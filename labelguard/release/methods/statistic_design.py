@@ -13,7 +13,7 @@ from labelguard.accounting import gaussian
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
 from labelguard.ingest.staging import Staged
-from labelguard.learning.features import PairFeatures, open_provider
+from labelguard.learning.features import PairFeatures, open_fitted, open_provider
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
@@ -110,11 +110,11 @@ def _provider(job: Job, spec: str, first: Head | None, pairs: DistinctPairs) -> 
             f"the sum that this window joins has the features {first.features}; asked: {spec}; "
             "windows add up in one set of coordinates only, or begin anew with --again"
         )
-    provider = open_provider(spec, first.state if first else None)
-    provider.report_to(job.progress)
     if first is None:
-        provider.fit(pairs.table)
-    elif provider.identity() != first.identity:
+        return open_fitted(spec, pairs.table, job.progress)
+    provider = open_provider(spec, first.state)
+    provider.report_to(job.progress)
+    if provider.identity() != first.identity:
         raise PolicyError(
             f"the features {spec} are no longer those of the sum that this window joins "
             f"({first.identity}); found {provider.identity()}"

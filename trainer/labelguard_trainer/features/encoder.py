@@ -24,7 +24,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
-from labelguard.learning.features import Features, Progress
+from labelguard.learning.features import Features
+from labelguard.terms import Progress
 from labelguard_trainer.features.cache import VectorCache
 from labelguard_trainer.features.tokens import (
     DistinctTexts,
