@@ -12,7 +12,7 @@ demo: $(INSTALLED)
 	$(BIN)/labelguard demo
 
 test: $(DEV)
-	$(BIN)/pytest -m "not slow and not shared_data" -n auto --dist worksteal
+	$(BIN)/pytest -m "not slow and not shared_data" -n auto --dist worksteal --durations=25
 
 test-slow: $(DEV)
 	$(BIN)/pytest -m slow
@@ -23,6 +23,7 @@ test-shared: $(DEV)
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(DEV)
 	$(BIN)/mypy
