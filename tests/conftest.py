@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,21 +14,38 @@ from support import databases
 import labelguard
 from labelguard.project.project import Project
 
+MEMORY = Path("/dev/shm")
+ROOM = 4 << 30
+
+
+def pytest_configure() -> None:
+    """Projects of tests lie in memory, where there is room: a third of a release is flushing."""
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
+        return
+    if shutil.disk_usage(MEMORY).free >= ROOM:
+        os.environ["TMPDIR"] = str(MEMORY)  # for this process, its workers and its children
+        tempfile.tempdir = None  # it is looked up anew
+
+
+def _nothing_of_yours(patch: pytest.MonkeyPatch, state: Path) -> None:
+    """The list of projects that you made is not for tests, nor are your ledger and your keys."""
+    patch.setenv("XDG_STATE_HOME", str(state))
+    for name in ("LABELGUARD_LEDGER_URL", "LABELGUARD_KEY_FILE", "LABELGUARD_KEY_COMMAND"):
+        patch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_of_yours_between_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        _nothing_of_yours(patch, tmp_path_factory.mktemp("state"))
+        yield
+
 
 @pytest.fixture(autouse=True)
-def _no_ledger_of_yours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger that the environment names is not for tests."""
-    monkeypatch.delenv("LABELGUARD_LEDGER_URL", raising=False)
-
-
-@pytest.fixture(autouse=True)
-def _no_projects_of_yours(
+def _nothing_of_yours_in_a_test(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list of projects that you made is not for tests, nor are your keys."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-    for name in ("LABELGUARD_KEY_FILE", "LABELGUARD_KEY_COMMAND"):
-        monkeypatch.delenv(name, raising=False)
+    _nothing_of_yours(monkeypatch, tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture

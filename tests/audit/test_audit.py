@@ -25,7 +25,7 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 from scipy import stats
-from support.preferences import repeatable_bytes
+from support import world
 
 from labelguard.accounting import gaussian
 from labelguard.audit import FALSE_ALARM, AuditResult, Check, bounds, whole
@@ -53,7 +53,7 @@ Floats = NDArray[np.float64]
 
 @pytest.fixture(autouse=True)
 def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", repeatable_bytes())
+    world.fix_randomness(monkeypatch, world.repeatable_bytes())
 
 
 # --- the real mechanisms -------------------------------------------------------------------------

@@ -22,10 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from support import world
 
-from labelguard import clock
 from labelguard.cli.main import main
-from labelguard.keys import keyring as keys
 from labelguard.ledger.ledger import Ledger
 from labelguard.project.project import find
 
@@ -71,8 +70,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         count += 1
         return hashlib.shake_256(f"random bytes {count}".encode()).digest(size)
 
-    monkeypatch.setattr(keys, "random_bytes", counted)
-    monkeypatch.setattr(clock, "now", lambda: "2030-01-02T03:04:05Z")
+    world.fix_randomness(monkeypatch, counted)
+    world.fix_clock(monkeypatch, "2030-01-02T03:04:05Z")
     monkeypatch.setenv("COLUMNS", "100")
     for name in ("LABELGUARD_PROJECT", "LABELGUARD_KEYS", "LABELGUARD_LEDGER_URL"):
         monkeypatch.delenv(name, raising=False)

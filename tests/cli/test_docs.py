@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "generate_cli.py"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
+PRIVATIZE = "privatize labels.parquet --epsilon 3 --delta 1e-5"
 HEAD = "--mechanism props --features length"
 FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""
@@ -71,18 +73,43 @@ def test_the_command_line_reference_is_up_to_date() -> None:
     assert current == reference.page(), "run: python docs/generate_cli.py"
 
 
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Directories with labels and a project: new, after a release, and after one with a head."""
+    found: dict[str, Path] = {"nothing": tmp_path_factory.mktemp("nothing")}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, before, lines in (
+            ("new", "nothing", (SIMULATE, "init")),
+            ("released", "new", (PRIVATIZE,)),
+            ("head", "new", (f"{PRIVATIZE} {HEAD}",)),
+        ):
+            found[name] = here = tmp_path_factory.mktemp(name)
+            _begin(found[before], here, patch)
+            for line in lines:
+                run(f"labelguard {line}")
+    return found
+
+
+def _begin(stage: Path, here: Path, patch: pytest.MonkeyPatch) -> None:
+    """Go on in `here` from a stage, whose projects are known as the user's own."""
+    shutil.copytree(stage, here, dirs_exist_ok=True)
+    patch.chdir(here)
+    patch.setenv("XDG_STATE_HOME", str(here / "state"))
+
+
 @pytest.mark.parametrize(("path", "command"), LEAVES)
 def test_every_command_has_an_example_that_runs(
-    path: tuple[str, ...], command: click.Command
+    path: tuple[str, ...],
+    command: click.Command,
+    stages: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = examples(command)
     assert found, f"labelguard {' '.join(path)} has no example in its help"
     if path[0] not in FROM_NOTHING:
-        run(f"labelguard {SIMULATE}")
-        run("labelguard init")
-    if path[0] not in (*FROM_NOTHING, "privatize"):
-        mechanism = HEAD if path[0] == "score" else ""
-        run(f"labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 {mechanism}")
+        stage = {"privatize": "new", "score": "head"}.get(path[0], "released")
+        _begin(stages[stage], tmp_path, monkeypatch)
     PREPARED.get(path, lambda: None)()
     for line in found:
         assert line.startswith(f"labelguard {' '.join(path)}")
@@ -97,7 +124,7 @@ def _crashed() -> None:
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
         patch.setattr(Ledger, "commit", crash)
-        run("labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 --again --exhausted drop")
+        run(f"labelguard {PRIVATIZE} --again --exhausted drop")
 
 
 def _policy() -> None:

@@ -18,17 +18,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import world
 from support.label_changes import parts
 from support.preferences import (
     LAYOUTS,
     Public,
     files,
-    fixed_bytes,
     opinions,
     pairs,
     public,
     rankings,
-    repeatable_bytes,
     write,
 )
 from support.worlds import Coins
@@ -141,7 +140,7 @@ class Home:
 
 @pytest.fixture(autouse=True)
 def same_keys_in_every_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+    world.fix_randomness(monkeypatch)
 
 
 @pytest.fixture
@@ -378,8 +377,7 @@ def test_pairs_are_read_by_group_and_repeated_by_labeler() -> None:
 def seen(here: Path, layout: str, ranks: NDArray[np.int64], coins: Coins) -> dict[str, Any]:
     """All that is left and planned in a project where `ranks` were raw labels."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelguard.keys.keyring.random_bytes", repeatable_bytes())
-        patch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+        world.fix(patch, world.repeatable_bytes())
         patch.setattr(randomizing, "randomize", coins.wrap(randomizing.randomize))
         home = Home(lg.init(here), bound=Bound(30))
         found: dict[str, Any] = {}

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import pytest
-from support.preferences import fixed_bytes
+from support import world
 
 import labelguard
 from labelguard.errors import InvalidLabels
@@ -252,7 +252,7 @@ def test_every_format_gives_the_same_items_and_labels_at_no_charge(
 
 def alike(monkeypatch: pytest.MonkeyPatch, *directories: Path) -> list[Project]:
     """Projects with one key, whose releases draw the same coins."""
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+    world.fix_randomness(monkeypatch)
     return [labelguard.init(directory) for directory in directories]
 
 
@@ -582,7 +582,7 @@ def test_record_ids_decide_between_equal_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever order the two come in, and whatever they say, the same one wins."""
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+    world.fix_randomness(monkeypatch)
     made = []
     for number, first in enumerate((0, 1, 0)):
         rows = [

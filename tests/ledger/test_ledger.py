@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from support.databases import dump
-from support.preferences import files, fixed_bytes, opinions, pairs, public, write
+from support import world
+from support.databases import KINDS, copy_of, dump, on
+from support.preferences import files, opinions, pairs, public, write
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -36,10 +37,23 @@ def released(home: Project) -> Project:
     return home
 
 
+@pytest.fixture(scope="module", params=KINDS)
+def original(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Project, str]]:
+    """A project with two committed releases, on each database; every test has a copy."""
+    directory = tmp_path_factory.mktemp("original")
+    with pytest.MonkeyPatch.context() as patch, on(request.param, directory, patch) as url:
+        yield released(lg.init(directory / "project")), url
+
+
 @pytest.fixture
-def project(project_on_each: Project) -> Project:
-    """A project with two committed releases, on each database."""
-    return released(project_on_each)
+def project(
+    original: tuple[Project, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Project]:
+    """A copy of it."""
+    with copy_of(*original, tmp_path / "project", monkeypatch) as home:
+        yield home
 
 
 @pytest.fixture
@@ -310,11 +324,11 @@ def test_postgresql_keeps_the_same_ledger_as_sqlite(
 ) -> None:
     asked = public()
     table = pairs(asked, opinions(len(asked), 1))
-    monkeypatch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+    world.fix_clock(monkeypatch)
     outcomes = []
     for name, url in (("sqlite", ""), ("postgres", postgres)):
         monkeypatch.setenv("LABELGUARD_LEDGER_URL", url)
-        monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+        world.fix_randomness(monkeypatch)
         project = lg.init(tmp_path / name)
         first = lg.privatize(
             table.slice(0, 50), **PRICE, max_labels_per_labeler=20, project=project

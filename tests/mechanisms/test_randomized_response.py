@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
-from support.preferences import repeatable_bytes
+from support import world
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
@@ -54,8 +54,8 @@ class Rows:
     """Rows of labelers and items with keys of their own, and what a release draws for them."""
 
     def __init__(self, nonce: bytes = NONCE) -> None:
-        authors = from_bytes(repeatable_bytes("authors")(16 * LABELERS))
-        self.items = from_bytes(repeatable_bytes("items")(16 * ROWS))
+        authors = from_bytes(world.repeatable_bytes("authors")(16 * LABELERS))
+        self.items = from_bytes(world.repeatable_bytes("items")(16 * ROWS))
         self.unit = np.arange(ROWS, dtype=np.intp) % LABELERS
         names = RowKeys(KEY)
         identity = names.identify(authors[self.unit], self.items)
@@ -168,7 +168,7 @@ def test_every_purpose_has_coins_of_its_own(rows: Rows) -> None:
 
 
 def test_keys_of_other_labelers_items_pairs_and_projects_are_others(rows: Rows) -> None:
-    authors = from_bytes(repeatable_bytes("authors")(32))
+    authors = from_bytes(world.repeatable_bytes("authors")(32))
     items = rows.items[:2]
 
     def keys(key: bytes, author: int, item: int, pair: int) -> bytes:
@@ -246,7 +246,7 @@ def flips_of(table: pa.Table, project: Path) -> pl.DataFrame:
 
 @pytest.fixture
 def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", repeatable_bytes())
+    world.fix_randomness(monkeypatch, world.repeatable_bytes())
 
 
 @pytest.mark.usefixtures("fixed_keys")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -10,7 +9,7 @@ import shutil
 import signal
 import sqlite3
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from support import databases
-from support.databases import KINDS
+from support.databases import KINDS, on
 from support.preferences import files, opinions, pairs, public
 
 import labelguard as lg
@@ -97,19 +96,6 @@ def rewrite(path: Path, act: Callable[[list[tuple[tarfile.TarInfo, bytes]]], Non
     ):
         for header, content in listed:
             tar.addfile(header, io.BytesIO(content))
-
-
-@contextlib.contextmanager
-def on(kind: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """LABELGUARD_LEDGER_URL names an empty database, unless it is to be the project's own file."""
-    with contextlib.ExitStack() as stack:
-        if kind == "sqlite":
-            yield ""
-            return
-        url = stack.enter_context(databases.fresh(kind, directory))
-        patch = stack.enter_context(monkeypatch.context())
-        patch.setenv("LABELGUARD_LEDGER_URL", url)
-        yield url
 
 
 @pytest.mark.parametrize("to", KINDS)

@@ -12,12 +12,26 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.leaving import (
+    ASKED,
+    BAD,
+    MARK,
+    OTHERS,
+    PRICE,
+    SET_ASIDE,
+    THEIRS,
+    WHO,
+    assert_sound,
+    labels_table,
+    ledger_of,
+    pseudonym,
+    remembered,
+    values,
+)
 from support.preferences import (
     LAYOUTS,
-    Public,
     files,
     opinions,
-    pairs,
     public,
     write,
 )
@@ -30,75 +44,10 @@ from labelguard.ingest.layouts import Reading
 from labelguard.ingest.refused import Leavers
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure, policies
-from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release.check import check
 from labelguard.report import overview
-from labelguard.storage import blocks
-from labelguard.storage.blocks import Blocks
-
-PRICE: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "max_labels_per_labeler": 20, "workers": 1}
-SET_ASIDE: dict[str, Any] = PRICE | {"bad_rows": "quarantine"}
-WHO = "Zuzanna-Weatherwax"
-MARK = "a-comment-of-nobody-else"
-ASKED = public()
-
-
-def names(asked: Public) -> list[str]:
-    """Ids as in the files; the third labeler has one that is found nowhere by chance."""
-    return [WHO if u == 2 else f"worker {u}" for u in asked.labeler]
-
-
-def labels_table(asked: Public = ASKED, seed: int = 1, *, bad: tuple[int, ...] = ()) -> pa.Table:
-    """Labels with a comment; the rows `bad` lack a prompt, and tell a secret if WHO gave them."""
-    table = pairs(asked, opinions(len(asked), seed))
-    who = names(asked)
-    comments = [f"{MARK} {i}" if who[i] == WHO else f"fine {i}" for i in range(len(asked))]
-    prompts = [None if i in bad else text for i, text in enumerate(table["prompt"].to_pylist())]
-    at = table.column_names.index
-    return (
-        table.set_column(at("prompt"), "prompt", pa.array(prompts))
-        .set_column(at("labeler_id"), "labeler_id", pa.array(who))
-        .append_column("comment", pa.array(comments))
-    )
-
-
-THEIRS = np.flatnonzero(ASKED.labeler == 2)
-OTHERS = np.flatnonzero(ASKED.labeler != 2)
-BAD = (int(THEIRS[0]), int(THEIRS[3]), int(OTHERS[1]), int(OTHERS[40]))
-
-
-def key_of(project: Project, labeler: str = WHO) -> Blocks:
-    return KeyRing(project.keys).labeler_keys("files", [labeler])
-
-
-def pseudonym(project: Project, labeler: str = WHO) -> str:
-    keys = KeyRing(project.keys)
-    return blocks.to_hex(keys.pseudonyms().hide(key_of(project, labeler))[0])
-
-
-def ledger_of(project: Project) -> Ledger:
-    return OpenProject.open(project).ledger
-
-
-def values(release: lg.Release) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(release.path / "data.parquet").to_pylist()
-    return rows
-
-
-def remembered(project: Project, labeler: str = WHO) -> int:
-    """How many rows of theirs are in private maps, as Parquet alone tells."""
-    name = blocks.to_bytes(key_of(project, labeler))
-    maps = (pq.read_table(path, partitioning=None) for path in project.released.rglob("*.parquet"))
-    return sum(table["labeler"].to_pylist().count(name) for table in maps)
-
-
-def assert_sound(project: Project) -> None:
-    verdict = overview.verify(project.state)
-    assert verdict["ok"], verdict["fault"]
-
 
 # ---------------------------------------------------------------- later releases
 

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support.preferences import LAYOUTS, dump, files, opinions, repeatable_bytes, write
+from support import world
+from support.leaving import ASKED, BAD
+from support.preferences import LAYOUTS, dump, files, opinions, write
 from support.worlds import Coins
-from test_leaving import ASKED, BAD
 
 from labelguard.cli.main import main
 from labelguard.ingest import quarantine
@@ -21,13 +22,12 @@ from labelguard.mechanisms import statistic
 from labelguard.release.methods import randomizing
 
 
-def world(here: Path, layout: str, ranks: Any, coins: Coins, options: tuple[str, ...]) -> Any:
+def observed(here: Path, layout: str, ranks: Any, coins: Coins, options: tuple[str, ...]) -> Any:
     """Everything that can be seen of a project in which `ranks` were the raw labels."""
     here.mkdir()
     seen: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelguard.keys.keyring.random_bytes", repeatable_bytes())
-        patch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+        world.fix(patch, world.repeatable_bytes())
         patch.setattr(randomizing, "randomize", coins.wrap(randomizing.randomize))
         patch.setattr(statistic, "noisy", coins.noisy)
         patch.chdir(here)
@@ -73,9 +73,9 @@ def test_nothing_of_leaving_depends_on_raw_labels(
     layout: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     coins = Coins({}, replayed=False)
-    one = world(tmp_path / "w", layout, opinions(len(ASKED), 1), coins, options)
+    one = observed(tmp_path / "w", layout, opinions(len(ASKED), 1), coins, options)
     coins.replayed = True
-    two = world(tmp_path / "w", layout, opinions(len(ASKED), 9), coins, options)
+    two = observed(tmp_path / "w", layout, opinions(len(ASKED), 9), coins, options)
     assert [name for name in sorted({*one, *two}) if one.get(name) != two.get(name)] == []
     assert [len(rows) for rows in one["set aside"]] == [2, 2]
 
@@ -96,7 +96,7 @@ def test_a_count_of_preferences_would_be_found(
     seen = []
     for first in (1, 3):  # the rows set aside prefer one side, then the other
         ranks[list(BAD)] = [first, 2, 2]
-        seen.append(world(tmp_path / "w", "pairs", ranks, coins, COINS))
+        seen.append(observed(tmp_path / "w", "pairs", ranks, coins, COINS))
         coins.replayed = True
     differing = [name for name in seen[0] if seen[0][name] != seen[1].get(name)]
     assert differing and all("labeler', 'erase" in name for name in differing)

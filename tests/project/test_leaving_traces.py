@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import traceback
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.engine.default import DefaultDialect
-from support import preferences
-from support.preferences import dump, files, fixed_bytes, write
-from support.traces import where
-from test_leaving import (
+from support import preferences, world
+from support.crashes import crash, killed
+from support.leaving import (
     ASKED,
     BAD,
     MARK,
@@ -37,6 +29,8 @@ from test_leaving import (
     remembered,
     values,
 )
+from support.preferences import dump, files, write
+from support.traces import where
 
 import labelguard as lg
 from labelguard.project import erasure
@@ -44,6 +38,7 @@ from labelguard.project.project import Project
 from labelguard.report import overview
 from labelguard.storage import blocks
 
+DRAWN = {"kill_after": "draw", "fresh_randomness": True}
 STATISTIC = preferences.STATISTIC | {"epsilon": 3.0, "delta": 1e-5, "releases": 3, "workers": 1}
 
 
@@ -162,75 +157,6 @@ def test_a_file_without_any_row_left_goes_with_its_directory(project: Project) -
 # ---------------------------------------------------------------- unfinished releases, crashes
 
 
-def killed(*jobs: dict[str, Any]) -> list[int]:
-    """Do jobs in processes that die by SIGKILL where each job says; steps of those that survive."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import test_leaving_traces; test_leaving_traces.drive()"],
-        input=json.dumps(jobs),
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == 0, done.stderr
-    return [int(line) for line in done.stdout.split()]
-
-
-def drive() -> None:
-    """The other side of `killed`."""
-    for job in json.load(sys.stdin):
-        child = os.fork()
-        if not child:
-            try:
-                print(_done(job), flush=True)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        status = os.waitpid(child, 0)[1]
-        if os.waitstatus_to_exitcode(status) not in (0, -signal.SIGKILL):
-            sys.exit(1)
-
-
-def _done(job: dict[str, Any]) -> int:
-    """Erase WHO and die at a step; or release labels and die once they are drawn."""
-    import labelguard.clock
-    from labelguard.release.pipeline import _Run
-
-    labelguard.clock.now = lambda: "2026-01-01T00:00:00Z"
-    taken = 0
-
-    def around(owner: Any, name: str, dies: Callable[[int], bool]) -> None:
-        whole = getattr(owner, name)
-
-        def counted(*arguments: Any, **options: Any) -> Any:
-            nonlocal taken
-            result = None
-            for moment in range(2):  # before and after
-                taken += 1
-                if dies(taken):
-                    os.kill(os.getpid(), signal.SIGKILL)
-                result = result if moment else whole(*arguments, **options)
-            return result
-
-        setattr(owner, name, counted)
-
-    if job["do"] == "privatize":
-        around(_Run, "_draw", lambda step: step == 2)
-        lg.privatize(job["source"], project=job["project"], **job["options"])
-        return taken
-    for owner, name in (
-        *((os, name) for name in ("fsync", "unlink", "rmdir")),
-        *((Path, name) for name in ("replace", "unlink", "rmdir")),
-        (shutil, "rmtree"),
-        (pq.ParquetWriter, "close"),
-        (DefaultDialect, "do_commit"),
-    ):
-        around(owner, name, lambda step: step == job["kill_at"])
-    erasure.leave(WHO, "erased", Path(job["project"]))
-    return taken
-
-
 @pytest.mark.parametrize("kind", ["retired", "erased"])
 def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(
     kind: Any, project: Project, tmp_path: Path
@@ -238,7 +164,7 @@ def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(
     source = write(labels_table(), tmp_path / "in.parquet")
     rest = write(labels_table().take(pa.array(OTHERS)), tmp_path / "rest.parquet")
     job = {"do": "privatize", "project": str(project.state.parent), "options": STATISTIC}
-    assert killed(*(job | {"source": str(path)} for path in (rest, source))) == []
+    killed(*(job | DRAWN | {"source": str(path)} for path in (rest, source)))
     without, begun = (r["id"] for r in overview.releases(project.state))
     assert {path.name for path in project.released.iterdir()} == {without, begun}
     assert erasure.preview(WHO, kind, project)["given_up"] == [begun]
@@ -258,7 +184,7 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
 ) -> None:
     source = write(labels_table(), tmp_path / "in.parquet")
     job = {"do": "privatize", "project": str(project.state.parent), "options": PRICE}
-    assert killed(job | {"source": str(source)}) == []
+    killed(job | DRAWN | {"source": str(source)})
     [begun] = (r["id"] for r in overview.releases(project.state))
     home = tmp_path / "finished"
     shutil.copytree(project.state.parent, home)
@@ -277,8 +203,7 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
 def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
     every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
-    monkeypatch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+    world.fix(monkeypatch)
     base = tmp_path / "base"
     project = lg.init(base)
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
@@ -286,7 +211,7 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
     source = write(labels_table(ASKED[10:]), tmp_path / "in.parquet")
     job = {"do": "privatize", "project": str(base), "source": str(source)}
     options = PRICE | {"again": True, "exhausted": "drop"}
-    assert killed(job | {"options": options}) == []  # an unfinished release, to be given up
+    killed(job | DRAWN | {"options": options})  # an unfinished release, to be given up
 
     def copy(name: str) -> Path:
         shutil.copytree(base, tmp_path / name)
@@ -301,12 +226,13 @@ def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
     expected = copy("expected")
     raw = len(where(base, WHO))
     assert raw >= 2
-    job = {"do": "erase"}
-    [steps] = killed(job | {"project": str(expected), "kill_at": None})
-    assert steps > 20
+    job = {"do": "leave", "options": {"labeler_id": WHO, "kind": "erased"}}
+    [end] = crash(job | {"project": str(expected)})
+    steps = end["steps"]
+    assert steps > 20 and not end["error"], end
     places = {step: copy(f"killed at {step}") for step in range(1, steps + 1, every)}
     jobs = (job | {"project": str(place), "kill_at": step} for step, place in places.items())
-    assert killed(*jobs) == []
+    killed(*jobs)
     for step, place in places.items():
         half_done = seen(place)
         purged = len(where(place / ".labelguard" / "quarantine", WHO)) < raw

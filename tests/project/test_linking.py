@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from support import databases, preferences
+from support import databases, preferences, world
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -372,7 +372,7 @@ def refusal(table: pa.Table, project: Project) -> str:
 def test_which_ids_a_refusal_names_does_not_follow_from_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", preferences.fixed_bytes)
+    world.fix_randomness(monkeypatch)
     names = {f"worker {n}": f"Worker {n}" for n in range(7)}
     both = pa.concat_tables([TABLE, renamed(OTHERS, names)])
     rng = np.random.default_rng(0)
@@ -417,8 +417,8 @@ def test_a_postgres_ledger_keeps_the_same(postgres: str, tmp_path: Path) -> None
     found = []
     for number, url in enumerate((postgres, f"sqlite:///{tmp_path / 'ledger.sqlite3'}")):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("labelguard.keys.keyring.random_bytes", preferences.fixed_bytes)
-            patch.setattr("labelguard.clock.now", lambda: "2030-01-02T03:04:05Z")
+            world.fix_randomness(patch)
+            world.fix_clock(patch, "2030-01-02T03:04:05Z")
             with databases.project_on(url, tmp_path / str(number), patch) as project:
                 prepared(project)
                 dumped = databases.dump(url)

@@ -14,14 +14,14 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support.preferences import STATISTIC, dump, files, fixed_bytes, spent
+from support import world
+from support.preferences import STATISTIC, dump, files, spent
 
 import labelguard as lg
 from labelguard.accounting import gaussian, joint
 from labelguard.accounting import randomized_response as rr
 from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, LedgerError, PolicyError
-from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
@@ -196,7 +196,7 @@ def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_lab
 def test_the_order_of_events_changes_no_label(
     table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyring, "random_bytes", fixed_bytes)
+    world.fix_randomness(monkeypatch)
     released = []
     for order in ((0, 1), (1, 0)):
         home = lg.init(tmp_path / str(order[0]))

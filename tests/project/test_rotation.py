@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from support import databases
+from support import databases, world
 from support.databases import KINDS
-from support.preferences import dump, files, fixed_bytes, opinions, pairs, public
+from support.preferences import dump, files, opinions, pairs, public
 
 import labelguard as lg
 from labelguard.cli.project import project as project_commands
@@ -132,7 +132,7 @@ def test_a_release_after_it_has_the_bytes_of_one_without(
     shutil.copytree(project.state, tmp_path / "other" / ".labelguard")
     other = find(tmp_path / "other")
     rotate(project)
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+    world.fix_randomness(monkeypatch)
     first, second = (lg.privatize(TABLE, **PRICE, project=home) for home in (project, other))
     assert first.id == second.id
     assert (first.path / "data.parquet").read_bytes() == (second.path / "data.parquet").read_bytes()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from support import databases
+from support import databases, world
 from support.preferences import (
     LAYOUTS,
     dump,
@@ -24,7 +24,6 @@ from support.preferences import (
     opinions,
     pairs,
     public,
-    repeatable_bytes,
     write,
 )
 
@@ -267,14 +266,14 @@ def test_a_release_writer_is_opened_by_a_grant_only(project: Project) -> None:
 def test_workers_change_no_byte(
     workers: int, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+    world.fix_clock(monkeypatch)
     asked = public(labelers=40, per_labeler=8)
     table = LAYOUTS[layout](asked, opinions(len(asked), 1))
     base = lg.init(tmp_path / "base").state.parent
     worlds = []
     for count in (1, workers):
         here = shutil.copytree(base, tmp_path / f"{count}")
-        monkeypatch.setattr("labelguard.keys.keyring.random_bytes", repeatable_bytes())
+        world.fix_randomness(monkeypatch, world.repeatable_bytes())
         for part in (table.slice(0, 150), table):
             options = {"max_labels_per_labeler": 12, "exhausted": "drop"}
             lg.privatize(part, epsilon=3, delta=1e-5, project=here, workers=count, **options)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.crashes import assert_sound, crash, killed, same_world, steps_of
+from support import world
+from support.crashes import assert_sound, crash, killed, steps_of
 from support.preferences import (
     STATISTIC,
     Public,
@@ -32,7 +33,7 @@ AGAIN = PRICE | {"again": True, "exhausted": "drop"}
 
 @pytest.fixture(autouse=True)
 def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    same_world(monkeypatch)
+    world.fix(monkeypatch)
 
 
 @pytest.fixture

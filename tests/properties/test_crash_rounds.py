@@ -6,7 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from support.crashes import SCENARIOS, Ring, assert_sound, crash, killed, rounds, same_world, seen
+from support import world
+from support.crashes import SCENARIOS, Ring, assert_sound, crash, killed, rounds, seen
 
 from labelguard.report import overview
 
@@ -15,7 +16,7 @@ SEED = 20260101
 
 @pytest.fixture(autouse=True)
 def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    same_world(monkeypatch)
+    world.fix(monkeypatch)
 
 
 def attempt(ring: Ring, expected: dict[str, object], *kill_at: int) -> str | None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support import databases
-from support.crashes import Ring, assert_sound, crash, rounds, same_world, seen
+from support import databases, world
+from support.crashes import Ring, assert_sound, crash, rounds, seen
 from support.crashing import perform
 from support.proxy import Proxy
 
@@ -34,7 +34,7 @@ NOBODY = 65534
 
 @pytest.fixture(autouse=True)
 def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    same_world(monkeypatch)
+    world.fix(monkeypatch)
 
 
 def assert_told(end: dict[str, Any], kinds: str = "LedgerError|ProjectError|KeyProblem") -> None:
@@ -325,7 +325,7 @@ def test_a_clock_that_jumps_changes_nothing_but_times(
     with Ring("sqlite", "statistic under a policy", tmp_path, monkeypatch) as ring:
         for number, clock in enumerate(clocks):
             project, _ = ring.copy(f"clock {number}")
-            monkeypatch.setattr("labelguard.clock.now", clock)
+            world.fix_clock(monkeypatch, clock)
             perform(ring.command, project)
             ledger = OpenProject.open(project).ledger
             ledger.refund_reserved(ledger.begin_job(), keep=None)

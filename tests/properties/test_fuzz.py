@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,12 +18,18 @@ from labelguard.errors import LabelguardError
 from labelguard.project.project import Project
 from labelguard.report import overview
 
-BOUNDED = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=40,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+FEW, MANY = 20, 400
+EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+
+
+def bounded(examples: int) -> settings:
+    return settings(
+        derandomize=True,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
 
 TEXT = st.sampled_from(["a", "b", "c", "", "\0", "🦊", " ", "7.0", "NaN", "null"]) | st.text(
     max_size=3
@@ -96,9 +103,13 @@ def attempt(project: Project, source: Any, **options: Any) -> None:
     assert overview.verify(project.state)["ok"]
 
 
-@BOUNDED
+@EXAMPLES
+def test_random_tables_and_flags(examples: int) -> None:
+    bounded(examples)(_random_tables_and_flags)()
+
+
 @given(first=tables(), second=tables(), flags=FLAGS, as_json=st.booleans())
-def test_random_tables_and_flags(
+def _random_tables_and_flags(
     first: list[dict[str, Any]],
     second: list[dict[str, Any]],
     flags: dict[str, Any],
@@ -112,13 +123,17 @@ def test_random_tables_and_flags(
             attempt(project, path if as_json else pa.Table.from_pylist(rows), **flags)
 
 
-@BOUNDED
+@EXAMPLES
+def test_random_damage_to_files(examples: int) -> None:
+    bounded(examples)(_random_damage_to_files)()
+
+
 @given(
     suffix=st.sampled_from([".csv", ".jsonl", ".parquet", ".arrow", ".csv.gz", ".jsonl.zst"]),
     cut=st.integers(0, 400),
     noise=st.binary(max_size=6),
 )
-def test_random_damage_to_files(suffix: str, cut: int, noise: bytes) -> None:
+def _random_damage_to_files(suffix: str, cut: int, noise: bytes) -> None:
     rows = [
         {"labeler_id": str(n % 3), "prompt": f"p{n}", "response_a": "a", "response_b": "b"}
         | {"label": n % 2}

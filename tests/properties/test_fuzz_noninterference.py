@@ -21,7 +21,7 @@ from labelguard.ingest import ordering, staging
 from labelguard.release import planning
 from labelguard.storage import buckets
 
-CASES, FEW, A_LEAK_SHOWS = 1000, 20, 60
+CASES, FEW, A_LEAK_SHOWS = 1000, 6, 60
 LEARNING = ("--features", "length", "--components", "1", "--ridge", "1")
 STATISTIC = ("--mechanism", "statistic", *LEARNING, "--whitening", "0.5", "--floor", "0.01")
 STATISTIC += ("--clip-quantile", "0.5")

@@ -497,12 +497,12 @@ def run(machine: type[LedgerMachine], sequences: int, steps: int) -> None:
     )
 
 
-@pytest.mark.parametrize("sequences", [25, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sequences", [10, pytest.param(500, marks=pytest.mark.slow)])
 def test_every_life_of_a_ledger_is_as_the_model_tells(sequences: int) -> None:
     run(LedgerMachine, sequences, 30)
 
 
-@pytest.mark.parametrize("sequences", [2, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sequences", [1, pytest.param(60, marks=pytest.mark.slow)])
 def test_every_life_of_a_ledger_on_postgresql_is_as_the_model_tells(sequences: int) -> None:
     with databases.fresh("postgresql", Path()):  # or skip
         pass

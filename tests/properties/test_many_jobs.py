@@ -47,7 +47,7 @@ class Crowd:
         return Policy(3.0, 1e-5, allowances)
 
 
-SMALL, FULL = Crowd(4, 25, 5, 12), Crowd(8, 200, 12, 120)
+SMALL, FULL = Crowd(3, 12, 4, 6), Crowd(8, 200, 12, 120)
 
 
 def event(key: str, kind: Priced, asked: dict[int, int], places: int) -> Event:

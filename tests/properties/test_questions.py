@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from support import preferences
 from support.preferences import LAYOUTS, Public, chosen, opinions, pairs, public, rankings, spent
-from test_noninterference import ALL, SCENARIOS, differences
+from support.scenarios import ALL, SCENARIOS
+from support.worlds import differences
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels

@@ -27,6 +27,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import world
 
 import labelguard as lg
 from labelguard.ingest import canonical, content_units
@@ -34,7 +35,6 @@ from labelguard.ingest.groups import read_groups
 from labelguard.ingest.layouts import Reading
 from labelguard.ingest.pairs import distinct_pairs
 from labelguard.ingest.staging import StagingOptions, stage
-from labelguard.keys import keyring as keys
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import erasure
@@ -420,7 +420,7 @@ def encoded(connection: duckdb.DuckDBPyConnection, value: Any, sql_type: str) ->
     return found
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(chat=st.lists(messages, min_size=1, max_size=3))
 def test_chats_are_encoded_in_sql_as_in_the_reference(
     in_sql: duckdb.DuckDBPyConnection, chat: list[Any]
@@ -470,15 +470,7 @@ class Label:
 @pytest.fixture
 def nonces(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """All that is drawn at random, last what a release's coins come from: it is never stored."""
-    caught: list[bytes] = []
-    drawn = keys.random_bytes
-
-    def random_bytes(count: int) -> bytes:
-        caught.append(drawn(count))
-        return caught[-1]
-
-    monkeypatch.setattr(keys, "random_bytes", random_bytes)
-    return caught
+    return world.note_randomness(monkeypatch)
 
 
 class Stored:

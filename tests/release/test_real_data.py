@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
-from support.preferences import fixed_bytes
+from support import world
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
@@ -42,7 +42,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+    world.fix_randomness(monkeypatch)
 
 
 def read(name: str) -> pl.DataFrame:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from support.preferences import spent
-from test_teacher import label_error, survey
+from support.surveys import label_error, survey
 
 import labelguard as lg
 from labelguard.errors import LabelguardError

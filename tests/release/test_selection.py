@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import world
 from support.preferences import (
     Public,
-    fixed_bytes,
     opinions,
     pairs,
     public,
     rankings,
-    repeatable_bytes,
 )
 
 import labelguard as lg
@@ -38,7 +37,7 @@ PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
 
 @pytest.fixture(autouse=True)
 def same_keys_in_every_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+    world.fix_randomness(monkeypatch)
 
 
 def model_of_bounded(
@@ -129,7 +128,7 @@ def test_labelers_keep_labels_of_their_own_choice_of_items(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order is keyed by labeler: 20 labelers who saw the same items keep different ones."""
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", repeatable_bytes())
+    world.fix_randomness(monkeypatch, world.repeatable_bytes())
     asked = public(labelers=20, per_labeler=30, items=30)
     release = lg.privatize(
         pairs(asked, opinions(len(asked), 1)),
@@ -228,7 +227,9 @@ def issued(project: Project) -> Counter[bytes]:
 
 
 @pytest.mark.parametrize("bound", [10, None])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+)
 def test_no_sequence_of_runs_takes_more_than_the_places(
     seed: int, bound: int | None, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 import pytest
 from support import databases, preferences
 from support.crashing import perform
-from support.preferences import files, fixed_bytes, opinions, pairs, public, write
+from support.preferences import files, opinions, pairs, public, write
 
 from labelguard.errors import ProjectBusy
 from labelguard.project import policies
@@ -66,12 +66,6 @@ SCENARIOS = {
     ),
     "activation": Scenario((INIT, FIRST, JOINT), ACTIVATE),
 }
-
-
-def same_world(patch: pytest.MonkeyPatch) -> None:
-    """The clock and the randomness that every process here has."""
-    patch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
-    patch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
 
 
 @functools.cache

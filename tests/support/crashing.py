@@ -1,8 +1,8 @@
-"""Runs labelguard in processes that die by SIGKILL at a chosen step; used by test_crash.py.
+"""Runs labelguard in processes that die by SIGKILL at a chosen step; used by `support.crashes`.
 
 Reads lists of jobs as JSON, one a line, from standard input and writes how each ended. A step is
 the moment before or after something reaches the disk: a flush, a rename, a file, a ledger
-transaction.
+transaction; and where a command is there to remove, a removal.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 import sqlalchemy.engine.default
-from support.preferences import fixed_bytes
+from support import world
 
-import labelguard.clock
-import labelguard.keys.keyring
 from labelguard.ledger import ledger
-from labelguard.project import policies
+from labelguard.project import erasure, policies, restore, rotation
 from labelguard.project.opening import init
 from labelguard.project.private_map import PrivateMap
 from labelguard.release import pipeline
@@ -76,6 +75,15 @@ def die_after(owner: Any, name: str) -> None:
     setattr(owner, name, fatal)
 
 
+DISK: tuple[tuple[Any, str], ...] = (
+    (os, "fsync"),
+    (os, "replace"),
+    (pq, "write_table"),
+    (pq.ParquetWriter, "close"),
+    (sqlalchemy.engine.default.DefaultDialect, "do_commit"),
+)
+"""What puts something on the disk; a `Path` is replaced and unlinked by these too."""
+REMOVALS: tuple[tuple[Any, str], ...] = ((os, "unlink"), (os, "rmdir"))
 AFTER = {
     "charge": (ledger.Ledger, "charge"),
     "start": (ledger.Ledger, "start"),
@@ -95,15 +103,25 @@ def perform(command: dict[str, Any], project: Path) -> object:
         return policies.new(command["name"], project=project, **options)
     if command["do"] == "activate":
         return policies.activate(command["name"], project=project)
+    if command["do"] == "leave":
+        return erasure.leave(project=project, **options)
+    if command["do"] == "rotate":
+        return rotation.rotate(project)
+    if command["do"] == "restore":
+        since = restore.parse_since(None, [], True)
+        return restore.restore(
+            command["source"], project, since=since, passphrase=lambda: command["passphrase"]
+        )
     return pipeline.privatize(command["source"], project=project, **options)
 
 
 def run(job: dict[str, Any]) -> int:
     """Do one job; returns the number of steps, if it survives."""
     os.environ["LABELGUARD_LEDGER_URL"] = job.get("ledger", "")
-    labelguard.clock.now = lambda: "2026-01-01T00:00:00Z"
+    patch = pytest.MonkeyPatch()  # never undone: this process is about to end
+    world.fix_clock(patch)
     if not job.get("fresh_randomness"):
-        labelguard.keys.keyring.random_bytes = fixed_bytes
+        world.fix_randomness(patch)
     if "user" in job:  # what is imported late may not be readable then
         perform(job, Path(job["rehearsal"]))
         os.setgid(job["user"])
@@ -111,14 +129,7 @@ def run(job: dict[str, Any]) -> int:
     if "file_size" in job:
         fill(job["file_size"])
     steps = Steps(job.get("kill_at"), job.get("full_at"))
-    for owner, name in (
-        (os, "fsync"),
-        (os, "replace"),
-        (Path, "replace"),
-        (pq, "write_table"),
-        (pq.ParquetWriter, "close"),
-        (sqlalchemy.engine.default.DefaultDialect, "do_commit"),
-    ):
+    for owner, name in DISK + (REMOVALS if job["do"] in ("leave", "restore") else ()):
         steps.around(owner, name)
     if job.get("kill_after"):
         die_after(*AFTER[job["kill_after"]])

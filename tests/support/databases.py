@@ -18,7 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from labelguard.project.opening import init
-from labelguard.project.project import Project
+from labelguard.project.project import Project, find
 
 KINDS = ("sqlite", "postgresql")
 _SERVER = "127.0.0.1:5432"
@@ -53,6 +53,28 @@ def _created(template: str = "template1") -> Iterator[str]:
         yield f"{base}/{name}"
     finally:
         _command(base, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextlib.contextmanager
+def on(kind: str, directory: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
+    """LABELGUARD_LEDGER_URL names an empty database, unless it is to be the project's own file."""
+    if kind == "sqlite":
+        yield ""
+        return
+    with fresh(kind, directory) as url, patch.context() as inner:
+        inner.setenv("LABELGUARD_LEDGER_URL", url)
+        yield url
+
+
+@contextlib.contextmanager
+def copy_of(
+    project: Project, url: str, directory: Path, patch: pytest.MonkeyPatch
+) -> Iterator[Project]:
+    """A copy of a project; of its database too, if it has one apart: see `on` for `url`."""
+    shutil.copytree(project.state, directory / project.state.name)
+    with copied(url) if url else contextlib.nullcontext("") as copy:
+        patch.setenv("LABELGUARD_LEDGER_URL", copy)
+        yield find(directory)
 
 
 @contextlib.contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import json
 import sqlite3
 from collections.abc import Callable
@@ -177,18 +175,3 @@ def files(directory: Path) -> dict[str, bytes]:
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
-
-
-def repeatable_bytes(seed: str = "") -> Callable[[int], bytes]:
-    """A generator of bytes that starts anew, the same, in every process; for tests only."""
-    calls = itertools.count()
-
-    def generate(count: int) -> bytes:
-        return hashlib.shake_256(f"{seed} {next(calls)}".encode()).digest(count)
-
-    return generate
-
-
-def fixed_bytes(count: int) -> bytes:
-    """The same bytes in every project; for tests only."""
-    return hashlib.shake_256(str(count).encode()).digest(count)

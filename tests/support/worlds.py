@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
+from support import world
 from support.preferences import (
     LAYOUTS,
     Public,
@@ -23,7 +24,6 @@ from support.preferences import (
     labels,
     opinions,
     public,
-    repeatable_bytes,
     write,
 )
 
@@ -119,7 +119,7 @@ class Coins:
 statistic_noisy = statistic.noisy
 
 
-def world(
+def observed(
     here: Path,
     layout: str,
     scenario: Scenario,
@@ -132,8 +132,7 @@ def world(
     here.mkdir()
     seen: dict[str, object] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("labelguard.keys.keyring.random_bytes", repeatable_bytes())
-        patch.setattr("labelguard.clock.now", lambda: "2026-01-01T00:00:00Z")
+        world.fix(patch, world.repeatable_bytes())
         patch.chdir(here)
         for name in ("randomize", "randomize_ternary"):
             patch.setattr(randomizing, name, coins.wrap(getattr(randomizing, name)))
@@ -218,7 +217,7 @@ def differences(
     ranks = opinions(len(asked), seed=seed)
     others = other_opinions(asked, ranks, labelers, public_ties=scenario.public_ties)
     coins = Coins({}, replayed=False)
-    one = world(here / "world", layout, scenario, asked, ranks, coins, "shuffled")
+    one = observed(here / "world", layout, scenario, asked, ranks, coins, "shuffled")
     coins.replayed = True
-    two = world(here / "world", layout, scenario, asked, others, coins, "by label")
+    two = observed(here / "world", layout, scenario, asked, others, coins, "by label")
     return [name for name in sorted({*one, *two}) if one.get(name) != two.get(name)]

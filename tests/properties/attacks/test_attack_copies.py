@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 from numpy.typing import NDArray
+from support import world
 from support.crashes import crash, steps_of
 from support.preferences import STATISTIC, files, write
 
@@ -101,7 +102,7 @@ def test_two_copies_do_not_tell_the_sum_apart(tmp_path: Path) -> None:
     assert sums[0] is not None and sums[1] is not None and (sums[0] != sums[1]).all()
 
 
-@pytest.mark.parametrize("apart", [pytest.param(1, marks=pytest.mark.slow, id="every step"), 9])
+@pytest.mark.parametrize("apart", [pytest.param(1, marks=pytest.mark.slow, id="every step"), 25])
 def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(apart: int, tmp_path: Path) -> None:
     """Either both copies publish one drawing, or each draws for itself; each was charged once."""
     project = lg.init(tmp_path / "base").state.parent
@@ -135,16 +136,7 @@ def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(apart: int, tmp_
 
 def test_nothing_random_is_left_in_a_project(tmp_path: Path, monkeypatch: Any) -> None:
     """Of all that was drawn, only what outlives a release by design is anywhere on disk."""
-    from labelguard.keys import keyring
-
-    handed_out: list[bytes] = []
-    draw = keyring.random_bytes
-
-    def noted(count: int) -> bytes:
-        handed_out.append(draw(count))
-        return handed_out[-1]
-
-    monkeypatch.setattr(keyring, "random_bytes", noted)
+    handed_out = world.note_randomness(monkeypatch)
     project = lg.init(tmp_path / "project").state.parent
     key = len(handed_out)
     lg.privatize(table(opinions(1)), project=project, **PRICE)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.preferences import fixed_bytes
+from support import world
 
 import labelguard as lg
 
@@ -38,7 +38,7 @@ def survey(label: int) -> pa.Table:
 def test_which_of_two_rankings_a_pair_counts_in_does_not_depend_on_its_label(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labelguard.keys.keyring.random_bytes", fixed_bytes)
+    world.fix_randomness(monkeypatch)
     kept = []
     for label in (0, 1):
         release = lg.privatize(

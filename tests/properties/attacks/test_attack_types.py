@@ -108,17 +108,23 @@ def worlds(sides: tuple[Any, Any]) -> list[list[dict[str, Any]]]:
     return [rows_of(sides, swapped) for swapped in WORLDS]
 
 
+SLOW = pytest.mark.slow
 JSON_CASES = [
-    pytest.param((message(one), message(MEMBERS[b])), id=f"member {a} | {b}")
+    pytest.param(
+        (message(one), message(MEMBERS[b])),
+        id=f"member {a} | {b}",
+        marks=[] if b == "object" else SLOW,
+    )
     for a, one in MEMBERS.items()
     for b in ("nothing", "text", "object")
     if a != b
 ] + [
-    pytest.param((one, CONTENTS[b]), id=f"{a} | {b}")
+    pytest.param((one, CONTENTS[b]), id=f"{a} | {b}", marks=[] if b == "chat" else SLOW)
     for a, one in CONTENTS.items()
     for b in ("null", "text", "chat", "Id")
     if a != b
 ]
+"""Every kind of member beside an object, every kind of content beside a chat; the rest is slow."""
 
 
 @pytest.mark.parametrize("sides", JSON_CASES)
@@ -190,9 +196,21 @@ def typed(kinds: tuple[str, str], *, swap: bool, member: bool) -> pa.Table:
     return pa.table(columns)
 
 
-@pytest.mark.parametrize("parquet", [False, True], ids=["arrow", "parquet"])
-@pytest.mark.parametrize("member", [False, True], ids=["columns", "members"])
-@pytest.mark.parametrize("kinds", itertools.product(TYPES, ("text", "k")), ids=" | ".join)
+FIRST = {("k", True, True): "members in files", ("text", False, False): "columns of tables"}
+GRID = [
+    pytest.param(
+        (kind, beside),
+        *how,
+        id=f"{kind} | {beside}, {FIRST.get((beside, *how), how)}",
+        marks=[] if (beside, *how) in FIRST else SLOW,
+    )
+    for kind, beside in itertools.product(TYPES, ("text", "k"))
+    for how in itertools.product((False, True), repeat=2)
+]
+"""Every type as a member in a file, beside a struct, and as a column of a table, beside text."""
+
+
+@pytest.mark.parametrize(("kinds", "member", "parquet"), GRID)
 def test_no_type_of_a_column_tells_which_side_was_chosen(
     kinds: tuple[str, str],
     member: bool,

@@ -45,8 +45,15 @@ def rows(kind: str, labels: tuple[int, int], *, layout: str, labelers: bool) -> 
     return [row for _, row in sorted(found, key=lambda one: one[0])]
 
 
-@pytest.mark.parametrize("mechanism", ["rr", "statistic"])
-@pytest.mark.parametrize("unit", ["labeler", "item"])
+@pytest.mark.parametrize(
+    ("unit", "mechanism"),
+    [
+        ("labeler", "rr"),
+        ("item", "statistic"),
+        pytest.param("item", "rr", marks=pytest.mark.slow),
+        pytest.param("labeler", "statistic", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("layout", ["pairs", "chosen"])
 @pytest.mark.parametrize("kind", WRITINGS)
 def test_which_writing_of_a_chat_is_published_tells_no_label(

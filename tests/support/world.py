@@ -1,0 +1,67 @@
+"""The clock and the randomness of a test: fixed here, by every test that fixes them.
+
+The seam in the library is one function for each: `labelguard.clock.now` and
+`labelguard.keys.keyring.random_bytes`. A clock takes nothing and answers a time as text; randomness
+takes a number of bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from labelguard import clock
+from labelguard.keys import keyring
+
+NEW_YEAR = "2026-01-01T00:00:00Z"
+Clock = Callable[[], str]
+Randomness = Callable[[int], bytes]
+
+
+def repeatable_bytes(seed: str = "") -> Randomness:
+    """A generator of bytes that starts anew, the same, in every process; for tests only."""
+    calls = itertools.count()
+
+    def generate(count: int) -> bytes:
+        return hashlib.shake_256(f"{seed} {next(calls)}".encode()).digest(count)
+
+    return generate
+
+
+def fixed_bytes(count: int) -> bytes:
+    """The same bytes in every project; for tests only."""
+    return hashlib.shake_256(str(count).encode()).digest(count)
+
+
+def fix_clock(patch: pytest.MonkeyPatch, now: str | Clock = NEW_YEAR) -> None:
+    """It is always this time, or what a clock says."""
+    patch.setattr(clock, "now", (lambda: now) if isinstance(now, str) else now)
+
+
+def fix_randomness(patch: pytest.MonkeyPatch, draw: Randomness = fixed_bytes) -> None:
+    """All randomness is drawn from here."""
+    patch.setattr(keyring, "random_bytes", draw)
+
+
+def note_randomness(patch: pytest.MonkeyPatch) -> list[bytes]:
+    """Whatever is drawn from now on, in order."""
+    noted: list[bytes] = []
+    draw = keyring.random_bytes
+
+    def note(count: int) -> bytes:
+        noted.append(draw(count))
+        return noted[-1]
+
+    fix_randomness(patch, note)
+    return noted
+
+
+def fix(
+    patch: pytest.MonkeyPatch, draw: Randomness = fixed_bytes, now: str | Clock = NEW_YEAR
+) -> None:
+    """Both."""
+    fix_randomness(patch, draw)
+    fix_clock(patch, now)
