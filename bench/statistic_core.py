@@ -77,7 +77,9 @@ def release(pairs: int, features: int, labelers: int) -> dict[str, float]:
     bounds = statistic.bounds(z, rows, shape.clip_quantile)
     watch.lap("bounds")
     coarse = statistic.step_ratio(gaussian.calibrate(EPSILON, DELTA))
-    sigma = gaussian.calibrate_discrete(EPSILON, DELTA, features, coarse)
+    sigma = gaussian.calibrate(
+        EPSILON, DELTA - gaussian.discretisation_delta(EPSILON, features, coarse)
+    )
     grid = statistic.grid(bounds, features, sigma)
     total = statistic.exact_sum(z, rows, given, bounds, grid.step)
     watch.lap("exact sum")

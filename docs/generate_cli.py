@@ -42,7 +42,6 @@ POLICY_KEYS = [
     "epsilon",
     "delta",
     "allowances",
-    "composition",
     "ties",
     "tie_status_public",
     "unit",
@@ -99,7 +98,6 @@ JSON_KEYS = {
         "closes",
         "total",
         "ceiling",
-        "joint_epsilon",
     ],
     "policy check": [
         "policy",

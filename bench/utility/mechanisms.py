@@ -195,7 +195,9 @@ def _released_statistic(
     components = len(basis.metric)
     bounds = statistic.bounds(z, problem.rows, shape.clip_quantile)
     coarse = statistic.step_ratio(gaussian.calibrate(epsilon, delta))
-    sigma = gaussian.calibrate_discrete(epsilon, delta, components, coarse)
+    sigma = gaussian.calibrate(
+        epsilon, delta - gaussian.discretisation_delta(epsilon, components, coarse)
+    )
     grid = statistic.grid(bounds, components, sigma)
     total = statistic.exact_sum(z, problem.rows, problem.labels, bounds, grid.step)
     nonce = hashlib.sha256(f"{epsilon} {seed}".encode()).digest()

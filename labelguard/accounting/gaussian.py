@@ -13,7 +13,7 @@ under that adjacency itself: nothing is doubled. (`dp_accounting.PLDAccountant` 
 takes Δ for the sensitivity to removal and doubles it.) ε is in natural-log units (nats).
 
 Noise on a grid, drawn by `labelguard.mechanisms.discrete_gaussian`, is not covered by the formula:
-`discretisation_delta` is what it costs on top, and `calibrate_discrete` pays for it.
+`discretisation_delta` is what it costs on top, to be set aside beforehand.
 
 Numerical errors are put on the safe side: a computed δ carries a margin that covers rounding
 (relative, 1e-13 for usual budgets).
@@ -33,7 +33,6 @@ __all__ = [
     "SMALLEST_DELTA",
     "UNITS_PER_ONE",
     "calibrate",
-    "calibrate_discrete",
     "delta",
     "discretisation_delta",
     "epsilon",
@@ -177,33 +176,6 @@ def discretisation_delta(
     if epsilon > math.log(sys.float_info.max):
         return math.inf
     return (1 + math.exp(epsilon)) / 48 * int(dimension) * int(releases) * step_ratio * step_ratio
-
-
-def calibrate_discrete(
-    epsilon: float, delta: float, dimension: int, step_ratio: float, releases: int = 1
-) -> float:
-    """The smallest noise multiplier at which `releases` releases with discrete Gaussian noise,
-    in `dimension` coordinates on a grid of `step_ratio` standard deviations or finer, stay
-    (epsilon, delta)-private: `calibrate` at delta − `discretisation_delta`.
-
-    Raises ValueError as `calibrate` and `discretisation_delta` do, and where the grid alone costs
-    all of delta; the error then names a grid that is fine enough.
-    """
-    _validate.positive(epsilon=epsilon)
-    _attainable(delta)
-    cost = discretisation_delta(epsilon, dimension, step_ratio, releases)
-    # Both the cost and the difference round to nearest; the step down covers the two of them.
-    left = math.nextafter(delta - cost * (1 + 16 * ROUNDING), 0.0)
-    if left >= SMALLEST_DELTA:
-        return calibrate(epsilon, left, releases)
-    # The grid that takes one half of delta.
-    coordinates = int(dimension) * int(releases)
-    fine_enough = math.sqrt(24 * delta / coordinates / (1 + math.exp(-epsilon)))
-    fine_enough *= math.exp(-epsilon / 2)
-    raise ValueError(
-        f"delta must exceed {cost:.3g}, the cost of a grid with step_ratio {step_ratio:.3g}, "
-        f"found {delta!r}; a step_ratio of at most {fine_enough:.3g} would serve"
-    )
 
 
 def zcdp(noise_multiplier: float, releases: int = 1) -> float:

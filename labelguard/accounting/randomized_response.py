@@ -111,7 +111,6 @@ def calibrate_many(
     epsilon: float,
     delta: float,
     counts: NDArray[np.int64],
-    composition: Composition = "exact",
 ) -> NDArray[np.float64]:
     """`calibrate` for every k in `counts`: same shape, float64, bit for bit the same values.
 
@@ -122,9 +121,8 @@ def calibrate_many(
     """
     _validate.positive(epsilon=epsilon)
     _validate.delta_below_one(delta)
-    _validate.one_of(get_args(Composition), composition=composition)
     price = (float(epsilon), float(delta))
-    return per_distinct_count(lambda k: _calibrate(*price, k, composition), counts)
+    return per_distinct_count(lambda k: _calibrate(*price, k, "exact"), counts)
 
 
 def share(epsilon: float, k: int) -> float:

@@ -40,7 +40,6 @@ __all__ = [
     "delta",
     "epsilon",
     "epsilon0_of",
-    "keep_probability",
     "threshold",
 ]
 
@@ -102,15 +101,6 @@ def calibrate_many(epsilon: float, delta: float, counts: NDArray[np.int64]) -> N
     _validate.delta_below_one(delta)
     price = (float(epsilon), float(delta))
     return per_distinct_count(lambda k: _calibrate(*price, k), counts)
-
-
-def keep_probability(epsilon0: float) -> float:
-    """p = e^epsilon0/(e^epsilon0+2), in [⅓, 1].
-
-    Raises ValueError unless epsilon0 is finite and >= 0.
-    """
-    _validate.nonnegative(epsilon0=epsilon0)
-    return 1 / (1 + 2 * math.exp(-epsilon0))
 
 
 def threshold(epsilon0: float) -> int:

@@ -57,13 +57,6 @@ def policy() -> None:
     metavar="C",
     help="Even levels of use at which the policy can be closed early, at the price of that level.",
 )
-@click.option(
-    "--composition",
-    type=click.Choice(["exact", "advanced", "basic"]),
-    default="exact",
-    show_default=True,
-    help="How coins are priced together, where they are alone.",
-)
 @ties_option
 @click.option(
     "--tie-status-public",

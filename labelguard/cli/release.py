@@ -44,11 +44,6 @@ from labelguard.cli.options import (
     metavar="K",
     help="Places of each labeler; default: their labels, rounded up to 8, 16, 32, …",
 )
-@click.option(
-    "--composition",
-    type=click.Choice(["exact", "advanced", "basic"]),
-    help="How k coins are priced together; default exact.",
-)
 @ties_option
 @click.option(
     "--tie-status-public",

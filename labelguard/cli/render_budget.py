@@ -132,11 +132,6 @@ def preview(value: Mapping[str, Any], *, err: bool) -> None:
         )
         facts.append(("closes", f"{closes['name']}, {where}: {budget_of(closes)}"))
     facts.append(_total(value["total"]))
-    joint = value["joint_epsilon"]
-    if joint is not None and joint < value["total"]["epsilon"] - 5e-5:
-        facts.append(
-            ("", f"ε = {joint:.4f} at the same δ, if no release had a part in choosing a policy")
-        )
     facts.append(_ceiling(value))
     print_facts(facts, err=err)
 
@@ -266,7 +261,7 @@ def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
     unit = policy["unit"]
     facts = [
         ("policy", f"{policy['name']}: {budget_of(policy)} for each {unit}"),
-        ("composition, ties", f"{policy['composition']}, {policy['ties']}"),
+        ("ties", policy["ties"]),
     ]
     if value["lifetime"]["policies"] > 1:
         facts.append(_total(value["lifetime"]))

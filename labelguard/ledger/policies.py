@@ -41,7 +41,7 @@ class PolicyRecord:
 
     def chapter(self, point: int | None = None) -> Chapter:
         """The policy as a part of the project's life, closed where it was, or at `point`."""
-        return Chapter(self.name, self.policy, self.quote, self.prices, point or self.point)
+        return Chapter(self.name, self.policy, self.quote, point or self.point)
 
 
 def add(connection: sa.Connection, name: str, policy: Policy, state: str) -> PolicyRecord:

@@ -2,21 +2,18 @@
 
 Policies follow one another. Each costs its full price, used or not: crediting what was left at a
 moment chosen after seeing releases is unsound, unless the policy had closing points, fixed and
-priced when it was made. The sum of prices holds however the later policies were chosen; the joint
-price of all events only if they did not depend on what was released (docs/guarantees.md).
+priced when it was made. The sum of prices holds however the later policies were chosen
+(docs/guarantees.md).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from labelguard.policy import quotes
 from labelguard.policy.policy import Policy
-from labelguard.policy.quotes import Prices
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,6 @@ class Chapter:
     name: str
     policy: Policy
     quote: dict[str, Any]
-    prices: Prices
     point: int | None = None
 
     @property
@@ -62,33 +58,3 @@ def added(totals: Sequence[Total]) -> Total:
 def _sum(values: Iterable[float]) -> float:
     """The sum of numbers as they are written: ten times 1e-5 are 1e-4, and not a little more."""
     return float(sum(Fraction(repr(float(value))) for value in values))
-
-
-def joint_epsilon(chapters: Sequence[Chapter]) -> float | None:
-    """ε of all events of all policies together at the δ of `total`, exact.
-
-    It holds only if no policy was chosen by what was released before it. None of a single policy,
-    or where there is no closed form. Takes seconds for policies of thousands of coins.
-    """
-    from labelguard.accounting import joint
-
-    if len(chapters) < 2:
-        return None
-    open_ended = any(chapter.policy.allowances[0].places is None for chapter in chapters)
-    if open_ended or any(chapter.policy.composition != "exact" for chapter in chapters):
-        return None
-    parts = [
-        part
-        for chapter in chapters
-        for part in quotes.components(chapter.policy, chapter.prices).values()
-    ]
-    both = total(chapters)
-    # Noise on a grid costs (1 + e^ε) times a total variation: at a larger ε, up to e^(ε' − ε) more.
-    grids = sum(
-        chapter.quote["delta_for_grids"]
-        * math.exp(min(max(both.epsilon - chapter.policy.epsilon, 0.0), 700.0))
-        for chapter in chapters
-    )
-    if grids >= both.delta > 0:
-        return None
-    return min(joint.epsilon(parts, both.delta - grids), both.epsilon)

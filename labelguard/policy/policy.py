@@ -10,7 +10,6 @@ from typing import Literal, Self, get_args
 from labelguard.errors import PolicyError
 from labelguard.policy.label_values import DEFAULT_TEXT, LabelValues, Skips
 
-Composition = Literal["exact", "advanced", "basic"]
 Priced = Literal["rr", "statistic"]
 """What a policy prices: coins of randomized response (PROPS works on them), or statistics."""
 Ties = Literal["coin", "ternary", "half", "drop", "zero"]
@@ -79,7 +78,6 @@ class Policy:
     epsilon: float
     delta: float
     allowances: tuple[Allowance, ...] = (Allowance("rr", None),)
-    composition: Composition = "exact"
     ties: Ties = "coin"
     tie_status_public: bool = False
     unit: Unit = "labeler"
@@ -91,12 +89,7 @@ class Policy:
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
         object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
-        for name, allowed in (
-            ("composition", Composition),
-            ("ties", Ties),
-            ("unit", Unit),
-            ("skips", Skips),
-        ):
+        for name, allowed in (("ties", Ties), ("unit", Unit), ("skips", Skips)):
             if getattr(self, name) not in get_args(allowed):
                 raise PolicyError(
                     f"{name} must be one of {', '.join(get_args(allowed))}, "
@@ -136,13 +129,6 @@ class Policy:
                 "a joint price, or one of closing points, needs the number of labels of a "
                 "labeler: allow rr:labels=K"
             )
-        if self.composition != "exact" and (events != ["rr"] or self.closing_points > 1):
-            raise PolicyError(
-                f"--composition {self.composition} is for randomized response alone; joint prices "
-                "and closing points are exact"
-            )
-        if self.ties == "ternary" and self.composition != "exact":
-            raise PolicyError("--ties ternary is priced by exact composition only")
         if "rr" not in events and self.ties not in ("zero", "drop"):
             raise PolicyError(
                 f"--ties {self.ties} goes with randomized response; in a statistic a tie adds "
@@ -209,7 +195,6 @@ class Request:
 
     epsilon: float | None = None
     delta: float | None = None
-    composition: Composition | None = None
     ties: Ties | None = None
     tie_status_public: bool | None = None
     unit: Unit | None = None
@@ -239,12 +224,10 @@ class Request:
             check_budget(self.epsilon, self.delta)
         if self.mechanism == "rr" and (self.releases is not None or self.ties == "zero"):
             raise PolicyError("--ties zero and --releases go with --mechanism statistic only")
-        if self.mechanism == "statistic" and (
-            self.max_labels_per_labeler is not None or self.composition not in (None, "exact")
-        ):
+        if self.mechanism == "statistic" and self.max_labels_per_labeler is not None:
             raise PolicyError(
-                "a statistic takes all labels of a labeler, clipped, at an exact price: "
-                "--max-labels-per-labeler and --composition go with randomized response"
+                "a statistic takes all labels of a labeler, clipped: --max-labels-per-labeler "
+                "goes with randomized response"
             )
 
     def first_policy(self) -> Policy:
@@ -261,7 +244,7 @@ class Request:
         given = {
             name: getattr(self, name)
             for name in (
-                *("composition", "ties", "tie_status_public", "unit"),
+                *("ties", "tie_status_public", "unit"),
                 *("label_values", "skips", "assignment_reactive"),
             )
             if getattr(self, name) is not None

@@ -47,9 +47,7 @@ def prices(policy: Policy, event: Priced, bounds: NDArray[np.int64]) -> dict[int
         per_label = ternary.calibrate_many(policy.epsilon, delta, distinct)
         convert = ternary.threshold
     else:
-        per_label = randomized_response.calibrate_many(
-            policy.epsilon, delta, distinct, policy.composition
-        )
+        per_label = randomized_response.calibrate_many(policy.epsilon, delta, distinct)
         convert = randomized_response.threshold
     return {
         int(k): convert(float(epsilon0)) for k, epsilon0 in zip(distinct, per_label, strict=True)

@@ -30,7 +30,7 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
     versions |= {name: version(name) for name in ("numpy", "scipy")}
     common: dict[str, Any] = {"versions": versions, "adjacency": "replace_labels"}
     if policy.allowances[0].places is None:
-        accountant = f"{policy.composition} composition, for each number of labels when it occurs"
+        accountant = "exact composition, for each number of labels when it occurs"
         return common | {"accountant": accountant, "epsilon": policy.epsilon}, {}
     prices: Prices = {
         allowance.event: pricing.prices(policy, allowance.event, np.array([allowance.places]))
@@ -47,7 +47,6 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
             "delta_at_points": policy.delta_at_points,
             "delta_for_grids": policy.delta_at_points - pricing.continuous_delta(policy),
             "events": [_event(policy, part, event) for event, part in every.items()],
-            "upper_bounds": _upper_bounds(policy, list(every.values())),
             "points": points,
         },
         prices,
@@ -64,8 +63,6 @@ def components(policy: Policy, prices: Prices, point: int | None = None) -> dict
 
 
 def _accountant(policy: Policy) -> str:
-    if policy.composition != "exact":
-        return f"{policy.composition} composition of randomized response"
     parts = {"rr": "binomial", "statistic": "Gaussian"}
     if policy.ties == "ternary":
         parts["rr"] = "trinomial"
@@ -77,12 +74,9 @@ def _point(policy: Policy, prices: Prices, number: int) -> dict[str, Any]:
     """The price of what can have been used at a closing point."""
     from labelguard.accounting import joint
 
-    if policy.composition != "exact":
-        epsilon = policy.epsilon
-    else:
-        used = list(components(policy, prices, number).values())
-        # Prices are rounded in the labelers' favour; the search's upper end may lie above again.
-        epsilon = min(joint.epsilon(used, pricing.continuous_delta(policy)), policy.epsilon)
+    used = list(components(policy, prices, number).values())
+    # Prices are rounded in the labelers' favour; the search's upper end may lie above again.
+    epsilon = min(joint.epsilon(used, pricing.continuous_delta(policy)), policy.epsilon)
     return {"point": number, "used": policy.caps(number), "epsilon": epsilon}
 
 
@@ -97,11 +91,11 @@ def _event(policy: Policy, part: Component, event: Priced) -> dict[str, Any]:
     return row | {"flip_probability": pricing.flip_probability(policy, part.threshold)}
 
 
-def _upper_bounds(policy: Policy, parts: list[Component]) -> dict[str, float | None]:
-    """Looser theorems, for comparison; None where one says nothing."""
+def upper_bounds(policy: Policy, prices: Prices) -> dict[str, float | None]:
+    """What looser theorems say of a policy, for comparison; None where one says nothing."""
     from labelguard.accounting import upper_bounds
 
-    delta = pricing.continuous_delta(policy)
+    parts, delta = list(components(policy, prices).values()), pricing.continuous_delta(policy)
     found = {
         "pure": upper_bounds.pure(parts),
         "basic": upper_bounds.basic(parts, delta),

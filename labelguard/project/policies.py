@@ -12,10 +12,10 @@ from labelguard.errors import PolicyError
 from labelguard.ledger import policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
-from labelguard.policy import lifetime
+from labelguard.policy import lifetime, quotes
 from labelguard.policy.label_values import Skips
 from labelguard.policy.lifetime import Chapter, Total
-from labelguard.policy.policy import Allowance, Composition, Policy, Request, Ties, Unit
+from labelguard.policy.policy import Allowance, Policy, Request, Ties, Unit
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 
@@ -52,7 +52,6 @@ def new(
     allow: Sequence[str],
     shares: str = "",
     closing_points: int = 1,
-    composition: Composition = "exact",
     ties: Ties | None = None,
     tie_status_public: bool = False,
     unit: Unit = "labeler",
@@ -77,7 +76,6 @@ def new(
         float(epsilon),
         float(delta),
         allowances,
-        composition,
         ties or ("coin" if coins else "zero"),
         tie_status_public,
         unit,
@@ -250,7 +248,10 @@ def standing(ledger: Ledger) -> dict[str, Any]:
 
 
 def described(record: PolicyRecord) -> dict[str, Any]:
-    """A policy as plain data: its settings, state and quote."""
+    """A policy as plain data: its settings, state and quote, with upper bounds beside it."""
+    quote = dict(record.quote)
+    if "events" in quote:
+        quote["upper_bounds"] = quotes.upper_bounds(record.policy, record.prices)
     return {
         "name": record.name,
         "state": record.state,
@@ -258,7 +259,7 @@ def described(record: PolicyRecord) -> dict[str, Any]:
         **asdict(record.policy),
         "allowances": [asdict(allowance) for allowance in record.policy.allowances],
         "closed_at_point": record.point,
-        "quote": record.quote,
+        "quote": quote,
     }
 
 
@@ -299,7 +300,6 @@ def _preview(ledger: Ledger, name: str) -> dict[str, Any]:
         "closes": closes,
         "total": asdict(lifetime.total(chapters)),
         "ceiling": asdict(ceiling),
-        "joint_epsilon": lifetime.joint_epsilon(chapters),
     }
 
 

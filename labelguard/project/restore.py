@@ -319,15 +319,13 @@ def _add_lost(
     taken = {record.name for record in policies.records(connection)}
     name = next(n for i in range(1, len(taken) + 2) if (n := f"lost-{i}") not in taken)
     # It promised about the same neighbours as the policies that are known, or none could follow it.
-    # How many labels of a content it paid for is not known either: any number tells its price, by
-    # basic composition, which no joint price of several policies counts on.
+    # How many labels of a content it paid for is not known either; any number has its price.
     contents = like.unit == "item"
     lost = replace(
         like,
         epsilon=epsilon,
         delta=delta,
         allowances=(Allowance("rr", ITEM_BOUND if contents else None),),
-        composition="basic" if contents and ties != "ternary" else "exact",
         ties=ties,
         closing_points=1,
     )

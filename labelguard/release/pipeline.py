@@ -43,7 +43,7 @@ from labelguard.ledger.records import Event, ReleaseRecord
 from labelguard.policy import pricing
 from labelguard.policy.bounds import Bound
 from labelguard.policy.label_values import LabelValues, Skips
-from labelguard.policy.policy import Composition, Request, Ties, Unit
+from labelguard.policy.policy import Request, Ties, Unit
 from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.private_map import PrivateMap
@@ -66,7 +66,6 @@ def privatize(
     delta: float | None = None,
     mechanism: str = "rr",
     max_labels_per_labeler: int | None = None,
-    composition: Composition | None = None,
     ties: Ties | None = None,
     tie_status_public: bool | None = None,
     label_values: str | None = None,
@@ -134,7 +133,6 @@ def privatize(
     request = Request(
         epsilon,
         delta,
-        composition,
         ties,
         tie_status_public,
         unit,

@@ -186,7 +186,6 @@ def _card(
             "delta": policy.delta,
             "unit": policy.unit,
             "adjacency": "replace_labels",
-            "composition": policy.composition,
             "accounting": "",
             "ties": policy.ties_of(grant.release.event),
             "tie_status_public": policy.tie_status_public,

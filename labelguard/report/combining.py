@@ -87,7 +87,6 @@ def _exported(path: Path) -> _Book:
                 row["name"],
                 Policy.from_json(json.dumps(row["settings"])),
                 row["quote"],
-                {},
                 row["point"],
             )
             for row in found["policies"]

@@ -44,8 +44,8 @@ def transition(mechanism: ModuleType, epsilon0: float) -> NDArray[np.float64]:
     if mechanism is rr:
         flip = rr.flip_probability(epsilon0)
         return np.array([[1 - flip, flip], [flip, 1 - flip]])
-    keep = ternary.keep_probability(epsilon0)
-    return np.full((3, 3), (1 - keep) / 2) + np.eye(3) * (keep - (1 - keep) / 2)
+    true = math.exp(epsilon0) / (math.exp(epsilon0) + 2)
+    return np.full((3, 3), (1 - true) / 2) + np.eye(3) * (true - (1 - true) / 2)
 
 
 def delta_by_enumeration(mechanism: ModuleType, epsilon0: float, k: int, epsilon: float) -> float:
@@ -381,13 +381,12 @@ def test_many_prices_are_the_single_prices_bit_for_bit(
     assert many.tolist() == [mechanism.calibrate(epsilon, delta, k) for k in counts]
 
 
-@pytest.mark.parametrize("composition", ["exact", "advanced", "basic"])
-def test_many_prices_keep_shape_and_composition(composition: rr.Composition) -> None:
+def test_many_prices_keep_their_shape() -> None:
     counts = np.array([[3, 500], [500, 100_000]])
-    many = rr.calibrate_many(2.0, 1e-6, counts, composition)
+    many = rr.calibrate_many(2.0, 1e-6, counts)
     assert many.shape == (2, 2)
     for place, k in np.ndenumerate(counts):
-        assert many[place] == rr.calibrate(2.0, 1e-6, int(k), composition)
+        assert many[place] == rr.calibrate(2.0, 1e-6, int(k))
 
 
 def test_a_large_group_of_ternary_labels_can_be_priced() -> None:
@@ -478,8 +477,6 @@ def test_the_loss_multiplier_undoes_the_flips() -> None:
     assert rr.flip_probability(0) == 0.5
     assert rr.flip_probability(800.0) == 0
     assert rr.flip_probability(math.log(3)) == pytest.approx(0.25, rel=1e-15)
-    assert ternary.keep_probability(0) == pytest.approx(1 / 3, rel=1e-15)
-    assert ternary.keep_probability(math.log(2)) == pytest.approx(0.5, rel=1e-15)
 
 
 # --- arguments -----------------------------------------------------------------------------------
@@ -508,7 +505,6 @@ def test_the_loss_multiplier_undoes_the_flips() -> None:
         (lambda: ternary.epsilon(0.1, 1, -0.1), "delta must be in"),
         (lambda: ternary.calibrate(-1.0, 1e-5, 1), "epsilon must be finite and > 0"),
         (lambda: ternary.calibrate_many(1.0, 2.0, np.array([1])), "delta must be in"),
-        (lambda: ternary.keep_probability(-1.0), "epsilon0 must be finite"),
         (lambda: ternary.epsilon0_of(3), "threshold must be even, found 3"),
         (lambda: ternary.epsilon0_of(2 * (COIN_RANGE // 3) + 2), "threshold must be in"),
     ],

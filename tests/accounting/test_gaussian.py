@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Callable
 from decimal import Decimal, localcontext
@@ -368,37 +367,6 @@ def test_the_cost_of_a_grid_adds_up_over_coordinates_and_releases() -> None:
     assert gaussian.discretisation_delta(800.0, 1, 1e-7) == math.inf
 
 
-@given(
-    epsilon=st.floats(0.01, 8),
-    delta=st.floats(1e-6, 0.1),
-    dimension=st.integers(1, 384),
-    releases=st.integers(1, 12),
-)
-@settings(deadline=None, max_examples=30)
-def test_discrete_noise_is_calibrated_for_both_parts_of_its_price(
-    epsilon: float, delta: float, dimension: int, releases: int
-) -> None:
-    step_ratio = 2.0**-30
-    noise = gaussian.calibrate_discrete(epsilon, delta, dimension, step_ratio, releases)
-    assert noise >= gaussian.calibrate(epsilon, delta, releases)
-    cost = gaussian.discretisation_delta(epsilon, dimension, step_ratio, releases)
-    assert gaussian.delta(noise, epsilon, releases) + cost <= delta * (1 + 1e-15)
-    assert noise == pytest.approx(gaussian.calibrate(epsilon, delta, releases), rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "delta", "dimension", "releases"), [(8.0, 1e-9, 384, 12), (60.0, 1e-5, 64, 1)]
-)
-def test_a_grid_that_costs_all_of_delta_is_refused_and_a_fine_one_is_named(
-    epsilon: float, delta: float, dimension: int, releases: int
-) -> None:
-    with pytest.raises(ValueError, match="would serve") as refusal:
-        gaussian.calibrate_discrete(epsilon, delta, dimension, 2.0**-20, releases)
-    named = re.search(r"at most (\S+) would serve", str(refusal.value))
-    assert named is not None
-    gaussian.calibrate_discrete(epsilon, delta, dimension, float(named[1]), releases)
-
-
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -425,7 +393,6 @@ def test_a_grid_that_costs_all_of_delta_is_refused_and_a_fine_one_is_named(
         (lambda: gaussian.discretisation_delta(1.0, 0, 1e-7), "dimension must be an integer >= 1"),
         (lambda: gaussian.discretisation_delta(1.0, 1, 1e-6), "take a finer grid.*found 1e-06"),
         (lambda: gaussian.discretisation_delta(1.0, 1, 0.0), "step_ratio must be finite and > 0"),
-        (lambda: gaussian.calibrate_discrete(1.0, 0.0, 1, 1e-7), "no pure privacy"),
         (lambda: gaussian.zcdp(0.0), "noise_multiplier must be finite and > 0"),
         (lambda: gaussian.epsilon_zcdp(-1.0, 1e-5), "rho must be finite and >= 0"),
         (lambda: gaussian.epsilon_zcdp(1.0, 1.0), r"delta must be in \[0, 1\)"),

@@ -228,7 +228,6 @@ def test_the_first_release_fixes_the_policy(project: Project) -> None:
         {"epsilon": 3.0, "delta": 1e-6},
         PRICE | {"max_labels_per_labeler": 21},
         PRICE | {"ties": "ternary"},
-        PRICE | {"composition": "basic"},
         PRICE | {"unit": "item"},
     ):
         with pytest.raises(PolicyError):

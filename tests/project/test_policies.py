@@ -26,7 +26,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.witness import Witness
-from labelguard.policy import lifetime, pricing, quotes
+from labelguard.policy import pricing, quotes
 from labelguard.policy.policy import Allowance, Policy, Request
 from labelguard.project import policies
 from labelguard.project.abandoning import abandon
@@ -77,10 +77,10 @@ def joint_delta(policy: Policy) -> float:
     ids=["both", "closing points", "shares", "ternary"],
 )
 def test_all_allowances_together_cost_the_budget_and_hardly_less(policy: Policy) -> None:
-    quote, _ = quotes.quote(policy)
+    quote, prices = quotes.quote(policy)
     assert joint_delta(policy) <= pricing.continuous_delta(policy)
     assert policy.epsilon - 1e-3 < quote["epsilon"] <= policy.epsilon
-    bounds = [value for value in quote["upper_bounds"].values() if value is not None]
+    bounds = [value for value in quotes.upper_bounds(policy, prices).values() if value is not None]
     assert bounds and all(value >= quote["epsilon"] for value in bounds)
     assert all(event["epsilon_alone"] < quote["epsilon"] for event in quote["events"])
 
@@ -135,7 +135,6 @@ def test_closing_points_rise_to_the_whole_price() -> None:
         ({"delta": 0, "allow": ["statistic:releases=1"]}, "needs a delta above 0"),
         ({"ties": "half", "allow": ["rr:labels=5"]}, "--tie-status-public"),
         ({"ties": "zero"}, "statistics alone"),
-        ({"composition": "basic", "allow": ["rr:labels=5", "statistic:releases=2"]}, "exact"),
         ({"epsilon": math.nan}, "epsilon must be a finite number"),
         ({"epsilon": 0}, "above 0"),
         ({"delta": 1}, "below 1"),
@@ -254,7 +253,6 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
         "name": "old", "point": None, "epsilon": 3.0, "delta": 1e-5, "points": 1
     }  # fmt: skip
     assert told["total"] == {"epsilon": 5.0, "delta": pytest.approx(1.5e-5)}
-    assert 3 < told["joint_epsilon"] < 5
     assert policies.activate("new", project) == told
     assert overview.budget(project.state)["lifetime"] == {
         "epsilon": 5.0, "delta": pytest.approx(1.5e-5), "policies": 2
@@ -294,20 +292,6 @@ def test_the_point_is_that_of_the_busiest_labeler_in_the_dearest_allowance() -> 
     assert policy.caps(1) == {"rr": 13, "statistic": 3}
     assert policy.caps(4) == {"rr": 50, "statistic": 12}
     assert Policy(3, 1e-5, (Allowance("rr", 5),), closing_points=4).caps(1) == {"rr": 2}
-
-
-def test_the_joint_price_of_several_policies_lies_between_the_largest_and_the_sum() -> None:
-    chapters = []
-    for name, epsilon in (("one", 3.0), ("two", 2.0), ("three", 1.0)):
-        policy = Policy(epsilon, 1e-5, BOTH)
-        quote, prices = quotes.quote(policy)
-        chapters.append(lifetime.Chapter(name, policy, quote, prices))
-    exact, total = lifetime.joint_epsilon(chapters), lifetime.total(chapters)
-    assert total == lifetime.Total(6.0, pytest.approx(3e-5))
-    assert exact is not None and 3.0 < exact < 6.0
-    assert lifetime.joint_epsilon(chapters[:1]) is None
-    own = replace(chapters[0], policy=Policy(3, 1e-5))  # labelers' own numbers: no closed form
-    assert lifetime.joint_epsilon([own, *chapters[1:]]) is None
 
 
 def test_a_policy_can_end_without_another(table: pa.Table, project: Project) -> None:

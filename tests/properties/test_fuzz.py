@@ -65,7 +65,6 @@ FLAGS = st.fixed_dictionaries(
         "max_labels_per_labeler": st.integers(0, 9),
         "ties": st.sampled_from(["coin", "ternary", "half", "drop"]),
         "tie_status_public": st.booleans(),
-        "composition": st.sampled_from(["exact", "advanced", "basic"]),
         "bad_rows": st.sampled_from(["stop", "quarantine", "quarantine"]),
         "exhausted": st.sampled_from(["refuse", "drop"]),
         "unit": st.sampled_from(["labeler", "item"]),

@@ -69,10 +69,7 @@ def randomized_card(plan: Plan, grant: Grant, policy: Policy) -> dict[str, Any]:
     flips = _flip_probabilities(plan, grant, policy)
     differ = flips and flips["min"] < flips["max"]
     return {
-        "privacy": {
-            "accounting": f"{policy.composition} composition of {kind}"
-            + card.together(policy, "rr")
-        },
+        "privacy": {"accounting": f"exact composition of {kind}" + card.together(policy, "rr")},
         "flip_probability": flips,
         "train_with": "forward",
         "not_protected": [card.LINKABLE] if differ else [],
