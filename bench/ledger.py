@@ -47,7 +47,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def event(labelers: int, number: int) -> Event:
-    """Every labeler is charged two of fifty places."""
+    """Every labeler is charged two of fifty uses."""
     rng = np.random.default_rng(0)
     keys = rng.integers(0, 2**64, (labelers, 2), dtype=np.uint64)
     return Event(
@@ -112,7 +112,7 @@ def measure(labelers: int, url: str | None, show: Callable[[str, float, float], 
         hook.join()
         show("a hook's insert meanwhile, median", statistics.median(hook.waits), base)
         show("a hook's insert meanwhile, slowest", max(hook.waits), base)
-        show("places of all labelers, for planning", timed(lambda: ledger.labelers("rr")), base)
+        show("uses of all labelers, for planning", timed(lambda: ledger.labelers("rr")), base)
         show("labelguard budget show (process and all)", timed(lambda: command(project)), base)
         show("ledger.fault(), as in budget verify", timed(ledger.fault), base)
         assert ledger.fault() is None

@@ -95,7 +95,7 @@ def main() -> None:
         for epsilon in EPSILONS
         for cap in CAPS
     ]
-    columns = ["dataset", "ε", "cap", "labelers", "labels kept", "γ min / median / max"]
+    columns = ["dataset", "ε", "cap", "labelers", "labels released", "γ min / median / max"]
     report("real_rr", [*columns, "mean γ", "flipped", "z"], rows)
 
 

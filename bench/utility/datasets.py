@@ -128,8 +128,8 @@ def split(dataset: Dataset, spec: Spec, seed: int) -> Problem:
     eligible = np.random.default_rng(seed).permutation(
         np.flatnonzero(counts >= max(spec.min_labels, 1))
     )
-    place = round(len(eligible) * HELD_OUT)
-    held, training = eligible[:place], eligible[place:][: spec.train_labelers]
+    border = round(len(eligible) * HELD_OUT)
+    held, training = eligible[:border], eligible[border:][: spec.train_labelers]
     code = np.full(len(counts), -1)
     code[training] = np.arange(len(training))
     mine = code[dataset.unit] >= 0

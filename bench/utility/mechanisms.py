@@ -76,9 +76,9 @@ def non_private(
 
 @dataclass(frozen=True)
 class _Answers:
-    """Randomized response on the rows `kept`: labels 0 or 1, and their flip probabilities."""
+    """Randomized response on some `rows`: labels 0 or 1, and their flip probabilities."""
 
-    kept: NDArray[np.intp]
+    rows: NDArray[np.intp]
     labels: Labels
     flip_probability: Floats
 
@@ -96,15 +96,15 @@ def randomized_response(
     answers = _answers(problem, epsilon, delta, seed, cap)
     _, z = _coordinates(problem, _unwhitened(problem))
     theta = heads.fit_flipped(
-        z[problem.rows.pair[answers.kept]],
+        z[problem.rows.pair[answers.rows]],
         answers.labels,
         answers.flip_probability,
         problem.fixed.ridge,
         loss,
-        problem.rows.share()[answers.kept],
+        problem.rows.share()[answers.rows],
     )
     released = np.full(len(problem.rows), NOT_RELEASED, np.uint8)
-    released[answers.kept] = answers.labels
+    released[answers.rows] = answers.labels
     return Outcome(heads.margins(z, theta), released, _noise_of(answers))
 
 
@@ -138,23 +138,23 @@ def _answers(
     binary = np.where(problem.labels == LABEL_TIE, fair, problem.labels).astype(np.uint8)
     counts = np.bincount(unit, minlength=problem.rows.units)
     bound = rounded_bound(counts)
-    kept = np.arange(n)
+    rows = np.arange(n)
     if cap is not None:
-        kept = np.sort(order[_place_in_unit(unit[order]) < cap])
+        rows = np.sort(order[_number_in_unit(unit[order]) < cap])
         bound = np.minimum(bound, cap)
     epsilon0 = rr.calibrate_many(epsilon, delta, bound)
     # Thresholds are rounded up to the coin's 64 bits, which no draw here could tell.
-    flips = (1 / (1 + np.exp(epsilon0)))[unit[kept]]
-    return _Answers(kept, binary[kept] ^ (coin[kept] < flips), flips)
+    flips = (1 / (1 + np.exp(epsilon0)))[unit[rows]]
+    return _Answers(rows, binary[rows] ^ (coin[rows] < flips), flips)
 
 
-def _place_in_unit(unit: NDArray[np.intp]) -> NDArray[np.intp]:
+def _number_in_unit(unit: NDArray[np.intp]) -> NDArray[np.intp]:
     """0, 1, 2, … along the rows of each labeler."""
     order = np.argsort(unit, kind="stable")
     _, starts, counts = np.unique(unit[order], return_index=True, return_counts=True)
-    place = np.empty(len(unit), np.intp)
-    place[order] = np.arange(len(unit)) - np.repeat(starts, counts)
-    return place
+    number = np.empty(len(unit), np.intp)
+    number[order] = np.arange(len(unit)) - np.repeat(starts, counts)
+    return number
 
 
 def _noise_of(answers: _Answers) -> dict[str, Any]:

@@ -115,8 +115,8 @@ class Results:
         self._found: dict[tuple[Setting, str, float | None], dict[int, Record]] = {}
         for record in records:
             setting = Setting(record["dataset"], record["features"], record["ties"])
-            place = self._found.setdefault((setting, record["mechanism"], record["epsilon"]), {})
-            place[record["seed"]] = record
+            seeds = self._found.setdefault((setting, record["mechanism"], record["epsilon"]), {})
+            seeds[record["seed"]] = record
 
     def settings(self) -> list[Setting]:
         """The settings that were run, in that order."""

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _MOST_SEPARATE = 1e6
-"""Standard deviations beyond which two worlds are as good as told apart."""
+"""Standard deviations beyond which two worlds are as good as known apart."""
 
 
 def proportion(hits: ArrayLike, runs: int, alpha: float) -> tuple[Floats, Floats]:

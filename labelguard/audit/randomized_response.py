@@ -42,10 +42,10 @@ class Canary:
     labels: int
     runs: int
 
-    def thresholds(self, *places: int) -> list[int]:
-        """The threshold of a coin where a labeler has so many places."""
-        prices = pricing.prices(self.policy, "rr", np.array(places, np.int64))
-        return [prices[count] for count in places]
+    def thresholds(self, *uses: int) -> list[int]:
+        """The threshold of a coin where a labeler has so many uses."""
+        prices = pricing.prices(self.policy, "rr", np.array(uses, np.int64))
+        return [prices[count] for count in uses]
 
     def answers(self, labels: Labels, *thresholds: int) -> Iterator[tuple[Labels, ...]]:
         """Fresh canaries whose labels are `labels` (k,), some at a time.
@@ -144,9 +144,9 @@ def _levels(k: int) -> Counts:
 
 
 def _reuse(canary: Canary, alpha: float) -> Check:
-    """Two answers to each label: k at the price of 2k places and k at that of 4k.
+    """Two answers to each label: k at the price of 2k uses and k at that of 4k.
 
-    Both together cost at most what 2k places cost. One coin for both prices would never give
+    Both together cost at most what 2k uses cost. One coin for both prices would never give
     "yes" at the lower flip probability and "no" at the higher to a label that is no.
     """
     k = canary.labels

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from labelguard.release.writer import Release
 
-_WORLDS = ("as the others", "against them", "ties")
+_WORLDS = ("as everybody", "against them", "ties")
 _ROWS = 1 << 14
 _FEW_LABELERS = 12
 _SHAPE: Mapping[str, Any] = {
@@ -222,12 +222,12 @@ def _release_worlds(
 
 def _public(worlds: Mapping[str, list[Seen]]) -> list[Check]:
     """`presence` and `order`: neither has any noise, so that one difference is a proof."""
-    first, *others = [found[0] for found in worlds.values()]
+    first, *rest = [found[0] for found in worlds.values()]
     present = all(
-        first.contents().equals(seen.contents()) and first.counts == seen.counts for seen in others
+        first.contents().equals(seen.contents()) and first.counts == seen.counts for seen in rest
     )
     ordered = all(
-        seen.rows.height != first.rows.height or first.ids().equals(seen.ids()) for seen in others
+        seen.rows.height != first.rows.height or first.ids().equals(seen.ids()) for seen in rest
     )
     rows = f"{first.rows.height:,} released rows"
     return [

@@ -61,34 +61,34 @@ def _field(message: bytes, table: int, index: int) -> int:
     """Where a flatbuffer's table has its field number `index`; 0 if it has not."""
     vtable = table - struct.unpack_from("<i", message, table)[0]
     (size,) = struct.unpack_from("<H", message, vtable)
-    place = 4 + 2 * index
-    offset = struct.unpack_from("<H", message, vtable + place)[0] if place < size else 0
+    entry = 4 + 2 * index
+    offset = struct.unpack_from("<H", message, vtable + entry)[0] if entry < size else 0
     return table + offset if offset else 0
 
 
 def _member(message: bytes, table: int, index: int) -> int:
     """Where the table is that this field refers to."""
-    place = _field(message, table, index)
-    return place + int(struct.unpack_from("<I", message, place)[0])
+    field = _field(message, table, index)
+    return field + int(struct.unpack_from("<I", message, field)[0])
 
 
-def told(schema: pa.Schema) -> pa.Schema:
+def plain(schema: pa.Schema) -> pa.Schema:
     """The schema without members of structs that were always null, or empty structs.
 
     They tell nothing, DuckDB cannot convert them, and whether they are may follow from the labels.
     Half floats, which DuckDB lacks, become floats.
     """
-    return pa.schema([field.with_type(_told_type(field.type)) for field in schema])
+    return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
 
 
-def _told_type(kind: pa.DataType) -> pa.DataType:
+def _plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        told = _told_type(kind.value_type)
+        plain = _plain_type(kind.value_type)
         make = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return kind if told == kind.value_type else make(kind.value_field.with_type(told))
+        return kind if plain == kind.value_type else make(kind.value_field.with_type(plain))
     if not pa.types.is_struct(kind):
         return pa.float32() if pa.types.is_float16(kind) else kind
-    fields = [field.with_type(_told_type(field.type)) for field in kind]
+    fields = [field.with_type(_plain_type(field.type)) for field in kind]
     return pa.struct([field for field in fields if not _tells_nothing(field.type)])
 
 

@@ -22,19 +22,21 @@ from typing import TypeAlias
 
 from duckdb.sqltypes import DuckDBPyType
 
+from labelguard.ingest.sql import identifier, literal
+
 ITEM_TAG = "labelguard/item/1:"
 ID_TAG = "labelguard/id/1:"
 QUESTION_TAG = "labelguard/question/1:"
 GROUP_TAG = "labelguard/ranking/1:"
 
-Shape: TypeAlias = "str | list[Shape] | dict[str, Shape] | None"
+ContentType: TypeAlias = "str | list[ContentType] | dict[str, ContentType] | None"
 """What a content column holds: a SQL type, a list, a struct, or nothing yet (only nulls)."""
 
 INTEGERS = ("tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger")
 LARGE_INTEGERS = ("ubigint", "hugeint", "uhugeint")
 FRACTIONS = ("float", "double", "decimal")
 _NUMBERS = ("BIGINT", "HUGEINT", "DOUBLE")
-_JSON_SHAPES: dict[object, Shape] = {
+_JSON_TYPES: dict[object, ContentType] = {
     "NULL": None,
     "BOOLEAN": "BOOLEAN",
     "BIGINT": "BIGINT",
@@ -63,37 +65,37 @@ def element(kind: DuckDBPyType) -> DuckDBPyType:
     return child
 
 
-def content_shape(kinds: Iterable[DuckDBPyType]) -> Shape:
-    """The one shape of several text columns, or of several chat columns; else `NoContent`."""
+def content_type(kinds: Iterable[DuckDBPyType]) -> ContentType:
+    """The one type of several text columns, or of several chat columns; else `NoContent`."""
     # A column that says nothing goes with any other: whether one does may follow from the labels.
     kinds = [kind for kind in kinds if kind.id != "null"]
     if all(is_text(kind) for kind in kinds):
         return "VARCHAR"
     if not all(kind.id in ("list", "array") for kind in kinds):
         raise NoContent
-    shape = merged(_shape(kind) for kind in kinds)
-    message = shape[0] if isinstance(shape, list) else None
+    content = merged(_content_type(kind) for kind in kinds)
+    message = content[0] if isinstance(content, list) else None
     if not isinstance(message, dict) or not {"role", "content"} <= set(message):
         raise NoContent
-    return shape
+    return content
 
 
-def merged(shapes: Iterable[Shape]) -> Shape:
-    """The shape that holds every value of all of them; `NoContent` if there is none."""
-    return reduce(_merge, shapes)
+def merged(contents: Iterable[ContentType]) -> ContentType:
+    """The type that holds every value of all of them; `NoContent` if there is none."""
+    return reduce(_merge, contents)
 
 
-def sql_type(shape: Shape, unknown: str = "VARCHAR") -> str:
-    """A shape in SQL; `unknown` stands for lists that were always empty."""
-    if isinstance(shape, str):
-        return shape
-    if isinstance(shape, list):
-        return f"{sql_type(shape[0], unknown)}[]"
-    if shape:
+def sql_type(content: ContentType, unknown: str = "VARCHAR") -> str:
+    """Its type in SQL; `unknown` stands for lists that were always empty."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return f"{sql_type(content[0], unknown)}[]"
+    if content:
         # In a fixed order: which column had a member first may follow from the labels.
-        names = sorted(shape, key=lambda name: (name != "role", name != "content", name))
-        known = [name for name in names if shape[name] is not None] or names
-        members = (f"{_quoted(name)} {sql_type(shape[name], unknown)}" for name in known)
+        names = sorted(content, key=lambda name: (name != "role", name != "content", name))
+        known = [name for name in names if content[name] is not None] or names
+        members = (f"{identifier(name)} {sql_type(content[name], unknown)}" for name in known)
         return f"STRUCT({', '.join(members)})"
     return unknown
 
@@ -107,29 +109,29 @@ def json_type(kind: DuckDBPyType) -> str:
     if kind.id not in ("list", "struct", "map"):
         return "VARCHAR"
     try:
-        shape = _shape(kind)
+        content = _content_type(kind)
     except NoContent:
         return "JSON"
-    return "JSON" if shape == [None] else sql_type(shape, "JSON")
+    return "JSON" if content == [None] else sql_type(content, "JSON")
 
 
-def json_shape(structure: object) -> Shape:
-    """The shape of what DuckDB's `json_group_structure` found; empty objects tell nothing."""
+def type_of_json(structure: object) -> ContentType:
+    """The type of what DuckDB's `json_group_structure` found; empty objects tell nothing."""
     if isinstance(structure, list):
-        return [json_shape(structure[0]) if structure else None]
+        return [type_of_json(structure[0]) if structure else None]
     if isinstance(structure, dict):
-        members = _distinct({name: json_shape(child) for name, child in structure.items()})
+        members = _distinct({name: type_of_json(child) for name, child in structure.items()})
         return members if any(child is not None for child in members.values()) else None
-    if structure not in _JSON_SHAPES:
+    if structure not in _JSON_TYPES:
         raise NoContent
-    return _JSON_SHAPES[structure]
+    return _JSON_TYPES[structure]
 
 
-def encoded(expression: str, shape: Shape) -> str:
+def encoded(expression: str, content: ContentType) -> str:
     """SQL for the canonical encoding of a text or chat; NULL where it or a message is empty."""
-    if isinstance(shape, list):
+    if isinstance(content, list):
         complete = f"len({expression}) > 0 AND list_count({expression}) = len({expression})"
-        body = f"CASE WHEN {complete} THEN {_json(expression, shape)} END"
+        body = f"CASE WHEN {complete} THEN {_json(expression, content)} END"
         return f"('c' || strlen({body}) || ':' || {body})"
     # One concat() copies once; a chain of || copies at every step.
     return (
@@ -138,12 +140,12 @@ def encoded(expression: str, shape: Shape) -> str:
     )
 
 
-def plain_text(expression: str, shape: Shape) -> str:
+def plain_text(expression: str, content: ContentType) -> str:
     """SQL for the words of a text or chat (VARCHAR): roles, names and JSON left out, '' if none."""
-    if isinstance(shape, list) and isinstance(shape[0], dict) and "content" in shape[0]:
-        said = _words("m.content", shape[0]["content"])
+    if isinstance(content, list) and isinstance(content[0], dict) and "content" in content[0]:
+        said = _words("m.content", content[0]["content"])
         return f"array_to_string(list_transform({expression}, lambda m: {said}), '')"
-    return _words(expression, shape)
+    return _words(expression, content)
 
 
 def item_digest(encoded_prompt: str, sorted_responses: str) -> str:
@@ -170,17 +172,17 @@ def id_under_question(item_id: str, question: str) -> str:
     return f"({' || chr(35) || '.join(parts)})"
 
 
-def _shape(kind: DuckDBPyType) -> Shape:
+def _content_type(kind: DuckDBPyType) -> ContentType:
     if kind.id == "null":
         return None
     if kind.id in ("list", "array"):
         child = element(kind)  # JSON is what DuckDB guesses for lists that are all empty.
-        return [None if str(child) == "JSON" else _shape(child)]
+        return [None if str(child) == "JSON" else _content_type(child)]
     if kind.id == "struct":
         members = [
             (name, child) for name, child in kind.children if isinstance(child, DuckDBPyType)
         ]
-        return {name: _shape(child) for name, child in members}
+        return {name: _content_type(child) for name, child in members}
     if kind.id in INTEGERS or kind.id in LARGE_INTEGERS:
         return "BIGINT" if kind.id in INTEGERS else "HUGEINT"
     if kind.id in FRACTIONS:
@@ -192,7 +194,7 @@ def _shape(kind: DuckDBPyType) -> Shape:
     raise NoContent
 
 
-def _merge(one: Shape, other: Shape) -> Shape:
+def _merge(one: ContentType, other: ContentType) -> ContentType:
     if one is None or other is None or one == other:
         return other if one is None else one
     if isinstance(one, list) and isinstance(other, list):
@@ -205,30 +207,30 @@ def _merge(one: Shape, other: Shape) -> Shape:
     raise NoContent
 
 
-def _distinct(members: dict[str, Shape]) -> dict[str, Shape]:
+def _distinct(members: dict[str, ContentType]) -> dict[str, ContentType]:
     """The members of an object, unless DuckDB would take two of them for one: `Id` and `id`."""
     if len({name.lower() for name in members}) < len(members):
         raise NoContent
     return members
 
 
-def _json(expression: str, shape: Shape, depth: int = 0) -> str:
+def _json(expression: str, content: ContentType, depth: int = 0) -> str:
     """SQL for canonical JSON of a value that is not null."""
-    if isinstance(shape, list):
+    if isinstance(content, list):
         name = f"x{depth}"
-        inner = _json(name, shape[0], depth + 1)
+        inner = _json(name, content[0], depth + 1)
         items = f"list_transform({expression}, lambda {name}: coalesce({inner}, 'null'))"
         return f"('[' || array_to_string({items}, ',') || ']')"
-    if isinstance(shape, dict):
+    if isinstance(content, dict):
         members = [
             f"CASE WHEN {field} IS NOT NULL THEN {key} || {_json(field, child, depth)} END"
             for field, key, child in (
                 (
-                    f"struct_extract({expression}, {_literal(name)})",
-                    f"to_json({_literal(name)})::VARCHAR || ':'",
+                    f"struct_extract({expression}, {literal(name)})",
+                    f"to_json({literal(name)})::VARCHAR || ':'",
                     child,
                 )
-                for name, child in sorted(shape.items())
+                for name, child in sorted(content.items())
                 if child is not None
             )
         ]
@@ -238,39 +240,31 @@ def _json(expression: str, shape: Shape, depth: int = 0) -> str:
         # type for it, and whether it always is may follow from the labels.
         body = f"nullif('{{' || concat_ws(',', {', '.join(members)}) || '}}', '{{}}')"
         return f"CASE WHEN {expression} IS NOT NULL THEN {body} END"
-    if shape == "DOUBLE":
+    if content == "DOUBLE":
         whole = f"{expression} = trunc({expression}) AND abs({expression}) < 9007199254740992"
         number = f"CASE WHEN {whole} THEN to_json({expression}::BIGINT) "
         return f"({number} ELSE to_json({expression}) END)::VARCHAR"
     return f"to_json({expression})::VARCHAR"
 
 
-def _words(expression: str, shape: Shape, depth: int = 0) -> str:
+def _words(expression: str, content: ContentType, depth: int = 0) -> str:
     """SQL for all text within a value, in the order of the canonical JSON; '' for null."""
-    if shape is None:
+    if content is None:
         return "''"
-    if isinstance(shape, list):
+    if isinstance(content, list):
         name = f"w{depth}"
-        inner = _words(name, shape[0], depth + 1)
+        inner = _words(name, content[0], depth + 1)
         return (
             f"coalesce(array_to_string(list_transform({expression}, lambda {name}: {inner}), ''), "
             "'')"
         )
-    if isinstance(shape, dict):
+    if isinstance(content, dict):
         members = [
-            _words(f"struct_extract({expression}, {_literal(name)})", child, depth)
-            for name, child in sorted(shape.items())
+            _words(f"struct_extract({expression}, {literal(name)})", child, depth)
+            for name, child in sorted(content.items())
             if name not in ("role", "type")
         ]
         return f"concat({', '.join(members)})" if members else "''"
     # Not the column's way to write a number: other rows may have decided its type.
-    said = expression if shape == "VARCHAR" else _json(expression, shape)
+    said = expression if content == "VARCHAR" else _json(expression, content)
     return f"coalesce({said}, '')"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

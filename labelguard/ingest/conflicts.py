@@ -1,4 +1,4 @@
-"""Item ids that stand for several contents: no label could be told what it is about."""
+"""Item ids that stand for several contents: nobody could say what a label is about."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Labelers who are one unit of privacy: a person with several ids, a household, a team.
 
-A group shares its places, its contribution bound and its clip. Its members keep their own
+A group shares its uses, its contribution bound and its clip. Its members have their own
 pseudonyms and row keys, so that who is grouped later keeps the labels they released. A labeler's
 group never changes once the group was charged: labels are remembered with the unit that they were
 charged to, and elsewhere they would be drawn and charged again.
@@ -9,7 +9,7 @@ charged to, and elsewhere they would be drawn and charged again.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,20 +20,19 @@ import polars as pl
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import query as queries
 from labelguard.ingest import scan, sources
-from labelguard.ingest.layouts import ID_EXPECTED, closest, is_id
-from labelguard.ingest.sources import Input, Part, identifier
+from labelguard.ingest.layouts import FRACTION, ID_EXPECTED, NO_ID, closest, is_id
+from labelguard.ingest.sources import Input, Part
+from labelguard.ingest.sql import identifier
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.groups import Groups
 from labelguard.storage import blocks
-from labelguard.storage.blocks import Blocks
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
     from labelguard.ledger.ledger import Ledger
 
 COLUMNS = ("labeler_id", "group_id")
-_BLANK = "expected an id, found null or an empty string"
-_FRACTION = "found a number with a fraction like 7.0; write whole numbers or names"
+_WHERE = "read from"
 
 
 def in_force(ledger: Ledger, unit: str) -> Groups | None:
@@ -59,11 +58,9 @@ def read_groups(
     labelers = keys.labeler_keys(namespace, found["labeler_id"])
     order = blocks.order(labelers)
     names = found["group_id"].unique(maintain_order=True)
-    units = _group_keys(keys, namespace, names)
-    place = found.select(
-        pl.col("group_id").replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
-    )["group_id"].to_numpy()
-    return Groups(labelers[order], units[place[order]])
+    groups = keys.group_keys(namespace, names)
+    number = found["group_id"].replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
+    return Groups(labelers[order], groups[number.to_numpy()[order]])
 
 
 def read_ids(
@@ -71,7 +68,7 @@ def read_ids(
     choose: Callable[[Sequence[str]], Sequence[str]],
     scratch: Path | None = None,
 ) -> pl.DataFrame:
-    """The distinct rows of columns of ids, as texts, with `place`: where each stands first.
+    """The distinct rows of columns of ids, as texts, with `read from`: where each stands first.
 
     `choose` picks the columns among those of the first part. Raises `InvalidLabels` for unreadable
     files, missing columns and empty ids.
@@ -89,25 +86,13 @@ def read_ids(
     return found.unique(columns, keep="first", maintain_order=True)
 
 
-def _group_keys(keys: KeyRing, namespace: str, names: Iterable[str]) -> Blocks:
-    """Pseudonyms of groups, shape (n, 2)."""
-    prefix = _length_prefixed(namespace)
-    digests = (keys.mac("group-id", prefix + _length_prefixed(name))[:16] for name in names)
-    return blocks.from_bytes(b"".join(digests))
-
-
-def _length_prefixed(text: str) -> bytes:
-    data = text.encode()
-    return len(data).to_bytes(8, "big") + data
-
-
 def _read(
     part: Part,
     connection: duckdb.DuckDBPyConnection,
     columns: Sequence[str],
     allowed: sources.Allowance,
 ) -> pl.DataFrame:
-    """Columns of ids of one part as texts, with `place`: where each row stands."""
+    """Columns of ids of one part as texts, with `read from`: where each row stands."""
     _check_columns(part, connection, columns)
     named = ", ".join(f"{identifier(name)}::VARCHAR AS {identifier(name)}" for name in columns)
     faults = ", ".join(
@@ -118,8 +103,8 @@ def _read(
     query = f"WITH named AS (SELECT {named} FROM part) SELECT *, {faults} FROM named"
     read = list(_frames(part, connection, query, columns, allowed))
     frame = pl.concat(read) if read else pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
-    place = pl.format("{} row {}", pl.lit(part.name), pl.int_range(1, pl.len() + 1))
-    return frame.select(*columns, place=place)
+    where = pl.format("{} row {}", pl.lit(part.name), pl.int_range(1, pl.len() + 1))
+    return frame.select(*columns, where.alias(_WHERE))
 
 
 def _frames(
@@ -138,7 +123,7 @@ def _frames(
             fault = frame[f"fault_{number}"].to_numpy()
             if fault.any():
                 row = int(np.flatnonzero(fault)[0])
-                reason = _BLANK if fault[row] == 1 else _FRACTION
+                reason = NO_ID if fault[row] == 1 else FRACTION
                 raise InvalidLabels(f"{part.name} row {start + row + 1}: column {name}: {reason}")
         start += len(frame)
         yield frame.select(columns)
@@ -150,9 +135,9 @@ def _check_columns(
     types = scan.columns(part, connection)
     for name in columns:
         if name not in types:
-            others = tuple(column for column in types if column not in columns)
+            free = tuple(column for column in types if column not in columns)
             raise InvalidLabels(
-                f"{part.name}: no column {name}{closest(name, others)}; expected "
+                f"{part.name}: no column {name}{closest(name, free)}; expected "
                 f"{' and '.join(columns)}; found: {', '.join(types)}"
             )
         if not is_id(types[name]):
@@ -168,7 +153,7 @@ def _refuse_clashes(found: pl.DataFrame) -> None:
     if not len(clashing):
         return
     labelers = clashing["labeler_id"]
-    one, other = clashing.filter(pl.col("labeler_id") == labelers[0])["place"][:2]
+    one, other = clashing.filter(pl.col("labeler_id") == labelers[0])[_WHERE][:2]
     raise InvalidLabels(
         f"{one} and {other}: the same labeler in two groups "
         f"({counted(labelers.n_unique(), 'such labeler')}); put everybody into one group"

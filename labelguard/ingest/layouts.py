@@ -16,7 +16,7 @@ from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
-from labelguard.ingest.canonical import NoContent, Shape, is_text
+from labelguard.ingest.canonical import ContentType, NoContent, is_text
 from labelguard.policy.label_values import DEFAULT, LabelValues, Skips
 
 MAX_RANKED = 256
@@ -34,28 +34,30 @@ IDS = ("labeler_id", "item_id", "question", "ranking_id", "record_id")
 ROLES = tuple(dict.fromkeys([*(r for roles in LAYOUTS.values() for r in roles), *_OPTIONAL]))
 PRIVATE_ROLES = ("label", "tie", "ranks")
 """Roles whose columns nothing but the label itself may depend on."""
-TELLING_ROLES = (*PRIVATE_ROLES, "chosen", "rejected")
-"""Roles whose columns tell labels: the private ones, and the sides by which was preferred."""
-
 ANSWERS = (*PRIVATE_ROLES, "chosen", "rejected")
-"""Roles of which every question may have columns of its own."""
+"""Roles whose columns tell labels: the private ones, and the sides by which was preferred. Every
+question may have columns of its own for them."""
+
+NO_ID = "expected an id, found null or an empty string"
+FRACTION = "found a number with a fraction like 7.0; write whole numbers or names"
+_NO_CONTENT = "expected text or chat messages, found null or empty"
 
 PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
-    1: ("labeler_id", "expected an id, found null or an empty string"),
-    2: ("prompt", "expected text or chat messages, found null or empty"),
-    3: ("response_a", "expected text or chat messages, found null or empty"),
-    4: ("response_b", "expected text or chat messages, found null or empty"),
+    1: ("labeler_id", NO_ID),
+    2: ("prompt", _NO_CONTENT),
+    3: ("response_a", _NO_CONTENT),
+    4: ("response_b", _NO_CONTENT),
     # One message for both: naming the empty side would name the preferred one.
-    5: ("chosen or rejected", "expected text or chat messages, found null or empty"),
+    5: ("chosen or rejected", _NO_CONTENT),
     6: ("responses", "expected a list of texts or chats, found null or an empty element"),
     7: ("responses", f"expected 2 to {MAX_RANKED} responses"),
-    8: ("item_id", "expected an id, found null or an empty string"),
-    9: ("ranking_id", "expected an id, found null or an empty string"),
+    8: ("item_id", NO_ID),
+    9: ("ranking_id", NO_ID),
     10: ("submitted_at", "expected a time (ISO 8601, or a whole number)"),
-    11: ("labeler_id", "found a number with a fraction like 7.0; write whole numbers or names"),
+    11: ("labeler_id", FRACTION),
     # Which side lacks it is not said either.
     12: ("of a feature", "expected a finite number for every response"),
-    13: ("question", "expected an id, found null or an empty string"),
+    13: ("question", NO_ID),
 }
 LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
     100: ("label", "found a value outside the domain"),
@@ -69,16 +71,16 @@ LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
 class Layout:
     """How one part's columns are read: its kind, and the column that plays each role.
 
-    `types` are the columns' types by role, `content` is the shape of prompt and responses.
+    `types` are the columns' types by role, `content` is the type of prompt and responses.
     `features` maps the name of each numeric feature to its columns: one for each side, or one list.
     `absent` columns are read as nulls. With content units the words of every side are read too, of
-    which units are made (see `labelguard.content_units`).
+    which units are made (see `labelguard.ingest.content_units`).
     """
 
     kind: str
     columns: Mapping[str, str]
     types: Mapping[str, DuckDBPyType]
-    content: Shape
+    content: ContentType
     features: Mapping[str, tuple[str, ...]]
     reading: Reading
     absent: tuple[str, ...] = ()
@@ -151,6 +153,29 @@ def layout(
         named = {role: column for role, column in named.items() if role not in PRIVATE_ROLES}
     absent = _absent(types, reading) if sparse else ()
     types |= dict.fromkeys(absent, SQLNULL)
+    columns = _columns(types, named, name)
+    layouts = _layouts(reading.labelled)
+    kind = _kind(columns, types, name, layouts)
+    used = (*layouts[kind], *(role for role in _OPTIONAL if (kind, role) != ("ranking", "tie")))
+    for role in named:
+        if role not in used:
+            raise InvalidLabels(
+                f"{name}: --columns names {role}, which does not go with columns "
+                f"({', '.join(layouts[kind])})"
+            )
+    columns = {role: column for role, column in columns.items() if role in used}
+    _check_roles(columns, types, kind, reading, name)
+    kinds = {role: types[column] for role, column in columns.items()}
+    _check_types(kinds, columns, name)
+    content = _content(kinds, columns, kind, name)
+    features = _features(reading.features, kind, types, columns, name)
+    return Layout(kind, columns, kinds, content, features, reading, absent)
+
+
+def _columns(
+    types: Mapping[str, DuckDBPyType], named: Mapping[str, str], name: str
+) -> dict[str, str]:
+    """The column of each role that a part has one for."""
     for role, column in named.items():
         if role not in ROLES:
             raise InvalidLabels(
@@ -162,22 +187,22 @@ def layout(
                 f"found: {', '.join(types)}"
             )
     columns = {role: named.get(role, role) for role in ROLES}
-    columns = {role: column for role, column in columns.items() if column in types}
-    if "question" not in named:
-        # It is published with the labels: a column that happens to be called so is not enough.
-        columns.pop("question", None)
-    layouts = _layouts(reading.labelled)
-    kind = _kind(columns, types, name, layouts)
-    used = (*layouts[kind], *_OPTIONAL)
-    if kind == "ranking":
-        used = tuple(role for role in used if role not in ("tie",))
-    for role in named:
-        if role not in used:
-            raise InvalidLabels(
-                f"{name}: --columns names {role}, which does not go with columns "
-                f"({', '.join(layouts[kind])})"
-            )
-    columns = {role: column for role, column in columns.items() if role in used}
+    # A question is published with the labels: that a column happens to be called so is not enough.
+    return {
+        role: column
+        for role, column in columns.items()
+        if column in types and (role != "question" or role in named)
+    }
+
+
+def _check_roles(
+    columns: Mapping[str, str],
+    types: Mapping[str, DuckDBPyType],
+    kind: str,
+    reading: Reading,
+    name: str,
+) -> None:
+    """Refuse two answers to one question, nobody to charge, and private columns in public roles."""
     if "question" in columns and reading.question is not None:
         raise InvalidLabels(
             f"{name}: column {columns['question']} says which question every row answers; "
@@ -197,11 +222,6 @@ def layout(
                 f"{name}: column {column} is {role}, which is private, and cannot be "
                 "anything else too"
             )
-    kinds = {role: types[column] for role, column in columns.items()}
-    _check_types(kinds, columns, name)
-    content = _content(kinds, columns, kind, name)
-    features = _features(reading.features, kind, types, columns, name)
-    return Layout(kind, columns, kinds, content, features, reading, absent)
 
 
 def _absent(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, ...]:
@@ -328,8 +348,8 @@ def _check_types(kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], 
 
 def _content(
     kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], kind: str, name: str
-) -> Shape:
-    """The one shape of prompt and responses."""
+) -> ContentType:
+    """The one type of prompt and responses."""
     roles = LAYOUTS[kind][: 2 if kind == "ranking" else 3]
     found = {role: kinds[role] for role in roles}
     if kind == "ranking":
@@ -340,7 +360,7 @@ def _content(
             )
         found["responses"] = canonical.element(found["responses"])
     try:
-        return canonical.content_shape(found.values())
+        return canonical.content_type(found.values())
     except NoContent:
         # Types are not said of chosen and rejected: those of a JSON file follow from the labels.
         said = "" if kind == "chosen" else " found " + ", ".join(map(_short, found.values()))

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.conflicts import refuse_conflicts
-from labelguard.ingest.groups import read_groups
 from labelguard.ingest.layouts import Reading
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staging import Staged, StagingOptions, stage
@@ -34,7 +33,7 @@ class DistinctPairs:
 
     `table` has the columns prompt, first, second (in canonical order) and feature_NAME; `ids` are
     their item ids as a release has them, `items` (pairs, 2) the digests of these, `contents` those
-    of their contents, and `number` their places within a ranking; `first_row` (pairs,) is one
+    of their contents, and `number` their numbers within a ranking; `first_row` (pairs,) is one
     staged row of each, `of_row` (staged rows,) says which pair each row compared. `questions` is
     what was asked about each, if the input says it: a pair under two questions is two pairs.
     """
@@ -51,11 +50,11 @@ class DistinctPairs:
     def __len__(self) -> int:
         return len(self.items)
 
-    def among(self, others: DistinctPairs) -> NDArray[np.bool_]:
-        """Which of these pairs are also among others, by question, content and place."""
+    def among(self, known: DistinctPairs) -> NDArray[np.bool_]:
+        """Which of these pairs are also among the known, by question, content and number."""
         theirs, ours = (
             pl.DataFrame({"hi": p.contents[:, 0], "lo": p.contents[:, 1], "number": p.number})
-            for p in (others, self)
+            for p in (known, self)
         )
         common = theirs.unique().with_columns(common=True)
         joined = ours.join(common, on=["hi", "lo", "number"], how="left", maintain_order="left")
@@ -123,15 +122,15 @@ def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """One row of each distinct pair of a bucket, in the order of pairs, and each row's pair."""
     attached = [name for name in texts.column_names if name.startswith("feature_")]
     names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
-    named = pl.DataFrame(texts.select(names)).with_row_index("place")
+    named = pl.DataFrame(texts.select(names)).with_row_index("line")
     if "written_hi" in texts.column_names:  # of several ways to write a chat, always the same
         written = pl.DataFrame(texts.select(["written_hi", "written_lo"]))
-        named = pl.concat([named, written], how="horizontal").sort(*written.columns, "place")
-    first = named.group_by(names).agg(pl.col("place").first()).sort(names)
-    number = first.drop("place").with_row_index("number")
-    joined = named.sort("place").join(number, on=names, how="left", maintain_order="left")
-    place, of_row = (c.to_numpy().astype(np.intp) for c in (first["place"], joined["number"]))
-    return place, of_row
+        named = pl.concat([named, written], how="horizontal").sort(*written.columns, "line")
+    first = named.group_by(names).agg(pl.col("line").first()).sort(names)
+    number = first.drop("line").with_row_index("number")
+    joined = named.sort("line").join(number, on=names, how="left", maintain_order="left")
+    line, of_row = (c.to_numpy().astype(np.intp) for c in (first["line"], joined["number"]))
+    return line, of_row
 
 
 def read_pairs(
@@ -141,7 +140,6 @@ def read_pairs(
     features: str = "",
     unit: str = "labeler",
     skip_bad: bool = False,
-    groups: Input | None = None,
     question: str | None = None,
     max_input_bytes: int | None = None,
     scratch: Path | None = None,
@@ -151,23 +149,19 @@ def read_pairs(
 
     `features` is a specification as `--features` takes it; the columns it names are read. `unit` is
     labeler, item, or none where nobody will be charged; with the latter two no labeler_id is
-    needed. One labeler's repeated comparisons of one pair count once. `groups` says which labelers
-    are one unit (see `labelguard.ingest.groups`), `question` what all rows were asked. `skip_bad`
-    leaves unusable rows out, and `skipped` counts them. What is read lies in a directory of its
-    own in `scratch`, or in TMPDIR, that only its owner can enter, until the end of the call.
+    needed. One labeler's repeated comparisons of one pair count once. `question` is what all rows
+    were asked. `skip_bad` leaves unusable rows out, and `skipped` counts them. What is read lies
+    in a directory of its own in `scratch`, or in TMPDIR, that only its owner can enter, until the
+    end of the call.
 
     Raises `InvalidLabels` like any reading of labels.
     """
-    unit = unit if groups is None else "group"
     numbers = column_features(features)
     reading = Reading(columns or {}, unit, numbers, labelled=False, question=question)
     with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
         work = Path(directory)
         keys = KeyRing.unkeyed()  # pseudonyms for this reading only
-        members = read_groups(groups, keys, "", work) if unit == "group" else None
-        options = StagingOptions(
-            reading, "", quarantine=skip_bad, groups=members, max_input_bytes=max_input_bytes
-        )
+        options = StagingOptions(reading, "", quarantine=skip_bad, max_input_bytes=max_input_bytes)
         staged = stage(
             source,
             work / "input",

@@ -97,12 +97,12 @@ def purge(directory: Path, leavers: Leavers) -> Raw:
     if not directory.is_dir():
         return Raw()
     for unfinished in directory.rglob("*" + _UNFINISHED):
-        unfinished.unlink()  # of a crashed `purge`: the whole file is still in its place
+        unfinished.unlink()  # of a crashed `purge`: the whole file is still there
     found = Raw()
     for path in _files(directory):
-        theirs, others = _count(path, leavers)
+        theirs, rest = _count(path, leavers)
         found += Raw(whole=(_name(path, directory),)) if theirs is None else Raw(theirs)
-        if not others:
+        if not rest:
             path.unlink()
         elif theirs:
             _rewrite(path, leavers)

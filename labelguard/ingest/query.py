@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.ingest import canonical
-from labelguard.ingest.canonical import Shape, is_text
+from labelguard.ingest.canonical import ContentType, is_text
 from labelguard.ingest.layouts import IDS, INTEGER, LAYOUTS, MAX_RANKED, Layout
-from labelguard.ingest.sources import identifier, literal
+from labelguard.ingest.sql import identifier, literal
 from labelguard.policy.label_values import WHITE_SPACE, is_number
 from labelguard.terms import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
 
-def query(layout: Layout, content: Shape) -> str:
-    """The SELECT over `part` that yields canonical pairs; `content` is the shape of all parts."""
+def query(layout: Layout, content: ContentType) -> str:
+    """The SELECT over `part` that yields canonical pairs; `content` is the type in all parts."""
     content_type = canonical.sql_type(content)
     columns = {role: identifier(column) for role, column in layout.columns.items()}
     pieces = [_read(role, column, layout, content_type) for role, column in columns.items()]
@@ -50,7 +50,7 @@ def _read(role: str, column: str, layout: Layout, content_type: str) -> str:
     return f"{read} AS {role}"
 
 
-def _pair_query(layout: Layout, content: Shape) -> str:
+def _pair_query(layout: Layout, content: ContentType) -> str:
     kinds = layout.types
     _, a, b = LAYOUTS[layout.kind][:3]
     faults = _common_faults(kinds)
@@ -90,7 +90,7 @@ def _pair_query(layout: Layout, content: Shape) -> str:
         FROM encoded"""
 
 
-def _ranking_query(layout: Layout, content: Shape) -> str:
+def _ranking_query(layout: Layout, content: ContentType) -> str:
     # Every ranking becomes its pairs (i, j), i < j in canonical order of the responses.
     kinds = layout.types
     faults = [
@@ -104,7 +104,7 @@ def _ranking_query(layout: Layout, content: Shape) -> str:
         "lambda x: x IS NOT NULL AND isfinite(x))) = k, false) THEN 12"
         for numbers in lists
     ]
-    # Equal texts are put in order by what is attached to them, never by their place in the list.
+    # Equal texts are put in order by what is attached to them, never by their order in the list.
     attached = "".join(f" || ' ' || {numbers}[i]" for numbers in lists)
     sorted_by = f"list_transform(range(1, k + 1), lambda i: es[i]{attached})" if lists else "es"
     features = "".join(
@@ -168,7 +168,7 @@ def _asked(digest: str, layout: Layout) -> str:
     return canonical.question_digest("question", digest) if layout.asked else digest
 
 
-def _sides(layout: Layout, content: Shape, *sides: str) -> str:
+def _sides(layout: Layout, content: ContentType, *sides: str) -> str:
     """SELECT list of the words of prompt and response of every side, where contents are units."""
     if not layout.content_units:
         return ""
@@ -180,7 +180,7 @@ def _sides(layout: Layout, content: Shape, *sides: str) -> str:
     return f"list_transform(responses, lambda r: concat({prompt}, {said})) AS sides, "
 
 
-def _written(content: Shape) -> str:
+def _written(content: ContentType) -> str:
     """SELECT list of a digest of the chats as they are published: one content may be written in
     several ways (an empty object or null, 0 or -0), which the encoding does not tell apart.
     """

@@ -1,4 +1,4 @@
-"""Recognises the rows of labelers who have left: in an input, and wherever raw rows were kept."""
+"""Recognises the rows of labelers who have left: in an input, and wherever raw rows are."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Leavers:
             encoded = encoded.combine_chunks()
         distinct = encoded.dictionary.to_pylist()
         known = self._look_up(source or self._namespace, distinct)
-        places = np.array([known[labeler] for labeler in distinct], dtype=np.intp)
-        found = places[encoded.indices.to_numpy()]
-        self._met.update(places[places >= 0].tolist())
+        position = np.array([known[labeler] for labeler in distinct], dtype=np.intp)
+        found = position[encoded.indices.to_numpy()]
+        self._met.update(position[position >= 0].tolist())
         theirs: NDArray[np.bool_] = found >= 0
         return theirs
 
@@ -66,6 +66,6 @@ class Leavers:
         known = self._known.setdefault(namespace, {})
         new = [labeler for labeler in ids if labeler not in known]
         meant = [match[1] if (match := _FRACTION.fullmatch(name)) else name for name in new]
-        places = blocks.positions(self.labelers, self._keys.labeler_keys(namespace, meant))
-        known.update(zip(new, places.tolist(), strict=True))
+        found = blocks.positions(self.labelers, self._keys.labeler_keys(namespace, meant))
+        known.update(zip(new, found.tolist(), strict=True))
         return known

@@ -14,7 +14,7 @@ from duckdb.sqltypes import DuckDBPyType
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
 from labelguard.ingest import layouts as labels
-from labelguard.ingest.canonical import NoContent, Shape
+from labelguard.ingest.canonical import ContentType, NoContent
 from labelguard.ingest.layouts import Layout, Reading
 from labelguard.ingest.reader_errors import readable
 from labelguard.ingest.sources import Part
@@ -55,7 +55,7 @@ def look(part: Part, connection: duckdb.DuckDBPyConnection, reading: Reading) ->
         layout = labels.layout(relation, part.name, reading, sparse=part.sparse)
     except _READER_ERRORS as error:
         raise readable(error, part.name) from None
-    telling = {*labels.TELLING_ROLES, *(reading.columns.get(r, r) for r in labels.TELLING_ROLES)}
+    telling = {*labels.ANSWERS, *(reading.columns.get(r, r) for r in labels.ANSWERS)}
     for name in sorted(name for name in telling if name.lower() in part.partitions):
         raise InvalidLabels(
             f"the input's directories are named by {name}, so that the order of its rows tells "
@@ -73,8 +73,8 @@ def columns(part: Part, connection: duckdb.DuckDBPyConnection) -> dict[str, Duck
     return dict(zip(relation.columns, relation.types, strict=True))
 
 
-def common_content(parts: list[Part], layouts: list[Layout]) -> Shape:
-    """The shape that holds the texts of every part."""
+def common_content(parts: list[Part], layouts: list[Layout]) -> ContentType:
+    """The type that holds the texts of every part."""
     content = layouts[0].content
     for part, layout in zip(parts, layouts, strict=True):
         try:

@@ -3,7 +3,7 @@
 An export that writes `José` with another accent, `7` as `07`, or a name with a blank at its end
 would make everybody new, with a new budget. So every labeler has a form: the key that they would
 have if their id were written in its normal form. Two labelers of one form are refused until
-somebody says that they are two people, or one (`labelguard.linking`).
+somebody says that they are two people, or one (`labelguard.project.linking`).
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Identities:
         """Labelers and forms in turn, 16 bytes each."""
         return np.column_stack([self.labelers, self.forms]).astype(">u8").tobytes()
 
-    def without(self, others: Self) -> Self:
-        """Those who are not among the others; without names."""
-        rest = blocks.positions(others.labelers, self.labelers) < 0
+    def without(self, known: Self) -> Self:
+        """Those who are not among the known; without names."""
+        rest = blocks.positions(known.labelers, self.labelers) < 0
         return type(self)(self.labelers[rest], self.forms[rest])
 
     def renamed(self, names: Callable[[Blocks], Blocks]) -> Self:
@@ -102,7 +102,7 @@ def normal_form(name: str) -> str:
 
 
 def _seen(name: str) -> str:
-    """An id without what cannot be seen: it would also keep an accent from its letter."""
+    """An id without what cannot be seen: it would also part an accent from its letter."""
     if not name.isascii():
         name = _INVISIBLE.sub("", name.replace("\u2800", " "))
     if name.isprintable():

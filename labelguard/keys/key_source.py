@@ -1,4 +1,4 @@
-"""A project key that is not kept beside the project, but handed over where the program runs.
+"""A project key that does not lie beside the project, but is handed over where the program runs.
 
 `LABELGUARD_KEY_FILE` names a file (a mounted secret), `LABELGUARD_KEY_COMMAND` a command whose
 standard output is that file's content (the client of a secret store).
@@ -31,8 +31,8 @@ def named() -> str | None:
 def read() -> bytes | None:
     """What the environment says the file of the project key holds; None if it says nothing.
 
-    Raises `KeyProblem` for a file that others could have replaced, and for a command that fails,
-    takes longer than a minute, or cannot be run; what it printed is in no message.
+    Raises `KeyProblem` for a file that somebody else could have replaced, and for a command that
+    fails, takes longer than a minute, or cannot be run; what it printed is in no message.
     """
     name = named()
     if name == FILE:

@@ -1,10 +1,10 @@
 """The project's secret: one project key, for row keys, pseudonyms, and what proves records whole.
 
 No randomness of a release comes from it: coins and noise live in the memory of the release that
-draws them and are forgotten with it (`labelguard.mechanisms.coins`). So whoever holds the key
+draws them and are forgotten with it (`labelguard.keys.coins`). So whoever holds the key
 learns which rows are whose, and no label. It lives apart from the data (`keys/`, mode 0600, or the
 directory named by LABELGUARD_KEYS), is never logged, and is never regenerated: without it, labels
-that were released before could not be told from new ones.
+that were released before could not be known from new ones.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from labelguard.keys import key_source
 from labelguard.keys.prf import Prf, derive_key
 from labelguard.keys.pseudonyms import Pseudonyms
 from labelguard.keys.row_keys import RowKeys
-from labelguard.storage import blocks as block128
-from labelguard.storage import private_files
+from labelguard.storage import blocks, private_files
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.files import fsync_path, write_atomically
 
@@ -33,7 +32,7 @@ _KEY_HEADER = b"labelguard project key v1\n"
 _PSEUDONYMS_HEADER = b"labelguard pseudonyms v1\n"
 
 KEY_FILES = ("project.key", "pseudonyms")
-"""What must be kept for as long as the project lives."""
+"""What the project needs for as long as it lives."""
 
 
 def random_bytes(count: int) -> bytes:
@@ -100,7 +99,7 @@ class KeyRing:
         return _naming(path) if path.exists() else Pseudonyms()
 
     def prepare_pseudonyms(self) -> Pseudonyms:
-        """Names under a fresh secret, kept beside the present one until the ledger has them."""
+        """Names under a fresh secret, beside the present one until the ledger has them."""
         path = self._directory / "pseudonyms.new"
         write_atomically(path, _PSEUDONYMS_HEADER + random_bytes(32), mode=0o600)
         return _naming(path)
@@ -118,18 +117,21 @@ class KeyRing:
         names = sorted(columns)
         values = [_bits(columns[name]) for name in names]
         values += [np.zeros_like(values[0])] * (len(values) % 2)
-        blocks = [np.stack(pair, axis=1) for pair in zip(values[::2], values[1::2], strict=True)]
-        return Prf(derive_key(self._secret, "public/" + ",".join(names)), len(blocks))(*blocks)
+        message = [np.stack(pair, axis=1) for pair in zip(values[::2], values[1::2], strict=True)]
+        return Prf(derive_key(self._secret, "public/" + ",".join(names)), len(message))(*message)
 
     def labeler_keys(self, namespace: str, labeler_ids: Iterable[str]) -> Blocks:
         """Pseudonyms of labelers: keyed hashes of (namespace, id), shape (n, 2)."""
-        key = derive_key(self._secret, "labeler-id")
-        prefix = _length_prefixed(namespace.encode())
-        digests = b"".join(
-            hmac.digest(key, prefix + _length_prefixed(labeler.encode()), "sha256")[:16]
-            for labeler in labeler_ids
-        )
-        return block128.from_bytes(digests)
+        return self._names("labeler-id", namespace, labeler_ids)
+
+    def group_keys(self, namespace: str, group_ids: Iterable[str]) -> Blocks:
+        """Pseudonyms of groups, of another domain than those of labelers, shape (n, 2)."""
+        return self._names("group-id", namespace, group_ids)
+
+    def _names(self, purpose: str, namespace: str, ids: Iterable[str]) -> Blocks:
+        key, prefix = derive_key(self._secret, purpose), _length_prefixed(namespace)
+        digests = (hmac.digest(key, prefix + _length_prefixed(name), "sha256")[:16] for name in ids)
+        return blocks.from_bytes(b"".join(digests))
 
     def secrets(self) -> dict[str, bytes]:
         """The files that a backup of the keys is made of."""
@@ -161,7 +163,8 @@ def _naming(path: Path) -> Pseudonyms:
     return Pseudonyms(_read_private(path, _PSEUDONYMS_HEADER))
 
 
-def _length_prefixed(data: bytes) -> bytes:
+def _length_prefixed(text: str) -> bytes:
+    data = text.encode()
     return len(data).to_bytes(8, "big") + data
 
 

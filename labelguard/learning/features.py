@@ -74,7 +74,7 @@ class FeatureProvider(Protocol):
         """φ(prompt, first) − φ(prompt, second) of every pair: shape (n, d), float32."""
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """What must be kept beside a head to compute the same features later; often nothing."""
+        """What a head needs to compute the same features later; often nothing."""
 
     def identity(self) -> str:
         """A stable text that names the function: encoder, digest of weights, settings."""
@@ -283,7 +283,7 @@ def columns(options: str, state: State | None) -> FeatureProvider:
 
 
 class _Stateless:
-    """Nothing to learn, nothing to keep."""
+    """Nothing to learn, no state."""
 
     def fit(self, pairs: pa.Table) -> None:
         pass

@@ -1,7 +1,7 @@
 """Learners: what turns labels of pairs into a scorer, for methods that train models in between.
 
 A learner is found by the entry point `labelguard.learners`. What `pairs` holds is between the
-learner and whoever calls it: feature rows for a head, places in a dataset for a language model.
+learner and whoever calls it: feature rows for a head, rows of a dataset for a language model.
 Callers only index it by its first axis.
 """
 

@@ -83,7 +83,6 @@ class Draw:
     a fresh labeler does: E[label − ½] and P(no tie).
     """
 
-    kind: str
     half: NDArray[np.float32]
     gain: Floats
     strict: Floats
@@ -126,7 +125,7 @@ class Population:
         fresh = scale * (shared[:, None] + spread[:, None] * _NODES)
         strict = 1 - tie_probability(fresh, ties)
         gain = strict * np.tanh(fresh / 2) / 2
-        return Draw(kind, half, gain @ _NODE_WEIGHTS, strict @ _NODE_WEIGHTS)
+        return Draw(half, gain @ _NODE_WEIGHTS, strict @ _NODE_WEIGHTS)
 
     def _directions(self, kind: str, number: int, rng: np.random.Generator) -> NDArray[np.float32]:
         """Random coefficients on principal axes, shape (components, number)."""

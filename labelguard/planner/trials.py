@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import erf
 
 from labelguard.errors import InvalidLabels
-from labelguard.mechanisms.geometry import Shape, Spectrum, spectrum
+from labelguard.mechanisms.geometry import Shape, spectrum
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import Draw, Population, Prior
 
@@ -112,15 +112,14 @@ class PublicSide:
             yield Trial(self, draw)
 
 
-def public_side(x: Small, rows: Rows, axes: Spectrum | None = None, seed: int = 0) -> PublicSide:
+def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
     """The public side of every trial, from pairs x (pairs, d) and who labels them.
 
     Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
     """
     if not len(rows):
         raise InvalidLabels("there is no labeled pair")
-    if axes is None:
-        axes = spectrum(x, np.bincount(rows.pair, minlength=len(x)))
+    axes = spectrum(x, np.bincount(rows.pair, minlength=len(x)))
     sizes = tuple(sorted({min(size, axes.rank) for size in COMPONENTS}))
     z = x @ axes.axes[:, : sizes[-1]].astype(np.float32)
     values = axes.values[: sizes[-1]]
@@ -158,7 +157,6 @@ class Trial:
 
     def __init__(self, public: PublicSide, draw: Draw) -> None:
         self._public = public
-        self.kind = draw.kind
         rows, seen = public.rows, public.seen
         self.sums = _sums(public.z, rows, draw.half * rows.share(), 1)
         given = np.bincount(rows.pair, minlength=len(public.z))[seen]

@@ -21,7 +21,7 @@ from scipy.special import erf
 
 from labelguard.accounting import gaussian, randomized_response
 from labelguard.errors import PolicyError
-from labelguard.mechanisms.geometry import Shape, Spectrum
+from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.prior import KINDS, Prior
 from labelguard.planner.trials import Heads, PublicSide, Trial, public_side
@@ -62,19 +62,16 @@ def choose(
     rows: Rows,
     noise_multiplier: float,
     prior: Prior | None = None,
-    *,
-    axes: Spectrum | None = None,
-    draws: int = DRAWS,
 ) -> Shape:
     """The shape with the best expected accuracy of a statistic released with this noise.
 
-    `x` (pairs, d) are public features of pairs, `axes` their principal axes where they are known.
-    Averages over worlds drawn from `prior`, whose directions of utility differ in how many
-    components they need, so that the choice suits none of them badly.
+    `x` (pairs, d) are public features of pairs. Averages over worlds drawn from `prior`, whose
+    directions of utility differ in how many components they need, so that the choice suits none of
+    them badly.
 
     Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
     """
-    simulated = _Simulated.of(x, rows, prior or Prior(), axes, draws)
+    simulated = _Simulated.of(x, rows, prior or Prior(), DRAWS)
     return simulated.public.shapes[simulated.best_shape(noise_multiplier)]
 
 
@@ -133,13 +130,13 @@ def forecast(
     check_budgets(epsilons, delta)
     prior = prior or Prior()
     progress("simulating labels", None)
-    now = _forecasts(_Simulated.of(x, rows, prior, None, draws), epsilons, delta, bounds)
+    now = _forecasts(_Simulated.of(x, rows, prior, draws), epsilons, delta, bounds)
     if not growth:
         return now
     grown = []
     for step, more in (("labelers", _twice_labelers(rows)), ("labels", _twice_labels(rows, prior))):
         progress(f"simulating twice the {step}", None)
-        simulated = _Simulated.of(x, more, prior, None, max(draws // 2, 1))
+        simulated = _Simulated.of(x, more, prior, max(draws // 2, 1))
         grown.append(_forecasts(simulated, epsilons, delta, bounds))
     return tuple(
         replace(here, twice_labelers=a.accuracy.mean, twice_labels=b.accuracy.mean)
@@ -153,11 +150,9 @@ def recommend(
     epsilon: float,
     delta: float,
     prior: Prior | None = None,
-    *,
-    draws: int = DRAWS,
 ) -> Forecast:
     """What `--mechanism auto` does at this budget. Raises as `forecast`."""
-    return best(forecast(x, rows, [epsilon], delta, prior, draws=draws, growth=False), epsilon)
+    return best(forecast(x, rows, [epsilon], delta, prior, growth=False), epsilon)
 
 
 def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
@@ -180,15 +175,8 @@ class _Simulated:
     seed: int
 
     @classmethod
-    def of(
-        cls,
-        x: NDArray[np.float32],
-        rows: Rows,
-        prior: Prior,
-        axes: Spectrum | None,
-        draws: int,
-    ) -> _Simulated:
-        public = public_side(x, rows, axes, prior.seed)
+    def of(cls, x: NDArray[np.float32], rows: Rows, prior: Prior, draws: int) -> _Simulated:
+        public = public_side(x, rows, prior.seed)
         return cls(public, tuple(public.trials(prior, draws)), prior.seed)
 
     def accuracy(self, heads_of: Callable[[Trial], Heads]) -> Floats:

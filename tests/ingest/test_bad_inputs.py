@@ -759,7 +759,7 @@ def test_the_command_line_answers_in_one_line_with_an_exit_code(
 FULL = """
 import resource, signal, sys
 limit = int(sys.argv[1])
-from labelguard.cli import main
+from labelguard.cli.main import main
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 main(sys.argv[2:])

@@ -36,7 +36,7 @@ import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.groups import read_groups
 from labelguard.ingest.layouts import Reading
-from labelguard.ingest.pairs import distinct_pairs, read_pairs
+from labelguard.ingest.pairs import distinct_pairs
 from labelguard.ingest.staging import Staged, StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.groups import Groups
@@ -357,18 +357,6 @@ def test_a_statistic_is_clipped_and_bounded_by_group(home: Home, tmp_path: Path)
     alone = statistic.bounds(apart[0], apart[1], 0.5)
     each = np.linalg.norm(parts(apart[0], apart[1], ones, alone, clip=alone.clip), axis=1)
     assert apart[1].units == 7 and np.sort(each)[-2:].sum() > alone.clip
-
-
-def test_pairs_are_read_by_group_and_repeated_by_labeler() -> None:
-    table = pairs(ASKED, RANKS)
-    plain, grouped = read_pairs(table), read_pairs(table, groups=MEMBERS)
-    assert grouped.rows.units == 5 and plain.rows.units == 7
-    assert len(grouped.rows) == len(plain.rows) == len(ASKED)
-    again = read_pairs(pa.concat_tables([table, table]), groups=MEMBERS)
-    assert np.array_equal(again.rows.unit, grouped.rows.unit)
-    ranked = read_pairs(rankings(ASKED, RANKS), groups=MEMBERS)
-    assert ranked.rows.ranking is not None
-    assert np.bincount(ranked.rows.ranking).tolist() == [3] * len(ASKED)
 
 
 # ---------------------------------------------------------------- noninterference

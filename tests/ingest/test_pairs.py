@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -89,7 +93,7 @@ def test_a_numeric_property_of_responses_is_carried_as_a_difference() -> None:
             "labeler_id": ["u", "v", "u"],
         }
     )
-    read = read_pairs(table, features=("score",))
+    read = read_pairs(table, features="columns:score")
     # x comes before y and z: each difference is that of the first side in canonical order.
     assert sorted(read.table["feature_score"].to_pylist()) == [-3.0, -0.5]
     assert sorted(np.bincount(read.rows.pair)) == [1, 2]
@@ -101,16 +105,16 @@ def test_a_numeric_property_of_responses_is_carried_as_a_difference() -> None:
             "score_b": "score_rejected",
         }
     )
-    assert same(read_pairs(chosen, features=("score",)), read)
+    assert same(read_pairs(chosen, features="columns:score"), read)
 
 
 def test_a_numeric_property_of_ranked_responses_is_a_list() -> None:
     row = {"prompt": "p", "responses": ["a", "b", "c"], "ranks": [1, 2, 3], "labeler_id": "u"}
     table = pl.DataFrame([row | {"score": [1.0, 2.0, 4.0]}])
-    read = read_pairs(table, features=("score",))
+    read = read_pairs(table, features="columns:score")
     assert read.table["feature_score"].to_pylist() == [-1.0, -3.0, -2.0]
     with pytest.raises(InvalidLabels, match="expected a finite number for every response"):
-        read_pairs(pl.DataFrame([row | {"score": [1.0, 2.0]}]), features=("score",))
+        read_pairs(pl.DataFrame([row | {"score": [1.0, 2.0]}]), features="columns:score")
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
@@ -119,17 +123,17 @@ def test_a_numeric_property_that_is_no_number_is_refused(bad: float | None) -> N
     table = pl.DataFrame(columns | {"score_a": [bad], "score_b": [1.0]})
     table = table.with_columns(pl.col("score_a").cast(pl.Float64))
     with pytest.raises(InvalidLabels, match="row 1: column of a feature: expected a finite"):
-        read_pairs(table, features=("score",))
+        read_pairs(table, features="columns:score")
 
 
 def test_a_missing_or_private_property_is_named() -> None:
     table = pairs(ASKED, RANKS)
     with pytest.raises(InvalidLabels, match="no column 'height_a' for the feature height"):
-        read_pairs(table, features=("height",))
+        read_pairs(table, features="columns:height")
     renamed = table.rename_columns({"label": "height_a"})
     both = renamed.append_column("height_b", renamed["height_a"])
     with pytest.raises(InvalidLabels, match="no column 'height_a' for the feature height"):
-        read_pairs(both, columns={"label": "height_a"}, features=("height",))
+        read_pairs(both, columns={"label": "height_a"}, features="columns:height")
 
 
 def test_unusable_rows_can_be_left_out_and_are_counted() -> None:
@@ -144,17 +148,16 @@ def test_unusable_rows_can_be_left_out_and_are_counted() -> None:
 
 def test_equal_properties_do_not_tell_which_side_was_chosen() -> None:
     row = {"prompt": "p", "labeler_id": "u", "score_chosen": 2.0, "score_rejected": 2.0}
-    one = read_pairs(pl.DataFrame([row | {"chosen": "x", "rejected": "y"}]), features=("score",))
-    two = read_pairs(pl.DataFrame([row | {"chosen": "y", "rejected": "x"}]), features=("score",))
-    for read in (one, two):
+    for sides in ({"chosen": "x", "rejected": "y"}, {"chosen": "y", "rejected": "x"}):
+        read = read_pairs(pl.DataFrame([row | sides]), features="columns:score")
         assert not np.signbit(read.table["feature_score"].to_numpy()[0])
 
 
-def test_equal_texts_are_put_in_order_by_their_properties_not_by_their_place() -> None:
+def test_equal_texts_are_put_in_order_by_their_properties_not_by_their_order() -> None:
     row = {"prompt": "p", "labeler_id": "u", "ranks": [1, 2, 3]}
     one = row | {"responses": ["aa", "aa", "c"], "score": [1.0, 2.0, 5.0]}
     two = row | {"responses": ["aa", "aa", "c"], "score": [2.0, 1.0, 5.0]}
-    first, second = (read_pairs(pl.DataFrame([r]), features=("score",)) for r in (one, two))
+    first, second = (read_pairs(pl.DataFrame([r]), features="columns:score") for r in (one, two))
     assert same(first, second)
 
 
@@ -174,3 +177,24 @@ def test_pairs_have_the_ids_that_were_given() -> None:
     read = read_pairs(pairs(ASKED, RANKS).append_column("item_id", ids))
     prompts = read.table["prompt"].to_pylist()
     assert [f"question {i[5:]}" for i in read.ids.to_pylist()] == prompts
+
+
+def test_what_is_read_lies_where_nobody_else_looks_and_is_gone_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen = []
+
+    def progress(step: str, share: float | None) -> None:
+        [directory] = tmp_path.iterdir()
+        seen.append((directory.stat().st_mode & 0o777, any(directory.iterdir())))
+
+    umask = os.umask(0)
+    try:
+        read_pairs(pairs(ASKED, RANKS), progress=progress)
+        with pytest.raises(InvalidLabels):
+            read_pairs(pairs(ASKED, RANKS).drop_columns(["prompt"]), progress=progress)
+    finally:
+        os.umask(umask)
+    assert seen and set(seen) == {(0o700, True)}
+    assert not list(tmp_path.iterdir())

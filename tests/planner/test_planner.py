@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -164,3 +166,18 @@ def test_a_single_row_is_forecast_too(tmp_path: Path) -> None:
     path.write_text("prompt,response_a,response_b,labeler_id\np,aa,bbb,u\n", encoding="utf-8")
     found = planner.plan(str(path), PlanOptions(epsilons=(1.0,), features="length"))
     assert all(math.isfinite(forecast.label_error.mean) for forecast in found.forecasts)
+
+
+def test_words_and_plans_need_neither_torch_nor_the_trainer() -> None:
+    command = (
+        "import sys\n"
+        "for name in ('torch', 'transformers', 'labelguard_trainer'):\n"
+        "    sys.modules[name] = None\n"
+        "from labelguard.planner.forecast import PlanOptions, plan\n"
+        "from labelguard.simulation import SimulationConfig, simulate\n"
+        "labels = simulate(SimulationConfig(labelers=5, labels=60, items=30))\n"
+        "print(plan(labels, PlanOptions(epsilons=(1,), features='text+length')).recommended)"
+    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("{1.0: ")

@@ -17,7 +17,7 @@ def note(path=sys.argv.pop(1)):
     status = Path("/proc/self/status").read_text()
     Path(path).write_text(re.search(r"VmHWM:\\s*(\\d+)", status)[1])
 atexit.register(note)
-from labelguard.cli import main
+from labelguard.cli.main import main
 main(prog_name="labelguard")
 """
 _ADDRESSES = 8 << 30

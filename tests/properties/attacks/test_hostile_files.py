@@ -17,7 +17,8 @@ from support.preferences import opinions, pairs, public
 
 import labelguard
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.sources import MOST_COLUMNS, Allowance, Part, parts
+from labelguard.ingest.files import MOST_COLUMNS
+from labelguard.ingest.sources import Allowance, Part, parts
 from labelguard.project.project import Project
 
 NAMES = ("labeler_id", "prompt", "response_a", "response_b", "label")

@@ -59,15 +59,15 @@ class VectorCache:
 
     def vectors(self, keys: Blocks) -> Vectors:
         """Their vectors, shape (n, d), float32; every key must be known, and n >= 1."""
-        place = blocks.positions(self._keys, keys)
-        if (place < 0).any():
-            raise KeyError(f"{int((place < 0).sum())} of {len(keys)} keys are not in the cache")
-        segment, row = self._segment[place], self._row[place]
-        found = np.empty((len(keys), self._segments[segment[0]].shape[1]), np.float32)
+        found = blocks.positions(self._keys, keys)
+        if (found < 0).any():
+            raise KeyError(f"{int((found < 0).sum())} of {len(keys)} keys are not in the cache")
+        segment, row = self._segment[found], self._row[found]
+        vectors = np.empty((len(keys), self._segments[segment[0]].shape[1]), np.float32)
         for number in np.unique(segment):
             here = segment == number
-            found[here] = self._segments[number][row[here]]
-        return found
+            vectors[here] = self._segments[number][row[here]]
+        return vectors
 
     def prepare(self) -> None:
         """Make the directory, so that a missing permission shows before anything is encoded."""
@@ -110,9 +110,9 @@ class VectorCache:
         row = np.concatenate([self._row, *rows])
         self._keys, inverse = blocks.unique(merged)
         # Written in reverse, so that of equal keys the first one is the last to be written.
-        kept = np.empty(len(self._keys), np.intp)
-        kept[inverse[::-1]] = np.arange(len(merged))[::-1]
-        self._segment, self._row = segment[kept], row[kept]
+        first_of = np.empty(len(self._keys), np.intp)
+        first_of[inverse[::-1]] = np.arange(len(merged))[::-1]
+        self._segment, self._row = segment[first_of], row[first_of]
 
     def _unwritable(self, error: OSError) -> LabelguardError:
         return LabelguardError(

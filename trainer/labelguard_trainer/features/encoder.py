@@ -1,6 +1,6 @@
 """A frozen encoder as a provider of features: the mean of its last layer, or the last token.
 
-Every distinct (prompt, response) is encoded once and kept in a cache (see `cache`): a second run
+Every distinct (prompt, response) is encoded once and stored in a cache (see `cache`): a second run
 loads no model. One text's vector depends on its neighbours in a batch only through
 rounding (about 1e-7 in float32), and the cache returns it bit for bit.
 
@@ -85,7 +85,7 @@ def _without_prompts(pairs: pa.Table) -> pa.Table:
 class FrozenEncoder:
     """φ(prompt, response) by one frozen encoder, cached; nothing is learnt from pairs.
 
-    `progress`, if set, is told which share of the texts not yet cached is encoded.
+    `progress`, if set, gets the share of the texts not yet cached is encoded.
     """
 
     def __init__(
@@ -188,14 +188,14 @@ class FrozenEncoder:
         vectors: list[Features] = []
         done = before
         for batch in _batches(longest_first, lengths, limit):
-            self._tell(done / total)
+            self._report(done / total)
             vectors.append(self._forward([inputs[row] for row in batch]))
             done += len(batch)
-        self._tell(done / total)
+        self._report(done / total)
         encoded = np.concatenate(vectors)
         return encoded[np.argsort(longest_first)]
 
-    def _tell(self, share: float) -> None:
+    def _report(self, share: float) -> None:
         if self.progress:
             self.progress("encoding", share)
 

@@ -1,6 +1,6 @@
 """The providers `minilm` and `hf`: which frozen encoder, from which files, with which settings.
 
-How texts become inputs is told in `tokens`, how inputs become vectors in `encoder`. torch and
+`tokens` makes inputs of texts, `encoder` vectors of inputs. torch and
 transformers load when a provider is opened, not before.
 """
 

@@ -53,15 +53,15 @@ def distinct_texts(pairs: pa.Table) -> DistinctTexts:
     code = np.tile(prompt_names.indices.to_numpy().astype(np.int64), 2)
     code *= max(len(response_names.dictionary), 1)
     code += response_names.indices.to_numpy()
-    _, example, place = np.unique(code, return_index=True, return_inverse=True)
+    _, example, number = np.unique(code, return_index=True, return_inverse=True)
     of_prompt = example % max(pairs.num_rows, 1)
     tag = "text" if pa.types.is_large_string(prompt.type) else "chat"
     return DistinctTexts(
         prompt.take(of_prompt),
         response.take(example),
         _keys(tag, prompt_names.take(of_prompt), response_names.take(example)),
-        place[: pairs.num_rows],
-        place[pairs.num_rows :],
+        number[: pairs.num_rows],
+        number[pairs.num_rows :],
     )
 
 

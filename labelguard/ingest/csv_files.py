@@ -1,0 +1,85 @@
+"""CSV and TSV files as relations of DuckDB: every column is text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest.files import COMPRESSIONS, MAX_LINE, Opener, check_columns, shown
+from labelguard.ingest.reader_errors import LONG_LINE
+from labelguard.ingest.sql import file_literal, literal
+
+_MAX_HEADER = 1 << 20
+
+
+def opener(path: Path) -> Opener:
+    """Opens a file of comma-, tab- or semicolon-separated values with a header."""
+
+    @cache
+    def check() -> None:
+        if _ends_in_long_line(path):
+            raise InvalidLabels(f"{shown(path)}: a {LONG_LINE}")  # DuckDB would leave it out
+
+    # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
+    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        names, delimiter = _header(path)
+        check()
+        columns = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in names)
+        return connection.sql(
+            f"FROM read_csv({file_literal(path)}, auto_detect=false, header=true, "
+            f"delim={literal(delimiter)}, quote='\"', escape='\"', strict_mode=true, "
+            f"max_line_size={MAX_LINE}, buffer_size={MAX_LINE}, columns={{{columns}}}, "
+            "hive_partitioning=true, hive_types_autocast=false)"
+        )
+
+    return opened
+
+
+def _header(path: Path) -> tuple[list[str], str]:
+    compression = COMPRESSIONS.get(path.suffix.lower())
+    with pa.input_stream(str(path), compression=compression) as stream:
+        text = stream.read(_MAX_HEADER)
+    first = re.split(rb"\r|\n", text, maxsplit=1)[0]
+    if len(first) == _MAX_HEADER:
+        raise InvalidLabels(f"{shown(path)}: the first line must name every column; it is too long")
+    try:
+        line = first.decode("utf-8-sig")
+        delimiter = max(",\t;", key=line.count)
+        names = next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
+    except UnicodeDecodeError:
+        raise InvalidLabels(f"{shown(path)}: the header is not UTF-8 text") from None
+    except csv.Error:
+        raise InvalidLabels(f"{shown(path)}: the first line must name every column") from None
+    if not names or not all(names):
+        raise InvalidLabels(f"{shown(path)}: the first line must name every column")
+    check_columns(names, shown(path))
+    return names, delimiter
+
+
+def _ends_in_long_line(path: Path) -> bool:
+    compression = COMPRESSIONS.get(path.suffix.lower())
+    if compression:
+        return _has_long_line(path, compression)
+    if path.stat().st_size <= MAX_LINE:
+        return False
+    with path.open("rb") as file:
+        file.seek(-MAX_LINE, os.SEEK_END)
+        return len(file.read().rstrip().splitlines()) < 2
+
+
+def _has_long_line(path: Path, compression: str) -> bool:
+    """Whether a line of a compressed file is too long: its end cannot be looked at alone."""
+    length = 0
+    with pa.input_stream(str(path), compression=compression) as stream:
+        while length <= MAX_LINE and (text := stream.read(_MAX_HEADER)):
+            end = max(text.rfind(b"\n"), text.rfind(b"\r"))
+            length = len(text) + (length if end < 0 else -end - 1)
+    return length > MAX_LINE

@@ -1,0 +1,42 @@
+"""What the readers of all formats share: limits, names in messages, names of columns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import duckdb
+
+from labelguard.errors import InvalidLabels
+
+Opener: TypeAlias = Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelation]
+"""Opens one file or table as a relation, from its start."""
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+MAX_LINE = 32 << 20
+MOST_COLUMNS = 4096
+
+
+def shown(path: Path) -> str:
+    """A path as messages show it (a file name may hold any bytes, even line breaks)."""
+    text = os.fsencode(path).decode("utf-8", "replace")
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def check_columns(names: Sequence[str], where: str) -> None:
+    """Refuse no columns, too many, or two that DuckDB takes for one."""
+    if not names:
+        raise InvalidLabels(f"{where}: no columns in the input")
+    if len(names) > MOST_COLUMNS:
+        raise InvalidLabels(
+            f"{where}: {len(names):,} columns; more than {MOST_COLUMNS:,} cannot be read"
+        )
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise InvalidLabels(
+                f"{where}: two columns are named {name} (upper and lower case are one); rename one"
+            )
+        seen.add(name.lower())

@@ -1,0 +1,153 @@
+"""Arrow tables, Arrow files and Parquet files as relations of DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest import arrow
+from labelguard.ingest.files import Opener, check_columns, shown
+from labelguard.ingest.reader_errors import OURS
+from labelguard.ingest.sql import file_literal, identifier
+
+
+def table_opener(table: Any, name: str) -> Opener:
+    """Opens a table in memory (pyarrow, polars, pandas), judged here."""
+    # A stream could be read only once, but rows that are set aside are read a second time.
+    if isinstance(table, pa.RecordBatchReader) or not (
+        isinstance(table, pa.Table | pa.RecordBatch) or hasattr(table, "__arrow_c_stream__")
+    ):
+        raise InvalidLabels(
+            f"expected a path or a table (pyarrow, polars, pandas), found {type(table).__name__}"
+        )
+    try:
+        converted = pa.table(table)
+    except (pa.ArrowException, TypeError, ValueError):
+        # Not which column: of chosen and rejected, that would name a side.
+        raise InvalidLabels(
+            f"{name}: a column holds values of several types, or text that is not UTF-8; "
+            "give each column one type"
+        ) from None
+    check_columns(converted.column_names, name)
+    plain = arrow.plain(converted.schema)
+    converted = converted if plain == converted.schema else converted.cast(plain)
+    start = 0
+    for batch in converted.to_batches():
+        problem = arrow.damage(batch, start)
+        if problem:
+            raise InvalidLabels(f"{name} {problem}")
+        start += batch.num_rows
+    return _opener(lambda: converted)
+
+
+def arrow_opener(path: Path) -> Opener:
+    """Opens an Arrow file or stream, never a compressed one."""
+
+    @cache
+    def check() -> None:
+        if arrow.compressed(path):
+            raise InvalidLabels(
+                f"{shown(path)}: compressed Arrow data; write it uncompressed, or as Parquet"
+            )
+        check_columns(_arrow_batches(path).schema.names, shown(path))
+
+    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        check()
+        return _opener(lambda: _arrow_batches(path))(connection)
+
+    return opened
+
+
+def parquet_opener(path: Path) -> Opener:
+    """Opens a Parquet file."""
+    query = (
+        f"FROM read_parquet({file_literal(path)}, hive_partitioning=true, "
+        "hive_types_autocast=false)"
+    )
+
+    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        schema = pq.read_schema(path)
+        check_columns(schema.names, shown(path))
+        return _opaque(connection.sql(query), arrow.clashing(schema))
+
+    return opened
+
+
+def _arrow_batches(path: Path) -> pa.RecordBatchReader:
+    """An Arrow file's batches, judged one by one as they are read."""
+    # `datasets` writes the stream format; the file format serves others.
+    source = pa.memory_map(str(path))
+    try:
+        stream = pa.ipc.open_stream(source)
+    except pa.ArrowInvalid:
+        source.seek(0)
+        file = pa.ipc.open_file(source)
+        return _judged(file.schema, map(file.get_batch, range(file.num_record_batches)))
+    return _judged(stream.schema, stream)
+
+
+def _judged(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
+    plain = arrow.plain(schema)
+
+    def run() -> Iterator[pa.RecordBatch]:
+        start = 0
+        for batch in batches:
+            problem = arrow.damage(batch, start)
+            if problem:
+                raise pa.ArrowInvalid(f"{OURS}{problem}{OURS}")
+            start += batch.num_rows
+            yield batch if plain == schema else batch.cast(plain)
+
+    return pa.RecordBatchReader.from_batches(plain, run())
+
+
+def _opener(read: Callable[[], pa.Table | pa.RecordBatchReader]) -> Opener:
+    def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        source = read()
+        unreadable = arrow.clashing(source.schema)
+        try:
+            relation = connection.from_arrow(source)
+        except duckdb.NotImplementedException:
+            readable = _readable_columns(source, connection)
+            unreadable += [
+                name for name in source.schema.names if name not in readable.schema.names
+            ]
+            relation = connection.from_arrow(readable)
+        return _opaque(relation, unreadable)
+
+    return opened
+
+
+def _opaque(relation: duckdb.DuckDBPyRelation, names: Sequence[str]) -> duckdb.DuckDBPyRelation:
+    """The relation with bytes in place of columns whose types DuckDB cannot take.
+
+    They are no text, chat, id or label. That one is there must show: if it were dropped, a message
+    would name it, and of chosen and rejected that would name a side.
+    """
+    readable = [identifier(name) for name in relation.columns if name not in names]
+    opaque = [f"'\\xFF'::BLOB AS {identifier(name)}" for name in names]
+    return relation.project(", ".join(readable + opaque)) if names else relation
+
+
+def _readable_columns(
+    source: pa.Table | pa.RecordBatchReader, connection: duckdb.DuckDBPyConnection
+) -> pa.Table | pa.RecordBatchReader:
+    """The source without columns of types that DuckDB lacks."""
+    names = []
+    for name in source.schema.names:
+        try:
+            connection.from_arrow(pa.schema([source.schema.field(name)]).empty_table())
+            names.append(name)
+        except duckdb.NotImplementedException:
+            continue
+    if isinstance(source, pa.Table):
+        return source.select(names)
+    schema = pa.schema([source.schema.field(name) for name in names])
+    return pa.RecordBatchReader.from_batches(schema, (batch.select(names) for batch in source))
