@@ -92,18 +92,8 @@ def _pair_query(layout: Layout, content: ContentType) -> str:
 
 def _ranking_query(layout: Layout, content: ContentType) -> str:
     # Every ranking becomes its pairs (i, j), i < j in canonical order of the responses.
-    kinds = layout.types
-    faults = [
-        *_common_faults(kinds),
-        f"WHEN k IS NULL OR k < 2 OR k > {MAX_RANKED} THEN 7",
-        "WHEN list_contains(es, '') THEN 6",
-    ]
     lists = [f"feature_{index}_0" for index in range(len(layout.features))]
-    faults += [
-        f"WHEN NOT coalesce(len({numbers}) = k AND len(list_filter({numbers}, "
-        "lambda x: x IS NOT NULL AND isfinite(x))) = k, false) THEN 12"
-        for numbers in lists
-    ]
+    ranked, label = _ranked(layout)
     # Equal texts are put in order by what is attached to them, never by their order in the list.
     attached = "".join(f" || ' ' || {numbers}[i]" for numbers in lists)
     sorted_by = f"list_transform(range(1, k + 1), lambda i: es[i]{attached})" if lists else "es"
@@ -111,15 +101,6 @@ def _ranking_query(layout: Layout, content: ContentType) -> str:
         f"{numbers}[o[p.i]] - {numbers}[o[p.j]] AS {_feature(name)}, "
         for name, numbers in zip(layout.features, lists, strict=True)
     )
-    ranked = """coalesce(len(ranks) = k AND len(list_filter(ranks,
-                    lambda x: x IS NOT NULL AND NOT isnan(x))) = k, false)"""
-    label = f"""(CASE WHEN skipped THEN {_skipped(layout)}
-                WHEN NOT ranked THEN 103
-                WHEN ranks[o[p.i]] < ranks[o[p.j]] THEN {LABEL_A}
-                WHEN ranks[o[p.i]] > ranks[o[p.j]] THEN {LABEL_B}
-                ELSE {LABEL_TIE} END)"""
-    if not layout.reading.labelled:
-        ranked, label = "true", f"{LABEL_TIE}"
     return f"""
         encoded AS (
             SELECT *, row_number() OVER () - 1 AS source_row,
@@ -133,7 +114,7 @@ def _ranking_query(layout: Layout, content: ContentType) -> str:
             SELECT *, list_grade_up({sorted_by}) AS o,
                 {_asked(canonical.item_digest("ep", "array_to_string(list_sort(es), '')"), layout)}
                     AS content,
-                (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
+                (CASE {" ".join(_ranking_faults(layout, lists))} ELSE 0 END)::UTINYINT AS fault,
                 {ranked} AS ranked
             FROM encoded),
         pairs AS (
@@ -157,6 +138,34 @@ def _ranking_query(layout: Layout, content: ContentType) -> str:
             fault,
             {label}::UTINYINT AS label
         FROM pairs"""
+
+
+def _ranking_faults(layout: Layout, lists: list[str]) -> list[str]:
+    """CASE branches for faults of a ranking; `lists` are its numeric features."""
+    return [
+        *_common_faults(layout.types),
+        f"WHEN k IS NULL OR k < 2 OR k > {MAX_RANKED} THEN 7",
+        "WHEN list_contains(es, '') THEN 6",
+        *(
+            f"WHEN NOT coalesce(len({numbers}) = k AND len(list_filter({numbers}, "
+            "lambda x: x IS NOT NULL AND isfinite(x))) = k, false) THEN 12"
+            for numbers in lists
+        ),
+    ]
+
+
+def _ranked(layout: Layout) -> tuple[str, str]:
+    """SQL of whether the ranks are numbers, one a response, and of the label of a pair of them."""
+    if not layout.reading.labelled:
+        return "true", f"{LABEL_TIE}"
+    ranked = """coalesce(len(ranks) = k AND len(list_filter(ranks,
+                    lambda x: x IS NOT NULL AND NOT isnan(x))) = k, false)"""
+    label = f"""(CASE WHEN skipped THEN {_skipped(layout)}
+                WHEN NOT ranked THEN 103
+                WHEN ranks[o[p.i]] < ranks[o[p.j]] THEN {LABEL_A}
+                WHEN ranks[o[p.i]] > ranks[o[p.j]] THEN {LABEL_B}
+                ELSE {LABEL_TIE} END)"""
+    return ranked, label
 
 
 def _feature(name: str) -> str:

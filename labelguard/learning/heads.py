@@ -20,6 +20,7 @@ pairs or x is rank-deficient.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,9 +58,11 @@ def fit_statistic(
     ridge <= 0; ArithmeticError if no minimum is reached.
     """
     x = _checked_matrix(x)
-    weights = _checked_weight(weight, len(x))
+    weights = _checked_column(weight, len(x), "weight", "pair")
     linear = _checked_column(statistic, x.shape[1], "statistic", "component")
-    objective = Objective(x, _EvenLoss(weights), linear, _checked_ridge(ridge, x.shape[1]))
+    objective = Objective(
+        x, _EvenLoss(weights), linear, _checked_column(ridge, x.shape[1], "ridge", "component")
+    )
     return minimise(objective, Preconditioner(objective, weights, curvature), None)
 
 
@@ -91,10 +94,10 @@ def fit_flipped(
     """
     x = _checked_matrix(x)
     pairs, components = x.shape
-    weights = _checked_weight(1.0 if weight is None else weight, pairs)
-    labels = _checked_label(label, pairs)
-    flips = _checked_flip_probability(flip_probability, pairs)
-    penalty = _checked_ridge(ridge, components)
+    weights = _checked_column(1.0 if weight is None else weight, pairs, "weight", "pair")
+    labels = _checked_column(label, pairs, "label", "pair")
+    flips = _checked_column(flip_probability, pairs, "flip_probability", "pair")
+    penalty = _checked_column(ridge, components, "ridge", "component")
     center = _checked_column(0.0 if toward is None else toward, components, "toward", "component")
     signal = 1 - 2 * flips
     if loss == "robust":
@@ -113,7 +116,9 @@ def label_statistic(x: Matrix, label: ArrayLike, weight: ArrayLike = 1.0) -> Flo
     Raises ValueError as `fit_statistic`, and for a label outside [0, 1].
     """
     x = _checked_matrix(x)
-    coefficient = _checked_weight(weight, len(x)) * (_checked_label(label, len(x)) - 0.5)
+    coefficient = _checked_column(weight, len(x), "weight", "pair") * (
+        _checked_column(label, len(x), "label", "pair") - 0.5
+    )
     total = np.zeros(x.shape[1])
     for rows, block in blocks(x):
         total += coefficient[rows] @ block
@@ -213,6 +218,14 @@ def _checked_matrix(x: Matrix) -> Matrix:
     return x
 
 
+_RANGES: Mapping[str, tuple[float, float, str]] = {
+    "weight": (0, np.inf, ">= 0"),
+    "ridge": (np.nextafter(0, 1), np.inf, "> 0"),
+    "label": (0, 1, "in [0, 1]"),
+    "flip_probability": (0, 0.5, "in [0, ½]"),
+}
+
+
 def _checked_column(values: ArrayLike, size: int, name: str, of: str) -> Floats:
     column = np.asarray(values, np.float64)
     if column.shape not in ((), (size,)):
@@ -221,32 +234,9 @@ def _checked_column(values: ArrayLike, size: int, name: str, of: str) -> Floats:
         )
     if not np.isfinite(column).all():
         raise ValueError(f"{name} must be finite, found NaN or infinite values")
+    least, most, span = _RANGES.get(name, (-np.inf, np.inf, ""))
+    outside = column[(column < least) | (column > most)]
+    if len(outside):
+        found = "values outside" if name == "label" else str(outside[0])  # labels are private
+        raise ValueError(f"{name} must be {span}, found {found}")
     return np.ascontiguousarray(np.broadcast_to(column, (size,)))
-
-
-def _checked_weight(weight: ArrayLike, pairs: int) -> Floats:
-    weights = _checked_column(weight, pairs, "weight", "pair")
-    if (weights < 0).any():
-        raise ValueError(f"weight must be >= 0, found {weights.min()}")
-    return weights
-
-
-def _checked_ridge(ridge: ArrayLike, components: int) -> Floats:
-    penalty = _checked_column(ridge, components, "ridge", "component")
-    if (penalty <= 0).any():
-        raise ValueError(f"ridge must be > 0, found {penalty.min()}")
-    return penalty
-
-
-def _checked_label(label: ArrayLike, pairs: int) -> Floats:
-    labels = _checked_column(label, pairs, "label", "pair")
-    if ((labels < 0) | (labels > 1)).any():
-        raise ValueError("label must be in [0, 1], found values outside")
-    return labels
-
-
-def _checked_flip_probability(flip_probability: ArrayLike, pairs: int) -> Floats:
-    flips = _checked_column(flip_probability, pairs, "flip_probability", "pair")
-    if ((flips < 0) | (flips > 0.5)).any():
-        raise ValueError(f"flip_probability must be in [0, ½], found up to {flips.max()}")
-    return flips

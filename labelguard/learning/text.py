@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.learning.features import Features, State, content_column, joined
+from labelguard.learning.content import content_column, joined
+from labelguard.learning.features import Features, State
 from labelguard.terms import Progress
 
 if TYPE_CHECKING:

@@ -171,8 +171,11 @@ def test_a_single_row_is_forecast_too(tmp_path: Path) -> None:
 def test_words_and_plans_need_neither_torch_nor_the_trainer() -> None:
     command = (
         "import sys\n"
-        "for name in ('torch', 'transformers', 'labelguard_trainer'):\n"
-        "    sys.modules[name] = None\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('torch', 'transformers', 'labelguard_trainer'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
         "from labelguard.planner.forecast import PlanOptions, plan\n"
         "from labelguard.simulation import SimulationConfig, simulate\n"
         "labels = simulate(SimulationConfig(labelers=5, labels=60, items=30))\n"
