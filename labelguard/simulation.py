@@ -223,7 +223,7 @@ def _root(increasing: Callable[[float], float], low: float, high: float) -> floa
 
     if increasing(low) >= 0:
         return low
-    return high if increasing(high) <= 0 else float(brentq(increasing, low, high))
+    return high if increasing(high) <= 0 else float(brentq(increasing, low, high, maxiter=500))
 
 
 def _items(count: int, rng: Rng) -> tuple[dict[str, tuple[str, ...]], Floats]:
