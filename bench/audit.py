@@ -24,7 +24,8 @@ from labelguard.audit.statistic import audit_statistic
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Grid
 from labelguard.policy import pricing
-from labelguard.policy.policy import Policy, Priced
+from labelguard.policy.events import Price
+from labelguard.policy.policy import Policy
 
 EPSILONS = (1.0, 3.0)
 DELTA = 1e-5
@@ -57,11 +58,14 @@ def _audit(mechanism: str, epsilon: float, runs: int, pipeline_runs: int) -> Aud
     return audit_statistic(epsilon, DELTA, runs=runs, components=1, pipeline_runs=pipeline_runs)
 
 
-def _prices(policy: Policy, event: Priced, bounds: NDArray[np.int64]) -> dict[int, int]:
+def _prices(policy: Policy, event: str, bounds: NDArray[np.int64]) -> dict[int, Price]:
     found = prices(policy, event, bounds)
     if event == "statistic":
         return found
-    return {k: rr.threshold(rr.epsilon0_of(price) / TOO_SMALL) for k, price in found.items()}
+    return {
+        k: {"threshold": rr.threshold(rr.epsilon0_of(price["threshold"]) / TOO_SMALL)}
+        for k, price in found.items()
+    }
 
 
 def _noisy(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.int64]:

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import sqlalchemy as sa
 
-from labelguard.ledger.records import Event
+from labelguard.ledger.records import Charge
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, init
 from labelguard.project.project import Project
@@ -46,11 +46,11 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def event(labelers: int, number: int) -> Event:
-    """Every labeler is charged two of fifty uses."""
+def event(labelers: int, number: int) -> Charge:
+    """Every labeler is charged two of fifty places."""
     rng = np.random.default_rng(0)
     keys = rng.integers(0, 2**64, (labelers, 2), dtype=np.uint64)
-    return Event(
+    return Charge(
         "rr",
         "rr",
         f"{number:064x}",

@@ -6,16 +6,16 @@ is dominated by the product of the allowances' pairs of distributions. The priva
 coins takes finitely many values; the Gaussian releases are one Gaussian whose two means are
 μ = √(Σ R_i/σ_i²) standard deviations apart; so
 
-    δ(ε) = Σ_ℓ P[ℓ] · δ_G(ε − ℓ),        δ_G(x) = Φ(μ/2 − x/μ) − e^x · Φ(−μ/2 − x/μ),
+    δ(ε) = Σ_ℓ P[ℓ] · δ_G(ε − ℓ),
 
-for every real x (Balle and Wang 2018, theorem 8, holds for negative x too), and δ_G(x) = max(0,
-1 − e^x) without Gaussian releases. k binary coins at ε0 have ℓ = (k−2j)·ε0 with j flips out of k;
-ternary coins have the steps of `ternary`; unlike coins add up independently.
+with δ_G of `gaussian.deltas` (for every real x), and δ_G(x) = max(0, 1 − e^x) without Gaussian
+releases. k binary answers at ε0 have ℓ = (k−2j)·ε0 with j flips out of k; ternary ones have the
+steps of `ternary`; unlike answers add up independently.
 
 Every function concerns ONE labeler under `replace_labels` adjacency; ε is in nats. Components say
-what the ledger stores, thresholds and units, so that what is priced is what is charged (ValueError
-for numbers that the accountants of a kind do not give). The grid of a discrete Gaussian is not in
-the formula: set `gaussian.discretisation_delta` aside beforehand.
+what the ledger stores, thresholds and noise multipliers, so that what is priced is what is charged
+(ValueError for numbers that the accountants of a kind do not give). The grid of a discrete Gaussian
+is not in the formula: set `gaussian.discretisation_delta` aside beforehand.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, TypeAlias, get_args
+from typing import ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import _validate, gaussian, ternary
+from labelguard.accounting import _search, _validate, gaussian, ternary
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.randomized_response import COIN_RANGE, ROUNDING
+from labelguard.accounting._search import ROUNDING
+from labelguard.accounting.randomized_response import COIN_RANGE
 
 __all__ = [
-    "Coins",
+    "Answers",
+    "BinaryAnswers",
     "Component",
     "Gaussians",
     "Share",
-    "ShareKind",
-    "TernaryCoins",
+    "TernaryAnswers",
     "calibrate",
     "delta",
     "epsilon",
@@ -50,7 +51,6 @@ __all__ = [
 ]
 
 Floats: TypeAlias = NDArray[np.float64]
-ShareKind = Literal["rr", "ternary", "statistic"]
 
 _MOST_ATOMS = 2**20  # values of the loss of unlike coins that are kept apart
 _GRID_CELLS, _CUT_MASS = 2**19, 1e-40  # beyond: cells, and what is cut of each group's tails
@@ -59,72 +59,89 @@ _GRID_CELLS, _CUT_MASS = 2**19, 1e-40  # beyond: cells, and what is cut of each 
 _FACTOR_ONE = 2**20
 
 
+class _Accountant(Protocol):
+    """What `randomized_response` and `ternary` have in common."""
+
+    def calibrate(self, epsilon: float, delta: float, k: int, /) -> float: ...
+    def delta(self, epsilon0: float, k: int, epsilon: float, /) -> float: ...
+    def threshold(self, epsilon0: float, /) -> int: ...
+    def epsilon0_of(self, threshold: int, /) -> float: ...
+
+
 @dataclass(frozen=True)
-class Coins:
-    """At most `count` binary labels, each flipped with probability threshold/2^64, at most ½."""
+class Answers:
+    """At most `count` labels, each answered otherwise with probability threshold/2^64."""
 
     threshold: int
     count: int
 
+    distribution: ClassVar[str]
+    accountant: ClassVar[_Accountant]
+
     def __post_init__(self) -> None:
-        rr.epsilon0_of(self.threshold)
+        self.accountant.epsilon0_of(self.threshold)
         _validate.at_least_one(count=self.count)
+
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
+        """`count` answers with as little noise as (epsilon, delta) allows."""
+        epsilon0 = cls.accountant.calibrate(epsilon, delta, count)
+        return cls(cls.accountant.threshold(epsilon0), count)
 
     @property
     def epsilon0(self) -> float:
-        """The loss of one coin, in nats."""
-        return rr.epsilon0_of(self.threshold)
+        """The largest loss of one answer, in nats."""
+        return self.accountant.epsilon0_of(self.threshold)
 
 
-@dataclass(frozen=True)
-class TernaryCoins:
-    """At most `count` labels in {0, ½, 1}, each changed with probability threshold/2^64, even."""
+class BinaryAnswers(Answers):
+    """Labels in {0, 1}, each flipped with probability threshold/2^64, at most ½."""
 
-    threshold: int
-    count: int
+    distribution: ClassVar[str] = "binomial"
+    accountant: ClassVar[_Accountant] = rr
 
-    def __post_init__(self) -> None:
-        ternary.epsilon0_of(self.threshold)
-        _validate.at_least_one(count=self.count)
 
-    @property
-    def epsilon0(self) -> float:
-        """The largest loss of one coin, in nats."""
-        return ternary.epsilon0_of(self.threshold)
+class TernaryAnswers(Answers):
+    """Labels in {0, ½, 1}, each changed with probability threshold/2^64, even."""
+
+    distribution: ClassVar[str] = "trinomial"
+    accountant: ClassVar[_Accountant] = ternary
 
 
 @dataclass(frozen=True)
 class Gaussians:
-    """At most `count` Gaussian releases with a noise multiplier of units·2^-40 each."""
+    """At most `count` Gaussian releases whose noise has this deviation, in sensitivities."""
 
-    units: int
+    noise_multiplier: float
     count: int
 
+    distribution: ClassVar[str] = "Gaussian"
+
     def __post_init__(self) -> None:
-        gaussian.noise_multiplier_of(self.units)
+        _validate.positive(noise_multiplier=self.noise_multiplier)
+        _validate.within(0, 2**23, noise_multiplier=self.noise_multiplier)
         _validate.at_least_one(count=self.count)
 
-    @property
-    def noise_multiplier(self) -> float:
-        """The standard deviation of the noise, in sensitivities."""
-        return gaussian.noise_multiplier_of(self.units)
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
+        """`count` releases with as little noise as (epsilon, delta) allows."""
+        return cls(gaussian.calibrate(epsilon, delta, count), count)
 
 
-AnyCoins: TypeAlias = Coins | TernaryCoins
-Component: TypeAlias = Coins | TernaryCoins | Gaussians
-Merged: TypeAlias = tuple[tuple[AnyCoins, ...], tuple[Gaussians, ...]]
+Component: TypeAlias = BinaryAnswers | TernaryAnswers | Gaussians
+AnyAnswers: TypeAlias = BinaryAnswers | TernaryAnswers
+Merged: TypeAlias = tuple[tuple[AnyAnswers, ...], tuple[Gaussians, ...]]
 
 
 @dataclass(frozen=True)
 class Share:
     """What a policy wants to allow: `count` events of a kind, weighed against the others."""
 
-    kind: ShareKind
+    kind: type[Component]
     count: int
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        _validate.one_of(get_args(ShareKind), kind=self.kind)
         _validate.at_least_one(count=self.count)
         _validate.positive(weight=self.weight)
 
@@ -137,7 +154,7 @@ def delta(components: Sequence[Component], epsilon: float) -> float:
 
     Never below the true value, with the exception of `rr.delta`: where the losses of coins alone
     add up to epsilon, to 14 digits, δ is 0. Added for rounding, relative: 4e-15 for each coin, and
-    2e-14 + 4e-15·(|y|+2)·(z+4) for Gaussians, whose normal tails are taken at y and z = y + μ;
+    2e-14 + 2e-15·(|y|+2)·(z+2) for Gaussians, whose normal tails are taken at y and z = y + μ;
     epsilon is lowered by 4e-15·(epsilon + Σ k·ε0). In all about 1e-11 for 1000 coins. More than a
     million values of the loss (several unlike coins, hundreds of each) are rounded UP to a grid of
     half a million cells: at most one cell of ε for each kind of coin, and 1e-40 of δ.
@@ -189,18 +206,20 @@ def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Co
     if not shares:
         raise ValueError("shares must hold at least one share, found none")
     if len(shares) == 1:
-        return (_alone(shares[0], epsilon, delta),)
+        return (shares[0].kind.calibrated(epsilon, delta, shares[0].count),)
     weights = [each.weight / math.fsum(share.weight for share in shares) for each in shares]
 
-    def at(place: int) -> tuple[Component, ...]:
-        factor = place / _FACTOR_ONE
+    def at(step: int) -> tuple[Component, ...]:
+        factor = step / _FACTOR_ONE
         return tuple(
-            _alone(share, min(factor * weight, 1.0) * epsilon, min(factor, 1.0) * delta)
+            share.kind.calibrated(
+                min(factor * weight, 1.0) * epsilon, min(factor, 1.0) * delta, share.count
+            )
             for share, weight in zip(shares, weights, strict=True)
         )
 
-    def private(place: int) -> bool:
-        return _delta(*_merged(at(place)), epsilon) <= delta
+    def private(step: int) -> bool:
+        return _delta(*_merged(at(step)), epsilon) <= delta
 
     if delta == 0:
         return at(_FACTOR_ONE)
@@ -211,10 +230,7 @@ def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Co
         low, high = _FACTOR_ONE // len(shares), low
         while not private(low):  # by rounding only
             low, high = low - low // 2**10 - 1, low
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if private(middle) else (low, middle)
-    return at(low)
+    return at(_search.smallest_whole(lambda step: not private(step), low, high) - 1)
 
 
 def pure_epsilon(components: Sequence[Component]) -> float:
@@ -234,26 +250,22 @@ def noise_distance(gaussians: Sequence[Gaussians]) -> float:
 # --- components ----------------------------------------------------------------------------------
 
 
-def _alone(share: Share, epsilon: float, delta: float) -> Component:
-    """The share calibrated to (epsilon, delta) by the accountant of its kind."""
-    if share.kind == "rr":
-        return Coins(rr.threshold(rr.calibrate(epsilon, delta, share.count)), share.count)
-    if share.kind == "ternary":
-        epsilon0 = ternary.calibrate(epsilon, delta, share.count)
-        return TernaryCoins(ternary.threshold(epsilon0), share.count)
-    return Gaussians(gaussian.units(gaussian.calibrate(epsilon, delta, share.count)), share.count)
-
-
 def _merged(components: Sequence[Component]) -> Merged:
-    """Coins and Gaussians, like ones merged, in an order of their own; fair coins left out."""
-    counts: Counter[tuple[type[Component], int]] = Counter()
+    """Answers and Gaussians, like ones merged, in an order of their own; fair coins left out."""
+    counts: Counter[Component] = Counter()
     for component in components:
-        price = component.units if isinstance(component, Gaussians) else component.threshold
-        counts[type(component), int(price)] += int(component.count)
-    ordered = sorted(counts.items(), key=lambda item: (item[0][0].__name__, item[0][1]))
-    merged = [kind(price, count) for (kind, price), count in ordered]
-    coins = (each for each in merged if not isinstance(each, Gaussians) and each.epsilon0 > 0)
-    return tuple(coins), tuple(each for each in merged if isinstance(each, Gaussians))
+        counts[replace(component, count=1)] += int(component.count)
+    merged = [replace(one, count=count) for one, count in counts.items()]
+    answers = sorted((each for each in merged if isinstance(each, Answers)), key=_order)
+    noise = sorted((each for each in merged if isinstance(each, Gaussians)), key=_order)
+    return tuple(each for each in answers if each.epsilon0 > 0), tuple(noise)
+
+
+def _order(component: Component) -> tuple[str, float]:
+    name = type(component).__name__
+    if isinstance(component, Gaussians):
+        return name, component.noise_multiplier
+    return name, component.threshold
 
 
 def _one_gaussian(gaussians: tuple[Gaussians, ...]) -> tuple[float, int]:
@@ -266,72 +278,39 @@ def _one_gaussian(gaussians: tuple[Gaussians, ...]) -> tuple[float, int]:
 # --- the closed form -----------------------------------------------------------------------------
 
 
-def _delta(coins: tuple[AnyCoins, ...], gaussians: tuple[Gaussians, ...], epsilon: float) -> float:
+def _delta(
+    answers: tuple[AnyAnswers, ...], gaussians: tuple[Gaussians, ...], epsilon: float
+) -> float:
     """`delta` of merged components, without checks; like ones are priced by their own module."""
-    if gaussians and not coins:
+    if gaussians and not answers:
         noise_multiplier, releases = _one_gaussian(gaussians)
         return gaussian.delta(noise_multiplier, epsilon, releases)
-    pure = pure_epsilon(coins)
-    if not gaussians and len(coins) == 1:
-        delta_of = rr.delta if isinstance(coins[0], Coins) else ternary.delta
-        return delta_of(coins[0].epsilon0, coins[0].count, epsilon)
+    pure = pure_epsilon(answers)
+    if not gaussians and len(answers) == 1:
+        return answers[0].accountant.delta(answers[0].epsilon0, answers[0].count, epsilon)
     if not gaussians and pure <= epsilon * (1 + 16 * ROUNDING):
         return 0.0
-    losses, probabilities, beyond = _loss_distribution(coins)
+    losses, probabilities, beyond = _loss_distribution(answers)
     # δ_G falls in its argument: moving that down covers the rounding of losses and difference.
     rest = epsilon - losses - 16 * ROUNDING * (epsilon + pure)
     if gaussians:
-        parts = _gaussian_deltas(rest, noise_distance(gaussians))
+        parts = gaussian.deltas(rest, noise_distance(gaussians))
     else:
         parts = -np.expm1(np.minimum(rest, 0))
-    margin = 16 * ROUNDING * (sum(each.count for each in coins) + 16)
+    margin = 16 * ROUNDING * (sum(each.count for each in answers) + 16)
     lost = losses.size * sys.float_info.min + beyond  # probabilities that underflow, and cut tails
     return min(1.0, float(np.sum(probabilities * parts)) * (1 + margin) + lost)
-
-
-# Gauss–Legendre on [0, 1] with 6 nodes: for f below and distances up to ¼ exact to 1e-16, relative.
-_ROOTS, _WEIGHTS = np.polynomial.legendre.leggauss(6)
-_SMALL_DISTANCE, _FARTHEST = 0.25, 40.0  # beyond 40, the normal tail is below any float
-
-
-def _gaussian_deltas(epsilons: Floats, distance: float) -> Floats:
-    """δ_G of every entry, of any sign, for two unit normals `distance` apart; an upper bound.
-
-    With y = x/μ − μ/2, z = y + μ and Mills' ratio M(t) = (1−Φ(t))/φ(t), e^x·φ(z) = φ(y) turns δ_G
-    into φ(y)·(M(y) − M(z)). For small μ the difference cancels; it is ∫_y^z f then, where
-    f(t) = −M'(t) = 1 − t·M(t) > 0. Negative x never enter: exchanging the two normals gives
-    δ_G(x) = 1 − e^x + e^x·δ_G(−x), of two positive terms.
-    """
-    from scipy.special import erfcx, ndtr
-
-    def mills(place: Floats) -> Floats:
-        return np.asarray(math.sqrt(math.pi / 2) * erfcx(place / math.sqrt(2)))
-
-    near = np.minimum(np.abs(epsilons) / distance - distance / 2, _FARTHEST)
-    far = near + distance
-    density = np.exp(-near * near / 2) / math.sqrt(2 * math.pi)
-    if distance < _SMALL_DISTANCE:
-        places = near[:, np.newaxis] + distance * (1 + _ROOTS) / 2
-        value = density * distance * ((1 - places * mills(places)) @ _WEIGHTS) / 2
-    else:
-        # Left of −1 Mills' ratio grows without bound, and nothing cancels.
-        central = ndtr(-near) - density * mills(far)
-        tail = density * (mills(np.maximum(near, -1.0)) - mills(far))
-        value = np.where(near < -1, central, tail)
-    # Mills' ratio errs by a few units, the places by 2 units of `far`, ln δ_G changes by at most
-    # |y|+2 per unit of y, and the difference, or f, is at least M/(4·(|y|+2)), or M/(|y|+2)².
-    value = value * (1 + ROUNDING * (64 + 16 * (np.abs(near) + 2) * (far + 4)))
-    below = np.minimum(epsilons, 0.0)
-    return np.asarray(np.minimum(1.0, -np.expm1(below) + np.exp(below) * value))
 
 
 # --- the loss of coins ---------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=8)
-def _loss_distribution(coins: tuple[AnyCoins, ...]) -> tuple[Floats, Floats, float]:
-    """Losses of all coins together, their probabilities, and what was cut off above."""
-    groups = [_binomial(each) if isinstance(each, Coins) else _trinomial(each) for each in coins]
+def _loss_distribution(answers: tuple[AnyAnswers, ...]) -> tuple[Floats, Floats, float]:
+    """Losses of all answers together, their probabilities, and what was cut off above."""
+    groups = [
+        _binomial(each) if isinstance(each, BinaryAnswers) else _trinomial(each) for each in answers
+    ]
     if math.prod(losses.size for losses, _ in groups) > _MOST_ATOMS:
         return _on_grid(groups)
     losses, probabilities = np.zeros(1), np.ones(1)
@@ -341,7 +320,7 @@ def _loss_distribution(coins: tuple[AnyCoins, ...]) -> tuple[Floats, Floats, flo
     return losses, probabilities, 0.0
 
 
-def _binomial(coins: Coins) -> tuple[Floats, Floats]:
+def _binomial(coins: BinaryAnswers) -> tuple[Floats, Floats]:
     """(k−2j)·ε0 and P[j flips], j = 0 … k: products of ratios outward from the mode, normalised."""
     k, odds = coins.count, coins.threshold / (COIN_RANGE - coins.threshold)
     mode = min(k, (k + 1) * coins.threshold // COIN_RANGE)
@@ -353,7 +332,7 @@ def _binomial(coins: Coins) -> tuple[Floats, Floats]:
     return (k - 2 * flips) * coins.epsilon0, weights / float(np.sum(weights))
 
 
-def _trinomial(coins: TernaryCoins) -> tuple[Floats, Floats]:
+def _trinomial(coins: TernaryAnswers) -> tuple[Floats, Floats]:
     """s·ε0 and P[S = s], s = −k … k: from k down to 0 by the recursion of `ternary`, where every
     term is positive, and below 0 by P[S = −s] = e^(−s·ε0) · P[S = s].
     """
@@ -377,7 +356,7 @@ def _on_grid(groups: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats, f
     The tails of each group are cut first: the low one is moved up to the first loss that stays,
     the high one is returned as a probability, to be added to δ.
     """
-    kept, beyond = [], 0.0
+    cut, beyond = [], 0.0
     for losses, probabilities in groups:
         order = np.argsort(losses)
         mass = probabilities[order]
@@ -385,15 +364,15 @@ def _on_grid(groups: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats, f
         first, last = np.flatnonzero((below >= _CUT_MASS) & (above >= _CUT_MASS))[[0, -1]]
         mass[first] = below[first]
         beyond += float(above[last] - mass[last]) if last + 1 < mass.size else 0.0
-        kept.append((losses[order][first : last + 1], mass[first : last + 1]))
-    cell = math.fsum(float(np.ptp(losses)) for losses, _ in kept) / _GRID_CELLS
+        cut.append((losses[order][first : last + 1], mass[first : last + 1]))
+    cell = math.fsum(float(np.ptp(losses)) for losses, _ in cut) / _GRID_CELLS
     offset, total = 0, np.ones(1)
-    for losses, masses in sorted(kept, key=lambda group: group[0].size):
-        places = np.ceil(losses / cell).astype(np.int64)
-        start = int(places[0])
-        wider = np.zeros(total.size + int(places[-1]) - start)
-        for place, probability in zip((places - start).tolist(), masses.tolist(), strict=True):
-            wider[place : place + total.size] += probability * total
+    for losses, masses in sorted(cut, key=lambda group: group[0].size):
+        cells = np.ceil(losses / cell).astype(np.int64)
+        start = int(cells[0])
+        wider = np.zeros(total.size + int(cells[-1]) - start)
+        for shift, probability in zip((cells - start).tolist(), masses.tolist(), strict=True):
+            wider[shift : shift + total.size] += probability * total
         offset, total = offset + start, wider
     occupied = np.flatnonzero(total)
     return (offset + occupied).astype(np.float64) * cell, total[occupied], beyond

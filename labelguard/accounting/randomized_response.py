@@ -30,7 +30,8 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import _validate
+from labelguard.accounting import _search, _validate
+from labelguard.accounting._search import ROUNDING
 
 __all__ = [
     "COIN_RANGE",
@@ -53,8 +54,6 @@ COIN_RANGE = 2**64
 
 Floats: TypeAlias = NDArray[np.float64]
 
-# The spacing of floats at 1: one correctly rounded operation errs by half of it, relative.
-ROUNDING = sys.float_info.epsilon
 _NEGLIGIBLE = 2.0**-56
 _BLOCK = 256
 _LARGEST_EXPONENT = 700.0
@@ -261,18 +260,12 @@ DeltaOf = Callable[[float, int, float], float]
 
 def smallest_epsilon(delta_of: DeltaOf, epsilon0: float, k: int, delta: float) -> float:
     """The upper end of a bisection for the ε at which `delta_of` reaches `delta`."""
-    low, high = 0.0, k * epsilon0
+    high = k * epsilon0
     if delta == 0:
         return high
-    if delta_of(epsilon0, k, low) <= delta:
-        return low
-    while high - low > 2 * ROUNDING * high:
-        middle = (low + high) / 2
-        if delta_of(epsilon0, k, middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
+    if delta_of(epsilon0, k, 0.0) <= delta:
+        return 0.0
+    return _search.smallest(lambda middle: delta_of(epsilon0, k, middle) <= delta, 0.0, high)
 
 
 def largest_epsilon0(

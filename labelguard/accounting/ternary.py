@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.accounting import _validate
+from labelguard.accounting._search import ROUNDING
 from labelguard.accounting.randomized_response import (
     COIN_RANGE,
-    ROUNDING,
     ceil_of_share,
     largest_epsilon0,
     per_distinct_count,

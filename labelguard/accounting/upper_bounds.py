@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.accounting import _validate, joint
-from labelguard.accounting.joint import Component, Gaussians, TernaryCoins
+from labelguard.accounting.joint import Component, Gaussians, TernaryAnswers
 
 __all__ = ["advanced", "basic", "pure", "rdp"]
 
@@ -91,7 +91,7 @@ def _divergence(component: Component) -> Floats:
     orders = 1 + _EXCESSES
     if isinstance(component, Gaussians):
         return np.asarray(orders / 2 / component.noise_multiplier**2)
-    epsilon0, others = component.epsilon0, 2 if isinstance(component, TernaryCoins) else 1
+    epsilon0, others = component.epsilon0, 2 if isinstance(component, TernaryAnswers) else 1
     with np.errstate(over="ignore"):
         product = np.sinh(orders * epsilon0 / 2) * np.sinh(_EXCESSES * epsilon0 / 2)
         small = np.log1p(4 * math.exp(epsilon0 / 2) * product / (math.exp(epsilon0) + others))

@@ -24,6 +24,7 @@ from labelguard.keys import keyring
 from labelguard.keys.coins import Coins
 from labelguard.mechanisms import randomized_response
 from labelguard.policy import pricing
+from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Policy
 from labelguard.storage.blocks import from_bytes
 from labelguard.terms import LABEL_A, LABEL_B, Progress, silent
@@ -42,10 +43,10 @@ class Canary:
     labels: int
     runs: int
 
-    def thresholds(self, *uses: int) -> list[int]:
-        """The threshold of a coin where a labeler has so many uses."""
-        prices = pricing.prices(self.policy, "rr", np.array(uses, np.int64))
-        return [prices[count] for count in uses]
+    def thresholds(self, *allowed: int) -> list[int]:
+        """The threshold of a coin where so many labels of a labeler may be randomized."""
+        prices = pricing.prices(self.policy, RANDOMIZED_LABELS.name, np.array(allowed, np.int64))
+        return [prices[count]["threshold"] for count in allowed]
 
     def answers(self, labels: Labels, *thresholds: int) -> Iterator[tuple[Labels, ...]]:
         """Fresh canaries whose labels are `labels` (k,), some at a time.

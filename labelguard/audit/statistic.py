@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import gaussian
 from labelguard.audit import bounds, whole
 from labelguard.audit.arguments import check_sizes
 from labelguard.audit.result import FALSE_ALARM, AuditResult, Check
@@ -24,6 +23,7 @@ from labelguard.keys import keyring
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.policy import pricing
+from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.terms import LABEL_A, LABEL_B, Progress, silent
 
@@ -97,9 +97,9 @@ def audit_statistic(
     Raises `PolicyError` for values that are no budget, or too few runs or labels.
     """
     check_sizes(labels=labels, runs=runs, pipeline_runs=pipeline_runs)
-    policy = Policy(epsilon, delta, (Allowance("statistic", 1),), ties="zero")
-    [price] = pricing.prices(policy, "statistic", np.array([1])).values()
-    noise_multiplier = gaussian.noise_multiplier_of(price)
+    policy = Policy(epsilon, delta, (Allowance(STATISTIC_RELEASES.name, 1),), ties="zero")
+    [price] = pricing.prices(policy, STATISTIC_RELEASES.name, np.array([1])).values()
+    noise_multiplier = price["noise_multiplier"]
     world = World.random(labels, components, noise_multiplier, seed)
     alpha = FALSE_ALARM / 3
     checks = [_sensitivity(world, epsilon, delta)]

@@ -125,8 +125,8 @@ def _card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         multipliers = {k: 1 / (1 - 2 * v) if v < 0.5 else float("inf") for k, v in flips.items()}
         yield "loss multiplier 1/(1−2γ)", _triple(multipliers, ".1f")
     yield from (fact for fact in own_facts(value) if not fact[0].startswith("flip probability"))
-    yield "places used", _triple(value["budget"]["used"], ",.0f")
-    yield "places left", _triple(value["budget"]["left"], ",.0f")
+    yield "allowance used", _triple(value["budget"]["used"], ",.0f")
+    yield "allowance left", _triple(value["budget"]["left"], ",.0f")
 
 
 def _triple(values: Mapping[str, float], style: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labelguard.cli.terminal import echo, number, print_facts, print_json, print_table, table
+from labelguard.policy import events
 from labelguard.policy.label_values import DEFAULT_TEXT
 from labelguard.terms import budget_of, counted
 
@@ -37,8 +38,8 @@ def policy(value: Mapping[str, Any], *, as_json: bool) -> None:
     echo()
     rows = table("event", "noise", "times", "ε alone", right=["times", "ε alone"])
     for event in quote["events"]:
-        times, alone = f"{event['places']:,}", f"{event['epsilon_alone']:.4f}"
-        rows.add_row(_EVENTS[event["event"]], _noise(event), times, alone)
+        times, alone = f"{event['allowed']:,}", f"{event['epsilon_alone']:.4f}"
+        rows.add_row(events.kind(event["event"]).noun, _noise(event), times, alone)
     rows.add_row("all, in any adaptive order", "", "", f"{quote['epsilon']:.4f}")
     for name in _BOUNDS:
         found = quote["upper_bounds"][name]
@@ -49,7 +50,6 @@ def policy(value: Mapping[str, Any], *, as_json: bool) -> None:
         _closing_points(value)
 
 
-_EVENTS = {"rr": "label, randomized", "statistic": "statistic release"}
 _BOUNDS = {
     "pure": "sum of pure ε (an upper bound)",
     "basic": "sum of the kinds' own prices (an upper bound)",
@@ -89,15 +89,13 @@ def _state(value: Mapping[str, Any]) -> str:
 
 
 def _paid(allowance: Mapping[str, Any], unit: str, name: str) -> str:
-    places = allowance["places"]
-    if allowance["event"] == "statistic":
-        return f"{counted(places, 'statistic release')}, each of any number of labels"
+    kind, allowed = events.kind(allowance["event"]), allowance["allowed"]
     if name.startswith("lost-"):
         return "unknown: it followed the backup that was restored, and is paid in full"
-    if places is None:
+    if allowed is None:
         rounded = "1, 2, 4, …" if unit == "item" else "8, 16, 32, …"
         return f"the {unit}'s own number of labels, rounded up to {rounded}"
-    return counted(places, "randomized label")
+    return counted(allowed, kind.noun) + ", each of any number of labels" * (not kind.per_label)
 
 
 def policies(values: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -237,7 +235,7 @@ def check(value: Mapping[str, Any], *, as_json: bool) -> None:
         [
             *facts,
             ("new labels", f"{value['new']:,}; released before {value['released_before']:,}"),
-            ("would charge", f"{value['charged']:,} of {value['left']:,} free places of the input"),
+            ("would charge", f"{value['charged']:,} of {value['left']:,} left to the input"),
             ("beyond the bound", counted(value["dropped_by_bound"], "label")),
             ("exhausted", short),
             ("", f"The input {fits}."),
@@ -246,7 +244,7 @@ def check(value: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
-    """Policy, places, and the total over the project's life."""
+    """Policy, allowances, and the total over the project's life."""
     if as_json:
         print_json(value)
         return
@@ -275,7 +273,7 @@ def budget(value: Mapping[str, Any], *, as_json: bool) -> None:
         facts += [
             ("pays for", _paid(allowance, unit, policy["name"])),
             (f"  {unit}s", f"{used['labelers']:,}, exhausted {used['exhausted_labelers']:,}"),
-            ("  places used", f"{used['used']:,} of {used['places']:,}"),
+            ("  used", f"{used['used']:,} of {used['allowed']:,}"),
             (f"  used per {unit}", _quartiles(used["used_per_labeler"])),
             (f"  left per {unit}", _quartiles(used["left_per_labeler"])),
         ]
@@ -288,13 +286,13 @@ def _quartiles(spread: Mapping[str, float]) -> str:
 
 
 def labeler(value: Mapping[str, Any], *, as_json: bool) -> None:
-    """One labeler's places."""
+    """One labeler's allowances."""
     if as_json:
         print_json(value)
         return
     print_facts([("pseudonym", value["pseudonym"])])
     echo()
-    numbers = ("places", "used", "left")
+    numbers = ("allowed", "used", "left")
     rows = table("policy", "event", *numbers, right=numbers)
     for one in value["allowances"]:
         rows.add_row(one["policy"], one["event"], *(f"{one[name]:,}" for name in numbers))

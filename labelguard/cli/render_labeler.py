@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from labelguard.cli.terminal import echo, print_facts, print_json, print_table, table
+from labelguard.policy import events
 from labelguard.terms import budget_of, counted
 
 
@@ -19,8 +20,7 @@ def leaving(value: Mapping[str, Any], *, done: bool, as_json: bool = False) -> N
         echo()
         rows = table("release", "at", "state", "mechanism", "took", right=["took"])
         for release in value["releases"]:
-            noun = "label" if release["event"] == "rr" else "statistic"
-            took = counted(release["places"], noun)
+            took = counted(release["used"], events.kind(release["event"]).taken)
             first = (release["id"], release["created_at"], release["state"])
             rows.add_row(*first, release["mechanism"], took)
         print_table(rows)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 from sqlalchemy.dialects import postgresql, sqlite
 
 from labelguard import clock
 from labelguard.errors import LedgerError
 from labelguard.ledger import database, digests, journal, schema
-from labelguard.ledger.records import ReleaseRecord
-from labelguard.policy.policy import Priced
+from labelguard.ledger.records import Charge, ReleaseRecord
+from labelguard.policy import pricing
+from labelguard.policy.events import Price
 from labelguard.storage import blocks
-
-if TYPE_CHECKING:
-    from labelguard.ledger.records import Event
+from labelguard.storage.blocks import Blocks
 
 UNFINISHED = ("computing", "drawn")
 LIVE = ("reserved", *UNFINISHED, "committed")
@@ -26,34 +26,35 @@ LIVE = ("reserved", *UNFINISHED, "committed")
 
 
 def store_prices(
-    connection: sa.Connection, allowance_id: int, prices: Mapping[int, int]
-) -> dict[str, str]:
-    """Keep the price of every k that has none yet; returns what was stored, as text."""
+    connection: sa.Connection, allowance_id: int, prices: Mapping[int, Price]
+) -> dict[str, dict[str, str]]:
+    """Store the price of every k that has none yet; returns what is new, as the journal has it."""
     query = sa.select(schema.prices.c.k).where(schema.prices.c.allowance_id == allowance_id)
     stored = set(connection.scalars(query))
-    new = {str(k): str(price) for k, price in prices.items() if k not in stored}
+    new = {k: pricing.written(price) for k, price in prices.items() if k not in stored}
     if new:
         rows = [
-            {"allowance_id": allowance_id, "k": int(k), "price": price} for k, price in new.items()
+            {"allowance_id": allowance_id, "k": k, "price": json.dumps(price, sort_keys=True)}
+            for k, price in new.items()
         ]
         connection.execute(sa.insert(schema.prices), rows)
-    return new
+    return {str(k): price for k, price in new.items()}
 
 
 def reserve(
     connection: sa.Connection,
     policy_id: int,
     allowance_id: int,
-    event: Event,
-    prices: Mapping[str, str],
+    asked: Charge,
+    prices: Mapping[str, Mapping[str, str]],
 ) -> str:
-    """Charge an event as a new release, `reserved`; its id. `prices` are those just stored.
+    """Charge a new release, `reserved`; its id. `prices` are those just stored.
 
     Raises `LedgerError` if the same request has a release: a job that was cut off from the ledger
     may not know that another one has made it since.
     """
     own = schema.releases.c
-    live = sa.and_(own.idempotency_key == event.idempotency_key, own.state.in_(LIVE))
+    live = sa.and_(own.idempotency_key == asked.idempotency_key, own.state.in_(LIVE))
     made = connection.scalar(sa.select(own.id).where(live).limit(1))
     if made:
         raise LedgerError(
@@ -61,33 +62,32 @@ def reserve(
         )
     number = 1 + (connection.scalar(sa.select(sa.func.max(own.number))) or 0)
     record = {
-        "id": f"r{number:04d}-{event.idempotency_key[:8]}",
+        "id": f"r{number:04d}-{asked.idempotency_key[:8]}",
         "number": number,
-        "idempotency_key": event.idempotency_key,
+        "idempotency_key": asked.idempotency_key,
         "allowance_id": allowance_id,
         "state": "reserved",
         "created_at": clock.now(),
-        "settings": settings_text(event.settings),
-        "charged": int(event.charged.sum()),
+        "settings": settings_text(asked.settings),
+        "charged": int(asked.charged.sum()),
     }
     connection.execute(sa.insert(schema.releases).values(record))
-    digest = charge(connection, number, allowance_id, event)
-    body = {"release": record["id"], "mechanism": event.mechanism}
-    body |= {"policy": policy_id, "event": event.kind}
-    body |= {"labels": record["charged"], "labelers": int((event.charged > 0).sum())}
+    digest = charge(connection, number, allowance_id, asked)
+    body = {"release": record["id"], "mechanism": asked.mechanism}
+    body |= {"policy": policy_id, "event": asked.event}
+    body |= {"labels": record["charged"], "labelers": int((asked.charged > 0).sum())}
     journal.append(connection, "charged", body | {"charges": digest, "prices": dict(prices)})
     return str(record["id"])
 
 
-def charge(connection: sa.Connection, number: int, allowance_id: int, event: Event) -> str:
-    """Take the places of an event for release `number`; the digest of who was charged what.
+def charge(connection: sa.Connection, number: int, allowance_id: int, asked: Charge) -> str:
+    """Charge uses to release `number`; the digest of who was charged what.
 
-    The table's own constraint refuses a labeler more than their places.
+    The table's own constraint refuses a labeler more than they are allowed.
     """
-    asked = np.flatnonzero(event.charged)
-    asked = asked[blocks.order(event.labelers[asked])]
-    labelers = event.labelers[asked]
-    capacity, labels = event.capacity[asked], event.charged[asked]
+    who = np.flatnonzero(asked.charged)
+    who = who[blocks.order(asked.labelers[who])]
+    labelers, capacity, labels = asked.labelers[who], asked.capacity[who], asked.charged[who]
     columns = {"labeler": labelers, "capacity": capacity, "labels": labels}
     database.insert(connection, schema.charges, {"release": number, **columns})
     own, c = schema.charges.c, schema.counters.c
@@ -105,6 +105,14 @@ def charge(connection: sa.Connection, number: int, allowance_id: int, event: Eve
         )
     )
     return digests.charges_digest(labelers, capacity, labels)
+
+
+def of_release(connection: sa.Connection, number: int) -> tuple[Blocks, NDArray[np.int64]]:
+    """Who was charged for a release, by pseudonym (n, 2), and how many uses (n,)."""
+    own = schema.charges.c
+    query = sa.select(own.labeler, own.labels).where(own.release == number)
+    who, (labels,) = database.keyed(connection, query.order_by(own.labeler))
+    return who, labels
 
 
 def refund(connection: sa.Connection, record: ReleaseRecord) -> None:
@@ -132,8 +140,8 @@ def give_back(connection: sa.Connection, number: int, allowance_id: int) -> None
 
 
 def usage(
-    connection: sa.Connection, allowance_ids: Mapping[Priced, int]
-) -> dict[Priced, list[tuple[int, int, int]]]:
+    connection: sa.Connection, allowance_ids: Mapping[str, int]
+) -> dict[str, list[tuple[int, int, int]]]:
     """For each kind of event, how many units have which (capacity, used)."""
     c = schema.counters.c
     found = {}
@@ -145,7 +153,7 @@ def usage(
     return found
 
 
-def places(connection: sa.Connection, labeler: bytes) -> list[Any]:
+def uses(connection: sa.Connection, labeler: bytes) -> list[Any]:
     """What a pseudonym has used of every allowance it was charged to, oldest policy first."""
     c, a, p = schema.counters.c, schema.allowances.c, schema.policies.c
     query = (

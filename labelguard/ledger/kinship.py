@@ -22,9 +22,9 @@ from labelguard.terms import counted
 def join(connection: sa.Connection, labelers: Blocks, other: Blocks) -> int:
     """Each labeler is one person with the `other` in their row, both (n, 2); how many are in it.
 
-    All labels of a person take the places of one unit: that of whoever was charged, or was in a
+    All labels of a person use the allowance of one unit: that of whoever was charged, or was in a
     group before. Raises `PolicyError` for people with two such units: what they spent apart cannot
-    be told together; for two who were said to be distinct; and for somebody who has left.
+    be added up; for two who were said to be distinct; and for somebody who has left.
     """
     everybody, row = blocks.unique(np.concatenate([labelers, other]))
     people.refuse_forgetful(connection)

@@ -22,23 +22,24 @@ from labelguard.errors import KeyProblem, LedgerError, PolicyError
 from labelguard.keys.pseudonyms import Pseudonyms
 from labelguard.ledger import (
     ceilings,
+    charges,
     database,
     journal,
     meta,
     people,
+    policies,
     schema,
     sourcebook,
     verification,
 )
-from labelguard.ledger import charges as statements
-from labelguard.ledger import policies as policybook
 from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.meta import fingerprint
 from labelguard.ledger.policies import IMPLICIT, PolicyRecord
-from labelguard.ledger.records import Event, LabelerTable, ReleaseRecord
+from labelguard.ledger.records import Charge, LabelerTable, ReleaseRecord
 from labelguard.ledger.sourcebook import SourceRecord
 from labelguard.ledger.witness import Witness
-from labelguard.policy.policy import Policy, Priced
+from labelguard.policy.events import Price
+from labelguard.policy.policy import Policy
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
@@ -53,7 +54,7 @@ _SEAL = object()
 class Grant:
     """The right to compute one release: it was charged. Only the ledger makes grants."""
 
-    def __init__(self, record: ReleaseRecord, prices: Mapping[int, int], seal: object) -> None:
+    def __init__(self, record: ReleaseRecord, prices: Mapping[int, Price], seal: object) -> None:
         if seal is not _SEAL:
             raise LedgerError("a grant comes from Ledger.charge only: charge before release")
         self.release = record
@@ -158,43 +159,43 @@ class Ledger:
     def policies(self) -> list[PolicyRecord]:
         """All policies, oldest first."""
         with self._reading() as connection:
-            return policybook.records(connection)
+            return policies.records(connection)
 
     def policy(self) -> PolicyRecord | None:
         """The policy in force, or None."""
         with self._reading() as connection:
-            return policybook.in_force(connection)
+            return policies.in_force(connection)
 
     def point_of_use(self, record: PolicyRecord) -> int | None:
-        """Where the policy would be closed now (see `policybook.point_of_use`)."""
+        """Where the policy would be closed now (see `policies.point_of_use`)."""
         with self._reading() as connection:
-            return policybook.point_of_use(connection, record)
+            return policies.point_of_use(connection, record)
 
     def add_policy(self, name: str, policy: Policy) -> PolicyRecord:
         """Keep a new policy, with its price, as a draft."""
         with self._writing() as connection:
-            return policybook.add(connection, name, policy, "draft")
+            return policies.add(connection, name, policy, "draft")
 
     def activate_policy(self, name: str, epoch: int) -> PolicyRecord:
         """Put a draft into force and close the policy before it where its use allows."""
         with self._writing(epoch) as connection:
-            return policybook.activate(connection, name)
+            return policies.activate(connection, name)
 
     def close_policy(self, record: PolicyRecord, epoch: int) -> int | None:
         """Close a policy where its use allows; the closing point, or None at its full price."""
         with self._writing(epoch) as connection:
-            return policybook.close_by_use(connection, record)
+            return policies.close_by_use(connection, record)
 
-    def prices(self, kind: Priced) -> dict[int, int]:
+    def prices(self, event: str) -> dict[int, Price]:
         """Stored price of every k, for one kind of event, under the policy in force."""
         active = self.policy()
-        return dict(active.prices.get(kind, {})) if active else {}
+        return dict(active.prices.get(event, {})) if active else {}
 
     def find(self, idempotency_key: str) -> ReleaseRecord | None:
         """The release (not given back or abandoned) that this very request made before."""
         condition = sa.and_(
             schema.releases.c.idempotency_key == idempotency_key,
-            schema.releases.c.state.in_(statements.LIVE),
+            schema.releases.c.state.in_(charges.LIVE),
         )
         return next(iter(self._records(condition)), None)
 
@@ -206,36 +207,34 @@ class Ledger:
         """All releases, oldest first."""
         return self._records(sa.true())
 
-    def labelers(self, kind: Priced, excluding: ReleaseRecord | None = None) -> LabelerTable:
-        """Places of all units for one kind of event, under the policy in force.
+    def labelers(self, event: str, excluding: ReleaseRecord | None = None) -> LabelerTable:
+        """What all units may use, and have used, of a kind of event under the policy in force.
 
         `excluding` takes one release's charges back out.
         """
         with self._reading() as connection:
-            active = policybook.in_force(connection)
-            if active is None or kind not in active.allowance_ids:
+            active = policies.in_force(connection)
+            if active is None or event not in active.allowance_ids:
                 return LabelerTable.empty()
-            counters, charges = schema.counters.c, schema.charges.c
+            counters = schema.counters.c
             query = (
                 sa.select(counters.labeler, counters.capacity, counters.used)
-                .where(counters.allowance_id == active.allowance_ids[kind])
+                .where(counters.allowance_id == active.allowance_ids[event])
                 .order_by(counters.labeler)
             )
             names, (capacity, used) = database.keyed(connection, query)
-            if excluding and excluding.policy_id == active.id and excluding.event == kind:
-                own = sa.select(charges.labeler, charges.labels).order_by(charges.labeler)
-                own = own.where(charges.release == excluding.number)
-                who, (labels,) = database.keyed(connection, own)
+            if excluding and excluding.policy_id == active.id and excluding.event == event:
+                who, labels = charges.of_release(connection, excluding.number)
                 used[blocks.positions(names, who)] -= labels
         labelers = self.names.reveal(names)
         order = blocks.order(labelers)
         return LabelerTable(labelers[order], capacity[order], used[order])
 
-    def usage(self) -> dict[Priced, list[tuple[int, int, int]]]:
+    def usage(self) -> dict[str, list[tuple[int, int, int]]]:
         """Under the policy in force, by kind of event: how many units have (capacity, used)."""
         with self._reading() as connection:
-            active = policybook.in_force(connection)
-            return statements.usage(connection, active.allowance_ids) if active else {}
+            active = policies.in_force(connection)
+            return charges.usage(connection, active.allowance_ids) if active else {}
 
     def charged(self) -> Blocks:
         """All units that were ever charged, by whichever policy, shape (n, 2)."""
@@ -243,28 +242,28 @@ class Ledger:
             return self.names.reveal(people.charged(connection))
 
     def charge(
-        self, event: Event, policy: Policy, epoch: int, resumed: ReleaseRecord | None = None
+        self, asked: Charge, policy: Policy, epoch: int, resumed: ReleaseRecord | None = None
     ) -> Grant:
-        """Charge an event and reserve its release in one transaction; or take up a crashed one.
+        """Charge and reserve a release in one transaction; or take up a crashed one.
 
         Raises `LedgerError` if a labeler lacks allowance: the caller must select within it.
         """
-        event = replace(event, labelers=self.names.hide(event.labelers))
+        asked = replace(asked, labelers=self.names.hide(asked.labelers))
         if resumed:
-            return self._grant_again(event, epoch, resumed)
+            return self._grant_again(asked, epoch, resumed)
         with self._writing(epoch) as connection:
-            active = policybook.in_force(connection) or policybook.add(
+            active = policies.in_force(connection) or policies.add(
                 connection, IMPLICIT, policy, "active"
             )
             if active.policy != policy:
                 raise LedgerError("the policy in force is not the one this job was planned with")
-            policybook.check_ceiling(connection)
-            allowance = active.allowance_ids[event.kind]
-            prices = statements.store_prices(connection, allowance, event.prices)
-            release_id = statements.reserve(connection, active.id, allowance, event, prices)
+            policies.check_ceiling(connection)
+            allowance = active.allowance_ids[asked.event]
+            prices = charges.store_prices(connection, allowance, asked.prices)
+            release_id = charges.reserve(connection, active.id, allowance, asked, prices)
         granted = self.release(release_id)
         assert granted is not None
-        return Grant(granted, self.prices(event.kind), _SEAL)
+        return Grant(granted, self.prices(asked.event), _SEAL)
 
     def start(self, grant: Grant, epoch: int, reads: Admission | None = None) -> None:
         """Mark that labels are about to be read; from here on there is no refund.
@@ -276,7 +275,7 @@ class Ledger:
         with self._writing(epoch) as connection:
             if release.state != "reserved":
                 return
-            statements.set_state(connection, release.id, "reserved", {"state": "computing"})
+            charges.set_state(connection, release.id, "reserved", {"state": "computing"})
             if reads:
                 newcomers = reads.newcomers.renamed(self.names.hide)
                 body |= sourcebook.note(connection, reads.source, reads.columns)
@@ -290,7 +289,7 @@ class Ledger:
         """
         with self._writing(epoch) as connection:
             values = {"state": "drawn", "map": digest, "drawn": labels}
-            statements.set_state(connection, grant.release.id, "computing", values)
+            charges.set_state(connection, grant.release.id, "computing", values)
             body = {"release": grant.release.id, "map": digest, "drawn": labels}
             journal.append(connection, "drawn", body)
         record = self.release(grant.release.id)
@@ -309,16 +308,14 @@ class Ledger:
         """The release is complete on disk; `files` maps public file names to SHA-256."""
         with self._writing(epoch) as connection:
             values = {"state": "committed", "rows": rows, "files": json.dumps(dict(files))}
-            statements.set_state(connection, grant.release.id, "drawn", values)
+            charges.set_state(connection, grant.release.id, "drawn", values)
             body = {"release": grant.release.id, "rows": rows, "files": dict(files)}
             journal.append(connection, "committed", body)
 
     def abandon(self, release_id: str, epoch: int) -> None:
         """Give up a release that read labels and was never finished: it stays charged."""
         with self._writing(epoch) as connection:
-            statements.set_state(
-                connection, release_id, statements.UNFINISHED, {"state": "abandoned"}
-            )
+            charges.set_state(connection, release_id, charges.UNFINISHED, {"state": "abandoned"})
             journal.append(connection, "abandoned", {"release": release_id})
 
     def refund_reserved(self, epoch: int, keep: str | None) -> list[str]:
@@ -331,7 +328,7 @@ class Ledger:
             if record.id == keep:
                 continue
             with self._writing(epoch) as connection:
-                statements.refund(connection, record)
+                charges.refund(connection, record)
             refunded.append(record.id)
         return refunded
 
@@ -392,31 +389,29 @@ class Ledger:
             database.check_pages(connection, self.place)
             return verification.first_fault(connection, journal.entries(connection))
 
-    def _grant_again(self, event: Event, epoch: int, crashed: ReleaseRecord) -> Grant:
+    def _grant_again(self, asked: Charge, epoch: int, crashed: ReleaseRecord) -> Grant:
         """The grant of a release that was charged and not finished, if it needs no more."""
         with self._writing(epoch):
             record = self.release(crashed.id)
         if (
             record is None
-            or record.state not in ("reserved", *statements.UNFINISHED)
-            or record.idempotency_key != event.idempotency_key
+            or record.state not in ("reserved", *charges.UNFINISHED)
+            or record.idempotency_key != asked.idempotency_key
         ):
             raise LedgerError(f"release {crashed.id} is not one that this command can resume")
         with self._reading() as connection:
-            own = schema.charges.c
-            query = sa.select(own.labeler, own.labels).order_by(own.labeler)
-            who, (labels,) = database.keyed(connection, query.where(own.release == record.number))
-        asked = np.flatnonzero(event.charged)
-        place = blocks.positions(who, event.labelers[asked])
-        if (place < 0).any() or (event.charged[asked] > labels[place]).any():
+            who, labels = charges.of_release(connection, record.number)
+        new = np.flatnonzero(asked.charged)
+        at = blocks.positions(who, asked.labelers[new])
+        if (at < 0).any() or (asked.charged[new] > labels[at]).any():
             raise LedgerError(
                 f"release {record.id} cannot be resumed: it would need more than it was charged"
             )
-        return Grant(record, self.prices(event.kind), _SEAL)
+        return Grant(record, self.prices(asked.event), _SEAL)
 
     def _records(self, condition: sa.ColumnElement[bool]) -> list[ReleaseRecord]:
         with self._reading() as connection:
-            return statements.releases(connection, condition)
+            return charges.releases(connection, condition)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -447,7 +442,7 @@ class Ledger:
 
 
 def _connect(url: str, keys: KeyRing) -> sa.Engine:
-    """The engine of a ledger, whose connections sign the journal (see `statements.mac`)."""
+    """The engine of a ledger, whose connections sign the journal (see `charges.mac`)."""
 
     def mac(digest: str) -> str:
         return keys.mac("journal", digest.encode()).hex()

@@ -36,9 +36,9 @@ def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> i
     """
     known, groups = members(connection)
     refuse_forgetful(connection)
-    place = blocks.positions(known, labelers)
-    found = place >= 0
-    moved = (groups[place[found]] != units[found]).any(axis=1) if len(known) else np.zeros(0, bool)
+    at = blocks.positions(known, labelers)
+    found = at >= 0
+    moved = (groups[at[found]] != units[found]).any(axis=1) if len(known) else np.zeros(0, bool)
     alone = blocks.positions(charged(connection), labelers) >= 0
     if moved.any() or alone.any():
         raise PolicyError(
@@ -93,7 +93,7 @@ def refuse_forgetful(connection: sa.Connection) -> None:
     if any(not json.loads(body)["complete"] for body in bodies):
         raise PolicyError(
             "this project was restored without what followed its backup: who was charged alone "
-            "since then is not known, so nobody can join others any more; use another project"
+            "since then is not known, so nobody can be joined any more; use another project"
         )
 
 
@@ -142,14 +142,14 @@ def departures(connection: sa.Connection) -> list[Departure]:
 
 
 def charges_of(connection: sa.Connection, names: Blocks) -> dict[int, int]:
-    """How many places each release, by its number, took of any of these units, shape (n, 2)."""
+    """How many uses of any of these units, shape (n, 2), each release (by number) was charged."""
     own, releases = schema.charges.c, schema.releases.c
     query = (
-        sa.select(own.release, sa.func.sum(own.labels).label("places"))
+        sa.select(own.release, sa.func.sum(own.labels).label("uses"))
         # With the releases spelled out the table's key serves, whatever the number of charges.
         .where(own.release.in_(sa.select(releases.number)))
         .where(own.labeler.in_(database.stored(blocks.unique(names)[0])))
         .group_by(own.release)
         .order_by(own.release)
     )
-    return {int(row.release): int(row.places) for row in connection.execute(query)}
+    return {int(row.release): int(row.uses) for row in connection.execute(query)}

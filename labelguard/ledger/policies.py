@@ -16,10 +16,11 @@ import sqlalchemy as sa
 from labelguard import clock
 from labelguard.errors import PolicyError
 from labelguard.ledger import ceilings, charges, journal, schema
-from labelguard.policy import lifetime, quotes
+from labelguard.policy import lifetime, pricing
+from labelguard.policy.events import Price
 from labelguard.policy.lifetime import Chapter
-from labelguard.policy.policy import Policy, Priced
-from labelguard.policy.quotes import Prices
+from labelguard.policy.policy import Policy
+from labelguard.policy.pricing import Prices
 
 IMPLICIT = "first"
 """Name of the policy that the first `privatize` writes where none was made before."""
@@ -36,7 +37,7 @@ class PolicyRecord:
     quote: dict[str, Any]
     state: str
     point: int | None
-    allowance_ids: Mapping[Priced, int]
+    allowance_ids: Mapping[str, int]
     prices: Prices
 
     def chapter(self, point: int | None = None) -> Chapter:
@@ -51,7 +52,7 @@ def add(connection: sa.Connection, name: str, policy: Policy, state: str) -> Pol
             f"there is a policy {name!r} already; policies never change: "
             "give the new one a name of its own"
         )
-    quote, prices = quotes.quote(policy)
+    quote, prices = pricing.quote(policy)
     number = 1 + (connection.scalar(sa.select(sa.func.max(schema.policies.c.id))) or 0)
     body = {"policy": number, "name": name, "settings": json.loads(policy.to_json())}
     connection.execute(
@@ -143,9 +144,9 @@ def point_of_use(connection: sa.Connection, record: PolicyRecord) -> int | None:
 
 def records(connection: sa.Connection) -> list[PolicyRecord]:
     """All policies, oldest first."""
-    prices: dict[int, dict[int, int]] = {}
+    prices: dict[int, dict[int, Price]] = {}
     for row in connection.execute(sa.select(schema.prices)):
-        prices.setdefault(row.allowance_id, {})[row.k] = int(row.price)
+        prices.setdefault(row.allowance_id, {})[row.k] = pricing.read(json.loads(row.price))
     own: dict[int, dict[Any, int]] = {}
     for row in connection.execute(sa.select(schema.allowances)):
         own.setdefault(row.policy_id, {})[row.event] = row.id

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.keys.identities import Identities
-from labelguard.policy.policy import Priced
+from labelguard.policy.events import Price
 from labelguard.storage.blocks import Blocks
 
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """One release as the ledger knows it; `event` is the kind of places it takes.
+    """One release as the ledger knows it; `event` names the kind of uses that it is charged.
 
     `map` is the keyed digest of its private map, and `drawn` how many labels that holds, from the
     moment on when the map is complete.
@@ -26,7 +26,7 @@ class ReleaseRecord:
     number: int
     idempotency_key: str
     policy_id: int
-    event: Priced
+    event: str
     state: str
     created_at: str
     settings: Mapping[str, Any]
@@ -43,27 +43,27 @@ class ReleaseRecord:
 
 
 @dataclass(frozen=True)
-class Event:
-    """What a mechanism wants to do to whom, computed from public columns only.
+class Charge:
+    """What a release is to be charged to whom, computed from public columns only.
 
-    `kind` says which places it takes. `labelers` (n, 2) are all units of the release with
-    `capacity` k (n,), their places; `charged` (n,) is how many new places each of them is asked
-    for: coins, or statistic releases. `prices` says for every k what noise a place buys.
+    `event` names the kind of event. `labelers` (n, 2) are all units of the release, `capacity` k
+    (n,) what they are allowed; `charged` (n,) is how many new uses each of them is asked for:
+    randomized labels, or statistic releases. `prices` says for every k what a use costs.
     """
 
     mechanism: str
-    kind: Priced
+    event: str
     idempotency_key: str
     settings: Mapping[str, Any]
     labelers: Blocks
     capacity: NDArray[np.int64]
     charged: NDArray[np.int64]
-    prices: Mapping[int, int]
+    prices: Mapping[int, Price]
 
 
 @dataclass(frozen=True)
 class LabelerTable:
-    """Labelers sorted by key, with their capacity k and used places, shape (n,)."""
+    """Labelers sorted by key, with their capacity k and what is used of it, (n,)."""
 
     labelers: Blocks
     capacity: NDArray[np.int64]

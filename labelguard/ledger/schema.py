@@ -39,8 +39,8 @@ prices = sa.Table(
     metadata,
     sa.Column("allowance_id", sa.ForeignKey("allowances.id"), primary_key=True),
     sa.Column("k", sa.BigInteger, primary_key=True),
-    # Thresholds of coins reach 2^63, beyond a signed integer.
-    sa.Column("price", sa.String(20), nullable=False),
+    # JSON: numbers by name, each as text, for thresholds reach 2^63 (`pricing.written`).
+    sa.Column("price", sa.Text, nullable=False),
 )
 counters = sa.Table(
     "counters",

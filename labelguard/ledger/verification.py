@@ -24,7 +24,7 @@ _STATES = {
     "abandoned": "abandoned",
 }
 _POLICY_STATES = {"activated": "active", "closed": "closed"}
-_Told = Sequence[tuple[str, Mapping[str, Any]]]
+_Entries = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def first_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> str | None:
@@ -32,23 +32,23 @@ def first_fault(connection: sa.Connection, entries: Sequence[journal.Entry]) -> 
     broken = journal.first_fault(entries) or journal.first_forged(entries, journal.mac(connection))
     if broken:
         return broken
-    told = [(entry.kind, json.loads(entry.body)) for entry in entries]
+    read = [(entry.kind, json.loads(entry.body)) for entry in entries]
     return (
-        _policy_fault(connection, told)
-        or _price_fault(connection, told)
+        _policy_fault(connection, read)
+        or _price_fault(connection, read)
         or _sum_fault(connection)
-        or _release_fault(connection, told)
-        or _people_fault(connection, told)
+        or _release_fault(connection, read)
+        or _people_fault(connection, read)
     )
 
 
-def _policy_fault(connection: sa.Connection, told: _Told) -> str | None:
+def _policy_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     """Policies that are not as the journal tells."""
     story: dict[int, dict[str, Any]] = {}
-    for kind, body in told:
+    for kind, body in entries:
         if kind == "policy":
-            told_of = {name: body[name] for name in ("settings", "quote", "state")}
-            story[body["policy"]] = told_of | {"point": None}
+            facts = {name: body[name] for name in ("settings", "quote", "state")}
+            story[body["policy"]] = facts | {"point": None}
         elif kind in _POLICY_STATES:
             story[body["policy"]] |= {"state": _POLICY_STATES[kind], "point": body.get("point")}
     rows = {row.id: row for row in connection.execute(sa.select(schema.policies))}
@@ -66,9 +66,9 @@ def _policy_fault(connection: sa.Connection, told: _Told) -> str | None:
     return None
 
 
-def _price_fault(connection: sa.Connection, told: _Told) -> str | None:
-    prices: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
-    for kind, body in told:
+def _price_fault(connection: sa.Connection, entries: _Entries) -> str | None:
+    prices: dict[tuple[int, str], dict[str, Any]] = defaultdict(dict)
+    for kind, body in entries:
         if kind == "policy":
             for event, found in body["prices"].items():
                 prices[body["policy"], event].update(found)
@@ -76,16 +76,16 @@ def _price_fault(connection: sa.Connection, told: _Told) -> str | None:
             prices[body["policy"], body["event"]].update(body["prices"])
     rows = connection.execute(sa.select(schema.allowances))
     allowances = {row.id: (row.policy_id, row.event) for row in rows}
-    stored: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+    stored: dict[tuple[int, str], dict[str, Any]] = defaultdict(dict)
     for row in connection.execute(sa.select(schema.prices)):
-        stored[allowances.get(row.allowance_id, (0, ""))][str(row.k)] = row.price
+        stored[allowances.get(row.allowance_id, (0, ""))][str(row.k)] = json.loads(row.price)
     if {k: v for k, v in prices.items() if v} != dict(stored):
         return "the prices are not those in the journal"
     return None
 
 
 def _sum_fault(connection: sa.Connection) -> str | None:
-    """Labelers whose places in use are not the sum of their charges, in either direction."""
+    """Labelers whose uses are not the sum of their charges, in either direction."""
     charges, releases, counters = schema.charges.c, schema.releases.c, schema.counters.c
     sums = (
         sa.select(
@@ -125,10 +125,10 @@ def _sum_fault(connection: sa.Connection) -> str | None:
     return f"labeler {bytes(differing).hex()}: the charges do not add up to what is used"
 
 
-def _release_fault(connection: sa.Connection, told: _Told) -> str | None:
+def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     """Releases that are not as the journal tells, in the journal's order."""
     stories: dict[str, dict[str, Any]] = defaultdict(dict)
-    for kind, body in told:
+    for kind, body in entries:
         if kind in _STATES:
             stories[body["release"]].update(body, state=_STATES[kind])
         elif kind == "renamed":  # pseudonyms were changed: the same charges, under other names
@@ -163,7 +163,7 @@ def _release_fault(connection: sa.Connection, told: _Told) -> str | None:
     return None
 
 
-def _people_fault(connection: sa.Connection, told: _Told) -> str | None:
+def _people_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     """Sources, or people in whatever part, that are not those of the journal."""
     for name, table, digest in (
         ("members", schema.members, digests.members_digest),
@@ -171,12 +171,12 @@ def _people_fault(connection: sa.Connection, told: _Told) -> str | None:
         ("distinct", schema.distinct, digests.distinct_digest),
         ("sources", schema.sources, sourcebook.digest),
     ):
-        found = [body[name] for _, body in told if name in body]
+        found = [body[name] for _, body in entries if name in body]
         rows = connection.scalar(sa.select(sa.func.count()).select_from(table))
         if digest(connection) != found[-1] if found else rows:
             return f"the {name} are not those in the journal"
     met: dict[str, str] = {}
-    for _, body in told:
+    for _, body in entries:
         met |= body.get("identities", {})
     if people.met_by_release(connection) != met:
         return "the identities are not those in the journal"

@@ -17,7 +17,7 @@ from labelguard.learning.features import open_fitted
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import tuning
 from labelguard.planner.tuning import Forecast, Prior
-from labelguard.policy.policy import ITEM_BOUND
+from labelguard.policy.events import ITEM_BOUND
 from labelguard.terms import DEFAULT_AGREEMENT, DEFAULT_FEATURES, Progress, counted, silent
 
 __all__ = ["PlanOptions", "PlanResult", "plan"]

@@ -8,7 +8,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.policy.policy import Policy, Priced
+from labelguard.policy import events
+from labelguard.policy.policy import Policy
 
 SMALLEST_BOUND = 8
 """Smallest k of a labeler whose bound is rounded."""
@@ -23,28 +24,28 @@ def rounded_bound(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Bound:
-    """How many places units who are new get, and what takes one.
+    """How many uses units who are new are allowed, and what is one.
 
-    `places` for everybody, or None: a labeler's labels rounded up to 8, 16, 32, …; `per_label`:
-    every label takes a place, else a release takes one for all labels of a unit. `contents` as
-    units are never exhausted: what is beyond their places is left out. `once`: a content that was
+    `allowed` for everybody, or None: a labeler's labels rounded up to 8, 16, 32, …; `per_label`:
+    every label is a use, else a release is one for all labels of a unit. `contents` as units are
+    never exhausted: what is beyond their allowance is left out. `once`: a content that was
     released takes no further labels, because nothing tells these from those released.
     """
 
-    places: int | None
+    allowed: int | None
     per_label: bool = True
     contents: bool = False
     once: bool = False
 
     @classmethod
-    def of(cls, policy: Policy, event: Priced, *, named: bool) -> Self:
+    def of(cls, policy: Policy, event: str, *, named: bool) -> Self:
         """The bound that a policy sets for one kind of event.
 
         `named`: rows of the input have a labeler or a record id, which tells them apart.
         """
         return cls(
-            policy.allowance(event).places,
-            per_label=event != "statistic",
+            policy.allowance(event).allowed,
+            per_label=events.kind(event).per_label,
             contents=policy.unit == "item",
             once=not named,
         )

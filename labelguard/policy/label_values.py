@@ -8,6 +8,9 @@ from typing import Literal, Self
 
 from labelguard.errors import InvalidLabels
 
+Ties = Literal["coin", "ternary", "half", "drop", "zero"]
+"""What becomes of ties (docs/concepts.md)."""
+
 Skips = Literal["public", "tie"]
 """What becomes of blank labels: left out, their status being public, or taken as ties."""
 

@@ -8,15 +8,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal, Self, get_args
 
 from labelguard.errors import PolicyError
-from labelguard.policy.label_values import DEFAULT_TEXT, LabelValues, Skips
+from labelguard.policy import events
+from labelguard.policy.events import EVENTS, RANDOMIZED_LABELS, EventKind
+from labelguard.policy.label_values import DEFAULT_TEXT, LabelValues, Skips, Ties
 
-Priced = Literal["rr", "statistic"]
-"""What a policy prices: coins of randomized response (PROPS works on them), or statistics."""
-Ties = Literal["coin", "ternary", "half", "drop", "zero"]
 Unit = Literal["labeler", "item", "group"]
-
-ITEM_BOUND = 1
-"""How many labels of a content may be randomized over its life, unless more are asked for."""
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -41,27 +37,28 @@ def parse_budget(option: str, text: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Allowance:
-    """How often one kind of event may touch a labeler.
+    """How often one kind of event (by its name in `events`) may touch a labeler.
 
-    `rr`: `places` labels may be randomized; None: the labeler's own number of labels, rounded up
-    to 8, 16, 32, … when they are first charged. `statistic`: `places` statistic releases may use
+    `rr`: so many labels may be randomized; None: the labeler's own number of labels, rounded up
+    to 8, 16, 32, … when they are first charged. `statistic`: so many statistic releases may use
     any number of the labeler's labels. `share` is what the allowance weighs in the joint price.
     """
 
-    event: Priced
-    places: int | None
+    event: str
+    allowed: int | None
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.event not in get_args(Priced):
-            raise PolicyError(
-                f"an allowance is for rr or statistic, found {self.event!r}; "
-                "write rr:labels=50 or statistic:releases=12"
-            )
-        if self.places is not None and self.places < 1:
+        events.kind(self.event)
+        if self.allowed is not None and self.allowed < 1:
             raise PolicyError(f"an allowance of {self.event} must be at least 1")
         if not (math.isfinite(self.share) and self.share > 0):
             raise PolicyError(f"a share must be a finite number above 0, found {self.share}")
+
+    @property
+    def kind(self) -> EventKind:
+        """The kind of its event."""
+        return events.kind(self.event)
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ class Policy:
 
     epsilon: float
     delta: float
-    allowances: tuple[Allowance, ...] = (Allowance("rr", None),)
+    allowances: tuple[Allowance, ...] = (Allowance(RANDOMIZED_LABELS.name, None),)
     ties: Ties = "coin"
     tie_status_public: bool = False
     unit: Unit = "labeler"
@@ -105,7 +102,7 @@ class Policy:
                 "--skips tie hides skips among ties, which --tie-status-public shows; "
                 "leave one of them out"
             )
-        fewest = min((a.places for a in self.allowances if a.places is not None), default=1)
+        fewest = min((a.allowed for a in self.allowances if a.allowed is not None), default=1)
         if not 1 <= self.closing_points <= max(fewest, 1):
             raise PolicyError(
                 f"closing points must be at least 1 and at most the smallest allowance, {fewest}; "
@@ -115,35 +112,26 @@ class Policy:
 
     def _check_allowances(self) -> None:
         """Refuse allowances that have no joint price, and options that belong to others."""
-        events = [allowance.event for allowance in self.allowances]
-        if not events or len(set(events)) != len(events):
+        if not self.events or len(set(self.events)) != len(self.events):
             raise PolicyError("a policy allows each kind of event once, and at least one")
-        own = any(allowance.places is None for allowance in self.allowances)
+        alone = len(self.allowances) == 1
+        own = any(allowance.allowed is None for allowance in self.allowances)
         if own and self.unit == "item":
             raise PolicyError(
                 "where contents are the unit, their number of labels over their life is fixed "
                 "beforehand: --max-labels-per-labeler K, or allow rr:labels=K"
             )
-        if own and (events != ["rr"] or self.closing_points > 1):
+        can = alone and self.allowances[0].kind.own_number and self.closing_points == 1
+        if own and not can:
             raise PolicyError(
                 "a joint price, or one of closing points, needs the number of labels of a "
                 "labeler: allow rr:labels=K"
             )
-        if "rr" not in events and self.ties not in ("zero", "drop"):
-            raise PolicyError(
-                f"--ties {self.ties} goes with randomized response; in a statistic a tie adds "
-                "nothing (zero), or, where tie status is public, may be dropped"
-            )
-        if "rr" in events and self.ties == "zero":
-            raise PolicyError("--ties zero is for policies of statistics alone")
-        if "statistic" in events:
-            if not self.delta > 0:
-                raise PolicyError("the statistic's noise is Gaussian: it needs a delta above 0")
-            if self.ties == "half":
-                raise PolicyError("--ties half goes with randomized response alone")
+        for allowance in self.allowances:
+            allowance.kind.check(self.delta, self.ties, alone=alone)
 
     @property
-    def events(self) -> tuple[Priced, ...]:
+    def events(self) -> tuple[str, ...]:
         """The kinds of events it pays for."""
         return tuple(allowance.event for allowance in self.allowances)
 
@@ -152,17 +140,17 @@ class Policy:
         """The δ at which every closing point, the whole policy being the last, is priced."""
         return self.delta / self.closing_points
 
-    def caps(self, point: int) -> dict[Priced, int]:
-        """How often each event may have happened at a closing point; at the last one: its places.
+    def caps(self, point: int) -> dict[str, int]:
+        """How often each event may have happened at a closing point; at the last one: all uses.
 
         Closing points are even steps of every allowance, rounded up.
         """
         return {
-            allowance.event: -(-(allowance.places or 0) * point // self.closing_points)
+            allowance.event: -(-(allowance.allowed or 0) * point // self.closing_points)
             for allowance in self.allowances
         }
 
-    def allowance(self, event: Priced) -> Allowance:
+    def allowance(self, event: str) -> Allowance:
         """The allowance for a kind of event; `PolicyError` if there is none."""
         for allowance in self.allowances:
             if allowance.event == event:
@@ -173,9 +161,9 @@ class Policy:
             "change the policy (labelguard policy new) or use another project"
         )
 
-    def ties_of(self, event: Priced) -> Ties:
-        """What becomes of ties in an event: in a statistic they add nothing or are dropped."""
-        return self.ties if event == "rr" or self.ties == "drop" else "zero"
+    def ties_of(self, event: str) -> Ties:
+        """What becomes of ties in an event of this kind."""
+        return events.kind(event).ties_of(self.ties)
 
     def to_json(self) -> str:
         """Canonical JSON, as the ledger keeps it."""
@@ -199,7 +187,7 @@ class Request:
     tie_status_public: bool | None = None
     unit: Unit | None = None
     max_labels_per_labeler: int | None = None
-    mechanism: Priced = "rr"
+    event: str = RANDOMIZED_LABELS.name
     releases: int | None = None
     label_values: str | None = None
     skips: Skips | None = None
@@ -222,13 +210,9 @@ class Request:
             raise PolicyError("give --epsilon and --delta together, or neither")
         if self.epsilon is not None and self.delta is not None:
             check_budget(self.epsilon, self.delta)
-        if self.mechanism == "rr" and (self.releases is not None or self.ties == "zero"):
-            raise PolicyError("--ties zero and --releases go with --mechanism statistic only")
-        if self.mechanism == "statistic" and self.max_labels_per_labeler is not None:
-            raise PolicyError(
-                "a statistic takes all labels of a labeler, clipped: --max-labels-per-labeler "
-                "goes with randomized response"
-            )
+        for one in EVENTS.values():
+            if one.name != self.event and getattr(self, one.option) is not None:
+                raise PolicyError(one.misplaced)
 
     def first_policy(self) -> Policy:
         """The policy that the first release of a project writes."""
@@ -237,10 +221,8 @@ class Request:
                 "this project has no policy yet: give --epsilon and --delta, or make one "
                 "(labelguard policy new, then labelguard policy activate)"
             )
-        rr = self.mechanism == "rr"
-        places = self.max_labels_per_labeler if rr else self.releases or 1
-        if rr and places is None and self.unit == "item":
-            places = ITEM_BOUND
+        one = events.kind(self.event)
+        allowed = one.first(getattr(self, one.option), self.unit)
         given = {
             name: getattr(self, name)
             for name in (
@@ -252,8 +234,8 @@ class Request:
         return Policy(
             self.epsilon,
             self.delta,
-            (Allowance(self.mechanism, places),),
-            **{"ties": "coin" if rr else "zero"} | given,
+            (Allowance(self.event, allowed),),
+            **{"ties": one.default_ties} | given,
         )
 
     def under(self, policy: Policy) -> Policy:
@@ -261,11 +243,10 @@ class Request:
 
         ε and δ are judged by what the whole project costs (`check_price`).
         """
-        allowance = policy.allowance(self.mechanism)
+        allowance = policy.allowance(self.event)
         replace(self, epsilon=policy.epsilon, delta=policy.delta).first_policy()
-        name = "max_labels_per_labeler" if self.mechanism == "rr" else "releases"
         fixed = {field.name: getattr(policy, field.name) for field in fields(policy)}
-        fixed |= {"ties": policy.ties_of(self.mechanism), name: allowance.places}
+        fixed |= {"ties": policy.ties_of(self.event), allowance.kind.option: allowance.allowed}
         for name, value in asdict(self).items():
             if name in fixed.keys() - {"epsilon", "delta"} and value not in (None, fixed[name]):
                 option, has = name.replace("_", "-"), fixed[name]

@@ -1,87 +1,151 @@
-"""What one place costs under a policy: the noise that every bound k buys, as stored integers."""
+"""What uses cost under a policy: the noise that every bound k buys, and the quote of a policy.
+
+A price is calibrated once, when it is first needed, and stored; the quote is made with the policy.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard._version import __version__
 from labelguard.errors import PolicyError
-from labelguard.policy.policy import Policy, Priced
+from labelguard.policy import events
+from labelguard.policy.events import Price
+from labelguard.policy.policy import Policy
 
 if TYPE_CHECKING:
     from labelguard.accounting.joint import Component
 
-DISCRETISATION_SHARE = 2.0**-10
-"""Of a statistic's δ, what is set aside for noise on a grid instead of continuous noise."""
+Prices: TypeAlias = Mapping[str, Mapping[int, Price]]
+"""For each kind of event, the price of a use by k (see `prices`)."""
 
 
 def continuous_delta(policy: Policy) -> float:
     """The δ that continuous noise may spend: of one closing point, less what grids take."""
-    share = DISCRETISATION_SHARE if "statistic" in policy.events else 0.0
+    share = max(allowance.kind.grid_share for allowance in policy.allowances)
     return policy.delta_at_points * (1 - share)
 
 
-def prices(policy: Policy, event: Priced, bounds: NDArray[np.int64]) -> dict[int, int]:
-    """The price of a place for each distinct bound k.
+def prices(policy: Policy, event: str, bounds: NDArray[np.int64]) -> dict[int, Price]:
+    """The price of a use for each distinct bound k.
 
-    Randomized response: the threshold ⌈γ·2^64⌉ of a coin. Statistic: the noise multiplier σ in
-    units of 2^-40, rounded up. Raises `PolicyError` if nothing buys that little noise.
+    Randomized response: the threshold ⌈γ·2^64⌉ of a coin. Statistic: the noise multiplier σ, a
+    multiple of 2^-40, rounded up. Raises `PolicyError` if nothing buys that little noise.
     """
-    from labelguard.accounting import gaussian, randomized_response, ternary
-
-    distinct, delta = np.unique(bounds), continuous_delta(policy)
+    distinct, delta = np.unique(bounds).tolist(), continuous_delta(policy)
     try:
         if len(policy.allowances) > 1:
-            return {int(k): _joint(policy)[policy.events.index(event)] for k in distinct}
-        if event == "statistic":
-            return {
-                int(k): gaussian.units(gaussian.calibrate(policy.epsilon, delta, int(k)))
-                for k in distinct
-            }
+            return dict.fromkeys(distinct, _joint(policy)[event])
+        calibrated = events.kind(event).component(policy.ties).calibrated
+        return {k: _price(calibrated(policy.epsilon, delta, k)) for k in distinct}
     except ValueError as error:
         raise PolicyError(str(error)) from None
-    if policy.ties == "ternary":
-        per_label = ternary.calibrate_many(policy.epsilon, delta, distinct)
-        convert = ternary.threshold
-    else:
-        per_label = randomized_response.calibrate_many(policy.epsilon, delta, distinct)
-        convert = randomized_response.threshold
+
+
+def written(price: Price) -> dict[str, str]:
+    """A price as ledger and journal hold it: every number as text, exactly."""
+    return {name: repr(number) for name, number in price.items()}
+
+
+def read(text: Mapping[str, str]) -> Price:
+    """The inverse of `written`."""
+    return {name: int(n) if n.isdigit() else float(n) for name, n in text.items()}
+
+
+def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
+    """The quote of a policy, as the ledger keeps it, and the prices in it.
+
+    A policy that allows labelers' own numbers of labels (None) is priced for each number when it
+    first occurs; its quote says ε and δ, and no more.
+    """
+    versions = {"labelguard": __version__}
+    versions |= {name: version(name) for name in ("numpy", "scipy")}
+    common: dict[str, Any] = {"versions": versions, "adjacency": "replace_labels"}
+    if policy.allowances[0].allowed is None:
+        accountant = "exact composition, for each number of labels when it occurs"
+        return common | {"accountant": accountant, "epsilon": policy.epsilon}, {}
+    found: Prices = {
+        allowance.event: prices(policy, allowance.event, np.array([allowance.allowed]))
+        for allowance in policy.allowances
+    }
+    every = components(policy, found)
+    points = [_point(policy, found, number) for number in range(1, policy.closing_points + 1)]
+    laws = " × ".join(part.distribution for part in every.values())
+    return (
+        common
+        | {
+            "accountant": f"exact privacy loss in closed form: {laws}",
+            "epsilon": points[-1]["epsilon"],
+            "slack": policy.epsilon - points[-1]["epsilon"],
+            "delta_at_points": policy.delta_at_points,
+            "events": [_event(policy, event, part) for event, part in every.items()],
+            "points": points,
+        },
+        found,
+    )
+
+
+def components(policy: Policy, found: Prices, point: int | None = None) -> dict[str, Component]:
+    """All events that a policy pays for, or those up to a closing point, by kind."""
     return {
-        int(k): convert(float(epsilon0)) for k, epsilon0 in zip(distinct, per_label, strict=True)
+        event: events.kind(event).component(policy.ties)(count=count, **price)
+        for event, count in policy.caps(point or policy.closing_points).items()
+        for price in found[event].values()
     }
 
 
-def component(policy: Policy, event: Priced, price: int, places: int) -> Component:
-    """`places` events at a stored price, as the accountants know them."""
-    from labelguard.accounting.joint import Coins, Gaussians, TernaryCoins
+def upper_bounds(policy: Policy, found: Prices) -> dict[str, float | None]:
+    """What looser theorems say of a policy, for comparison; None where one says nothing."""
+    from labelguard.accounting import upper_bounds
 
-    if event == "statistic":
-        return Gaussians(price, places)
-    return (TernaryCoins if policy.ties == "ternary" else Coins)(price, places)
+    parts, delta = list(components(policy, found).values()), continuous_delta(policy)
+    bounds = {
+        "pure": upper_bounds.pure(parts),
+        "basic": upper_bounds.basic(parts, delta),
+        "advanced": upper_bounds.advanced(parts, delta) if delta else math.inf,
+        "rdp": upper_bounds.rdp(parts, delta) if delta else math.inf,
+    }
+    return {name: value if math.isfinite(value) else None for name, value in bounds.items()}
 
 
-def flip_probability(policy: Policy, threshold: int) -> float:
-    """The probability that a strict label was flipped, for a released strict label."""
-    if policy.ties == "ternary":
-        # Released ties are dropped: among released strict labels, r / (p + r).
-        change = threshold / 2**64
-        return (change / 2) / (1 - change / 2)
-    return threshold / 2**64
+def _point(policy: Policy, found: Prices, number: int) -> dict[str, Any]:
+    """The price of what can have been used at a closing point."""
+    from labelguard.accounting import joint
+
+    used = list(components(policy, found, number).values())
+    # Prices are rounded in the labelers' favour; the search's upper end may lie above again.
+    epsilon = min(joint.epsilon(used, continuous_delta(policy)), policy.epsilon)
+    return {"point": number, "used": policy.caps(number), "epsilon": epsilon}
+
+
+def _event(policy: Policy, event: str, part: Component) -> dict[str, Any]:
+    """One allowance: its parameter, how often, and what it costs by itself."""
+    from labelguard.accounting import joint
+
+    alone = joint.epsilon([part], continuous_delta(policy))
+    row = {"event": event, "allowed": part.count, "epsilon_alone": alone}
+    return row | events.kind(event).noise(_price(part), policy.ties)
+
+
+def _price(component: Component) -> Price:
+    return {name: value for name, value in vars(component).items() if name != "count"}
 
 
 @lru_cache
-def _joint(policy: Policy) -> tuple[int, ...]:
-    """The prices of all allowances together, in the policy's order."""
-    from labelguard.accounting.joint import Gaussians, Share, calibrate
+def _joint(policy: Policy) -> dict[str, Price]:
+    """The prices of all allowances together."""
+    from labelguard.accounting.joint import Share, calibrate
 
-    shares = []
-    for allowance in policy.allowances:
-        assert allowance.places is not None  # see Policy
-        ternary = allowance.event == "rr" and policy.ties == "ternary"
-        kind = "ternary" if ternary else allowance.event
-        shares.append(Share(kind, allowance.places, allowance.share))
+    shares = [
+        Share(allowance.kind.component(policy.ties), allowance.allowed or 0, allowance.share)
+        for allowance in policy.allowances
+    ]
     found = calibrate(policy.epsilon, continuous_delta(policy), shares)
-    return tuple(part.units if isinstance(part, Gaussians) else part.threshold for part in found)
+    return dict(zip(policy.events, map(_price, found), strict=True))

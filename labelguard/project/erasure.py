@@ -29,6 +29,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy import lifetime
+from labelguard.policy.events import EVENTS, STATISTIC_RELEASES
 from labelguard.project import linking, policies, recovery
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
@@ -213,7 +214,7 @@ def _report(leaver: _Leaver, kind: Leaving, raw: Raw) -> dict[str, Any]:
     charges = _charges(ledger, leaver.units)
     charged = [r for r in ledger.releases() if r.number in charges and r.state != "reserved"]
     total = lifetime.total(policies.life(ledger))
-    taken = dict.fromkeys(("rr", "statistic"), 0)
+    taken = dict.fromkeys(EVENTS, 0)
     for record in charged:
         taken[record.event] += charges[record.number]
     report = {
@@ -225,8 +226,7 @@ def _report(leaver: _Leaver, kind: Leaving, raw: Raw) -> dict[str, Any]:
         "rows_remembered": _remembered(leaver),
         "given_up": [r.id for r in _unfinished(leaver, kind, charged)],
         "releases": [_told(record, charges[record.number]) for record in charged],
-        "randomized_labels": taken["rr"],
-        "statistic_releases": taken["statistic"],
+        **{EVENTS[name].key: number for name, number in taken.items()},
         "epsilon": total.epsilon,
         "delta": total.delta,
     }
@@ -244,18 +244,18 @@ def _unfinished(
     """Releases that were begun with labels of theirs and can no longer be finished."""
     found = list(charged)
     if kind == "erased" and _single(leaver.ledger):  # whose labels are in a sum is not known
-        found = [r for r in leaver.ledger.releases() if r.event == "statistic"]
+        found = [r for r in leaver.ledger.releases() if r.event == STATISTIC_RELEASES.name]
     return [record for record in found if record.unfinished]
 
 
-def _told(record: ReleaseRecord, places: int) -> dict[str, Any]:
+def _told(record: ReleaseRecord, used: int) -> dict[str, Any]:
     return {
         "id": record.id,
         "created_at": record.created_at,
         "state": record.state,
         "mechanism": record.settings["mechanism"],
         "event": record.event,
-        "places": places,
+        "used": used,
     }
 
 

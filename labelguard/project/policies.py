@@ -12,15 +12,15 @@ from labelguard.errors import PolicyError
 from labelguard.ledger import policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
-from labelguard.policy import lifetime, quotes
-from labelguard.policy.label_values import Skips
+from labelguard.policy import events, lifetime, pricing
+from labelguard.policy.events import RANDOMIZED_LABELS
+from labelguard.policy.label_values import Skips, Ties
 from labelguard.policy.lifetime import Chapter, Total
-from labelguard.policy.policy import Allowance, Policy, Request, Ties, Unit
+from labelguard.policy.policy import Allowance, Policy, Request, Unit
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_ALLOW = re.compile(r"(rr):labels=(\d+)|(statistic):releases=(\d+)")
 
 
 def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance, ...]:
@@ -31,14 +31,8 @@ def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance,
     weights = _shares(shares)
     found = []
     for text in allow:
-        match = _ALLOW.fullmatch(text.strip())
-        if not match:
-            raise PolicyError(
-                f"--allow expects rr:labels=K or statistic:releases=N, found {text!r}"
-            )
-        event = match[1] or match[3]
-        places = int(match[2] or match[4])
-        found.append(Allowance(event, places, weights.pop(event, 1.0)))  # type: ignore[arg-type]
+        event, allowed = events.parse(text)
+        found.append(Allowance(event, allowed, weights.pop(event, 1.0)))
     if weights:
         raise PolicyError(f"--shares names {', '.join(weights)}, which the policy does not allow")
     return tuple(found)
@@ -71,12 +65,11 @@ def new(
             f"found {name!r}"
         )
     allowances = parse_allowances(allow, shares)
-    coins = any(allowance.event == "rr" for allowance in allowances)
     policy = Policy(
         float(epsilon),
         float(delta),
         allowances,
-        ties or ("coin" if coins else "zero"),
+        ties or events.default_ties(allowance.event for allowance in allowances),
         tie_status_public,
         unit,
         closing_points,
@@ -251,7 +244,7 @@ def described(record: PolicyRecord) -> dict[str, Any]:
     """A policy as plain data: its settings, state and quote, with upper bounds beside it."""
     quote = dict(record.quote)
     if "events" in quote:
-        quote["upper_bounds"] = quotes.upper_bounds(record.policy, record.prices)
+        quote["upper_bounds"] = pricing.upper_bounds(record.policy, record.prices)
     return {
         "name": record.name,
         "state": record.state,
@@ -306,11 +299,11 @@ def _preview(ledger: Ledger, name: str) -> dict[str, Any]:
 def _check_kin(earlier: Chapter, record: PolicyRecord) -> None:
     """Policies of one project promise about the same neighbours; else nothing adds up."""
     one, other = earlier.policy, record.policy
-    coins = "rr" in one.events and "rr" in other.events
+    labels = RANDOMIZED_LABELS.name in one.events and RANDOMIZED_LABELS.name in other.events
     for what, before, after in (
         ("unit", one.unit, other.unit),
         ("tie status public", one.tie_status_public, other.tie_status_public),
-        ("treatment of ties", one.ties if coins else "", other.ties if coins else ""),
+        ("treatment of ties", one.ties if labels else "", other.ties if labels else ""),
         ("treatment of skips", one.skips, other.skips),
     ):
         if before != after:
@@ -347,4 +340,4 @@ def named(records: Sequence[PolicyRecord], name: str | None) -> PolicyRecord:
 
 
 def _counts(policy: Policy) -> Mapping[str, int | None]:
-    return {allowance.event: allowance.places for allowance in policy.allowances}
+    return {allowance.event: allowance.allowed for allowance in policy.allowances}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from labelguard.errors import LedgerError
 from labelguard.ledger.records import ReleaseRecord
-from labelguard.policy.policy import Priced
+from labelguard.policy import events
 from labelguard.project.opening import OpenProject
 
 
@@ -56,16 +56,10 @@ def tidy(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> None:
             shutil.rmtree(project.releases / record.id, ignore_errors=True)
 
 
-def known(releases: Iterable[ReleaseRecord], event: Priced) -> list[str]:
+def known(releases: Iterable[ReleaseRecord], event: str) -> list[str]:
     """Releases whose labels were released before, for a release of this kind of event.
 
-    Coins and statistics do not know each other's labels. What an abandoned release drew keeps its
-    values, wholly; what it summed is in no sum.
+    Kinds of events do not know each other's labels.
     """
-    return [
-        record.id
-        for record in releases
-        if record.map
-        and record.event == event
-        and not (event == "statistic" and record.state == "abandoned")
-    ]
+    knows = events.kind(event).knows
+    return [r.id for r in releases if r.map and r.event == event and knows(r.state)]

@@ -48,7 +48,8 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.meta import fingerprint
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.witness import Witness
-from labelguard.policy.policy import ITEM_BOUND, Allowance, Policy, parse_budget
+from labelguard.policy.events import RANDOMIZED_LABELS
+from labelguard.policy.policy import Allowance, Policy, parse_budget
 from labelguard.project import archive, backup
 from labelguard.project.opening import seclude
 from labelguard.project.project import STATE, Project
@@ -315,17 +316,17 @@ def _add_lost(
     """A policy that nobody remembers but for its price: paid in full, and closed."""
     kin = [record.policy for record in known if record.state != "draft"]
     like = kin[-1] if kin else Policy(epsilon, delta)
-    ties = "coin" if like.ties == "zero" else like.ties
+    ties = RANDOMIZED_LABELS.default_ties if like.ties == "zero" else like.ties
     taken = {record.name for record in policies.records(connection)}
     name = next(n for i in range(1, len(taken) + 2) if (n := f"lost-{i}") not in taken)
     # It promised about the same neighbours as the policies that are known, or none could follow it.
     # How many labels of a content it paid for is not known either; any number has its price.
-    contents = like.unit == "item"
+    allowed = RANDOMIZED_LABELS.first(None, like.unit)
     lost = replace(
         like,
         epsilon=epsilon,
         delta=delta,
-        allowances=(Allowance("rr", ITEM_BOUND if contents else None),),
+        allowances=(Allowance(RANDOMIZED_LABELS.name, allowed),),
         ties=ties,
         closing_points=1,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.policy.policy import Policy, Priced
+from labelguard.policy.policy import Policy
 from labelguard.terms import budget_of, counted
 
 NOT_PROTECTED = (
@@ -40,11 +40,10 @@ REACTIVE = (
 )
 
 
-def together(policy: Policy, event: Priced) -> str:
+def together(policy: Policy, event: str) -> str:
     """With what else an event is priced, for the line on accounting; empty if alone."""
-    names = {"rr": "randomized label", "statistic": "statistic release"}
-    others = [a for a in policy.allowances if a.event != event]
-    parts = [counted(other.places or 0, names[other.event]) for other in others]
+    further = [allowance for allowance in policy.allowances if allowance.event != event]
+    parts = [counted(one.allowed or 0, one.kind.noun) for one in further]
     return f", priced together with {' and '.join(parts)} per {policy.unit}" if parts else ""
 
 
@@ -198,8 +197,8 @@ def _facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "bad rows set aside", f"{counts['set_aside']:,}"
     yield "released as ties and left out", f"{counts['released_ties_dropped']:,}"
     yield from own_facts(card)
-    yield f"places used per {unit} (min / median / max)", triple(budget["used"], ",.0f")
-    yield f"places left per {unit} (min / median / max)", triple(budget["left"], ",.0f")
+    yield f"allowance used per {unit} (min / median / max)", triple(budget["used"], ",.0f")
+    yield f"allowance left per {unit} (min / median / max)", triple(budget["left"], ",.0f")
 
 
 def place(card: Mapping[str, Any]) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
+from labelguard.policy import events
+from labelguard.policy.events import EventKind
 from labelguard.policy.lifetime import Total
-from labelguard.policy.policy import Policy, Priced, Request
+from labelguard.policy.policy import Policy, Request
 from labelguard.release import planning
 from labelguard.release.planning import Plan
 from labelguard.terms import budget_of, counted
@@ -18,7 +20,7 @@ from labelguard.terms import budget_of, counted
 def judge(
     plan: Plan,
     policy: Policy,
-    event: Priced,
+    event: str,
     *,
     people: int,
     drop: bool,
@@ -30,7 +32,7 @@ def judge(
     `people`: how many units are charged by now, this release included. `drop`: labels of exhausted
     labelers are left out. `accept_delta`: δ may be 1 over `people`, or more. Raises
     `InvalidLabels` for contents that changed under their id, `PolicyError` if δ is too large or no
-    label fits, `BudgetExceeded` if labelers lack places.
+    label fits, `BudgetExceeded` if labelers lack allowance.
     """
     if plan.changed_items:
         raise InvalidLabels(
@@ -49,12 +51,12 @@ def judge(
             f"{policy.unit} (a ranking is kept or dropped whole); --max-labels-per-labeler sets it "
             "where a project has no policy yet"
         )
-    place = "label" if event == "rr" else "statistic release"
+    use = events.kind(event)
     if short and not drop:
         raise BudgetExceeded(
-            planning.shortage(plan, policy.unit, place), asked=short + plan.new, left=plan.new
+            planning.shortage(plan, policy.unit, use.taken), asked=short + plan.new, left=plan.new
         )
-    return list(_notes(plan, policy, people, place))
+    return list(_notes(plan, policy, people, use))
 
 
 def price(request: Request, total: Total) -> list[str]:
@@ -70,12 +72,12 @@ def price(request: Request, total: Total) -> list[str]:
     return [f"asked: {budget_of(asked)}; the project gives {budget_of(given)} in all"]
 
 
-def _notes(plan: Plan, policy: Policy, people: int, place: str) -> Iterator[str]:
+def _notes(plan: Plan, policy: Policy, people: int, use: EventKind) -> Iterator[str]:
     short = int(plan.short.sum())
     if short:
-        yield f"{counted(short, place)} of exhausted {policy.unit}s left out"
-    told = place == "label" or policy.unit == "item"
-    beyond = plan.over_bound - short if told else 0
+        yield f"{counted(short, use.taken)} of exhausted {policy.unit}s left out"
+    by_label = use.per_label or policy.unit == "item"
+    beyond = plan.over_bound - short if by_label else 0
     if beyond > 0:
         yield f"{counted(beyond, 'label')} beyond the bound of their {policy.unit} left out"
     if _reveals_one(people, policy):

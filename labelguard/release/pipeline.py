@@ -39,11 +39,11 @@ from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.sources import Input, parts
 from labelguard.ingest.staging import Staged, StagingOptions, stage
 from labelguard.ledger.ledger import Grant
-from labelguard.ledger.records import Event, ReleaseRecord
+from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.policy import pricing
 from labelguard.policy.bounds import Bound
-from labelguard.policy.label_values import LabelValues, Skips
-from labelguard.policy.policy import Request, Ties, Unit
+from labelguard.policy.label_values import LabelValues, Skips, Ties
+from labelguard.policy.policy import Request, Unit
 from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.private_map import PrivateMap
@@ -316,15 +316,15 @@ class _Run:
         )
         return plan
 
-    def _event(self, plan: Plan, key: str, parameters: Mapping[str, Any]) -> Event:
+    def _event(self, plan: Plan, key: str, parameters: Mapping[str, Any]) -> Charge:
         prices = self.ledger.prices(self.event)
         missing = np.setdiff1d(plan.capacity, np.array(sorted(prices), dtype=np.int64))
         if len(missing):
             self.progress("calibrating", None)
             prices |= pricing.prices(self.policy, self.event, missing)
-        return Event(
+        return Charge(
             mechanism=self.mechanism.name,
-            kind=self.event,
+            event=self.event,
             idempotency_key=key,
             settings=self._settings() | planning.counts(plan) | {"parameters": dict(parameters)},
             labelers=plan.units,

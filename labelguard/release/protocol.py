@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from labelguard.ingest.staging import Staged
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Grant, Ledger
-from labelguard.policy.policy import Allowance, Policy, Priced
+from labelguard.policy.policy import Allowance, Policy
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release.planning import Plan
@@ -75,7 +75,7 @@ class Mechanism(Protocol):
 
     name: str
     version: int
-    priced: Priced
+    priced: str
 
     @property
     def features(self) -> tuple[str, ...]:

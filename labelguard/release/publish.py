@@ -208,7 +208,7 @@ def _card(
             "set_aside": staged.fault_count,
         },
         "budget": {
-            "places": card.spread(capacity),
+            "allowed": card.spread(capacity),
             "used": card.spread(used),
             "left": card.spread(capacity - used),
         },

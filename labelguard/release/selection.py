@@ -154,7 +154,7 @@ def select(
         keep &= ~closed
         new &= ~closed
     labels = np.bincount(unit[~public_tie], minlength=len(units))
-    fresh = np.full(len(units), bound.places) if bound.places else rounded_bound(labels)
+    fresh = np.full(len(units), bound.allowed) if bound.allowed else rounded_bound(labels)
     capacity = np.where(ledger.capacity > 0, ledger.capacity, fresh).astype(np.int64)
 
     free = capacity - ledger.used

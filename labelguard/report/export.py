@@ -30,7 +30,7 @@ TABLES = (
 )
 _SECRET = ("map", "idempotency_key", "mac")
 """Keyed digests that mean nothing outside the project."""
-_JSON = ("settings", "quote", "columns", "files", "body")
+_JSON = ("settings", "quote", "columns", "files", "body", "price")
 
 
 def export(

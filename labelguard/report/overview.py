@@ -40,13 +40,13 @@ def budget(project: Where) -> dict[str, Any]:
 
 
 def _allowance(event: str, rows: list[tuple[int, int, int]]) -> dict[str, Any]:
-    """Used and free places of one kind of event, from how many units have (capacity, used)."""
+    """What is used and left of one kind of event, from how many units have (capacity, used)."""
     table = np.array(rows, np.int64).reshape(-1, 3)
     capacity, used, count = table.T
     return {
         "event": event,
         "labelers": int(count.sum()),
-        "places": int(capacity @ count),
+        "allowed": int(capacity @ count),
         "used": int(used @ count),
         "left": int((capacity - used) @ count),
         "exhausted_labelers": int(count[capacity == used].sum()),
@@ -71,7 +71,7 @@ def quantiles(
 
 
 def labeler(labeler_id: str, project: Where) -> dict[str, Any]:
-    """One labeler's places under every policy, by `ID`, `SOURCE:ID` or a pseudonym (32 digits).
+    """One labeler's allowances under every policy, by `ID`, `SOURCE:ID` or a pseudonym (32 digits).
 
     Of a labeler in a group, the group's. Raises `LedgerError` if nothing was ever charged.
     """
@@ -86,7 +86,7 @@ def labeler(labeler_id: str, project: Where) -> dict[str, Any]:
         candidates = np.concatenate([candidates, names.reveal(given)])
     units = names.hide(Groups(*ledger.members()).unit_of(candidates))
     with ledger.snapshot() as connection:
-        rows = [row for unit in database.stored(units) for row in charges.places(connection, unit)]
+        rows = [row for unit in database.stored(units) for row in charges.uses(connection, unit)]
     if not rows:
         raise LedgerError(f"no labeler {labeler_id!r} in this project has been charged")
     return {
@@ -95,7 +95,7 @@ def labeler(labeler_id: str, project: Where) -> dict[str, Any]:
             {
                 "policy": row.name,
                 "event": row.event,
-                "places": row.capacity,
+                "allowed": row.capacity,
                 "used": row.used,
                 "left": row.capacity - row.used if row.state == "active" else 0,
             }

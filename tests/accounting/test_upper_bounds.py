@@ -12,7 +12,7 @@ from support.components import coins, deltas, gaussians, products, ternary_coins
 
 from labelguard.accounting import gaussian, joint, upper_bounds
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import Coins, Component
+from labelguard.accounting.joint import BinaryAnswers, Component
 
 
 @given(products, deltas)
@@ -44,7 +44,7 @@ def test_renyi_divergences_of_coins_are_those_of_their_answers(
     mp = pytest.importorskip("mpmath").mp.clone()
     mp.dps = 60
     coin = make(epsilon0, 1)
-    others = 1 if isinstance(coin, Coins) else 2
+    others = 1 if isinstance(coin, BinaryAnswers) else 2
     rare = 1 / (mp.exp(mp.mpf(coin.epsilon0)) + others)
     kept = 1 - others * rare
     moment = kept**order * rare ** (1 - order) + rare**order * kept ** (1 - order)

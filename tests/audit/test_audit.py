@@ -39,6 +39,7 @@ from labelguard.keys.coins import Coins
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.policy import pricing
+from labelguard.policy.events import Price
 from labelguard.terms import LABEL_TIE
 
 DELTA = 1e-5
@@ -114,8 +115,11 @@ def sensitivity_to_removal(*arguments: Any) -> float:
     return real_sensitivity(*arguments) / 2
 
 
-def flips_too_rare(*asked: Any) -> dict[int, int]:
-    return {count: round(0.7 * price) for count, price in real_prices(*asked).items()}
+def flips_too_rare(*asked: Any) -> dict[int, Price]:
+    return {
+        count: {name: type(number)(0.7 * number) for name, number in price.items()}
+        for count, price in real_prices(*asked).items()
+    }
 
 
 def one_nonce_for_all_releases() -> Coins:

@@ -109,7 +109,9 @@ class Home:
                 | of,
             )
             private_map, release = PrivateMap(self.project.released, keys), f"r{self.releases}"
-            grant: Any = SimpleNamespace(prices={int(k): HALF // int(k) for k in plan.capacity})
+            grant: Any = SimpleNamespace(
+                prices={int(k): {"threshold": HALF // int(k)} for k in plan.capacity}
+            )
             randomizing.randomize_labels(
                 staged,
                 plan,

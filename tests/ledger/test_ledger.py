@@ -18,7 +18,7 @@ from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, KeyProblem, LabelguardError, LedgerError, PolicyError
 from labelguard.ledger import journal, schema
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.records import Event
+from labelguard.ledger.records import Charge
 from labelguard.ledger.witness import Witness
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.project.opening import OpenProject
@@ -166,16 +166,16 @@ def test_the_database_itself_refuses_more_than_the_places(used: int, project: Pr
         change(project, f"UPDATE counters SET used = {used} + {20 if used > 0 else 0}")
 
 
-def event(labels: list[int], capacity: int = 8, key: str = "aa" * 32) -> Event:
-    return Event(
+def event(labels: list[int], capacity: int = 8, key: str = "aa" * 32) -> Charge:
+    return Charge(
         mechanism="rr",
-        kind="rr",
+        event="rr",
         idempotency_key=key,
         settings={"mechanism": "rr"},
         labelers=np.array([[0, n] for n in range(len(labels))], np.uint64),
         capacity=np.full(len(labels), capacity),
         charged=np.array(labels),
-        prices={capacity: 1 << 62},
+        prices={capacity: {"threshold": 1 << 62}},
     )
 
 

@@ -274,7 +274,9 @@ def test_a_release_whose_threshold_is_ten_percent_off_is_rejected(
     monkeypatch.setattr(
         pricing,
         "prices",
-        lambda *asked: {k: int(t * 1.1) for k, t in exact(*asked).items()},
+        lambda *asked: {
+            k: {"threshold": int(price["threshold"] * 1.1)} for k, price in exact(*asked).items()
+        },
     )
     frame = flips_of(survey(), tmp_path)
     gamma = 1 / (1 + np.exp(accounting.calibrate(4, 1e-6, 8)))

@@ -166,7 +166,7 @@ def test_an_id_a_pseudonym_and_an_unknown_id(project: Project) -> None:
         found = erasure.preview(name, "erased", project)
         assert found["labeler"] == pseudonym(project) and found["known"]
         assert found["rows_remembered"] == 12
-        assert [r["places"] for r in found["releases"]] == [12] == [found["randomized_labels"]]
+        assert [r["used"] for r in found["releases"]] == [12] == [found["randomized_labels"]]
         assert (found["epsilon"], found["delta"]) == (3.0, 1e-5)
     assert erasure.leave(pseudonym(project), "erased", project)["before"] is None
     for name in ("0" * 32, "somebody new"):

@@ -26,7 +26,8 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.witness import Witness
-from labelguard.policy import pricing, quotes
+from labelguard.policy import pricing
+from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.policy.policy import Allowance, Policy, Request
 from labelguard.project import policies
 from labelguard.project.abandoning import abandon
@@ -59,7 +60,7 @@ def made(project: Project, name: str, *allow: str, **options: Any) -> dict[str, 
 
 def joint_delta(policy: Policy) -> float:
     """δ of all allowances at the policy's ε, at the prices that are stored."""
-    parts = quotes.components(policy, quotes.quote(policy)[1])
+    parts = pricing.components(policy, pricing.quote(policy)[1])
     return joint.delta(list(parts.values()), policy.epsilon)
 
 
@@ -77,42 +78,43 @@ def joint_delta(policy: Policy) -> float:
     ids=["both", "closing points", "shares", "ternary"],
 )
 def test_all_allowances_together_cost_the_budget_and_hardly_less(policy: Policy) -> None:
-    quote, prices = quotes.quote(policy)
+    quote, prices = pricing.quote(policy)
     assert joint_delta(policy) <= pricing.continuous_delta(policy)
     assert policy.epsilon - 1e-3 < quote["epsilon"] <= policy.epsilon
-    bounds = [value for value in quotes.upper_bounds(policy, prices).values() if value is not None]
+    bounds = [value for value in pricing.upper_bounds(policy, prices).values() if value is not None]
     assert bounds and all(value >= quote["epsilon"] for value in bounds)
     assert all(event["epsilon_alone"] < quote["epsilon"] for event in quote["events"])
 
 
 def test_noise_ten_percent_too_small_would_exceed_the_budget() -> None:
     policy = Policy(3, 1e-5, BOTH)
-    parts = quotes.components(policy, quotes.quote(policy)[1])
+    parts = pricing.components(policy, pricing.quote(policy)[1])
     sigma = parts["statistic"]
-    less = [parts["rr"], replace(sigma, units=round(0.9 * sigma.units))]
+    less = [parts["rr"], replace(sigma, noise_multiplier=0.9 * sigma.noise_multiplier)]
     assert joint.delta(less, 3) > policy.delta
 
 
 def test_one_allowance_costs_what_it_always_did() -> None:
-    places = np.array([50])
-    coins = pricing.prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr", places)
-    assert coins == {50: rr.threshold(rr.calibrate(3, 1e-5, 50))}
+    coins = pricing.prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr", np.array([50]))
+    assert coins == {50: {"threshold": rr.threshold(rr.calibrate(3, 1e-5, 50))}}
     policy = Policy(3, 1e-5, (Allowance("statistic", 12),), ties="zero")
-    sigma = gaussian.calibrate(3, 1e-5 * (1 - pricing.DISCRETISATION_SHARE), 12)
-    assert pricing.prices(policy, "statistic", np.array([12])) == {12: gaussian.units(sigma)}
+    sigma = gaussian.calibrate(3, 1e-5 * (1 - STATISTIC_RELEASES.grid_share), 12)
+    found = pricing.prices(policy, "statistic", np.array([12]))
+    assert found == {12: {"noise_multiplier": sigma}}
+    assert pricing.read(pricing.written(found[12])) == found[12]
 
 
 def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise() -> None:
-    even = quotes.quote(Policy(3, 1e-5, BOTH))[0]["events"]
+    even = pricing.quote(Policy(3, 1e-5, BOTH))[0]["events"]
     assert even[0]["epsilon_alone"] == pytest.approx(even[1]["epsilon_alone"], rel=1e-3)
     shares = (Allowance("rr", 50, 1.0), Allowance("statistic", 12, 2.0))
-    uneven = quotes.quote(Policy(3, 1e-5, shares))[0]["events"]
+    uneven = pricing.quote(Policy(3, 1e-5, shares))[0]["events"]
     ratio = uneven[1]["epsilon_alone"] / uneven[0]["epsilon_alone"]
     assert ratio == pytest.approx(2, rel=1e-2)
 
 
 def test_closing_points_rise_to_the_whole_price() -> None:
-    quote, _ = quotes.quote(Policy(3, 1e-5, BOTH, closing_points=4))
+    quote, _ = pricing.quote(Policy(3, 1e-5, BOTH, closing_points=4))
     costs = [point["epsilon"] for point in quote["points"]]
     assert costs == sorted(costs) and costs[-1] == quote["epsilon"]
     assert [point["used"]["rr"] for point in quote["points"]] == [13, 25, 38, 50]

@@ -301,7 +301,7 @@ def test_a_crash_at_any_step_leaves_the_old_names_or_the_new(
 def test_a_million_names_change_in_a_ledger(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from labelguard.ledger.records import Event
+    from labelguard.ledger.records import Charge
     from labelguard.policy.policy import Allowance, Policy
 
     count = 1_000_000
@@ -313,7 +313,8 @@ def test_a_million_names_change_in_a_ledger(
         labelers = np.random.default_rng(1).integers(0, 1 << 63, (count, 2), dtype=np.uint64)
         labelers = labelers[blocks.order(labelers)]
         eight = np.full(count, 8)
-        event = Event("rr", "rr", "a" * 64, {"mechanism": "rr"}, labelers, eight, eight, {8: 1})
+        price = {8: {"threshold": 1}}
+        event = Charge("rr", "rr", "a" * 64, {"mechanism": "rr"}, labelers, eight, eight, price)
         policy = Policy(1.0, 1e-6, (Allowance("rr", 8),))
         ledger.charge(event, policy, ledger.begin_job())
         assert rotate(home)["renamed"] == count

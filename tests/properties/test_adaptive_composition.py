@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from labelguard.accounting import gaussian, joint
+from labelguard.accounting import joint
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import Coins, Gaussians, Share
+from labelguard.accounting.joint import BinaryAnswers, Gaussians, Share
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -124,18 +124,18 @@ def losses_of(
 
 
 @pytest.fixture(scope="module")
-def policy() -> tuple[Coins, Gaussians]:
+def policy() -> tuple[BinaryAnswers, Gaussians]:
     coins, noise = joint.calibrate(
-        EPSILON, DELTA, [Share("rr", COINS), Share("statistic", STATISTICS)]
+        EPSILON, DELTA, [Share(BinaryAnswers, COINS), Share(Gaussians, STATISTICS)]
     )
-    assert isinstance(coins, Coins)
+    assert isinstance(coins, BinaryAnswers)
     assert isinstance(noise, Gaussians)
     return coins, noise
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_adaptive_order_of_all_events_costs_the_joint_price(
-    policy: tuple[Coins, Gaussians], order: str
+    policy: tuple[BinaryAnswers, Gaussians], order: str
 ) -> None:
     coins, noise = policy
     losses = losses_of(
@@ -154,7 +154,7 @@ def test_every_adaptive_order_of_all_events_costs_the_joint_price(
 @pytest.mark.parametrize("stops", [stops_when_ahead, stops_when_behind])
 @pytest.mark.parametrize("order", ["loss-greedy", "switches when ahead"])
 def test_an_adversary_who_stops_early_gains_nothing(
-    policy: tuple[Coins, Gaussians], order: str, stops: Chooses
+    policy: tuple[BinaryAnswers, Gaussians], order: str, stops: Chooses
 ) -> None:
     coins, noise = policy
     losses = losses_of(
@@ -170,7 +170,7 @@ def test_an_adversary_who_stops_early_gains_nothing(
 @pytest.mark.parametrize("missing", [0.1, 0.3])
 @pytest.mark.parametrize("where", ["coins", "statistics"])
 def test_control_noise_that_is_too_small_is_caught(
-    policy: tuple[Coins, Gaussians], where: str, missing: float
+    policy: tuple[BinaryAnswers, Gaussians], where: str, missing: float
 ) -> None:
     coins, noise = policy
     threshold, noise_multiplier = coins.threshold, noise.noise_multiplier
@@ -193,14 +193,14 @@ def test_control_noise_that_is_too_small_is_caught(
 # Nested caps, four times as large each: their losses are nearly independent, which is the best
 # case for someone who picks the moment at which the first policy ends.
 BLOCKS = np.array([1, 4, 16, 64, 256, 1024])
-COIN, NOISE = Coins(rr.threshold(0.04), 4), Gaussians(gaussian.units(8.0), 1)  # of one block
+COIN, NOISE = BinaryAnswers(rr.threshold(0.04), 4), Gaussians(8.0, 1)  # of one block
 SECOND_DELTA = 2e-3
 
 
 def cap(blocks: int) -> list[joint.Component]:
     return [
-        Coins(COIN.threshold, COIN.count * blocks),
-        Gaussians(NOISE.units, NOISE.count * blocks),
+        BinaryAnswers(COIN.threshold, COIN.count * blocks),
+        Gaussians(NOISE.noise_multiplier, NOISE.count * blocks),
     ]
 
 
@@ -229,7 +229,7 @@ def closed_when_ahead(
     running = np.ones(TRANSCRIPTS, dtype=bool)
     for place, blocks in enumerate(np.diff(BLOCKS, prepend=0).tolist()):
         loss += np.where(running, added_loss(blocks, random), 0.0)
-        spread = joint.noise_distance([Gaussians(NOISE.units, int(BLOCKS[place]))])
+        spread = joint.noise_distance([Gaussians(NOISE.noise_multiplier, int(BLOCKS[place]))])
         closing = running & (loss > prices[place] + caution * spread)
         closed_at[closing] = place
         running &= ~closing
@@ -280,9 +280,9 @@ def test_a_second_policy_calibrated_to_what_a_closing_point_leaves_stays_inside(
     for place, price in enumerate(prices.tolist()):
         here = np.flatnonzero(closed_at == place)
         coins, noise = joint.calibrate(
-            total - price, SECOND_DELTA, [Share("rr", 5), Share("statistic", 2)]
+            total - price, SECOND_DELTA, [Share(BinaryAnswers, 5), Share(Gaussians, 2)]
         )
-        assert isinstance(coins, Coins)
+        assert isinstance(coins, BinaryAnswers)
         assert isinstance(noise, Gaussians)
         flips = random.binomial(coins.count, coins.threshold / 2**64, here.size)
         distance = joint.noise_distance([noise])
@@ -300,10 +300,10 @@ def test_control_the_product_of_two_policies_does_not_cover_a_second_one_chosen_
     both, but not (ε₁ + ε₂, δ₁ + δ₂).
     """
     second_epsilon, second_delta = 1.0, 0.05
-    first, first_delta = [Coins(rr.threshold(0.3), 10)], 1e-3
+    first, first_delta = [BinaryAnswers(rr.threshold(0.3), 10)], 1e-3
     total = joint.epsilon(first, first_delta) + second_epsilon
-    steep = joint.calibrate(second_epsilon, second_delta, [Share("rr", 1)])
-    flat = joint.calibrate(second_epsilon, second_delta, [Share("statistic", 1)])
+    steep = joint.calibrate(second_epsilon, second_delta, [Share(BinaryAnswers, 1)])
+    flat = joint.calibrate(second_epsilon, second_delta, [Share(Gaussians, 1)])
 
     def at(epsilon: float) -> float:
         return max(joint.delta([*first, *second], epsilon) for second in (steep, flat))

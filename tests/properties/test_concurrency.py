@@ -31,7 +31,7 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, LedgerError, ProjectBusy
 from labelguard.ledger.ledger import Grant, Ledger
-from labelguard.ledger.records import Event, ReleaseRecord
+from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.policy.policy import Policy
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
@@ -141,16 +141,16 @@ def used(project: Project) -> int:
     return sum(int(a["used"]) for a in overview.budget(project.state)["allowances"])
 
 
-def event(labels: int = 3, key: str = "aa" * 32) -> Event:
-    return Event(
+def event(labels: int = 3, key: str = "aa" * 32) -> Charge:
+    return Charge(
         mechanism="rr",
-        kind="rr",
+        event="rr",
         idempotency_key=key,
         settings={"mechanism": "rr"},
         labelers=np.array([[1, 2]], np.uint64),
         capacity=np.array([8]),
         charged=np.array([labels]),
-        prices={8: 1 << 62},
+        prices={8: {"threshold": 1 << 62}},
     )
 
 

@@ -34,9 +34,9 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import schema
 from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.ledger import Grant, Ledger
-from labelguard.ledger.records import Event, ReleaseRecord
-from labelguard.policy import lifetime, quotes
-from labelguard.policy.policy import Allowance, Policy, Priced
+from labelguard.ledger.records import Charge, ReleaseRecord
+from labelguard.policy import lifetime, pricing
+from labelguard.policy.policy import Allowance, Policy
 from labelguard.project import policies
 from labelguard.storage import blocks
 
@@ -46,8 +46,8 @@ FATES = st.sampled_from(["done", "done", "done", "before", "after"])
 ASKED = st.dictionaries(
     st.integers(0, LABELERS - 1), st.sampled_from([1, 1, 1, 2, 4]), min_size=1, max_size=2
 )
-KINDS: tuple[Priced, ...] = ("rr", "statistic")
-quote = functools.cache(quotes.quote)  # a price is a function of the policy
+KINDS: tuple[str, ...] = ("rr", "statistic")
+quote = functools.cache(pricing.quote)  # a price is a function of the policy
 HIGH = Ceiling(1e6, 0.9)
 POLICIES = (
     Policy(3.0, 1e-5, (Allowance("rr", 5), Allowance("statistic", 2)), closing_points=2),
@@ -90,10 +90,10 @@ class Book:
     policy: Policy
     state: str = "draft"
     point: int | None = None
-    used: Counter[tuple[Priced, int]] = field(default_factory=Counter)
+    used: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def places(self, kind: Priced, labeler: int) -> int:
-        return self.policy.allowance(kind).places or (8, 16)[labeler % 2]
+    def places(self, kind: str, labeler: int) -> int:
+        return self.policy.allowance(kind).allowed or (8, 16)[labeler % 2]
 
     def closing_point(self) -> int | None:
         """The first closing point that covers what anyone has used."""
@@ -105,7 +105,7 @@ class Book:
             p for p in points if all(most[k] <= cap for k, cap in self.policy.caps(p).items())
         )
 
-    def _used(self, kind: Priced) -> list[int]:
+    def _used(self, kind: str) -> list[int]:
         return [count for (event, _), count in self.used.items() if event == kind]
 
 
@@ -114,7 +114,7 @@ class Made:
     """A release in the model."""
 
     book: str
-    kind: Priced
+    kind: str
     key: str
     asked: dict[int, int]
     state: str = "reserved"
@@ -133,7 +133,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.close = contextlib.ExitStack()
         self.url = self.new_url()
         self.epoch = 0
-        self.close.enter_context(patch.object(quotes, "quote", quote))
+        self.close.enter_context(patch.object(pricing, "quote", quote))
 
     def new_url(self) -> str:
         shm = Path("/dev/shm")
@@ -237,9 +237,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for kind in KINDS:
             self.release(kind, asked, key, "charge", "done")
 
-    def release(
-        self, kind: Priced, asked: dict[int, int], number: int, last: str, fate: str
-    ) -> None:
+    def release(self, kind: str, asked: dict[int, int], number: int, last: str, fate: str) -> None:
         """A command that goes on until its `last` step."""
         before = len(self.made)
         self.charge(kind, asked, number, fate if last == "charge" else "done")
@@ -252,7 +250,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if number in self.grants:
                 getattr(self, step)(number, fate if step == last else "done")
 
-    def charge(self, kind: Priced, asked: dict[int, int], number: int, fate: str) -> None:
+    def charge(self, kind: str, asked: dict[int, int], number: int, fate: str) -> None:
         key = f"{number:064x}"
         name = self.active or ("first" if not self.books else None)
         if name is None:
@@ -280,17 +278,19 @@ class LedgerMachine(RuleBasedStateMachine):
             if grant:
                 self.grants[len(self.made)] = grant
 
-    def event(self, book: Book, kind: Priced, key: str, asked: dict[int, int]) -> Event:
+    def event(self, book: Book, kind: str, key: str, asked: dict[int, int]) -> Charge:
         who = sorted(asked)
-        return Event(
+        return Charge(
             mechanism=kind,
-            kind=kind,
+            event=kind,
             idempotency_key=key,
             settings={"mechanism": kind},
             labelers=np.array([[0, labeler] for labeler in who], np.uint64),
             capacity=np.array([book.places(kind, labeler) for labeler in who]),
             charged=np.array([asked[labeler] for labeler in who]),
-            prices={8: 1 << 62, 16: 1 << 62} if book.policy == IMPLICIT else {},
+            prices={8: {"threshold": 1 << 62}, 16: {"threshold": 1 << 62}}
+            if book.policy == IMPLICIT
+            else {},
         )
 
     @precondition(lambda self: self.numbers("reserved", "computing", "drawn"))

@@ -22,12 +22,12 @@ from support import databases
 from labelguard.errors import LedgerError, ProjectBusy
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.records import Event
-from labelguard.policy.policy import Allowance, Policy, Priced
+from labelguard.ledger.records import Charge
+from labelguard.policy.policy import Allowance, Policy
 
-KINDS: tuple[Priced, ...] = ("rr", "statistic")
+KINDS: tuple[str, ...] = ("rr", "statistic")
 PATIENCE = 60
-Asked = dict[tuple[Priced, int], int]
+Asked = dict[tuple[str, int], int]
 """Places of one event: (kind, labeler) → number."""
 
 
@@ -50,11 +50,11 @@ class Crowd:
 SMALL, FULL = Crowd(3, 12, 4, 6), Crowd(8, 200, 12, 120)
 
 
-def event(key: str, kind: Priced, asked: dict[int, int], places: int) -> Event:
+def event(key: str, kind: str, asked: dict[int, int], places: int) -> Charge:
     who = sorted(asked)
-    return Event(
+    return Charge(
         mechanism=kind,
-        kind=kind,
+        event=kind,
         idempotency_key=key,
         settings={"mechanism": kind},
         labelers=np.array([[0, labeler] for labeler in who], np.uint64),
@@ -91,14 +91,14 @@ def job(url: str, home: Path, crowd: Crowd, seed: int) -> tuple[list[Asked], lis
     return granted, refused, overtaken
 
 
-def total(parts: list[Asked]) -> Counter[tuple[Priced, int]]:
-    found: Counter[tuple[Priced, int]] = Counter()
+def total(parts: list[Asked]) -> Counter[tuple[str, int]]:
+    found: Counter[tuple[str, int]] = Counter()
     for places in parts:
         found.update(places)
     return found
 
 
-def stored(url: str, query: str) -> Counter[tuple[Priced, int]]:
+def stored(url: str, query: str) -> Counter[tuple[str, int]]:
     engine = sa.create_engine(url)
     with engine.connect() as connection:
         rows = connection.exec_driver_sql(query).all()

@@ -26,7 +26,6 @@ from support.preferences import STATISTIC, Public, opinions, pairs, spent
 import labelguard as lg
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.ledger.ledger import Ledger
-from labelguard.policy.policy import Priced
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.release import pipeline
@@ -34,7 +33,7 @@ from labelguard.release.writer import Release
 from labelguard.report import overview
 
 LABELERS, ITEMS = 3, 5
-PLACES: dict[Priced, int] = {"rr": 4, "statistic": 2}
+PLACES: dict[str, int] = {"rr": 4, "statistic": 2}
 LABELS = opinions(LABELERS * ITEMS, 1).reshape(LABELERS, ITEMS, -1)
 """What everyone thinks of every item: it never changes."""
 MOMENTS = {
@@ -54,7 +53,7 @@ class Died(BaseException):
 class Budget:
     """What was used under one policy, as far as the model knows."""
 
-    used: Counter[tuple[Priced, int]] = field(default_factory=Counter)
+    used: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
 class ProjectMachine(RuleBasedStateMachine):
@@ -110,7 +109,7 @@ class ProjectMachine(RuleBasedStateMachine):
     def begun(record: dict[str, Any]) -> bool:
         return bool(record["state"] in ("computing", "drawn"))
 
-    def command(self, rows: set[tuple[int, int]], kind: Priced, drop: bool) -> dict[str, Any]:
+    def command(self, rows: set[tuple[int, int]], kind: str, drop: bool) -> dict[str, Any]:
         chosen = sorted(rows)
         asked = Public(np.array([u for u, _ in chosen]), np.array([i for _, i in chosen]))
         table = pairs(asked, np.array([LABELS[u, i] for u, i in chosen]))
@@ -189,7 +188,7 @@ class ProjectMachine(RuleBasedStateMachine):
         kind=st.sampled_from(["rr", "statistic"]),
         moment=st.sampled_from(sorted(MOMENTS)),
     )
-    def die_and_come_back(self, rows: set[tuple[int, int]], kind: Priced, moment: str) -> None:
+    def die_and_come_back(self, rows: set[tuple[int, int]], kind: str, moment: str) -> None:
         """What a crash left is finished by the same command, with the places it had taken."""
         assert self.budget
         owner, name = MOMENTS[moment]
@@ -219,7 +218,7 @@ class ProjectMachine(RuleBasedStateMachine):
             for u in range(LABELERS):
                 self.budget.used["rr", u] = taken[u]
 
-    def places(self, kind: Priced) -> list[int]:
+    def places(self, kind: str) -> list[int]:
         """Places that everyone uses under the policy in force."""
         opened = OpenProject.open(self.project.state)
         keys, ledger = opened.keys, opened.ledger

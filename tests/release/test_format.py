@@ -482,7 +482,8 @@ class Stored:
         self.secret = secret_of(state / "keys")
         with sqlite3.connect(state / "ledger.sqlite3") as ledger:
             self.thresholds = {
-                int(k): int(t) for k, t in ledger.execute("SELECT k, price FROM prices")
+                int(k): int(json.loads(price)["threshold"])
+                for k, price in ledger.execute("SELECT k, price FROM prices")
             }
             self.capacity = dict(ledger.execute("SELECT labeler, capacity FROM counters"))
             self.maps = {

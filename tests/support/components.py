@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from labelguard.accounting import gaussian, ternary
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import Coins, Gaussians, TernaryCoins
+from labelguard.accounting import ternary
+from labelguard.accounting.joint import BinaryAnswers, Gaussians, TernaryAnswers
 
 
-def coins(epsilon0: float, count: int) -> Coins:
-    return Coins(rr.threshold(epsilon0), count)
+def coins(epsilon0: float, count: int) -> BinaryAnswers:
+    return BinaryAnswers(rr.threshold(epsilon0), count)
 
 
-def ternary_coins(epsilon0: float, count: int) -> TernaryCoins:
-    return TernaryCoins(ternary.threshold(epsilon0), count)
+def ternary_coins(epsilon0: float, count: int) -> TernaryAnswers:
+    return TernaryAnswers(ternary.threshold(epsilon0), count)
 
 
 def gaussians(noise_multiplier: float, count: int) -> Gaussians:
-    return Gaussians(gaussian.units(noise_multiplier), count)
+    return Gaussians(noise_multiplier, count)
 
 
 epsilon0s = st.floats(1e-3, 3)

@@ -14,7 +14,7 @@ from labelguard.ingest.staging import Staged
 from labelguard.keys.coins import Coins
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms.randomized_response import randomize, randomize_ternary
-from labelguard.policy import pricing
+from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Policy
 from labelguard.project import private_map
 from labelguard.release import planning
@@ -43,7 +43,7 @@ def randomize_labels(
     """
     draw = randomize_ternary if policy.ties == "ternary" else randomize
     prices = np.array(sorted(grant.prices), dtype=np.int64)
-    thresholds = np.array([grant.prices[int(k)] for k in prices], dtype=np.uint64)
+    thresholds = np.array([grant.prices[int(k)]["threshold"] for k in prices], dtype=np.uint64)
     coins = Coins.fresh()
     lock = threading.Lock()
 
@@ -92,4 +92,5 @@ def randomize_labels(
 def _flip_probabilities(policy: Policy, threshold: NDArray[np.uint64]) -> NDArray[np.float64]:
     """γ of every row; a labeler's rows have few distinct prices."""
     thresholds, place = np.unique(threshold, return_inverse=True)
-    return np.array([pricing.flip_probability(policy, int(t)) for t in thresholds])[place]
+    flip_probability = RANDOMIZED_LABELS.flip_probability
+    return np.array([flip_probability(int(t), policy.ties) for t in thresholds])[place]

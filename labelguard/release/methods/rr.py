@@ -11,8 +11,8 @@ import numpy as np
 from labelguard.ingest.staging import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import randomized_response
-from labelguard.policy import pricing
-from labelguard.policy.policy import Policy, Priced
+from labelguard.policy.events import RANDOMIZED_LABELS
+from labelguard.policy.policy import Policy
 from labelguard.release import card, planning
 from labelguard.release.methods.randomizing import randomize_labels
 from labelguard.release.planning import Plan
@@ -24,7 +24,7 @@ class RandomizedResponse:
 
     name = randomized_response.NAME
     version = randomized_response.VERSION
-    priced: Priced = "rr"
+    priced = RANDOMIZED_LABELS.name
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -69,7 +69,10 @@ def randomized_card(plan: Plan, grant: Grant, policy: Policy) -> dict[str, Any]:
     flips = _flip_probabilities(plan, grant, policy)
     differ = flips and flips["min"] < flips["max"]
     return {
-        "privacy": {"accounting": f"exact composition of {kind}" + card.together(policy, "rr")},
+        "privacy": {
+            "accounting": f"exact composition of {kind}"
+            + card.together(policy, RANDOMIZED_LABELS.name)
+        },
         "flip_probability": flips,
         "train_with": "forward",
         "not_protected": [card.LINKABLE] if differ else [],
@@ -83,9 +86,13 @@ def _flip_probabilities(plan: Plan, grant: Grant, policy: Policy) -> dict[str, f
         rows = planning.selected(plan, bucket)
         assert rows is not None
         bounds, place = np.unique(plan.capacity[units], return_inverse=True)
-        prices = np.array([grant.prices.get(int(k), 0) for k in bounds], np.uint64)
+        prices = np.array(
+            [grant.prices[int(k)]["threshold"] if int(k) in grant.prices else 0 for k in bounds],
+            np.uint64,
+        )
         threshold = np.where(rows.new, prices[place][rows.unit], rows.threshold)
         found.append(threshold[threshold > 0])  # a public tie was not flipped
     thresholds, place = np.unique(np.concatenate(found), return_inverse=True)
-    flips = np.array([pricing.flip_probability(policy, int(t)) for t in thresholds])
+    flip_probability = RANDOMIZED_LABELS.flip_probability
+    flips = np.array([flip_probability(int(t), policy.ties) for t in thresholds])
     return card.spread(flips[place] if len(flips) else flips)

@@ -22,7 +22,7 @@ from labelguard.keys import keyring
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.discrete_gaussian import NONCE_BYTES
-from labelguard.policy.policy import Priced
+from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.project import private_map
 from labelguard.release import card
 from labelguard.release.head import FILE, Head, Window, fit
@@ -43,7 +43,7 @@ class Teacher(also.Featured[FeatureOptions]):
 
     name = statistic.NAME
     version = statistic.VERSION
-    priced: Priced = "statistic"
+    priced = STATISTIC_RELEASES.name
 
     def __init__(self, options: FeatureOptions) -> None:
         super().__init__(options)
@@ -112,8 +112,9 @@ class Teacher(also.Featured[FeatureOptions]):
         return {
             "kind": "teacher",
             "privacy": {
-                "accounting": f"analytic Gaussian mechanism, {job.allowance.places} per "
-                f"{job.policy.unit}, noise on a grid" + card.together(job.policy, "statistic")
+                "accounting": f"analytic Gaussian mechanism, {job.allowance.allowed} per "
+                f"{job.policy.unit}, noise on a grid"
+                + card.together(job.policy, STATISTIC_RELEASES.name)
             },
             "statistic": {
                 "windows": len(windows),

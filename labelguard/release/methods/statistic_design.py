@@ -18,7 +18,8 @@ from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
-from labelguard.policy.pricing import DISCRETISATION_SHARE, prices
+from labelguard.policy.events import STATISTIC_RELEASES
+from labelguard.policy.pricing import prices
 from labelguard.release import planning
 from labelguard.release.head import Head
 from labelguard.release.methods.featured import FeatureOptions
@@ -136,15 +137,15 @@ def _check_shape(options: FeatureOptions, first: Head) -> None:
 def _noise_multiplier(job: Job) -> float:
     """σ of each release: as the ledger has it, or calibrated for the first."""
     releases = _releases(job)
-    stored = job.ledger.prices("statistic")
-    stored = stored or prices(job.policy, "statistic", np.array([releases]))
-    return gaussian.noise_multiplier_of(stored[releases])
+    stored = job.ledger.prices(STATISTIC_RELEASES.name)
+    stored = stored or prices(job.policy, STATISTIC_RELEASES.name, np.array([releases]))
+    return float(stored[releases]["noise_multiplier"])
 
 
 def _releases(job: Job) -> int:
     """How many statistic releases the policy pays for."""
-    assert job.allowance.places is not None  # only coins go by labelers' own numbers
-    return job.allowance.places
+    assert job.allowance.allowed is not None  # only coins go by labelers' own numbers
+    return job.allowance.allowed
 
 
 def _shape(
@@ -226,7 +227,7 @@ def committed(job: Job) -> list[ReleaseRecord]:
     return [
         record
         for record in job.ledger.releases()
-        if record.state == "committed" and record.event == "statistic"
+        if record.state == "committed" and record.event == STATISTIC_RELEASES.name
     ]
 
 
@@ -239,8 +240,8 @@ def _check_discretisation(job: Job, multiplier: float, components: int) -> None:
             f"epsilon {policy.epsilon:g} asks for less noise than the grid can hold; ask for less"
         )
     spent = gaussian.discretisation_delta(policy.epsilon, components, ratio, _releases(job))
-    if spent > policy.delta_at_points * DISCRETISATION_SHARE:
-        least = spent / DISCRETISATION_SHARE * policy.closing_points
+    if spent > policy.delta_at_points * STATISTIC_RELEASES.grid_share:
+        least = spent / STATISTIC_RELEASES.grid_share * policy.closing_points
         raise PolicyError(
             f"delta {policy.delta:g} is too small for noise on a grid with {components} "
             f"components at epsilon {policy.epsilon:g}; "
