@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from labelguard.accounting import gaussian
+from labelguard.accounting import gaussian, upper_bounds
 from labelguard.accounting import randomized_response as rr
+from labelguard.accounting.joint import Gaussians
 from labelguard.errors import PolicyError
 
 
@@ -45,7 +46,7 @@ def statistic_noise(epsilon: float, delta: float, releases: int) -> dict[str, An
             "releases": releases,
             "noise_multiplier": noise_multiplier,
             "epsilon_of_one": gaussian.epsilon(noise_multiplier, delta),
-            "epsilon_zcdp": gaussian.epsilon_zcdp(gaussian.zcdp(noise_multiplier, releases), delta),
+            "epsilon_zcdp": upper_bounds.rdp([Gaussians(noise_multiplier, releases)], delta),
         }
     except ValueError as error:
         raise PolicyError(str(error)) from None

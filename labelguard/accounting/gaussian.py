@@ -40,8 +40,6 @@ __all__ = [
     "deltas",
     "discretisation_delta",
     "epsilon",
-    "epsilon_zcdp",
-    "zcdp",
 ]
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -139,47 +137,6 @@ def discretisation_delta(
     if epsilon > math.log(sys.float_info.max):
         return math.inf
     return (1 + math.exp(epsilon)) / 48 * int(dimension) * int(releases) * step_ratio * step_ratio
-
-
-def zcdp(noise_multiplier: float, releases: int = 1) -> float:
-    """ρ = releases/(2·noise_multiplier²): the releases are ρ-zCDP (Bun and Steinke 2016).
-
-    Discrete Gaussian noise on a grid satisfies it too, in any dimension and without any further
-    cost (Canonne, Kamath and Steinke 2020).
-
-    Raises ValueError unless noise_multiplier is finite and > 0 and releases >= 1.
-    """
-    _validate.positive(noise_multiplier=noise_multiplier)
-    _validate.at_least_one(releases=releases)
-    return int(releases) / 2 / noise_multiplier / noise_multiplier
-
-
-def epsilon_zcdp(rho: float, delta: float) -> float:
-    """An ε, in nats, at which every ρ-zCDP mechanism is (ε, delta)-private.
-
-    For each order α > 1 a ρ-zCDP mechanism is (ε, δ)-private at (Canonne, Kamath and Steinke
-    2020, proposition 12, with Rényi divergence αρ)
-
-        ε(α) = αρ + (ln(1/δ) − ln α)/(α−1) + ln(1 − 1/α).
-
-    Its derivative is ρ + (ln α − ln(1/δ))/(α−1)², so that the best order is the one root of
-    ρ(α−1)² + ln α = ln(1/δ). A bound beside `epsilon`, which is exact for Gaussian noise.
-
-    Raises ValueError unless rho is finite and >= 0 and SMALLEST_DELTA <= delta < 1.
-    """
-    _validate.nonnegative(rho=rho)
-    _attainable(delta)
-    if rho == 0:
-        return 0.0
-    target = -math.log(delta)
-    excess = _search.smallest(  # α − 1
-        lambda excess: rho * excess * excess + math.log1p(excess) >= target,
-        0.0,
-        min(math.sqrt(target / rho), 1 / delta),
-    )
-    log_order = math.log1p(excess)
-    at_order = (1 + excess) * rho + (target - log_order) / excess + math.log(excess) - log_order
-    return max(0.0, at_order)
 
 
 # --- the exact formula ---------------------------------------------------------------------------

@@ -52,8 +52,7 @@ __all__ = [
 
 Floats: TypeAlias = NDArray[np.float64]
 
-_MOST_ATOMS = 2**20  # values of the loss of unlike coins that are kept apart
-_GRID_CELLS, _CUT_MASS = 2**19, 1e-40  # beyond: cells, and what is cut of each group's tails
+_MOST_LOSSES = 2**26  # values of the loss of unlike answers
 # The common factor of `calibrate` is a multiple of 2^-20: coarse beside rounding, so that another
 # machine's last digits do not lead to another result.
 _FACTOR_ONE = 2**20
@@ -155,11 +154,10 @@ def delta(components: Sequence[Component], epsilon: float) -> float:
     Never below the true value, with the exception of `rr.delta`: where the losses of coins alone
     add up to epsilon, to 14 digits, δ is 0. Added for rounding, relative: 4e-15 for each coin, and
     2e-14 + 2e-15·(|y|+2)·(z+2) for Gaussians, whose normal tails are taken at y and z = y + μ;
-    epsilon is lowered by 4e-15·(epsilon + Σ k·ε0). In all about 1e-11 for 1000 coins. More than a
-    million values of the loss (several unlike coins, hundreds of each) are rounded UP to a grid of
-    half a million cells: at most one cell of ε for each kind of coin, and 1e-40 of δ.
+    epsilon is lowered by 4e-15·(epsilon + Σ k·ε0). In all about 1e-11 for 1000 coins.
 
-    Raises ValueError unless epsilon is finite and >= 0.
+    Raises ValueError unless epsilon is finite and >= 0, and for more than 2^26 values of the loss
+    (several unlike coins, hundreds of each).
     """
     _validate.nonnegative(epsilon=epsilon)
     return _delta(*_merged(components), epsilon)
@@ -290,7 +288,7 @@ def _delta(
         return answers[0].accountant.delta(answers[0].epsilon0, answers[0].count, epsilon)
     if not gaussians and pure <= epsilon * (1 + 16 * ROUNDING):
         return 0.0
-    losses, probabilities, beyond = _loss_distribution(answers)
+    losses, probabilities = _loss_distribution(answers)
     # δ_G falls in its argument: moving that down covers the rounding of losses and difference.
     rest = epsilon - losses - 16 * ROUNDING * (epsilon + pure)
     if gaussians:
@@ -298,7 +296,7 @@ def _delta(
     else:
         parts = -np.expm1(np.minimum(rest, 0))
     margin = 16 * ROUNDING * (sum(each.count for each in answers) + 16)
-    lost = losses.size * sys.float_info.min + beyond  # probabilities that underflow, and cut tails
+    lost = losses.size * sys.float_info.min  # probabilities that underflow
     return min(1.0, float(np.sum(probabilities * parts)) * (1 + margin) + lost)
 
 
@@ -306,18 +304,18 @@ def _delta(
 
 
 @lru_cache(maxsize=8)
-def _loss_distribution(answers: tuple[AnyAnswers, ...]) -> tuple[Floats, Floats, float]:
-    """Losses of all answers together, their probabilities, and what was cut off above."""
+def _loss_distribution(answers: tuple[AnyAnswers, ...]) -> tuple[Floats, Floats]:
+    """Losses of all answers together, and their probabilities."""
     groups = [
         _binomial(each) if isinstance(each, BinaryAnswers) else _trinomial(each) for each in answers
     ]
-    if math.prod(losses.size for losses, _ in groups) > _MOST_ATOMS:
-        return _on_grid(groups)
+    if math.prod(losses.size for losses, _ in groups) > _MOST_LOSSES:
+        raise ValueError("components hold too many unlike answers to be priced together")
     losses, probabilities = np.zeros(1), np.ones(1)
     for more_losses, more_probabilities in groups:
         losses = np.add.outer(losses, more_losses).ravel()
         probabilities = np.multiply.outer(probabilities, more_probabilities).ravel()
-    return losses, probabilities, 0.0
+    return losses, probabilities
 
 
 def _binomial(coins: BinaryAnswers) -> tuple[Floats, Floats]:
@@ -348,31 +346,3 @@ def _trinomial(coins: TernaryAnswers) -> tuple[Floats, Floats]:
     sums = np.arange(-k, k + 1, dtype=np.float64)
     both = np.concatenate([weights[:-1] * np.exp(coins.epsilon0 * sums[:k]), weights[::-1]])
     return sums * coins.epsilon0, both / float(np.sum(both))
-
-
-def _on_grid(groups: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats, float]:
-    """The sum of the groups' losses, each rounded up to a common grid; never a smaller loss.
-
-    The tails of each group are cut first: the low one is moved up to the first loss that stays,
-    the high one is returned as a probability, to be added to δ.
-    """
-    cut, beyond = [], 0.0
-    for losses, probabilities in groups:
-        order = np.argsort(losses)
-        mass = probabilities[order]
-        below, above = np.cumsum(mass), np.cumsum(mass[::-1])[::-1]
-        first, last = np.flatnonzero((below >= _CUT_MASS) & (above >= _CUT_MASS))[[0, -1]]
-        mass[first] = below[first]
-        beyond += float(above[last] - mass[last]) if last + 1 < mass.size else 0.0
-        cut.append((losses[order][first : last + 1], mass[first : last + 1]))
-    cell = math.fsum(float(np.ptp(losses)) for losses, _ in cut) / _GRID_CELLS
-    offset, total = 0, np.ones(1)
-    for losses, masses in sorted(cut, key=lambda group: group[0].size):
-        cells = np.ceil(losses / cell).astype(np.int64)
-        start = int(cells[0])
-        wider = np.zeros(total.size + int(cells[-1]) - start)
-        for shift, probability in zip((cells - start).tolist(), masses.tolist(), strict=True):
-            wider[shift : shift + total.size] += probability * total
-        offset, total = offset + start, wider
-    occupied = np.flatnonzero(total)
-    return (offset + occupied).astype(np.float64) * cell, total[occupied], beyond

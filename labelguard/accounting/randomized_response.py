@@ -120,8 +120,11 @@ def calibrate_many(
     """
     _validate.positive(epsilon=epsilon)
     _validate.delta_below_one(delta)
-    price = (float(epsilon), float(delta))
-    return per_distinct_count(lambda k: _calibrate(*price, k, "exact"), counts)
+    counts = np.asarray(counts)
+    _validate.counts_at_least_one(counts)
+    distinct, which = np.unique(counts, return_inverse=True)
+    prices = [_calibrate(float(epsilon), float(delta), k, "exact") for k in distinct.tolist()]
+    return np.array(prices, dtype=np.float64)[which].reshape(counts.shape)
 
 
 def share(epsilon: float, k: int) -> float:
@@ -346,20 +349,6 @@ def _last_passing(
         else:
             proposal = (low + high) // 2
     return low
-
-
-def per_distinct_count(
-    price: Callable[[int], float], counts: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """`price` of every count, asked once per distinct count; the shape of `counts`.
-
-    Raises ValueError unless `counts` holds integers >= 1.
-    """
-    counts = np.asarray(counts)
-    _validate.counts_at_least_one(counts)
-    distinct, places = np.unique(counts, return_inverse=True)
-    prices = np.array([price(int(k)) for k in distinct], dtype=np.float64)
-    return prices[places].reshape(counts.shape)
 
 
 def ceil_of_share(epsilon0: float, *, others: int) -> int:

@@ -20,23 +20,18 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
 from labelguard.accounting import _validate
 from labelguard.accounting._search import ROUNDING
 from labelguard.accounting.randomized_response import (
     COIN_RANGE,
     ceil_of_share,
     largest_epsilon0,
-    per_distinct_count,
     smallest_epsilon,
     smallest_lossy_sum,
 )
 
 __all__ = [
     "calibrate",
-    "calibrate_many",
     "delta",
     "epsilon",
     "epsilon0_of",
@@ -88,19 +83,6 @@ def calibrate(epsilon: float, delta: float, k: int) -> float:
     _validate.delta_below_one(delta)
     _validate.at_least_one(k=k)
     return _calibrate(float(epsilon), float(delta), int(k))
-
-
-def calibrate_many(epsilon: float, delta: float, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """`calibrate` for every k in `counts`: same shape, float64, bit for bit the same values.
-
-    Each distinct count is calibrated once and by itself.
-
-    Raises ValueError as `calibrate`, and unless `counts` holds integers >= 1.
-    """
-    _validate.positive(epsilon=epsilon)
-    _validate.delta_below_one(delta)
-    price = (float(epsilon), float(delta))
-    return per_distinct_count(lambda k: _calibrate(*price, k), counts)
 
 
 def threshold(epsilon0: float) -> int:

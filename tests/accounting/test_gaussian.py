@@ -196,7 +196,6 @@ def test_releases_compose_to_one_release_with_less_noise(
 ) -> None:
     composed = gaussian.delta(noise, epsilon, root * root)
     assert composed == pytest.approx(gaussian.delta(noise / root, epsilon), rel=1e-9)
-    assert gaussian.zcdp(noise, root) == pytest.approx(root * gaussian.zcdp(noise), rel=1e-14)
 
 
 @given(
@@ -254,29 +253,7 @@ def test_the_noise_rises_with_releases_and_falls_with_the_budget(
     assert gaussian.calibrate(epsilon, min(0.9, delta * 1.1), releases) <= noise
 
 
-@given(noise=noise_multipliers, delta=st.floats(1e-300, 0.9), releases=counts)
-@settings(deadline=None, max_examples=80)
-def test_the_exact_price_is_below_the_zcdp_bound_which_is_below_the_simple_one(
-    noise: float, delta: float, releases: int
-) -> None:
-    rho = gaussian.zcdp(noise, releases)
-    bound = gaussian.epsilon_zcdp(rho, delta)
-    assert gaussian.epsilon(noise, delta, releases) <= bound * (1 + 1e-12) + 1e-15
-    assert bound <= (rho + 2 * math.sqrt(-rho * math.log(delta))) * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("rho", [1e-6, 0.01, 0.3, 5.0, 400.0])
-@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-100])
-def test_the_zcdp_bound_is_the_least_over_all_orders(rho: float, delta: float) -> None:
-    excess = np.geomspace(1e-4, 1e9, 400_001)
-    order = 1 + excess
-    bounds = rho * order + np.log(1 / (delta * order)) / excess + np.log(excess / order)
-    least = max(0.0, float(bounds.min()))
-    assert gaussian.epsilon_zcdp(rho, delta) == pytest.approx(least, rel=1e-7, abs=1e-12)
-
-
 def test_no_privacy_loss_costs_nothing() -> None:
-    assert gaussian.epsilon_zcdp(0.0, 1e-5) == 0
     assert gaussian.epsilon(1e12, 1e-5) == 0
 
 
@@ -361,9 +338,6 @@ def test_the_cost_of_a_grid_adds_up_over_coordinates_and_releases() -> None:
         (lambda: gaussian.discretisation_delta(1.0, 0, 1e-7), "dimension must be an integer >= 1"),
         (lambda: gaussian.discretisation_delta(1.0, 1, 1e-6), "take a finer grid.*found 1e-06"),
         (lambda: gaussian.discretisation_delta(1.0, 1, 0.0), "step_ratio must be finite and > 0"),
-        (lambda: gaussian.zcdp(0.0), "noise_multiplier must be finite and > 0"),
-        (lambda: gaussian.epsilon_zcdp(-1.0, 1e-5), "rho must be finite and >= 0"),
-        (lambda: gaussian.epsilon_zcdp(1.0, 1.0), r"delta must be in \[0, 1\)"),
     ],
 )
 def test_an_argument_that_is_no_price_is_named(call: Callable[[], object], message: str) -> None:

@@ -211,38 +211,10 @@ def test_replace_one_of_dp_accounting_is_twice_the_sensitivity_and_not_the_price
     assert doubled > 1.9 * joint.epsilon([gaussians(2.0, 1)], 1e-5)
 
 
-def test_losses_on_a_grid_cost_little_more_than_losses_kept_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    product: list[Component] = [
-        coins(0.1, 60),
-        ternary_coins(0.07, 50),
-        gaussians(6.0, 3),
-        coins(0.03, 99),
-    ]
-    apart = joint.epsilon(product, 1e-6)
-    joint._loss_distribution.cache_clear()
-    monkeypatch.setattr(joint, "_MOST_ATOMS", 1000)
-    gridded = joint.epsilon(product, 1e-6)
-    joint._loss_distribution.cache_clear()
-    assert apart <= gridded <= apart + 3 * (12 + 7 + 6) / 2**19
-
-
-def test_tails_that_are_cut_from_losses_on_a_grid_are_paid_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    product = coins(0.1, 60), ternary_coins(0.07, 50)
-    apart = [joint.delta(product, epsilon) for epsilon in (0.0, 1.0, 4.0)]
-    monkeypatch.setattr(joint, "_MOST_ATOMS", 100)
-    monkeypatch.setattr(joint, "_CUT_MASS", 1e-3)
-    joint._loss_distribution.cache_clear()
-    gridded = [joint.delta(product, epsilon) for epsilon in (0.0, 1.0, 4.0)]
-    _, probabilities, beyond = joint._loss_distribution(product)
-    joint._loss_distribution.cache_clear()
-    assert 1e-4 < beyond < 2e-3
-    # Nothing is lost; what was cut from one group is counted again with the cut of the other.
-    assert 1 - 1e-12 <= float(probabilities.sum()) + beyond <= 1 + beyond**2
-    assert all(with_grid >= without for with_grid, without in zip(gridded, apart, strict=True))
+def test_too_many_unlike_answers_are_refused() -> None:
+    unlike = [coins(0.01 * (1 + n), 1000) for n in range(3)]
+    with pytest.raises(ValueError, match="too many unlike answers"):
+        joint.delta(unlike, 1.0)
 
 
 # --- how prices behave ---------------------------------------------------------------------------

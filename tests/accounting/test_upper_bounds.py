@@ -26,10 +26,15 @@ def test_no_upper_bound_is_below_the_exact_price(product: list[Component], delta
 
 
 def test_the_rdp_bound_is_the_zcdp_bound_for_gaussians_and_below_pure_for_coins() -> None:
-    for_gaussians = upper_bounds.rdp([gaussians(4.0, 6)], 1e-5)
-    assert for_gaussians == pytest.approx(
-        gaussian.epsilon_zcdp(gaussian.zcdp(4.0, 6), 1e-5), rel=1e-4
-    )
+    for noise_multiplier, releases, delta in ((4.0, 6, 1e-5), (0.3, 1, 1e-100), (300.0, 2, 1e-2)):
+        rho = releases / 2 / noise_multiplier**2
+        excess = np.geomspace(1e-4, 1e8, 400_001)
+        order = 1 + excess
+        at_orders = rho * order + np.log(1 / (delta * order)) / excess + np.log(excess / order)
+        found = upper_bounds.rdp([gaussians(noise_multiplier, releases)], delta)
+        assert found == pytest.approx(max(0.0, float(at_orders.min())), rel=1e-4, abs=1e-12)
+        assert found <= (rho + 2 * math.sqrt(-rho * math.log(delta))) * (1 + 1e-4)
+        assert gaussian.epsilon(noise_multiplier, delta, releases) <= found * (1 + 1e-12)
     for product in ([coins(0.1, 50)], [ternary_coins(0.1, 50)], [coins(9.0, 50)]):
         exact = joint.epsilon(product, 1e-5)
         assert exact <= upper_bounds.rdp(product, 1e-5) <= 1.25 * exact
