@@ -164,7 +164,7 @@ def threshold(epsilon0: float) -> int:
     Raises ValueError unless epsilon0 is finite and >= 0.
     """
     _validate.nonnegative(epsilon0=epsilon0)
-    return ceil_of_share(epsilon0, others=1)
+    return ceil_of_share(epsilon0, further=1)
 
 
 def epsilon0_of(threshold: int) -> float:
@@ -307,7 +307,7 @@ _MANTISSA_BITS = sys.float_info.mant_dig - 1
 
 
 def _grid_index(value: float) -> int:
-    """The place of a positive float, rounded down, among those of _GRID_BITS + 1 bits."""
+    """The rank of a positive float, rounded down, among those of _GRID_BITS + 1 bits."""
     (bits,) = struct.unpack("<q", struct.pack("<d", value))
     return int(bits) >> (_MANTISSA_BITS - _GRID_BITS)
 
@@ -351,10 +351,10 @@ def _last_passing(
     return low
 
 
-def ceil_of_share(epsilon0: float, *, others: int) -> int:
-    """⌈2^64 / (e^epsilon0 + others)⌉, exactly."""
+def ceil_of_share(epsilon0: float, *, further: int) -> int:
+    """⌈2^64 / (e^epsilon0 + further)⌉, exactly."""
     if epsilon0 == 0:
-        return -(-COIN_RANGE // (1 + others))
+        return -(-COIN_RANGE // (1 + further))
     if epsilon0 > math.log(COIN_RANGE) + 1:
         return 1
     digits = 50
@@ -362,7 +362,7 @@ def ceil_of_share(epsilon0: float, *, others: int) -> int:
         context = decimal.Context(prec=digits)
         share = context.divide(
             decimal.Decimal(COIN_RANGE),
-            context.add(context.exp(decimal.Decimal(epsilon0)), decimal.Decimal(others)),
+            context.add(context.exp(decimal.Decimal(epsilon0)), decimal.Decimal(further)),
         )
         # Three operations, each correctly rounded: together they err by less than this.
         error = context.scaleb(share, 3 - digits)

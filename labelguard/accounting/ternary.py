@@ -97,7 +97,7 @@ def threshold(epsilon0: float) -> int:
     equally likely.
     """
     _validate.nonnegative(epsilon0=epsilon0)
-    per_value = ceil_of_share(epsilon0, others=2)
+    per_value = ceil_of_share(epsilon0, further=2)
     if per_value > _MOST_PER_VALUE:
         finest = epsilon0_of(2 * _MOST_PER_VALUE)
         raise ValueError(

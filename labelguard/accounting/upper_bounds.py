@@ -91,10 +91,12 @@ def _divergence(component: Component) -> Floats:
     orders = 1 + _EXCESSES
     if isinstance(component, Gaussians):
         return np.asarray(orders / 2 / component.noise_multiplier**2)
-    epsilon0, others = component.epsilon0, 2 if isinstance(component, TernaryAnswers) else 1
+    epsilon0, further = component.epsilon0, 2 if isinstance(component, TernaryAnswers) else 1
     with np.errstate(over="ignore"):
         product = np.sinh(orders * epsilon0 / 2) * np.sinh(_EXCESSES * epsilon0 / 2)
-        small = np.log1p(4 * math.exp(epsilon0 / 2) * product / (math.exp(epsilon0) + others))
-    rest = np.log1p(np.exp((1 - 2 * orders) * epsilon0) + (others - 1) * np.exp(-orders * epsilon0))
-    large = orders * epsilon0 + rest - epsilon0 - math.log1p(others * math.exp(-epsilon0))
+        small = np.log1p(4 * math.exp(epsilon0 / 2) * product / (math.exp(epsilon0) + further))
+    rest = np.log1p(
+        np.exp((1 - 2 * orders) * epsilon0) + (further - 1) * np.exp(-orders * epsilon0)
+    )
+    large = orders * epsilon0 + rest - epsilon0 - math.log1p(further * math.exp(-epsilon0))
     return np.asarray(np.where(orders * epsilon0 > _LARGEST_EXPONENT, large, small) / _EXCESSES)

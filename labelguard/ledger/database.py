@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,7 +55,7 @@ def connect(url: str) -> sa.Engine:
     return engine
 
 
-def place(url: sa.URL) -> str:
+def address(url: sa.URL) -> str:
     """A ledger's URL without what may be secret: its password and its options."""
     return url.set(password=None, query={}).render_as_string()
 
@@ -73,7 +73,7 @@ def translated(engine: sa.Engine) -> Iterator[None]:
         cause = str(getattr(error, "orig", None) or error).splitlines()[0]
         for secret in (engine.url.password, *engine.url.query.values()):
             cause = cause.replace(str(secret), "***") if secret else cause
-        raise LedgerError(f"the ledger at {place(engine.url)} cannot be used: {cause}") from None
+        raise LedgerError(f"the ledger at {address(engine.url)} cannot be used: {cause}") from None
 
 
 @contextlib.contextmanager
@@ -83,12 +83,12 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
         yield connection
 
 
-def check_pages(connection: sa.Connection, place: str) -> None:
+def check_pages(connection: sa.Connection, address: str) -> None:
     """Raise `LedgerError` if pages of an SQLite file are damaged (PostgreSQL looks by itself)."""
     if connection.dialect.name == "sqlite":
         found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
         if found != "ok":
-            raise LedgerError(f"the ledger at {place} is damaged; put the newest copy back")
+            raise LedgerError(f"the ledger at {address} is damaged; put the newest copy back")
 
 
 @contextlib.contextmanager
@@ -110,7 +110,7 @@ def exclusive(engine: sa.Engine, name: str) -> Iterator[None]:
             connection.commit()
         if not held:
             raise ProjectBusy(
-                f"another labelguard job works with {place(engine.url)}; "
+                f"another labelguard job works with {address(engine.url)}; "
                 "run this again when it is done"
             )
         try:
@@ -130,19 +130,39 @@ def insert(connection: sa.Connection, table: sa.Table, columns: Mapping[str, Col
     In the order given; by key is fastest.
     """
     rows = max(len(column) for column in columns.values() if not isinstance(column, int))
-    names = ", ".join(columns)
     if not rows:
         return
     if connection.dialect.name == "postgresql":
-        driver: Any = connection.connection.driver_connection
-        statement = f"COPY {table.name} ({names}) FROM STDIN (FORMAT BINARY)"
-        with driver.cursor() as cursor, cursor.copy(statement) as copy:
+        with _copy(connection, table, columns, " (FORMAT BINARY)") as copy:
             copy.write(_binary(columns, rows))
     else:
-        marks = ", ".join("?" * len(columns))
         values = zip(*(_values(column, rows) for column in columns.values()), strict=True)
-        statement = f"INSERT INTO {table.name} ({names}) VALUES ({marks})"
-        connection.exec_driver_sql(statement, list(values))
+        insert_rows(connection, table, tuple(columns), list(values))
+
+
+def insert_rows(
+    connection: sa.Connection, table: sa.Table, names: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> None:
+    """Insert rows of values of any types, in the order given."""
+    if connection.dialect.name == "postgresql":
+        with _copy(connection, table, names) as copy:
+            for row in rows:
+                copy.write_row(row)
+    elif rows:
+        marks = ", ".join("?" * len(names))
+        statement = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks})"
+        connection.exec_driver_sql(statement, [tuple(row) for row in rows])
+
+
+@contextlib.contextmanager
+def _copy(
+    connection: sa.Connection, table: sa.Table, names: Iterable[str], options: str = ""
+) -> Iterator[Any]:
+    """PostgreSQL's COPY into some columns of a table."""
+    driver: Any = connection.connection.driver_connection
+    statement = f"COPY {table.name} ({', '.join(names)}) FROM STDIN{options}"
+    with driver.cursor() as cursor, cursor.copy(statement) as copy:
+        yield copy
 
 
 def _values(column: Column, rows: int) -> Sequence[object]:
@@ -155,9 +175,9 @@ def _values(column: Column, rows: int) -> Sequence[object]:
 
 
 def _binary(columns: Mapping[str, Column], rows: int) -> bytes:
-    """PostgreSQL's binary COPY format; every row is as wide as the others, so numpy can lay it out.
+    """PostgreSQL's binary COPY format; every row is equally wide, so numpy can lay it out.
 
-    One integer for all rows is of type integer (4 bytes), the others are bigint (8 bytes).
+    One integer for all rows is of type integer (4 bytes), columns are bigint (8 bytes).
     """
     fields: list[tuple[str, str]] = [("count", ">i2")]
     for name, column in columns.items():

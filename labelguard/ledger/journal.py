@@ -111,14 +111,14 @@ def append(connection: sa.Connection, kind: str, body: Mapping[str, Any]) -> Non
     connection.execute(sa.insert(schema.journal).values(vars(written)))
 
 
-def check_head(connection: sa.Connection, place: str) -> None:
+def check_head(connection: sa.Connection, address: str) -> None:
     """Raise `LedgerError` unless the journal's newest entry was written with the project's key."""
     own = schema.journal
     rows = connection.execute(sa.select(own).order_by(own.c.number.desc()).limit(1))
     last = [Entry(*row) for row in rows]
     fault = first_forged(last, mac(connection)) if last else "the journal is empty"
     if fault:
-        raise LedgerError(f"the ledger at {place} does not hold: {fault}; put a true copy back")
+        raise LedgerError(f"the ledger at {address} does not hold: {fault}; put a true copy back")
 
 
 @dataclass(frozen=True)

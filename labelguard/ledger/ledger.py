@@ -89,18 +89,18 @@ class Ledger:
         with self._reading() as connection:
             if not sa.inspect(connection).has_table("meta"):
                 raise LedgerError(
-                    f"no ledger at {self.place}: a project without one has lost it; if it lives in "
-                    "a database, set LABELGUARD_LEDGER_URL"
+                    f"no ledger at {self.address}: a project without one has lost it; if it lives "
+                    "in a database, set LABELGUARD_LEDGER_URL"
                 )
             meta = {row.name: row.value for row in connection.execute(sa.select(schema.meta))}
         if meta["schema"] != schema.schema():
             raise LedgerError(
-                f"the ledger at {self.place} has the tables of another version of labelguard; "
+                f"the ledger at {self.address} has the tables of another version of labelguard; "
                 "before 0.2.0 none reads another's: use the version that made it"
             )
         if meta["key_check"] != keys.check_value():
             raise KeyProblem(
-                f"the project key is not the one the ledger at {self.place} was made with"
+                f"the project key is not the one the ledger at {self.address} was made with"
             )
         self.names = (names or keys.pseudonyms)(meta["pseudonyms"])
         self.names.check(meta["pseudonyms"])
@@ -132,14 +132,15 @@ class Ledger:
         found = ledger.ceiling()
         if found != ceiling:
             raise PolicyError(
-                f"the ledger at {ledger.place} was made with the ceiling {found}, asked: {ceiling}"
+                f"the ledger at {ledger.address} was made with the ceiling {found}, "
+                f"asked: {ceiling}"
             )
         return ledger
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """Where the ledger lives, without a password."""
-        return database.place(self._engine.url)
+        return database.address(self._engine.url)
 
     def ceiling(self) -> Ceiling:
         """What all policies together may cost a labeler, for life."""
@@ -149,7 +150,7 @@ class Ledger:
     def begin_job(self) -> int:
         """A new epoch: a job of an older one can no longer charge or commit."""
         with self._writing() as connection:
-            database.check_pages(connection, self.place)
+            database.check_pages(connection, self.address)
             return meta.next_epoch(connection)
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
@@ -318,14 +319,14 @@ class Ledger:
             charges.set_state(connection, release_id, charges.UNFINISHED, {"state": "abandoned"})
             journal.append(connection, "abandoned", {"release": release_id})
 
-    def refund_reserved(self, epoch: int, keep: str | None) -> list[str]:
+    def refund_reserved(self, epoch: int, resumed: str | None) -> list[str]:
         """Give back what crashed jobs charged before they read a label; their release ids.
 
-        `keep` is the release that is about to be resumed, if any.
+        `resumed` is the release that is about to be resumed, if any.
         """
         refunded = []
         for record in self._records(schema.releases.c.state == "reserved"):
-            if record.id == keep:
+            if record.id == resumed:
                 continue
             with self._writing(epoch) as connection:
                 charges.refund(connection, record)
@@ -386,7 +387,7 @@ class Ledger:
     def fault(self) -> str | None:
         """The first thing in the ledger that does not hold, or None."""
         with self._reading() as connection:
-            database.check_pages(connection, self.place)
+            database.check_pages(connection, self.address)
             return verification.first_fault(connection, journal.entries(connection))
 
     def _grant_again(self, asked: Charge, epoch: int, crashed: ReleaseRecord) -> Grant:
@@ -434,8 +435,8 @@ class Ledger:
 
     def _guard(self, connection: sa.Connection) -> None:
         """Refuse a ledger that others wrote, or that fell back."""
-        journal.check_head(connection, self.place)
-        self._witness.check(connection, self.place)
+        journal.check_head(connection, self.address)
+        self._witness.check(connection, self.address)
 
     # For modules with statements of their own: one state to read, one transaction to write.
     snapshot, transaction = _reading, _writing

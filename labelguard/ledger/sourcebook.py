@@ -89,7 +89,7 @@ def add(connection: sa.Connection, name: str, people: str) -> SourceRecord:
     if any(record.name == name for record in records(connection)):
         raise PolicyError(f"{name!r} is a source of this project already")
     record = SourceRecord(name, people, {}, clock.now())
-    journal.append(connection, "source", _keep(connection, record))
+    journal.append(connection, "source", _write(connection, record))
     return record
 
 
@@ -104,7 +104,7 @@ def note(connection: sa.Connection, name: str, columns: Mapping[str, str]) -> di
     together = {**columns, **before.columns}
     if record is not None and together == before.columns:
         return {"source": name}
-    return _keep(connection, SourceRecord(name, before.people, together, before.at))
+    return _write(connection, SourceRecord(name, before.people, together, before.at))
 
 
 def digest(connection: sa.Connection) -> str:
@@ -113,7 +113,7 @@ def digest(connection: sa.Connection) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _keep(connection: sa.Connection, record: SourceRecord) -> dict[str, Any]:
+def _write(connection: sa.Connection, record: SourceRecord) -> dict[str, Any]:
     """Write a source down; what the journal tells of it."""
     columns = json.dumps(dict(record.columns), sort_keys=True)
     connection.execute(sa.delete(schema.sources).where(schema.sources.c.name == record.name))

@@ -28,19 +28,19 @@ class Witness:
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
 
-    def check(self, connection: sa.Connection, place: str) -> None:
+    def check(self, connection: sa.Connection, address: str) -> None:
         """Raise `LedgerError` unless there is a witness and the ledger holds every entry seen."""
         if self._paths and not self.seen():
             raise LedgerError(
                 f"{' and '.join(map(str, self._paths))} are missing, which would tell whether the "
-                f"ledger at {place} is an older copy; put one back, or, with an anchor kept "
+                f"ledger at {address} is an older copy; put one back, or, with an anchor kept "
                 "elsewhere: labelguard project witness --renew --anchor LINE"
             )
         for path in self._paths:
             seen = _read(path)
             if seen and journal.digest_of(connection, seen[0]) != seen[1]:
                 raise LedgerError(
-                    f"the ledger at {place} is not what this project last saw (journal entry "
+                    f"the ledger at {address} is not what this project last saw (journal entry "
                     f"{seen[0]}, in {path}): it is an older copy, or was rewritten, and would "
                     "forget what was spent; put the newest copy back"
                 )

@@ -6,7 +6,7 @@ A price is calibrated once, when it is first needed, and stored; the quote is ma
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -75,17 +75,13 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
         allowance.event: prices(policy, allowance.event, np.array([allowance.allowed]))
         for allowance in policy.allowances
     }
-    every = components(policy, found)
     points = [_point(policy, found, number) for number in range(1, policy.closing_points + 1)]
-    laws = " × ".join(part.distribution for part in every.values())
+    laws = " × ".join(part.distribution for part in components(policy, found).values())
     return (
         common
         | {
             "accountant": f"exact privacy loss in closed form: {laws}",
             "epsilon": points[-1]["epsilon"],
-            "slack": policy.epsilon - points[-1]["epsilon"],
-            "delta_at_points": policy.delta_at_points,
-            "events": [_event(policy, event, part) for event, part in every.items()],
             "points": points,
         },
         found,
@@ -101,11 +97,20 @@ def components(policy: Policy, found: Prices, point: int | None = None) -> dict[
     }
 
 
-def upper_bounds(policy: Policy, found: Prices) -> dict[str, float | None]:
-    """What looser theorems say of a policy, for comparison; None where one says nothing."""
+def details(policy: Policy, found: Prices) -> dict[str, Any]:
+    """What is shown beside a policy's quote: its events one by one, and upper bounds."""
+    every = components(policy, found)
+    return {
+        "delta_at_points": policy.delta_at_points,
+        "events": [_event(policy, event, part) for event, part in every.items()],
+        "upper_bounds": _upper_bounds(list(every.values()), continuous_delta(policy)),
+    }
+
+
+def _upper_bounds(parts: Sequence[Component], delta: float) -> dict[str, float | None]:
+    """What looser theorems say, for comparison; None where one says nothing."""
     from labelguard.accounting import upper_bounds
 
-    parts, delta = list(components(policy, found).values()), continuous_delta(policy)
     bounds = {
         "pure": upper_bounds.pure(parts),
         "basic": upper_bounds.basic(parts, delta),

@@ -8,7 +8,7 @@ whoever holds these and the private maps learns which released labels are whose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,23 +106,4 @@ def copy_tables(source: sa.Connection, target: sa.Connection) -> None:
         names = [column.name for column in table.columns]
         query = sa.select(table).order_by(*table.primary_key.columns)
         for rows in streaming.execute(query).partitions():
-            _insert(target, table.name, names, rows)
-
-
-def _insert(
-    target: sa.Connection, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]
-) -> None:
-    """Rows of any types, by the driver's fastest way (see `labelguard.bulk` for numbers)."""
-    columns = ", ".join(names)
-    if target.dialect.name == "postgresql":
-        driver: Any = target.connection.driver_connection
-        with (
-            driver.cursor() as cursor,
-            cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy,
-        ):
-            for row in rows:
-                copy.write_row(row)
-        return
-    marks = ", ".join("?" * len(names))
-    statement = f"INSERT INTO {table} ({columns}) VALUES ({marks})"
-    target.exec_driver_sql(statement, [tuple(row) for row in rows])
+            database.insert_rows(target, table, names, rows)

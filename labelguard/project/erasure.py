@@ -126,7 +126,7 @@ def leave(labeler_id: str, kind: Leaving, project: Where = None) -> dict[str, An
         ledger = opened.ledger
         leaver = _leaver(labeler_id, opened)
         epoch = ledger.begin_job()
-        ledger.refund_reserved(epoch, keep=None)
+        ledger.refund_reserved(epoch, resumed=None)
         report = _report(leaver, kind, Raw())
         ledger.bury(leaver.key, kind, epoch)
         _give_up(leaver, report["given_up"], epoch)

@@ -146,7 +146,7 @@ def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence
 def _join(ledger: Ledger, labelers: Blocks, others: Blocks) -> int:
     hide = ledger.names.hide
     # A release that was begun was planned with the units of before.
-    with ledger.transaction(policies.at_rest(ledger)) as connection:
+    with ledger.transaction(policies.settled_epoch(ledger)) as connection:
         return kinship.join(connection, hide(labelers), hide(others))
 
 

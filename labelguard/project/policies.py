@@ -130,7 +130,7 @@ def activate(
         found = _preview(ledger, name)
         if named(ledger.policies(), name).state == "active":
             return found
-        epoch = at_rest(ledger)
+        epoch = settled_epoch(ledger)
         found = _preview(ledger, name)
         if agreed is not None and agreed != found:
             raise PolicyError(
@@ -165,7 +165,7 @@ def close(project: Where = None) -> dict[str, Any]:
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        epoch, active = at_rest(ledger), ledger.policy()
+        epoch, active = settled_epoch(ledger), ledger.policy()
         if active is None:
             raise PolicyError("no policy is in force in this project; see: labelguard policy list")
         point = ledger.close_policy(active, epoch)
@@ -178,7 +178,7 @@ def close(project: Where = None) -> dict[str, Any]:
     }
 
 
-def at_rest(ledger: Ledger) -> int:
+def settled_epoch(ledger: Ledger) -> int:
     """A new epoch of a ledger in which nothing is under way: no terms change over a release.
 
     Raises `PolicyError` for an unfinished release.
@@ -190,7 +190,7 @@ def at_rest(ledger: Ledger) -> int:
             f"(labelguard release abandon {unfinished[0]}), before policies or people change"
         )
     epoch = ledger.begin_job()
-    ledger.refund_reserved(epoch, keep=None)
+    ledger.refund_reserved(epoch, resumed=None)
     return epoch
 
 
@@ -241,10 +241,11 @@ def standing(ledger: Ledger) -> dict[str, Any]:
 
 
 def described(record: PolicyRecord) -> dict[str, Any]:
-    """A policy as plain data: its settings, state and quote, with upper bounds beside it."""
+    """A policy as plain data: its settings, state and quote, in detail."""
     quote = dict(record.quote)
-    if "events" in quote:
-        quote["upper_bounds"] = pricing.upper_bounds(record.policy, record.prices)
+    if "points" in quote:
+        quote["slack"] = record.policy.epsilon - quote["epsilon"]
+        quote |= pricing.details(record.policy, record.prices)
     return {
         "name": record.name,
         "state": record.state,

@@ -11,17 +11,17 @@ from labelguard.policy import events
 from labelguard.project.opening import OpenProject
 
 
-def settle(opened: OpenProject, keep: str | None, epoch: int) -> list[str]:
+def settle(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
     """Give back what crashed jobs reserved and never used; notes on this and on what they began.
 
-    `keep` is the release that is about to be resumed, if any. Raises `LedgerError` if releases on
-    disk are unknown to the ledger: it is an older copy; `ProjectError` if a private map is not the
-    one that was drawn.
+    `resumed` is the release that is about to be resumed, if any. Raises `LedgerError` if releases
+    on disk are unknown to the ledger: it is an older copy; `ProjectError` if a private map is not
+    the one that was drawn.
     """
     project, ledger = opened.project, opened.ledger
     notes = [
         f"release {release_id} never drew a coin; its charge was given back"
-        for release_id in ledger.refund_reserved(epoch, keep=keep)
+        for release_id in ledger.refund_reserved(epoch, resumed=resumed)
     ]
     releases = ledger.releases()
     strays = project.strays(record.id for record in releases)
@@ -36,7 +36,7 @@ def settle(opened: OpenProject, keep: str | None, epoch: int) -> list[str]:
         f"release {record.id} is unfinished and stays charged; run its command again to finish it, "
         f"or give it up: labelguard release abandon {record.id}"
         for record in releases
-        if record.unfinished and record.id != keep
+        if record.unfinished and record.id != resumed
     ]
 
 

@@ -359,8 +359,8 @@ def _fill(url: str, path: Path, head: tuple[int, str]) -> None:
                 if journal.head(connection) == head:
                     return
                 raise LedgerError(
-                    f"{database.place(target.url)} holds a ledger already; a restored one needs a "
-                    "database of its own"
+                    f"{database.address(target.url)} holds a ledger already; a restored one needs "
+                    "a database of its own"
                 )
             with source.connect() as rows:
                 backup.copy_tables(rows, connection)

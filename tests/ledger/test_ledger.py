@@ -208,7 +208,7 @@ def test_a_refund_exists_for_reserved_releases_only(project_on_each: Project) ->
     ledger.start(computing, epoch)
     reserved = ledger.charge(event([3], key="bb" * 32), policy, epoch)
     kept = ledger.charge(event([1], key="cc" * 32), policy, epoch)
-    assert ledger.refund_reserved(epoch, keep=kept.release.id) == [reserved.release.id]
+    assert ledger.refund_reserved(epoch, resumed=kept.release.id) == [reserved.release.id]
     assert ledger.labelers("rr").used.tolist() == [3]
     assert ledger.fault() is None
     with pytest.raises(LedgerError, match="is not reserved"):

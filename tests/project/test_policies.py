@@ -58,6 +58,10 @@ def made(project: Project, name: str, *allow: str, **options: Any) -> dict[str, 
     return shown
 
 
+def details(policy: Policy) -> dict[str, Any]:
+    return pricing.details(policy, pricing.quote(policy)[1])
+
+
 def joint_delta(policy: Policy) -> float:
     """δ of all allowances at the policy's ε, at the prices that are stored."""
     parts = pricing.components(policy, pricing.quote(policy)[1])
@@ -79,11 +83,12 @@ def joint_delta(policy: Policy) -> float:
 )
 def test_all_allowances_together_cost_the_budget_and_hardly_less(policy: Policy) -> None:
     quote, prices = pricing.quote(policy)
+    shown = pricing.details(policy, prices)
     assert joint_delta(policy) <= pricing.continuous_delta(policy)
     assert policy.epsilon - 1e-3 < quote["epsilon"] <= policy.epsilon
-    bounds = [value for value in pricing.upper_bounds(policy, prices).values() if value is not None]
+    bounds = [value for value in shown["upper_bounds"].values() if value is not None]
     assert bounds and all(value >= quote["epsilon"] for value in bounds)
-    assert all(event["epsilon_alone"] < quote["epsilon"] for event in quote["events"])
+    assert all(event["epsilon_alone"] < quote["epsilon"] for event in shown["events"])
 
 
 def test_noise_ten_percent_too_small_would_exceed_the_budget() -> None:
@@ -105,10 +110,10 @@ def test_one_allowance_costs_what_it_always_did() -> None:
 
 
 def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise() -> None:
-    even = pricing.quote(Policy(3, 1e-5, BOTH))[0]["events"]
+    even = details(Policy(3, 1e-5, BOTH))["events"]
     assert even[0]["epsilon_alone"] == pytest.approx(even[1]["epsilon_alone"], rel=1e-3)
     shares = (Allowance("rr", 50, 1.0), Allowance("statistic", 12, 2.0))
-    uneven = pricing.quote(Policy(3, 1e-5, shares))[0]["events"]
+    uneven = details(Policy(3, 1e-5, shares))["events"]
     ratio = uneven[1]["epsilon_alone"] / uneven[0]["epsilon_alone"]
     assert ratio == pytest.approx(2, rel=1e-2)
 

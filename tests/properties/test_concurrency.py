@@ -170,7 +170,7 @@ def test_a_job_that_was_overtaken_can_do_none_of_the_steps_of_a_release(
         lambda: slow.mark_drawn(other, old, "0" * 64, 3),
         lambda: slow.commit(other, old, 3, {}),
         lambda: slow.replace_maps({other.release.id: "0" * 64}, old),
-        lambda: slow.refund_reserved(old, keep=None),
+        lambda: slow.refund_reserved(old, resumed=None),
     ):
         with pytest.raises(LedgerError, match="another job has begun"):
             act()

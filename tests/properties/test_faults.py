@@ -328,7 +328,7 @@ def test_a_clock_that_jumps_changes_nothing_but_times(
             world.fix_clock(monkeypatch, clock)
             perform(ring.command, project)
             ledger = OpenProject.open(project).ledger
-            ledger.refund_reserved(ledger.begin_job(), keep=None)
+            ledger.refund_reserved(ledger.begin_job(), resumed=None)
             perform(ring.command | {"options": ring.command["options"] | {"again": True}}, project)
             assert_sound(project)
             worlds.append(timeless(project))

@@ -171,7 +171,7 @@ def test_a_request_that_another_job_has_made_meanwhile_is_not_charged_again(
     with pytest.raises(LedgerError, match=f"another job has made release {grant.release.id}"):
         slow.charge(wanted, SMALL.policy, late)
     assert slow.labelers("rr").used.tolist() == [2]
-    slow.refund_reserved(late, keep=None)
+    slow.refund_reserved(late, resumed=None)
     slow.charge(wanted, SMALL.policy, late)  # given back: the request may be made anew
     assert slow.labelers("rr").used.tolist() == [2] and slow.fault() is None
 
