@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from labelguard.errors import KeyProblem, LedgerError, PolicyError
+from labelguard.errors import LedgerError, PolicyError
 from labelguard.keys.pseudonyms import Pseudonyms
 from labelguard.ledger import (
     ceilings,
@@ -87,23 +87,9 @@ class Ledger:
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._witness = Witness(witnesses)
         with self._reading() as connection:
-            if not sa.inspect(connection).has_table("meta"):
-                raise LedgerError(
-                    f"no ledger at {self.address}: a project without one has lost it; if it lives "
-                    "in a database, set LABELGUARD_LEDGER_URL"
-                )
-            meta = {row.name: row.value for row in connection.execute(sa.select(schema.meta))}
-        if meta["schema"] != schema.schema():
-            raise LedgerError(
-                f"the ledger at {self.address} has the tables of another version of labelguard; "
-                "before 0.2.0 none reads another's: use the version that made it"
-            )
-        if meta["key_check"] != keys.check_value():
-            raise KeyProblem(
-                f"the project key is not the one the ledger at {self.address} was made with"
-            )
-        self.names = (names or keys.pseudonyms)(meta["pseudonyms"])
-        self.names.check(meta["pseudonyms"])
+            secret = meta.check(connection, keys, self.address)
+        self.names = (names or keys.pseudonyms)(secret)
+        self.names.check(secret)
         with self._reading() as connection:
             self._guard(connection)
 
@@ -117,13 +103,7 @@ class Ledger:
     ) -> Ledger:
         """Make the tables, unless they exist, and the witnesses."""
         with database.writing(_connect(url, keys)) as connection:
-            if not sa.inspect(connection).has_table("meta"):
-                schema.metadata.create_all(connection)
-                rows = {"schema": schema.schema(), "key_check": keys.check_value()}
-                rows |= {"epoch": "0", "pseudonyms": ""}
-                connection.execute(
-                    sa.insert(schema.meta), [{"name": k, "value": v} for k, v in rows.items()]
-                )
+            if meta.create(connection, keys):
                 journal.append(connection, "created", ceiling.to_journal())
         number, digest = cls(url, keys).head()
         if number == 1:  # nothing was charged: an earlier attempt may have crashed here

@@ -1,10 +1,49 @@
-"""The ledger's own settings: the newest job's epoch, and which secret its pseudonyms have."""
+"""The ledger's own settings: tables, key, the newest job's epoch, the secret of its pseudonyms."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import sqlalchemy as sa
 
+from labelguard.errors import KeyProblem, LedgerError
 from labelguard.ledger import schema
+
+if TYPE_CHECKING:
+    from labelguard.keys.keyring import KeyRing
+
+
+def create(connection: sa.Connection, keys: KeyRing) -> bool:
+    """Make the tables, unless they exist; whether they are new."""
+    if sa.inspect(connection).has_table(schema.meta.name):
+        return False
+    schema.metadata.create_all(connection)
+    found = {"schema": schema.schema(), "key_check": keys.check_value()}
+    found |= {"epoch": "0", "pseudonyms": ""}
+    rows = [{"name": name, "value": value} for name, value in found.items()]
+    connection.execute(sa.insert(schema.meta), rows)
+    return True
+
+
+def check(connection: sa.Connection, keys: KeyRing, address: str) -> str:
+    """The fingerprint of a ledger that this version and these keys can open.
+
+    Raises `LedgerError` if there is none, or one of another version; `KeyProblem` for another key.
+    """
+    if not sa.inspect(connection).has_table(schema.meta.name):
+        raise LedgerError(
+            f"no ledger at {address}: a project without one has lost it; if it lives in "
+            "a database, set LABELGUARD_LEDGER_URL"
+        )
+    found = {row.name: row.value for row in connection.execute(sa.select(schema.meta))}
+    if found["schema"] != schema.schema():
+        raise LedgerError(
+            f"the ledger at {address} has the tables of another version of labelguard; "
+            "before 0.2.0 none reads another's: use the version that made it"
+        )
+    if found["key_check"] != keys.check_value():
+        raise KeyProblem(f"the project key is not the one the ledger at {address} was made with")
+    return str(found["pseudonyms"])
 
 
 def epoch(connection: sa.Connection) -> int:
