@@ -18,7 +18,7 @@ def budget() -> None:
 @project_option
 @json_option
 def budget_show(project: Path | None, as_json: bool) -> None:
-    """The policy, and how many places are used and left.
+    """The policy, and how much of it is used and left.
 
     \b
     Example:

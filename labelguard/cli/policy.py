@@ -195,7 +195,7 @@ def policy_close(yes: bool, project: Path | None, as_json: bool) -> None:
 def policy_check(
     inputs: tuple[str, ...], columns: str, project: Path | None, as_json: bool, **options: Any
 ) -> None:
-    """What a release of INPUT would charge, and whose places would not do. Reads no label.
+    """What a release of INPUT would charge, and whose allowance would not do. Reads no label.
 
     Ends with exit code 3 if the input does not fit.
 

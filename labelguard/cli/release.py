@@ -42,7 +42,7 @@ from labelguard.cli.options import (
     "--max-labels-per-labeler",
     type=int,
     metavar="K",
-    help="Places of each labeler; default: their labels, rounded up to 8, 16, 32, …",
+    help="Labels of each labeler that may be used; default: all, rounded up to 8, 16, 32, …",
 )
 @ties_option
 @click.option(
@@ -60,7 +60,7 @@ from labelguard.cli.options import (
     type=click.Choice(["refuse", "drop"]),
     default="refuse",
     show_default=True,
-    help="Refuse when labelers lack places, or leave those labels out.",
+    help="Refuse when labelers lack allowance, or leave those labels out.",
 )
 @columns_option
 @source_option

@@ -193,8 +193,8 @@ def abandoned(value: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(value)
         return
-    places = counted(value["charged"], "place")
-    echo(f"Release {value['id']} is given up; the {places} it charged stay charged.")
+    uses = counted(value["charged"], "use")
+    echo(f"Release {value['id']} is given up; the {uses} it charged stay charged.")
 
 
 def verdict(value: Mapping[str, Any], *, as_json: bool) -> None:

@@ -146,7 +146,7 @@ def counts(plan: Plan) -> dict[str, int]:
 
 
 def shortage(plan: Plan, unit: str, noun: str) -> str:
-    """Who lacks places, as pseudonyms, and what to do about it."""
+    """Who lacks allowance, as pseudonyms, and what to do about it."""
     who = np.flatnonzero(plan.short)
     names = ", ".join(blocks.to_hex(plan.units[index]) for index in who[:5])
     more = f", … ({len(who)} in all)" if len(who) > 5 else ""
