@@ -91,38 +91,21 @@ def _sum_fault(connection: sa.Connection) -> str | None:
         sa.select(
             releases.allowance_id,
             charges.labeler,
-            sa.func.sum(charges.labels).label("total"),
             sa.func.min(charges.capacity).label("least"),
             sa.func.max(charges.capacity).label("most"),
+            sa.func.sum(charges.labels).label("used"),
         )
         .join_from(schema.charges, schema.releases, releases.number == charges.release)
         .group_by(releases.allowance_id, charges.labeler)
-        .subquery()
     )
-    matched = sa.and_(
-        sums.c.allowance_id == counters.allowance_id, sums.c.labeler == counters.labeler
-    )
-    holds = sa.and_(
-        counters.used == sums.c.total,
-        counters.capacity == sums.c.least,
-        counters.capacity == sums.c.most,
-    )
-    differing = connection.scalar(
-        sa.select(counters.labeler)
-        .join_from(schema.counters, sums, matched, isouter=True)
-        .where(sa.or_(sums.c.labeler.is_(None), sa.not_(holds)))
-        .order_by(counters.labeler)
-        .limit(1)
-    ) or connection.scalar(
-        sa.select(sums.c.labeler)
-        .join_from(sums, schema.counters, matched, isouter=True)
-        .where(counters.labeler.is_(None))
-        .order_by(sums.c.labeler)
-        .limit(1)
-    )
-    if differing is None:
-        return None
-    return f"labeler {bytes(differing).hex()}: the charges do not add up to what is used"
+    least, most = counters.capacity.label("least"), counters.capacity.label("most")
+    book = sa.select(counters.allowance_id, counters.labeler, least, most, counters.used)
+    for one, other in ((book, sums), (sums, book)):
+        labeler = sa.except_(one, other).subquery().c.labeler
+        differing = connection.scalar(sa.select(labeler).order_by(labeler).limit(1))
+        if differing is not None:
+            return f"labeler {bytes(differing).hex()}: the charges do not add up to what is used"
+    return None
 
 
 def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
