@@ -198,21 +198,22 @@ class Request:
         for name in ("epsilon", "delta"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, float(getattr(self, name)))
-        if self.max_labels_per_labeler is not None:
-            object.__setattr__(self, "max_labels_per_labeler", int(self.max_labels_per_labeler))
         if self.label_values is not None:
             object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
-        for name in ("max_labels_per_labeler", "releases"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise PolicyError(f"{name.replace('_', '-')} must be at least 1, found {value}")
+        for one in EVENTS.values():
+            uses = getattr(self, one.option)
+            if uses is None:
+                continue
+            object.__setattr__(self, one.option, int(uses))
+            if uses < 1:
+                option = one.option.replace("_", "-")
+                raise PolicyError(f"{option} must be at least 1, found {uses}")
+            if one.name != self.event:
+                raise PolicyError(one.misplaced)
         if (self.epsilon is None) != (self.delta is None):
             raise PolicyError("give --epsilon and --delta together, or neither")
         if self.epsilon is not None and self.delta is not None:
             check_budget(self.epsilon, self.delta)
-        for one in EVENTS.values():
-            if one.name != self.event and getattr(self, one.option) is not None:
-                raise PolicyError(one.misplaced)
 
     def first_policy(self) -> Policy:
         """The policy that the first release of a project writes."""
