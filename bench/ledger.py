@@ -47,7 +47,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def event(labelers: int, number: int) -> Charge:
-    """Every labeler is charged two of fifty places."""
+    """Every labeler is charged two of fifty uses."""
     rng = np.random.default_rng(0)
     keys = rng.integers(0, 2**64, (labelers, 2), dtype=np.uint64)
     return Charge(
