@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import databases
+from support import compiled, databases
+from support.lives import first_release
 
 import labelguard
-from labelguard.project.project import Project
+from labelguard.keys import sealing
+from labelguard.project.project import Project, find
 
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
@@ -20,6 +22,7 @@ ROOM = 4 << 30
 
 def pytest_configure() -> None:
     """Projects of tests lie in memory, where there is room: a third of a release is flushing."""
+    compiled.share()
     if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
         return
     if shutil.disk_usage(MEMORY).free >= ROOM:
@@ -41,6 +44,14 @@ def _nothing_of_yours_between_tests(tmp_path_factory: pytest.TempPathFactory) ->
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _passphrases_are_quick() -> Iterator[None]:
+    """Sealing keys takes half a second at its real cost, which `test_keys` alone has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sealing, "COST", {"n": 16, "r": 8, "p": 1})
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _nothing_of_yours_in_a_test(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -52,6 +63,18 @@ def _nothing_of_yours_in_a_test(
 def project(tmp_path: Path) -> Project:
     """A fresh project."""
     return labelguard.init(tmp_path / "project")
+
+
+@pytest.fixture(scope="session")
+def _lived(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return first_release(tmp_path_factory.mktemp("lived"))
+
+
+@pytest.fixture
+def lived(_lived: Project, tmp_path: Path) -> Project:
+    """A project with one release of 50 labels: a copy of one that is made once."""
+    shutil.copytree(_lived.state, tmp_path / "project" / _lived.state.name)
+    return find(tmp_path / "project")
 
 
 @pytest.fixture(params=databases.KINDS)

@@ -163,7 +163,10 @@ def console_lines(page: Path) -> Iterator[str]:
         yield from re.findall(r"(?m)^\$ (.*)$", block)
 
 
-TUTORIALS = pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md"])
+TUTORIALS = pytest.mark.parametrize(
+    "name", ["README.md", pytest.param("docs/quickstart.md", marks=pytest.mark.slow)]
+)
+"""The second one is long, and its commands run in their own examples too."""
 
 
 @pytest.fixture

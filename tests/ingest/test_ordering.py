@@ -84,8 +84,18 @@ def shuffles(table: pa.Table) -> list[pa.Table]:
     return [table.take(pa.array(order)) for order in orders]
 
 
-@pytest.mark.parametrize("unit", ["labeler", "group", "item"])
-@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize(
+    ("columns", "unit"),
+    [
+        pytest.param(columns, unit, marks=[] if columns in both else pytest.mark.slow)
+        for unit, both in (
+            ("labeler", COLUMNS),
+            ("group", ("nothing", "everything")),
+            ("item", ("nothing", "everything")),
+        )
+        for columns in COLUMNS
+    ],
+)
 def test_the_order_of_the_input_moves_no_staged_row(
     columns: str, unit: str, tmp_path: Path
 ) -> None:

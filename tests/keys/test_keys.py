@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.preferences import dump, opinions, pairs, public
+from support.lives import PRICE, TABLE
+from support.preferences import dump
 
 import labelguard as lg
 from labelguard.errors import KeyProblem
+from labelguard.keys import sealing
 from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import Project
 from labelguard.report import overview
 from labelguard.report.doctor import examine
 
-PRICE = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
+COST = sealing.COST
+"""As it is before the tests lower it."""
 
 
 @pytest.fixture
 def table() -> pa.Table:
-    asked = public()
-    return pairs(asked, opinions(len(asked), 1))
+    return TABLE
 
 
 @pytest.fixture
-def project(table: pa.Table, tmp_path: Path) -> Project:
+def project(lived: Project) -> Project:
     """A project with one release."""
-    home = lg.init(tmp_path / "project")
-    lg.privatize(table.slice(0, 50), **PRICE, project=home)
-    return home
+    return lived
 
 
 def refuses(project: Project, table: pa.Table, match: str) -> None:
@@ -125,3 +126,11 @@ def test_a_key_ring_shows_nothing(tmp_path: Path) -> None:
     assert len(ring.check_value()) == 32
     secret = (tmp_path / "project.key").read_bytes()[-32:]
     assert ring.check_value() not in secret.hex()
+
+
+def test_a_passphrase_costs_128_mib_for_every_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "COST", COST)
+    sealed = sealing.seal({"a": b"secret"}, "words")
+    header = json.loads(sealed.partition(b"\n")[0])
+    assert 128 * header["r"] * header["n"] == 128 << 20 and header["kdf"] == "scrypt"
+    assert sealing.unseal(sealed, "words") == {"a": b"secret"}

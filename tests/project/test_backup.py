@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import signal
-import sqlite3
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +15,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from support import databases
+from support.crashes import crash
+from support.crashing import perform
 from support.databases import KINDS, on
+from support.lives import PRICE, TABLE
 from support.preferences import files, opinions, pairs, public
 
 import labelguard as lg
@@ -27,7 +28,6 @@ from labelguard.errors import (
     LabelguardError,
     LedgerError,
     PolicyError,
-    ProjectBusy,
     ProjectError,
 )
 from labelguard.keys import sealing
@@ -41,18 +41,13 @@ from labelguard.project.project import Project, find
 from labelguard.project.restore import Since, restore
 from labelguard.report import overview
 
-PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
 NO_LATER = Since(lost=())
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(lived: Project) -> Project:
     """A project with one release of 50 labels."""
-    home = lg.init(tmp_path / "project")
-    lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
-    return home
+    return lived
 
 
 @pytest.fixture
@@ -142,26 +137,6 @@ def test_everything_private_of_a_restored_project_is_readable_by_its_owner_alone
     for path in (again.state, *again.state.rglob("*")):
         if again.releases not in path.parents:
             assert path.stat().st_mode & 0o077 == 0, path
-
-
-def test_the_same_command_is_answered_by_the_restored_release(
-    made: dict[str, Any], project: Project
-) -> None:
-    again = restored(made, project, since=Since(Anchor.parse(made["anchor"])))
-    release = lg.privatize(TABLE.slice(0, 50), **PRICE, project=again)
-    assert release.reused and files(release.path) == files(
-        project.releases / overview.releases(project.state)[0]["id"]
-    )
-
-
-def test_labels_that_the_backup_knows_keep_their_values(
-    made: dict[str, Any], project: Project
-) -> None:
-    again = restored(made, project, since=Since(Anchor.parse(made["anchor"])))
-    first = lg.load(project.releases / overview.releases(project.state)[0]["id"])
-    second = lg.load(lg.privatize(TABLE, **PRICE, project=again))
-    shown = ["prompt", "chosen", "rejected", "item_id", "flip_probability"]
-    assert set(first.select(shown).rows()) <= set(second.select(shown).rows())
 
 
 def test_labels_released_after_the_backup_are_drawn_anew(tmp_path: Path) -> None:
@@ -380,19 +355,6 @@ def test_a_backup_replaces_no_file(made: dict[str, Any], project: Project) -> No
     assert Path(made["path"]).read_bytes() == before
 
 
-def test_there_is_no_backup_during_a_job(project: Project, tmp_path: Path) -> None:
-    with project.lock(), pytest.raises(ProjectBusy):
-        backup(tmp_path / "backup.tar.zst", project=project)
-    assert not (tmp_path / "backup.tar.zst").exists()
-
-
-def test_a_ledger_that_does_not_hold_is_not_backed_up(project: Project, tmp_path: Path) -> None:
-    with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
-        connection.execute("UPDATE counters SET used = used - 1")
-    with pytest.raises(LedgerError, match=r"not backed up: .*do not add up"):
-        backup(tmp_path / "backup.tar.zst", project=project)
-
-
 def test_a_project_is_never_replaced(made: dict[str, Any], project: Project) -> None:
     with pytest.raises(ProjectError, match="without a project"):
         restore(made["path"], project.state.parent, keys=project.keys, since=NO_LATER)
@@ -501,36 +463,7 @@ def test_a_damaged_backup_is_refused(made: dict[str, Any], project: Project) -> 
         restored(made, project)
 
 
-def _die_at(step: int, act: Callable[[], object]) -> bool:
-    """Run in a child that kills itself at a step towards the disk; whether it got that far."""
-    child = os.fork()
-    if not child:
-        taken = 0
-
-        def counted(name: str, owner: Any) -> None:
-            whole = getattr(owner, name)
-
-            def stepped(*arguments: Any, **options: Any) -> Any:
-                nonlocal taken
-                taken += 1
-                if taken == step:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return whole(*arguments, **options)
-
-            setattr(owner, name, stepped)
-
-        counted("fsync", os)
-        counted("replace", Path)
-        counted("unlink", Path)
-        counted("rmtree", shutil)
-        try:
-            act()
-        finally:
-            os._exit(0)
-    return os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 11])
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 17])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restore_that_crashed_anywhere_can_be_run_again(
     kind: str, every: int, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -538,22 +471,20 @@ def test_a_restore_that_crashed_anywhere_can_be_run_again(
     made = backup(tmp_path / "backup.tar.zst", passphrase=lambda: "one", project=project)
     monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
     target = tmp_path / "restored"
-
-    def act() -> None:
-        restore(made["path"], target, since=NO_LATER, passphrase=lambda: "one")
-
-    monkeypatch.setattr(sealing, "_COST", {"n": 16, "r": 8, "p": 1})
+    job = {"do": "restore", "source": made["path"], "project": str(target), "passphrase": "one"}
     step, died = every, True
     while died:
-        with on(kind, tmp_path, monkeypatch):
-            died = _die_at(step, act)
+        with on(kind, tmp_path, monkeypatch) as url:
+            [end] = crash(job | {"ledger": url, "kill_at": step, "keys": str(tmp_path / "keys")})
+            died = end["signal"] == signal.SIGKILL
+            assert died or not end["error"], end
             if died:
                 assert (
                     not (target / ".labelguard").exists()
                     or (target / ".labelguard" / "labelguard.toml").exists()
                 )
             if not (target / ".labelguard").exists():
-                act()
+                perform(job, target)
             again = find(target)
             assert overview.verify(again.state)["ok"]
             kinds = [entry["kind"] for entry in overview.journal(again.state)]
@@ -561,7 +492,7 @@ def test_a_restore_that_crashed_anywhere_can_be_run_again(
         shutil.rmtree(target)
         shutil.rmtree(tmp_path / "keys")
         step += every
-    assert step > 20
+    assert step > 40
 
 
 def test_a_database_that_holds_a_ledger_takes_no_other(

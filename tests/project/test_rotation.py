@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,14 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from support import databases, world
+from support.crashes import crash
 from support.databases import KINDS
-from support.preferences import dump, files, opinions, pairs, public
+from support.lives import PRICE, TABLE
+from support.preferences import dump, files
 
 import labelguard as lg
 from labelguard.cli.project import project as project_commands
-from labelguard.errors import KeyProblem, LedgerError, ProjectBusy
+from labelguard.errors import KeyProblem, LedgerError
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
@@ -29,17 +29,11 @@ from labelguard.project.rotation import rotate
 from labelguard.report import overview
 from labelguard.storage import blocks
 
-PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
-ASKED = public()
-TABLE = pairs(ASKED, opinions(len(ASKED), 1))
-
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(lived: Project) -> Project:
     """A project with one release of 50 labels."""
-    home = lg.init(tmp_path / "project")
-    lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
-    return home
+    return lived
 
 
 def pseudonyms(rows: databases.Tables) -> set[object]:
@@ -139,11 +133,6 @@ def test_a_release_after_it_has_the_bytes_of_one_without(
     assert files(project.released) == files(other.released)
 
 
-def test_the_same_command_is_answered_after_it(project: Project) -> None:
-    rotate(project)
-    assert lg.privatize(TABLE.slice(0, 50), **PRICE, project=project).reused
-
-
 def test_a_crashed_release_is_resumed_after_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,21 +182,6 @@ def test_units_and_refunds_survive_it(unit: Any, tmp_path: Path) -> None:
     assert overview.verify(home.state)["ok"]
 
 
-def test_a_ledger_that_does_not_hold_keeps_its_names(project: Project) -> None:
-    with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
-        connection.execute("UPDATE charges SET capacity = 19")
-        connection.execute("UPDATE counters SET capacity = 19")
-    before, keys = dump(project.state), files(project.keys)
-    with pytest.raises(LedgerError, match=r"no name is changed: .*charges are not those"):
-        rotate(project)
-    assert dump(project.state) == before and files(project.keys) == keys
-
-
-def test_names_do_not_change_during_a_job(project: Project) -> None:
-    with project.lock(), pytest.raises(ProjectBusy):
-        rotate(project)
-
-
 def test_who_opened_the_ledger_before_cannot_write_the_old_names(project: Project) -> None:
     stale = OpenProject.open(project).ledger
     rotate(project)
@@ -230,70 +204,32 @@ def test_the_secret_of_other_names_is_refused(project: Project) -> None:
             overview.verify(project.state)
 
 
-def _killed(step: int, before: bool, act: Callable[[], object]) -> bool:
-    """Run in a child that dies before or after a step towards the disk; whether it got there."""
-    child = os.fork()
-    if not child:
-        taken = 0
-
-        def counted(owner: Any, name: str) -> None:
-            whole = getattr(owner, name)
-
-            def stepped(*arguments: Any, **options: Any) -> Any:
-                nonlocal taken
-                taken += 1
-                if taken == step and before:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                result = whole(*arguments, **options)
-                if taken == step:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return result
-
-            setattr(owner, name, stepped)
-
-        import sqlalchemy.engine.default
-
-        counted(os, "fsync")
-        counted(Path, "replace")
-        counted(sqlalchemy.engine.default.DefaultDialect, "do_commit")
-        try:
-            act()
-        finally:
-            os._exit(0)
-    return os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
-@pytest.mark.parametrize(
-    ("before", "rotated"),
-    [
-        (True, False),
-        (False, True),
-        pytest.param(True, True, marks=pytest.mark.slow),
-        pytest.param(False, False, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rotated", [False, True])
 def test_a_crash_at_any_step_leaves_the_old_names_or_the_new(
-    rotated: bool, before: bool, project: Project, tmp_path: Path
+    rotated: bool, every: int, project: Project, tmp_path: Path
 ) -> None:
     if rotated:
         rotate(project)
-    places = overview.labeler("worker 1", project.state)["allowances"]
+    allowances = overview.labeler("worker 1", project.state)["allowances"]
     old = overview.labeler("worker 1", project.state)["pseudonym"]
     outcomes, step, died = set(), 1, True
     while died:
         shutil.copytree(project.state, tmp_path / f"{step}" / ".labelguard")
         home = find(tmp_path / f"{step}")
-        died = _killed(step, before, lambda home=home: rotate(home))  # type: ignore[misc]
+        [end] = crash({"do": "rotate", "project": str(home.state.parent), "kill_at": step})
+        died = end["signal"] == signal.SIGKILL
+        assert died or not end["error"], end
         assert overview.verify(home.state)["ok"]
         found = overview.labeler("worker 1", home.state)
-        assert found["allowances"] == places
+        assert found["allowances"] == allowances
         outcomes.add(found["pseudonym"] == old)
         rotate(home)
         assert lg.privatize(TABLE.slice(0, 50), **PRICE, project=home).reused
         assert overview.verify(home.state)["ok"]
         assert not (home.keys / "pseudonyms.new").exists()
-        step += 1
-    assert outcomes == {True, False} and step > 10
+        step += every
+    assert outcomes == {True, False} and step > 20
 
 
 @pytest.mark.slow

@@ -1,0 +1,189 @@
+"""The life of a project: whatever happens to it, it holds, remembers every charge, and goes on.
+
+One project with one release is made once; every test has a copy, to which one event happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.databases import KINDS, copy_of, on
+from support.lives import PRICE, TABLE, first_release
+from support.preferences import dump, files
+
+import labelguard as lg
+from labelguard.errors import LedgerError, ProjectBusy
+from labelguard.ledger.journal import Anchor
+from labelguard.project import erasure, renewal, rotation
+from labelguard.project.backup import backup
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project, find
+from labelguard.project.restore import Since, restore
+from labelguard.report import overview
+
+Act = Callable[[Project, Path], Project]
+SHOWN = ["prompt", "chosen", "rejected", "item_id", "flip_probability"]
+
+
+def _backed_up(home: Project, here: Path) -> Project:
+    backup(here / "backup.tar.zst", project=home)
+    return home
+
+
+def _restored(home: Project, here: Path) -> Project:
+    made = backup(here / "backup.tar.zst", project=home)
+    since = Since(Anchor.parse(made["anchor"]))
+    restore(made["path"], here / "restored", keys=home.keys, since=since)
+    return find(here / "restored")
+
+
+def _renamed(home: Project, here: Path) -> Project:
+    rotation.rotate(home)
+    return home
+
+
+def _retired(home: Project, here: Path) -> Project:
+    erasure.leave("somebody new", "retired", home)
+    return home
+
+
+def _erased(home: Project, here: Path) -> Project:
+    erasure.leave("somebody new", "erased", home)
+    return home
+
+
+def _witnessed(home: Project, here: Path) -> Project:
+    anchor = Anchor(*OpenProject.open(home).ledger.head())
+    for path in home.witnesses:
+        path.unlink()
+    renewal.renew(str(anchor), home)
+    return home
+
+
+EVENTS: dict[str, Act] = {
+    "a backup": _backed_up,
+    "a restore": _restored,
+    "new pseudonyms": _renamed,
+    "somebody retires": _retired,
+    "somebody is erased": _erased,
+    "new witnesses": _witnessed,
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def original(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Project, str]]:
+    """A project with one release of 50 labels, on each database."""
+    directory = tmp_path_factory.mktemp("original")
+    with pytest.MonkeyPatch.context() as patch, on(request.param, directory, patch) as url:
+        yield first_release(directory / "project"), url
+
+
+@pytest.fixture
+def home(
+    original: tuple[Project, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Project]:
+    """A copy of it."""
+    with copy_of(*original, tmp_path / "project", monkeypatch) as copy:
+        yield copy
+
+
+@contextlib.contextmanager
+def after(name: str, home: Project, here: Path, patch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """The project after an event; a restored one has a database of its own."""
+    here.mkdir()
+    kind = "sqlite" if home.ledger_url.startswith("sqlite") else "postgresql"
+    if name != "a restore" or kind == "sqlite":
+        yield EVENTS[name](home, here)
+        return
+    made = backup(here / "backup.tar.zst", project=home)
+    with on(kind, here, patch):
+        since = Since(Anchor.parse(made["anchor"]))
+        restore(made["path"], here / "restored", keys=home.keys, since=since)
+        yield find(here / "restored")
+
+
+def rows(release: lg.Release) -> set[tuple[Any, ...]]:
+    return set(lg.load(release).select(SHOWN).rows())
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_after_it_nothing_is_drawn_or_charged_anew_and_more_can_come(
+    event: str, home: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [record] = overview.releases(home.state)
+    published = files(home.releases / record["id"])
+    spent = overview.budget(home.state)["allowances"]
+    with after(event, home, tmp_path / "event", monkeypatch) as later:
+        assert overview.verify(later.state)["ok"]
+        assert overview.budget(later.state)["allowances"] == spent
+        again = lg.privatize(TABLE.slice(0, 50), **PRICE, project=later)
+        assert again.reused and files(again.path) == published
+        more = lg.privatize(TABLE, **PRICE, project=later)
+        assert more.card["counts"]["charged"] == len(TABLE) - 50
+        assert rows(again) <= rows(more)
+        total = overview.budget(later.state)["lifetime"]
+        assert (total["epsilon"], total["delta"]) == (3.0, 1e-5)
+        assert overview.verify(later.state)["ok"]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_it_can_happen_again_and_again(event: str, lived: Project, tmp_path: Path) -> None:
+    home = lived
+    for number in range(3):
+        here = tmp_path / str(number)
+        here.mkdir()
+        home = EVENTS[event](home, here)
+        assert overview.verify(home.state)["ok"]
+    assert lg.privatize(TABLE.slice(0, 50), **PRICE, project=home).reused
+
+
+def unlocked(project: Project) -> dict[str, bytes]:
+    """The files of a project, but its lock."""
+    return {name: data for name, data in files(project.state).items() if name != "lock"}
+
+
+@pytest.mark.parametrize("event", [name for name in EVENTS if name != "new witnesses"])
+def test_during_a_job_it_does_not_happen(event: str, lived: Project, tmp_path: Path) -> None:
+    before = unlocked(lived)
+    (tmp_path / "event").mkdir()
+    with lived.lock(), pytest.raises(ProjectBusy):
+        EVENTS[event](lived, tmp_path / "event")
+    assert unlocked(lived) == before and not [*(tmp_path / "event").iterdir()]
+
+
+TAMPERED = {
+    "used": (["UPDATE counters SET used = used - 1"], "do not add up"),
+    "capacity": (
+        ["UPDATE charges SET capacity = 19", "UPDATE counters SET capacity = 19"],
+        "charges are not those",
+    ),
+}
+REFUSAL = {
+    "a backup": "not backed up: ",
+    "new pseudonyms": "no name is changed: ",
+    "new witnesses": "not to be trusted anew: ",
+}
+
+
+@pytest.mark.parametrize("change", TAMPERED)
+@pytest.mark.parametrize("event", REFUSAL)
+def test_to_a_ledger_that_does_not_hold_it_does_not_happen(
+    event: str, change: str, lived: Project, tmp_path: Path
+) -> None:
+    statements, fault = TAMPERED[change]
+    with sqlite3.connect(lived.state / "ledger.sqlite3") as connection:
+        for statement in statements:
+            connection.execute(statement)
+    before, keys = dump(lived.state), files(lived.keys)
+    with pytest.raises(LedgerError, match=f"{REFUSAL[event]}.*{fault}"):
+        EVENTS[event](lived, tmp_path)
+    assert dump(lived.state) == before
+    if event != "new witnesses":  # they were lost
+        assert files(lived.keys) == keys

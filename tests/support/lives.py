@@ -1,0 +1,22 @@
+"""A project with one release, from which other things begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from support.preferences import opinions, pairs, public
+
+import labelguard as lg
+from labelguard.project.project import Project
+
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "max_labels_per_labeler": 20}
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+
+
+def first_release(directory: Path) -> Project:
+    """A new project with one release of the first 50 labels."""
+    home = lg.init(directory)
+    lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
+    return home
