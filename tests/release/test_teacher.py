@@ -279,7 +279,7 @@ def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
     [
         ({"delta": 0}, "needs a delta above 0"),
         ({"delta": 1e-17, "epsilon": 8}, "delta 1e-17 is too small for noise on a grid"),
-        ({"max_labels_per_labeler": 8}, "go with randomized response"),
+        ({"max_labels_per_labeler": 8}, "goes with randomized response"),
         ({"ties": "coin"}, "in a statistic a tie adds nothing"),
         ({"ties": "drop"}, "declare it with --tie-status-public"),
         ({"releases": 0}, "releases must be at least 1"),
