@@ -1,20 +1,31 @@
-"""Writes docs/cli.md, the reference of the command line, from the commands' own help.
+"""Writes the reference of the command line: docs/cli.md from the commands' own help, and
+docs/json.md from the dataclasses that they return.
 
     python docs/generate_cli.py
 
-A test compares the file with what this writes.
+A test compares the files with what this writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+import importlib
+import inspect
+import itertools
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from labelguard.cli.main import main
 
 PAGE = Path(__file__).with_name("cli.md")
+JSON_PAGE = Path(__file__).with_name("json.md")
 _WIDTH = 80
 
 EXIT_CODES = {
@@ -23,186 +34,6 @@ EXIT_CODES = {
     2: "wrong usage, or an extra that is not installed",
     3: "labelers are exhausted; nothing was charged or released",
     4: "another job works in the project",
-}
-
-AUDIT_KEYS = [
-    "mechanism",
-    "claim_epsilon",
-    "delta",
-    "lower_bound",
-    "confidence",
-    "runs",
-    "verdict",
-    "checks",
-]
-POLICY_KEYS = [
-    "name",
-    "state",
-    "created_at",
-    "epsilon",
-    "delta",
-    "allowances",
-    "ties",
-    "tie_status_public",
-    "unit",
-    "closing_points",
-    "label_values",
-    "skips",
-    "assignment_reactive",
-    "closed_at_point",
-    "quote",
-]
-LEAVING_KEYS = [
-    "labeler",
-    "kind",
-    "before",
-    "known",
-    "group",
-    "rows_remembered",
-    "given_up",
-    "releases",
-    "randomized_labels",
-    "statistic_releases",
-    "epsilon",
-    "delta",
-    "rows_set_aside",
-    "unreadable_files",
-    "remains",
-]
-# Top-level keys of `--json`, in this order; a test checks them against the commands.
-JSON_KEYS = {
-    "account rr": ["epsilon", "delta", "labels", "compositions"],
-    "account statistic": [
-        "epsilon",
-        "delta",
-        "releases",
-        "noise_multiplier",
-        "epsilon_of_one",
-        "epsilon_zcdp",
-    ],
-    "audit rr": AUDIT_KEYS,
-    "audit statistic": AUDIT_KEYS,
-    "budget anchor": ["anchor", "number", "digest"],
-    "budget export": ["path", "format", "rows"],
-    "budget combine": ["unit", "epsilon", "delta", "ceiling", "projects"],
-    "budget show": ["policy", "closing", "ceiling", "lifetime", "allowances"],
-    "budget labeler": ["pseudonym", "allowances"],
-    "budget verify": ["ok", "fault", "journal_entries", "releases"],
-    "labeler erase": LEAVING_KEYS,
-    "labeler retire": LEAVING_KEYS,
-    "policy activate": [
-        "activates",
-        "epsilon",
-        "delta",
-        "unit",
-        "closes",
-        "total",
-        "ceiling",
-    ],
-    "policy check": [
-        "policy",
-        "epsilon",
-        "delta",
-        "unit",
-        "rows_read",
-        "rows",
-        "refused_rows",
-        "labelers",
-        "new",
-        "released_before",
-        "charged",
-        "left",
-        "dropped_by_bound",
-        "exhausted_labelers",
-        "short",
-        "fits",
-    ],
-    "policy close": ["name", "point", "epsilon", "delta"],
-    "policy distinct": ["new", "people"],
-    "policy groups": ["added", "labelers", "groups"],
-    "policy new": POLICY_KEYS,
-    "policy show": POLICY_KEYS,
-    "project backup": [
-        "path",
-        "bytes",
-        "anchor",
-        "journal_entries",
-        "releases",
-        "unfinished",
-        "keys",
-        "left_out",
-    ],
-    "project restore": [
-        "project",
-        "complete",
-        "closed",
-        "lost_policies",
-        "abandoned",
-        "releases",
-        "backup",
-        "created_at",
-        "backup_anchor",
-        "anchor",
-        "keys",
-    ],
-    "project ceiling": ["ceiling", "reached", "left", "raised"],
-    "project witness": ["project", "journal_entries", "proven_to", "anchor"],
-    "project rotate-pseudonyms": ["project", "renamed"],
-    "release abandon": ["id", "charged"],
-    "demo": ["id", "path", "reused", "card", "next"],
-    "people link": ["linked", "people"],
-    "people list": ["linked", "distinct"],
-    "plan": [
-        "adjacency",
-        "delta",
-        "features",
-        "agreement",
-        "unit",
-        "counts",
-        "forecasts",
-        "recommended",
-        "epsilon",
-        "command",
-        "notes",
-    ],
-    "privatize": ["id", "path", "reused", "card", "next"],
-    "release show": [
-        "release",
-        "labelguard",
-        "format",
-        "created_at",
-        "kind",
-        "mechanism",
-        "mechanism_version",
-        "privacy",
-        "counts",
-        "flip_probability",
-        "budget",
-        "train_with",
-        "not_protected",
-    ],
-    "release verify": ["ok", "fault", "releases"],
-    "score": ["path", "pairs"],
-    "simulate": ["path", "rows", "columns"],
-    "source add": ["name", "people", "columns", "at"],
-}
-# The same for each entry of the list that these commands print.
-JSON_ENTRY_KEYS = {
-    "budget journal": ["number", "at", "kind", "body", "previous", "digest"],
-    "doctor": ["name", "ok", "detail"],
-    "labeler list": ["pseudonym", "kind", "at"],
-    "policy list": [
-        "name",
-        "state",
-        "created_at",
-        "epsilon",
-        "delta",
-        "unit",
-        "allowances",
-        "costs",
-    ],
-    "source list": ["name", "people", "columns", "at"],
-    "release list": ["id", "state", "created_at", "mechanism", "charged", "rows", "path"],
 }
 
 _VARIABLES_HEAD = """
@@ -234,14 +65,53 @@ ENVIRONMENT = {
     "`~/.local/state`",
 }
 
-_JSON_HEAD = """\
+_JSON = """
 ## JSON output
 
-Every command with `--json` prints one JSON document: an object, or a list of objects.
-
-| command | prints | keys |
-|---|---|---|
+Every command with `--json` prints one JSON document; [its keys](json.md) are those of the results
+of the library.
 """
+
+_JSON_HEAD = """\
+# JSON output
+
+Generated from the results of the library by `python docs/generate_cli.py`; do not edit by hand.
+
+Every command with `--json` prints one JSON document: an object, or a list of objects. Keys stay
+what they are; further ones may be added. A number that JSON cannot hold is null.
+
+| command | prints |
+|---|---|
+"""
+
+_POLICY = (
+    *("name", "state", "created_at", "epsilon", "delta", "allowances", "ties"),
+    *("tie_status_public", "unit", "closing_points", "label_values", "skips"),
+    *("assignment_reactive", "closed_at_point", "quote"),
+)
+_PREVIEW = ("activates", "epsilon", "delta", "unit", "closes", "total", "ceiling")
+_LISTED = ("name", "state", "created_at", "epsilon", "delta", "unit", "allowances", "costs")
+_PLAN = (
+    *("adjacency", "delta", "features", "agreement", "unit", "counts", "forecasts"),
+    *("recommended", "epsilon", "command", "notes"),
+)
+_CARD = (
+    *("release", "labelguard", "format", "created_at", "kind", "mechanism", "mechanism_version"),
+    *("privacy", "counts", "flip_probability", "budget", "train_with", "not_protected"),
+)
+KEYS = {
+    "release show": _CARD,
+    "policy list": _LISTED,
+    "policy activate": _PREVIEW,
+    "policy close": ("name", "point", "epsilon", "delta"),
+    "policy groups": ("added", "labelers", "groups"),
+    "policy new": _POLICY,
+    "policy show": _POLICY,
+    "plan": _PLAN,
+}
+"""Keys of what is no dataclass."""
+
+_TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "any"}
 
 
 def commands(
@@ -270,6 +140,91 @@ def help_text(path: tuple[str, ...], command: click.Command) -> str:
     return command.get_help(context)
 
 
+def results() -> dict[str, Any]:
+    """What each command with --json returns, by the command's name: a type."""
+    return {
+        " ".join(path): hints(command.callback)["return"]
+        for path, command in commands()
+        if any(option.name == "as_json" for option in command.params)
+    }
+
+
+def hints(described: Any) -> dict[str, Any]:
+    """The types of a class's fields, or of a function, also those imported for type checkers."""
+    module = inspect.getmodule(described)
+    assert module
+    names = dict(vars(module))
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("labelguard"):
+            source = importlib.import_module(node.module or "")
+            names |= {a.name: vars(source)[a.name] for a in node.names if a.name in vars(source)}
+    return typing.get_type_hints(described, {**names, "Any": Any, "Mapping": Mapping})
+
+
+def _meanings(described: type) -> dict[str, str]:
+    """The docstring below each field of a dataclass and its bases."""
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for part in described.__mro__[:-1]
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(part))))
+        if isinstance(node, ast.ClassDef)
+        for field, text in itertools.pairwise(node.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
+
+
+def parts(found: Any) -> list[Any]:
+    """The types that a type is made of, itself first."""
+    return [found, *(part for inner in typing.get_args(found) for part in parts(inner))]
+
+
+def _type(found: Any) -> str:
+    """A type as a reader of JSON knows it."""
+    origin, inner = typing.get_origin(found), typing.get_args(found)
+    if is_dataclass(found):
+        return f"[{found.__name__}](#{found.__name__.lower()})"
+    if origin is typing.Literal:
+        return " or ".join(f"`{value}`" for value in inner)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join("null" if part is types.NoneType else _type(part) for part in inner)
+    if inner and issubclass(origin, Mapping):
+        return "object" if inner[1] is Any else f"object of {_type(inner[1])} by name"
+    return f"list of {_type(inner[0])}" if inner else _TYPES[found]
+
+
+def json_page() -> str:
+    """The text of docs/json.md."""
+    found = results()
+    rows = "".join(f"| `{name}` | {_printed(name, found[name])} |\n" for name in sorted(found))
+    shown: dict[str, type] = {}
+    waiting = [part for name in sorted(found) for part in parts(found[name])]
+    while waiting:
+        part = waiting.pop(0)
+        if is_dataclass(part) and isinstance(part, type) and part.__name__ not in shown:
+            shown[part.__name__] = part
+            waiting += [inner for hint in hints(part).values() for inner in parts(hint)]
+    return _JSON_HEAD + rows + "".join(map(_section, sorted(shown.items())))
+
+
+def _printed(name: str, found: Any) -> str:
+    if name not in KEYS:
+        return _type(found)
+    many = "list of objects" if "Sequence" in str(found) else "object"
+    return f"{many}: {', '.join(f'`{key}`' for key in KEYS[name])}"
+
+
+def _section(named: tuple[str, type]) -> str:
+    name, described = named
+    kinds, meanings = hints(described), _meanings(described)
+    rows = "".join(
+        f"| `{field.name}` | {_type(kinds[field.name])} | {meanings[field.name]} |\n"
+        for field in fields(described)  # type: ignore[arg-type]
+    )
+    about = inspect.getdoc(described)
+    return f"\n## {name}\n\n{about}\n\n| key | type | meaning |\n|---|---|---|\n{rows}"
+
+
 def page() -> str:
     """The text of docs/cli.md."""
     codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in EXIT_CODES.items())
@@ -277,15 +232,10 @@ def page() -> str:
         f"\n## {' '.join(['labelguard', *path])}\n\n```text\n{help_text(path, command)}\n```\n"
         for path, command in commands()
     )
-    rows = [(name, "object", keys) for name, keys in JSON_KEYS.items()]
-    rows += [(name, "list", keys) for name, keys in JSON_ENTRY_KEYS.items()]
-    table = "".join(
-        f"| `{name}` | {kind} | {', '.join(f'`{key}`' for key in keys)} |\n"
-        for name, kind, keys in sorted(rows)
-    )
     variables = "".join(f"| `{name}` | {meaning} |\n" for name, meaning in ENVIRONMENT.items())
-    return f"{_HEAD}{codes}{_VARIABLES_HEAD}{variables}{sections}\n{_JSON_HEAD}{table}"
+    return f"{_HEAD}{codes}{_VARIABLES_HEAD}{variables}{sections}{_JSON}"
 
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    JSON_PAGE.write_text(json_page(), encoding="utf-8")

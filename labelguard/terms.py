@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 DEFAULT_AGREEMENT = 0.73
 """How often two labelers agree on a strict label, where nobody says: that of public sets."""
@@ -27,7 +27,18 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
 
 
-def budget_of(values: Mapping[str, Any]) -> str:
+class Budgeted(Protocol):
+    """Whatever has an ε and a δ."""
+
+    @property
+    def epsilon(self) -> float: ...
+
+    @property
+    def delta(self) -> float: ...
+
+
+def budget_of(values: Mapping[str, Any] | Budgeted) -> str:
     """`epsilon` and `delta` as people write them: ε = 3, δ = 1e-5."""
-    delta = f"{values['delta']:g}".replace("e-0", "e-")
-    return f"ε = {values['epsilon']:g}, δ = {delta}"
+    own = values if isinstance(values, Mapping) else vars(values)
+    delta = f"{own['delta']:g}".replace("e-0", "e-")
+    return f"ε = {own['epsilon']:g}, δ = {delta}"

@@ -15,14 +15,14 @@ Verdict = Literal["holds", "violated"]
 
 @dataclass(frozen=True)
 class Check:
-    """One distinguisher: the ε that it proves the canary to lose at the audit's δ, and how.
-
-    It is 0 if the worlds look alike, and infinite if they differ in what no noise touches.
-    """
+    """One distinguisher: the ε that it proves the canary to lose at the audit's δ, and how."""
 
     name: str
+    """what it looks at"""
     lower_bound: float
+    """0 if the worlds look alike; infinite (null) if they differ in what no noise touches"""
     detail: str
+    """what was seen"""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,25 @@ class AuditResult:
     """A claim (ε, δ) of one labeler under `replace_labels`, and the largest lower bound on ε.
 
     All bounds hold at once with probability `confidence`; where a check takes the stated noise as
-    given, its detail says so. `runs` is the number of times that each
-    world was run. The verdict is `holds` if and only if the lower bound is at most the claim.
+    given, its detail says so.
     """
 
     mechanism: str
+    """what was attacked"""
     claim_epsilon: float
+    """the ε that it claims"""
     delta: float
+    """at this δ"""
     lower_bound: float
+    """the largest ε that was proven"""
     confidence: float
+    """how likely no bound is wrong"""
     runs: int
+    """how often each world was run"""
     verdict: Verdict
+    """holds if and only if the lower bound is at most the claim"""
     checks: tuple[Check, ...]
+    """each bound"""
 
     @classmethod
     def of(

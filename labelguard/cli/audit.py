@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.options import HELP, json_option
+from labelguard.cli.options import HELP
+from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
 
 if TYPE_CHECKING:
     from labelguard.audit.result import AuditResult
@@ -56,13 +55,35 @@ def audit() -> None:
     """
 
 
+def _result(result: AuditResult) -> None:
+    by = f", by {', '.join(result.violated)}" if result.violated else ""
+    print_facts(
+        [
+            ("mechanism", result.mechanism),
+            ("claim", f"ε = {result.claim_epsilon:g}, δ = {result.delta:g} for each labeler"),
+            (
+                "lower bound",
+                f"ε ≥ {result.lower_bound:.4f}, wrong in at most one of a million audits",
+            ),
+            ("verdict", result.verdict + by),
+        ]
+    )
+    echo()
+    rows = ((check.name, f"{check.lower_bound:.4f}", check.detail) for check in result.checks)
+    print_table(("check", "bound", "seen"), rows, right=["bound"])
+
+
+def _code(result: AuditResult) -> int:
+    return 0 if result.holds else 1
+
+
 @audit.command("rr", short_help="Randomized response: flips, composition, reuse of coins.")
 @epsilon_option
 @delta_option
 @_sizes(labels=8, runs=100_000, pipeline_runs=1)
 @seed_option
-@json_option
-def audit_rr(as_json: bool, **options: Any) -> None:
+@prints(_result, code=_code)
+def audit_rr(**options: Any) -> AuditResult:
     """Audit randomized response at the price of ε and δ.
 
     \b
@@ -70,11 +91,9 @@ def audit_rr(as_json: bool, **options: Any) -> None:
       labelguard audit rr --epsilon 3 --delta 1e-5
     """
     from labelguard.audit.randomized_response import audit_randomized_response
-    from labelguard.cli import render
 
-    with render.progress() as progress:
-        result = audit_randomized_response(**options, progress=progress)
-    _conclude(result, as_json=as_json)
+    with progress() as report:
+        return audit_randomized_response(**options, progress=report)
 
 
 @audit.command("statistic", short_help="The statistic: sensitivity and noise.")
@@ -82,8 +101,8 @@ def audit_rr(as_json: bool, **options: Any) -> None:
 @delta_option
 @_sizes(labels=20, runs=20_000, pipeline_runs=3)
 @seed_option
-@json_option
-def audit_statistic(as_json: bool, **options: Any) -> None:
+@prints(_result, code=_code)
+def audit_statistic(**options: Any) -> AuditResult:
     """Audit one statistic release at the price of ε and δ.
 
     \b
@@ -91,35 +110,6 @@ def audit_statistic(as_json: bool, **options: Any) -> None:
       labelguard audit statistic --epsilon 3 --delta 1e-5
     """
     from labelguard.audit.statistic import audit_statistic as run
-    from labelguard.cli import render
 
-    with render.progress() as progress:
-        result = run(**options, progress=progress)
-    _conclude(result, as_json=as_json)
-
-
-def _conclude(result: AuditResult, *, as_json: bool) -> None:
-    """Print the result; exit code 1 if it contradicts the claim."""
-    if as_json:
-        click.echo(json.dumps(result.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
-    else:
-        _print(result)
-    if not result.holds:
-        sys.exit(1)
-
-
-def _print(result: AuditResult) -> None:
-    verdict: str = result.verdict
-    if result.violated:
-        verdict += f", by {', '.join(result.violated)}"
-    for name, value in (
-        ("mechanism", result.mechanism),
-        ("claim", f"ε = {result.claim_epsilon:g}, δ = {result.delta:g} for each labeler"),
-        ("lower bound", f"ε ≥ {result.lower_bound:.4f}, wrong in at most one of a million audits"),
-        ("verdict", verdict),
-    ):
-        click.echo(click.style(f"{name:<13}", bold=True) + value)
-    click.echo()
-    click.echo(click.style(f"{'check':<13}{'bound':>8}  seen", bold=True))
-    for check in result.checks:
-        click.echo(f"{check.name:<13}{check.lower_bound:>8.4f}  {check.detail}")
+    with progress() as report:
+        return run(**options, progress=report)

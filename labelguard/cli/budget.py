@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from labelguard.cli.options import HELP, json_option, project_option
+from labelguard.cli.options import HELP, project_option
+from labelguard.cli.policy import ceiling_fact, paid, total_fact
+from labelguard.cli.terminal import (
+    cell,
+    echo,
+    print_facts,
+    print_table,
+    prints,
+    verdict_code,
+)
+from labelguard.terms import budget_of, counted
+
+if TYPE_CHECKING:
+    from labelguard.project.verdict import FilesVerdict, Verdict
+    from labelguard.report.combining import Combined
+    from labelguard.report.export import Exported
+    from labelguard.report.overview import AnchorLine, Budget, JournalEntry, LabelerBudget
 
 
 @click.group(context_settings=HELP)
@@ -14,53 +32,125 @@ def budget() -> None:
     """What labelers have spent, and what is left."""
 
 
+def _budget(value: Budget) -> None:
+    policy = value.policy
+    if policy is None:
+        closed = value.lifetime.policies
+        remedy = "" if closed else "the first privatize fixes one, or make one: "
+        echo(f"No policy is in force: {remedy}labelguard policy new")
+        if closed:
+            print_facts([total_fact(value.lifetime), ceiling_fact(value.ceiling)])
+        return
+    unit = policy["unit"]
+    facts = [
+        ("policy", f"{policy['name']}: {budget_of(policy)} for each {unit}"),
+        ("ties", policy["ties"]),
+    ]
+    if value.lifetime.policies > 1:
+        facts.append(total_fact(value.lifetime))
+    facts.append(ceiling_fact(value.ceiling))
+    if closing := value.closing:
+        last = policy["closing_points"]
+        facts.append(
+            ("closed today", f"at point {closing.point} of {last}: ε = {closing.epsilon:.4f}")
+        )
+    for allowance, use in zip(policy["allowances"], value.allowances, strict=True):
+        facts += [
+            ("pays for", paid(allowance, unit, policy["name"])),
+            (f"  {unit}s", f"{use.labelers:,}, exhausted {use.exhausted_labelers:,}"),
+            ("  used", f"{use.used:,} of {use.allowed:,}"),
+            (f"  used per {unit}", _quartiles(use.used_per_labeler)),
+            (f"  left per {unit}", _quartiles(use.left_per_labeler)),
+        ]
+    print_facts(facts)
+
+
+def _quartiles(spread: Mapping[str, float]) -> str:
+    shown = " / ".join(f"{number:,.0f}" for number in spread.values())
+    return f"{shown}  (min / quartiles / max)" if shown else "–"
+
+
 @budget.command("show")
 @project_option
-@json_option
-def budget_show(project: Path | None, as_json: bool) -> None:
+@prints(_budget)
+def budget_show(project: Path | None) -> Budget:
     """The policy, and how much of it is used and left.
 
     \b
     Example:
       labelguard budget show
     """
-    from labelguard.cli import render_budget
     from labelguard.report import overview
 
-    render_budget.budget(overview.budget(project), as_json=as_json)
+    return overview.budget(project)
+
+
+def _labeler(value: LabelerBudget) -> None:
+    print_facts([("pseudonym", value.pseudonym)])
+    echo()
+    numbers = ("allowed", "used", "left")
+    rows = ((one.policy, one.event, one.allowed, one.used, one.left) for one in value.allowances)
+    print_table(("policy", "event", *numbers), rows, right=numbers)
 
 
 @budget.command("labeler", short_help="What one labeler has spent, and what is left.")
 @click.argument("labeler_id")
 @project_option
-@json_option
-def budget_labeler(labeler_id: str, project: Path | None, as_json: bool) -> None:
+@prints(_labeler)
+def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
     """What one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
 
     \b
     Example:
       labelguard budget labeler physician-0000
     """
-    from labelguard.cli import render_budget
     from labelguard.report import overview
 
-    render_budget.labeler(overview.labeler(labeler_id, project), as_json=as_json)
+    return overview.labeler(labeler_id, project)
+
+
+_UNSEEN = (
+    *("files", "settings", "quote", "charges", "prices", "members", "tombstones"),
+    *("identities", "distinct", "sources", "columns"),
+)
+"""What a journal entry holds for `budget verify`, too long for a table."""
+
+
+def _journal(entries: Sequence[JournalEntry]) -> None:
+    def row(entry: JournalEntry) -> tuple[str, ...]:
+        body = {k: v for k, v in entry.body.items() if k not in (*_UNSEEN, "release")}
+        details = ", ".join(f"{name} {cell(value)}" for name, value in body.items())
+        release = entry.body.get("release", "")
+        number, digest = str(entry.number), entry.digest[:12]
+        return number, entry.at, entry.kind, release, details, digest
+
+    names = ("no.", "at", "what", "release", "details", "digest")
+    print_table(names, map(row, entries), right=["no."])
 
 
 @budget.command("journal", short_help="Everything that was charged and committed.")
 @project_option
-@json_option
-def budget_journal(project: Path | None, as_json: bool) -> None:
+@prints(_journal)
+def budget_journal(project: Path | None) -> list[JournalEntry]:
     """Everything that was charged, computed, committed or given back.
 
     \b
     Example:
       labelguard budget journal
     """
-    from labelguard.cli import render_budget
     from labelguard.report import overview
 
-    render_budget.journal(overview.journal(project), as_json=as_json)
+    return overview.journal(project)
+
+
+def verdict(value: Verdict | FilesVerdict) -> None:
+    """Whether something holds."""
+    if not value.ok:
+        echo(f"labelguard: {value.fault}", err=True)
+        return
+    nouns = (("journal_entries", "journal entry"), ("releases", "release"))
+    found = [counted(getattr(value, name), noun) for name, noun in nouns if hasattr(value, name)]
+    echo(f"Everything holds: {', '.join(found)}.")
 
 
 @budget.command("verify", short_help="Whether journal, charges and releases hold.")
@@ -70,8 +160,8 @@ def budget_journal(project: Path | None, as_json: bool) -> None:
     help="What `budget anchor` printed once: the journal must still contain it.",
 )
 @project_option
-@json_option
-def budget_verify(anchor: str | None, project: Path | None, as_json: bool) -> None:
+@prints(verdict, code=verdict_code)
+def budget_verify(anchor: str | None, project: Path | None) -> Verdict:
     """Recompute the journal's chain, the sums of charges and the releases' hashes.
 
     Names the first thing that does not hold and ends with exit code 1. A whole history that was
@@ -81,32 +171,50 @@ def budget_verify(anchor: str | None, project: Path | None, as_json: bool) -> No
     Example:
       labelguard budget verify
     """
-    from labelguard.cli import render
     from labelguard.report import overview
 
-    render.verdict(overview.verify(project, anchor), as_json=as_json)
+    return overview.verify(project, anchor)
+
+
+def _anchor(line: AnchorLine) -> None:
+    echo(line.anchor)
 
 
 @budget.command("anchor", short_help="One line that fixes all that happened so far.")
 @project_option
-@json_option
-def budget_anchor(project: Path | None, as_json: bool) -> None:
+@prints(_anchor)
+def budget_anchor(project: Path | None) -> AnchorLine:
     """Print the journal's newest entry as one line, to be kept where this machine cannot change it.
 
     \b
     Example:
       labelguard budget anchor
     """
-    from labelguard.cli import render_budget
     from labelguard.report import overview
 
-    render_budget.anchor(overview.anchor(project), as_json=as_json)
+    return overview.anchor(project)
+
+
+def _combined(value: Combined) -> None:
+    rows: list[tuple[object, ...]] = [
+        (
+            one.project,
+            one.policies,
+            budget_of(one) if one.policies else "nothing yet",
+            budget_of(one.ceiling),
+        )
+        for one in value.projects
+    ]
+    rows.append(("together", "", budget_of(value), budget_of(value.ceiling)))
+    print_table(("project", "policies", "costs", "ceiling"), rows, right=["policies"])
+    unit = value.unit or "labeler"
+    echo(f"For a {unit} who is in all of them, under replace_labels.")
 
 
 @budget.command("combine", short_help="What several projects cost the same people.")
 @click.argument("projects", nargs=-1, required=True, metavar="PROJECT...")
-@json_option
-def budget_combine(projects: tuple[str, ...], as_json: bool) -> None:
+@prints(_combined)
+def budget_combine(projects: tuple[str, ...]) -> Combined:
     """Add up two or more projects, each a directory or the JSON file of its `budget export`.
 
     Projects do not know each other: who labels in several of them loses what all of them cost, and
@@ -116,10 +224,14 @@ def budget_combine(projects: tuple[str, ...], as_json: bool) -> None:
     Example:
       labelguard budget combine study-1 study-2
     """
-    from labelguard.cli import render_budget
     from labelguard.report.combining import combine
 
-    render_budget.combined(combine(projects), as_json=as_json)
+    return combine(projects)
+
+
+def _exported(value: Exported) -> None:
+    rows = ", ".join(f"{name} {count:,}" for name, count in value.rows.items())
+    echo(f"Written to {value.path}: {rows}.")
 
 
 @budget.command("export", short_help="The whole ledger as JSON or CSV.")
@@ -140,8 +252,8 @@ def budget_combine(projects: tuple[str, ...], as_json: bool) -> None:
     help="What to write.",
 )
 @project_option
-@json_option
-def budget_export(output: Path, kind: str, project: Path | None, as_json: bool) -> None:
+@prints(_exported)
+def budget_export(output: Path, kind: Literal["json", "csv"], project: Path | None) -> Exported:
     """Write every table of the ledger to PATH: pseudonyms, counts, prices, the journal. No label.
 
     \b
@@ -149,8 +261,6 @@ def budget_export(output: Path, kind: str, project: Path | None, as_json: bool) 
       labelguard budget export -o ledger.json
       labelguard budget export --format csv -o ledger
     """
-    from labelguard.cli import render_budget
-    from labelguard.report import export
+    from labelguard.report.export import export
 
-    found = export.export(output, kind, project)  # type: ignore[arg-type]
-    render_budget.exported(found, as_json=as_json)
+    return export(output, kind, project)

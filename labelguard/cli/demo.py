@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import click
 
+from labelguard.cli.options import HELP
+from labelguard.cli.release import Made, print_made
+from labelguard.cli.terminal import prints, progress
 from labelguard.errors import ProjectError
-from labelguard.project.opening import init
-from labelguard.release.pipeline import privatize
-from labelguard.release.writer import Release
-from labelguard.simulation import SimulationConfig, simulate
-from labelguard.terms import Progress
 
 
-@dataclass(frozen=True)
-class Demo:
-    """The release that was made, and commands worth trying next."""
+@click.command(
+    context_settings=HELP, short_help="A release of simulated labels, from start to end."
+)
+@click.argument("directory", type=click.Path(path_type=Path), default="labelguard-demo")
+@prints(print_made)
+def demo(directory: Path) -> Made:
+    """Simulate labelers in DIRECTORY, release their labels at ε = 3, show what comes out.
 
-    release: Release
-    next_steps: tuple[str, ...]
+    \b
+    Example:
+      labelguard demo
+    """
+    import pyarrow.parquet as pq
 
+    from labelguard.project.opening import init
+    from labelguard.release.pipeline import privatize
+    from labelguard.simulation import SimulationConfig, simulate
 
-def demo(directory: Path, progress: Progress) -> Demo:
-    """Make a project in `directory` with simulated labels and release them at ε = 3, δ = 1e-5."""
     if directory.exists() and any(directory.iterdir()):
         raise ProjectError(f"{directory} is not empty; remove it or name another directory")
     directory.mkdir(parents=True, exist_ok=True)
-    progress("simulating labelers", None)
     labels = directory / "labels.parquet"
-    pq.write_table(simulate(SimulationConfig()), labels, compression="zstd")
-    project = init(directory)
-    release = privatize(labels, epsilon=3.0, delta=1e-5, project=project, progress=progress)
-    return Demo(
+    with progress() as report:
+        report("simulating labelers", None)
+        pq.write_table(simulate(SimulationConfig()), labels, compression="zstd")
+        project = init(directory)
+        release = privatize(labels, epsilon=3.0, delta=1e-5, project=project, progress=report)
+    return Made.of(
         release,
         (
             f"labelguard budget show --project {directory}",

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, json_option, project_option
+from labelguard.cli.options import HELP, project_option
+from labelguard.cli.terminal import (
+    echo,
+    json_asked,
+    nested,
+    print_facts,
+    print_table,
+    prints,
+)
+from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
-    from labelguard.ledger.people import Leaving
+    from labelguard.ledger.people import Departure, Leaving
+    from labelguard.project.erasure import Left
 
 _yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
@@ -20,12 +31,79 @@ def labeler() -> None:
     """Labelers who leave: retired or erased."""
 
 
+def _left(value: Left, *, done: bool = True) -> None:
+    """What is done, or would be, when a labeler leaves, and what remains."""
+    print_facts(_facts(value, done))
+    from labelguard.policy import events
+
+    if value.releases:
+        echo()
+        rows = (
+            (
+                one.id,
+                one.created_at,
+                one.state,
+                one.mechanism,
+                counted(one.used, events.kind(one.event).taken),
+            )
+            for one in value.releases
+        )
+        print_table(("release", "at", "state", "mechanism", "took"), rows, right=["took"])
+    echo()
+    print_facts(nested("remains", value.remains))
+
+
+def _facts(value: Left, done: bool) -> Iterator[tuple[str, str]]:
+    yield "labeler", value.labeler
+    yield "is" if done else "will be", _state(value)
+    if not value.known:
+        yield "", "nothing of theirs was found; labels that come later are refused"
+    for pseudonym in value.linked:
+        yield "one person with", f"{pseudonym}, who is still active: name that id too"
+    if value.rows_remembered:
+        rows = counted(value.rows_remembered, "row")
+        yield "private maps", f"{rows} of theirs {'forgotten' if done else 'to be forgotten'}"
+    erased = value.kind == "erased"
+    if value.rows_set_aside:
+        rows = counted(value.rows_set_aside, "row")
+        removed = "removed" if done else "to be removed"
+        yield "quarantine", f"{rows} of theirs {removed if erased else 'kept'}"
+    for name in value.unreadable_files if erased else ():
+        yield "", f"{name} cannot be read and goes whole"
+    for release_id in value.given_up:
+        yield (
+            "given up",
+            (
+                f"{release_id}, unfinished: it cannot be finished without their labels, and stays "
+                "charged" + ("" if done else "; to keep it, run its command again first")
+            ),
+        )
+    if value.releases:
+        whose = "of their group" if value.group else "of theirs"
+        labels = counted(value.randomized_labels, "randomized label")
+        statistics = counted(value.statistic_releases, "statistic release")
+        yield (
+            "earlier",
+            (
+                f"{labels} {whose}, part of {statistics}, under {budget_of(value)} over the "
+                "project's life"
+            ),
+        )
+
+
+def _state(value: Left) -> str:
+    if value.before == value.kind:
+        return f"{value.kind}, as before"
+    upgraded = ", retired before" if value.before else ""
+    return f"{value.kind}{upgraded}"
+
+
 @labeler.command("retire", short_help="No more labels of a labeler, none remembered.")
 @click.argument("labeler_id")
 @_yes_option
 @project_option
-@json_option
-def labeler_retire(labeler_id: str, yes: bool, project: Path | None, as_json: bool) -> None:
+@prints(_left)
+def labeler_retire(labeler_id: str, yes: bool, project: Path | None) -> Left:
     """Refuse a labeler's later labels, and forget which earlier ones were theirs, for good.
 
     LABELER_ID is the id in your files, or a pseudonym. Their rows are taken out of the private maps
@@ -35,15 +113,15 @@ def labeler_retire(labeler_id: str, yes: bool, project: Path | None, as_json: bo
     Example:
       labelguard labeler retire physician-0000
     """
-    _leave(labeler_id, "retired", yes, project, as_json)
+    return _leave(labeler_id, "retired", yes, project)
 
 
 @labeler.command("erase", short_help="Retire a labeler and remove their raw rows.")
 @click.argument("labeler_id")
 @_yes_option
 @project_option
-@json_option
-def labeler_erase(labeler_id: str, yes: bool, project: Path | None, as_json: bool) -> None:
+@prints(_left)
+def labeler_erase(labeler_id: str, yes: bool, project: Path | None) -> Left:
     """Retire a labeler, and remove what the project holds of their rows as they were given.
 
     LABELER_ID is the id in your files, or a pseudonym. Earlier releases stay as they are: this
@@ -53,33 +131,38 @@ def labeler_erase(labeler_id: str, yes: bool, project: Path | None, as_json: boo
     Example:
       labelguard labeler erase physician-0000
     """
-    _leave(labeler_id, "erased", yes, project, as_json)
+    return _leave(labeler_id, "erased", yes, project)
+
+
+def _departures(values: Sequence[Departure]) -> None:
+    if not values:
+        echo("No labeler was retired or erased.")
+        return
+    rows = ((value.pseudonym, value.kind, value.at) for value in values)
+    print_table(("labeler", "is", "since"), rows)
 
 
 @labeler.command("list")
 @project_option
-@json_option
-def labeler_list(project: Path | None, as_json: bool) -> None:
+@prints(_departures)
+def labeler_list(project: Path | None) -> list[Departure]:
     """Who left, how and when, by pseudonym.
 
     \b
     Example:
       labelguard labeler list
     """
-    from labelguard.cli import render_labeler
     from labelguard.project import erasure
 
-    render_labeler.departures(erasure.listing(project), as_json=as_json)
+    return erasure.listing(project)
 
 
-def _leave(labeler_id: str, kind: Leaving, yes: bool, project: Path | None, as_json: bool) -> None:
-    from labelguard.cli import render_labeler
+def _leave(labeler_id: str, kind: Leaving, yes: bool, project: Path | None) -> Left:
     from labelguard.project import erasure
 
-    if not as_json and not yes:
-        render_labeler.leaving(erasure.preview(labeler_id, kind, project), done=False)
+    if not json_asked() and not yes:
+        _left(erasure.preview(labeler_id, kind, project), done=False)
     if not yes:
         verb = "Retire" if kind == "retired" else "Erase"
         click.confirm(f"{verb} this labeler for good?", abort=True, err=True)
-    found = erasure.leave(labeler_id, kind, project)
-    render_labeler.leaving(found, done=True, as_json=as_json)
+    return erasure.leave(labeler_id, kind, project)

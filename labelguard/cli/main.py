@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import io
-import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import labelguard
+from labelguard.cli.account import account
 from labelguard.cli.audit import audit
 from labelguard.cli.budget import budget
+from labelguard.cli.demo import demo
 from labelguard.cli.labeler import labeler
-from labelguard.cli.options import HELP, json_option, project_option
+from labelguard.cli.options import HELP, project_option
 from labelguard.cli.people import people, source
 from labelguard.cli.plan import plan
 from labelguard.cli.policy import policy
 from labelguard.cli.project import project
-from labelguard.cli.release import privatize, score
+from labelguard.cli.release import privatize, release, score
+from labelguard.cli.terminal import echo, prints, shown
 from labelguard.errors import LabelguardError
 from labelguard.terms import DEFAULT_AGREEMENT
+
+if TYPE_CHECKING:
+    from labelguard.report.doctor import Finding
+    from labelguard.report.overview import Simulated
 
 
 class Main(click.Group):
@@ -30,17 +37,18 @@ class Main(click.Group):
         try:
             return super().invoke(ctx)
         except LabelguardError as error:
-            _say(str(error))
+            echo(f"labelguard: {shown(str(error))}", err=True)
             ctx.exit(error.exit_code)
         except BrokenPipeError:
             raise  # `labelguard … | head` is no error; click ends quietly
         except OSError as error:
-            _say(f"{error.strerror}: {error.filename or ''}".rstrip(": "))
+            problem = f"{error.strerror}: {error.filename or ''}".rstrip(": ")
+            echo(f"labelguard: {shown(problem)}", err=True)
             ctx.exit(1)
         except click.ClickException as error:
             usage = io.StringIO()
             error.show(usage)
-            _print(usage.getvalue().rstrip("\n"))
+            echo(usage.getvalue().rstrip("\n"), err=True)
             ctx.exit(error.exit_code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,18 +56,6 @@ class Main(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         return self.commands.get(name) or _extra_command(name)
-
-
-def _say(problem: str) -> None:
-    from labelguard.cli.terminal import echo, shown
-
-    echo(f"labelguard: {shown(problem)}", err=True)
-
-
-def _print(text: str) -> None:
-    from labelguard.cli.terminal import echo
-
-    echo(text, err=True)
 
 
 def _extra_commands() -> list[str]:
@@ -110,7 +106,6 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
     Example:
       labelguard init my-project
     """
-    from labelguard.cli.terminal import echo
     from labelguard.project.opening import init as make
 
     project = make(directory, max_epsilon=max_epsilon, max_delta=max_delta)
@@ -119,131 +114,15 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
     echo(f"Keys are in {project.keys}: back them up apart from the data; never share them.")
 
 
-main.add_command(privatize)
-main.add_command(score)
-main.add_command(plan)
-main.add_command(audit)
-main.add_command(policy)
-main.add_command(source)
-main.add_command(people)
-main.add_command(budget)
-main.add_command(labeler)
-main.add_command(project)
+for command in (
+    *(privatize, score, plan, audit, policy, source, people),
+    *(budget, labeler, project, account, release),
+):
+    main.add_command(command)
 
 
-@main.group(short_help="What a mechanism costs, before anything is spent.")
-def account() -> None:
-    """What a mechanism costs, before anything is spent."""
-
-
-@account.command("rr", short_help="Noise per label, by composition theorem.")
-@click.option("--epsilon", type=float, required=True, help="ε of a labeler.")
-@click.option("--delta", type=float, required=True, help="δ of a labeler.")
-@click.option("--labels", type=int, required=True, help="Labels of one labeler (k).")
-@json_option
-def account_rr(epsilon: float, delta: float, labels: int, as_json: bool) -> None:
-    """Per-label ε0, flip probability and loss multiplier, by composition theorem.
-
-    \b
-    Example:
-      labelguard account rr --epsilon 3 --delta 1e-5 --labels 50
-    """
-    from labelguard.accounting.compare import compositions
-    from labelguard.cli import render
-
-    render.comparison(compositions(epsilon, delta, labels), as_json=as_json)
-
-
-@account.command("statistic", short_help="Noise of statistic releases, priced together.")
-@click.option("--epsilon", type=float, required=True, help="ε of a labeler.")
-@click.option("--delta", type=float, required=True, help="δ of a labeler.")
-@click.option("--releases", type=int, default=1, show_default=True, help="Releases in all.")
-@json_option
-def account_statistic(epsilon: float, delta: float, releases: int, as_json: bool) -> None:
-    """Noise of each of several statistic releases, in units of the sensitivity.
-
-    \b
-    Example:
-      labelguard account statistic --epsilon 3 --delta 1e-5 --releases 12
-    """
-    from labelguard.accounting.compare import statistic_noise
-    from labelguard.cli import render
-
-    render.noise(statistic_noise(epsilon, delta, releases), as_json=as_json)
-
-
-@main.group()
-def release() -> None:
-    """The releases of a project."""
-
-
-@release.command("list")
-@project_option
-@json_option
-def release_list(project: Path | None, as_json: bool) -> None:
-    """All releases, oldest first.
-
-    \b
-    Example:
-      labelguard release list
-    """
-    from labelguard.cli import render
-    from labelguard.report import overview
-
-    render.releases(overview.releases(project), as_json=as_json)
-
-
-@release.command("show")
-@click.argument("release_id", required=False)
-@project_option
-@json_option
-def release_show(release_id: str | None, project: Path | None, as_json: bool) -> None:
-    """The card of one release; by default the newest.
-
-    \b
-    Example:
-      labelguard release show
-    """
-    from labelguard.cli import render
-    from labelguard.report import overview
-
-    render.card(overview.card(release_id, project), as_json=as_json)
-
-
-@release.command("abandon", short_help="Give up an unfinished release; it stays charged.")
-@click.argument("release_id")
-@project_option
-@json_option
-def release_abandon(release_id: str, project: Path | None, as_json: bool) -> None:
-    """Give up a release that was begun and never finished. What it charged stays charged.
-
-    Only for a release whose command cannot be run again; the secrets kept for it are destroyed.
-
-    \b
-    Example:
-      labelguard release abandon r0002
-    """
-    from labelguard.cli import render
-    from labelguard.project.abandoning import abandon
-
-    render.abandoned(abandon(release_id, project), as_json=as_json)
-
-
-@release.command("verify", short_help="Whether files are what was committed.")
-@click.argument("release_id", required=False)
-@project_option
-@json_option
-def release_verify(release_id: str | None, project: Path | None, as_json: bool) -> None:
-    """Compare a release's files (by default every release's) with the hashes in the ledger.
-
-    \b
-    Example:
-      labelguard release verify
-    """
-    from labelguard.cli import render
-    from labelguard.report import overview
-
-    render.verdict(overview.verify_releases(release_id, project), as_json=as_json)
+def _simulated(value: Simulated) -> None:
+    echo(f"{value.rows:,} simulated labels written to {value.path}")
 
 
 @main.command(short_help="Write simulated preference labels.")
@@ -269,51 +148,40 @@ def release_verify(release_id: str | None, project: Path | None, as_json: bool) 
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="The same seed, the same file."
 )
-@json_option
-def simulate(output: Path, as_json: bool, **options: Any) -> None:
+@prints(_simulated)
+def simulate(output: Path, **options: Any) -> Simulated:
     """Write simulated preference labels, to try labelguard without anybody's data.
 
     \b
     Example:
       labelguard simulate -o labels.parquet --labelers 50 --labels 2000 --items 500
     """
-    from labelguard.cli import render
     from labelguard.report import overview
 
-    render.simulation(overview.simulate_to(output, **options), as_json=as_json)
+    return overview.simulate_to(output, **options)
 
 
-@main.command(short_help="A release of simulated labels, from start to end.")
-@click.argument("directory", type=click.Path(path_type=Path), default="labelguard-demo")
-@json_option
-def demo(directory: Path, as_json: bool) -> None:
-    """Simulate labelers in DIRECTORY, release their labels at ε = 3, show what comes out.
-
-    \b
-    Example:
-      labelguard demo
-    """
-    from labelguard.cli import render
-    from labelguard.cli.demo import demo as run
-
-    with render.progress() as progress:
-        result = run(directory, progress)
-    render.release(result.release, as_json=as_json, next_steps=result.next_steps)
+def _checks(values: Sequence[Finding]) -> None:
+    indent = max(len(value.name) for value in values)
+    for value in values:
+        mark = "ok   " if value.ok else "FAULT"
+        echo(f"{mark}  {value.name:<{indent}}  {value.detail}")
 
 
-@main.command()
+@click.command(context_settings=HELP)
 @project_option
-@json_option
-def doctor(project: Path | None, as_json: bool) -> None:
+@prints(_checks, code=lambda checks: 0 if all(check.ok for check in checks) else 1)
+def doctor(project: Path | None) -> list[Finding]:
     """Check the installation and, if there is one, the project.
 
     \b
     Example:
       labelguard doctor
     """
-    from labelguard.cli import render
     from labelguard.report.doctor import examine
 
-    checks = examine(project)
-    render.checks(checks, as_json=as_json)
-    sys.exit(0 if all(check.ok for check in checks) else 1)
+    return examine(project)
+
+
+main.add_command(demo)
+main.add_command(doctor)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, json_option, project_option
+from labelguard.cli.options import HELP, project_option
 from labelguard.cli.policy import policy
+from labelguard.cli.terminal import echo, print_facts, print_table, prints
+from labelguard.terms import counted
 
 if TYPE_CHECKING:
-    from labelguard.ledger.sourcebook import People
+    from labelguard.ledger.sourcebook import People, SourceRecord
+    from labelguard.project.linking import Distinct, Linked, LinkedTable, WhoIsWho
 
 
 @click.group(context_settings=HELP)
 def source() -> None:
     """Where labelers' ids come from."""
+
+
+def _added(value: SourceRecord) -> None:
+    facts = [("source", value.name), ("people", value.people)]
+    if value.people == "known":
+        facts.append(("", "link those who are known before their first charge: people link"))
+    print_facts([*facts, ("release", f"labelguard privatize … --source {value.name}")])
 
 
 @source.command("add", short_help="Let labels of another tool in.")
@@ -27,8 +38,8 @@ def source() -> None:
     help="Whether all people in it are new to the project, or some are known; else it asks.",
 )
 @project_option
-@json_option
-def source_add(name: str, people: People | None, project: Path | None, as_json: bool) -> None:
+@prints(_added)
+def source_add(name: str, people: People | None, project: Path | None) -> SourceRecord:
     """Let labels of source NAME in, whose ids are other people's than those of other sources.
 
     Release them with `privatize --source NAME`. People who have labels under another source too
@@ -38,30 +49,41 @@ def source_add(name: str, people: People | None, project: Path | None, as_json: 
     Example:
       labelguard source add argilla --people known
     """
-    from labelguard.cli import render_people
     from labelguard.project import linking
 
     if people is None:
         question = f"Are all people in {name} new to this project (nobody of them has labels under "
         agreed = click.confirm(f"{question}another source)?", err=True)
         people = "new" if agreed else "known"
-    render_people.added(linking.add_source(name, people, project), as_json=as_json)
+    return linking.add_source(name, people, project)
+
+
+def _sources(values: Sequence[SourceRecord]) -> None:
+    if not values:
+        echo("No source yet: the first release makes one.")
+        return
+
+    def row(one: SourceRecord) -> tuple[str, ...]:
+        named = [f"{role}={name}" for role, name in one.columns.items() if role != name]
+        same = [role for role, name in one.columns.items() if role == name]
+        return one.name, one.people, one.at, ", ".join([*same, *named])
+
+    print_table(("source", "people", "since", "read as"), map(row, values))
 
 
 @source.command("list", short_help="All sources, and how they are read.")
 @project_option
-@json_option
-def source_list(project: Path | None, as_json: bool) -> None:
+@prints(_sources)
+def source_list(project: Path | None) -> list[SourceRecord]:
     """All sources, oldest first, and the column of each role, which later releases must keep.
 
     \b
     Example:
       labelguard source list
     """
-    from labelguard.cli import render_people
     from labelguard.project import linking
 
-    render_people.sources(linking.list_sources(project), as_json=as_json)
+    return linking.list_sources(project)
 
 
 @click.group(context_settings=HELP)
@@ -69,11 +91,25 @@ def people() -> None:
     """Who is one person with whom."""
 
 
+def _linked(value: Linked | LinkedTable) -> None:
+    from labelguard.project.linking import LinkedTable
+
+    if isinstance(value, LinkedTable):
+        new = counted(value.linked, "labeler")
+        print_facts([("read", counted(value.pairs, "pair")), ("linked", f"{new} more")])
+        return
+    facts = []
+    for who in value.people:
+        met = "" if who.known else ", without labels so far"
+        facts.append(("labeler", f"{who.pseudonym} of {who.source}{met}"))
+    print_facts([*facts, ("are", f"one person{'' if value.linked else ', as before'}")])
+
+
 @people.command("link", short_help="Several ids are one person.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID ID | FILE")
 @project_option
-@json_option
-def people_link(ids: tuple[str, ...], project: Path | None, as_json: bool) -> None:
+@prints(_linked)
+def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTable:
     """Say, for good, that two ids are one person: one budget for the labels of both.
 
     Each is ID, SOURCE:ID or a pseudonym. FILE has many: its columns are named by two sources, or
@@ -83,40 +119,51 @@ def people_link(ids: tuple[str, ...], project: Path | None, as_json: bool) -> No
     Example:
       labelguard people link argilla:7 physician-0000
     """
-    from labelguard.cli import render_people
     from labelguard.project import linking
 
     if len(ids) > 2:
         raise click.UsageError("name two ids, or one file with a pair of them in each row")
     if len(ids) == 1:
-        render_people.linked_table(linking.link_table(ids[0], project), as_json=as_json)
-    else:
-        one, other = ids
-        render_people.linked(linking.link(one, other, project), as_json=as_json)
+        return linking.link_table(ids[0], project)
+    one, other = ids
+    return linking.link(one, other, project)
+
+
+def _people(value: WhoIsWho) -> None:
+    if not value.linked and not value.distinct:
+        echo("Every id is a person of their own.")
+    if value.linked:
+        print_table(("labeler", "takes from"), ((one.labeler, one.unit) for one in value.linked))
+    if value.distinct:
+        print_table(("labeler", "is not"), value.distinct)
 
 
 @people.command("list", short_help="Who was linked, and who is distinct.")
 @project_option
-@json_option
-def people_list(project: Path | None, as_json: bool) -> None:
+@prints(_people)
+def people_list(project: Path | None) -> WhoIsWho:
     """Who shares a unit, as one person or in a group, and who is distinct, by pseudonyms.
 
     \b
     Example:
       labelguard people list
     """
-    from labelguard.cli import render_people
     from labelguard.project import linking
 
-    render_people.people(linking.listing(project), as_json=as_json)
+    return linking.listing(project)
+
+
+def _distinct(value: Distinct) -> None:
+    are = "two people" if value.new else "two people, as before"
+    print_facts([*(("labeler", name) for name in value.people), ("are", are)])
 
 
 @policy.command("distinct", short_help="Two ids that look alike are two people.")
 @click.argument("one", metavar="ID")
 @click.argument("other", metavar="ID")
 @project_option
-@json_option
-def policy_distinct(one: str, other: str, project: Path | None, as_json: bool) -> None:
+@prints(_distinct)
+def policy_distinct(one: str, other: str, project: Path | None) -> Distinct:
     """Say, for good, that two ids are two people, each with a budget of their own.
 
     Ids that differ only in how they are written (accents, blanks, upper case, 7 and 07) are refused
@@ -126,7 +173,6 @@ def policy_distinct(one: str, other: str, project: Path | None, as_json: bool) -
     Example:
       labelguard policy distinct 7 07
     """
-    from labelguard.cli import render_people
     from labelguard.project import linking
 
-    render_people.distinct(linking.distinct(one, other, project), as_json=as_json)
+    return linking.distinct(one, other, project)

@@ -1,10 +1,9 @@
-"""`labelguard plan`: forecasts of what a release may give."""
+"""The command that forecasts what each mechanism gives: `plan`."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,8 +11,10 @@ from labelguard.cli.options import (
     HELP,
     bad_rows_option,
     columns_option,
+    json_option,
     max_input_bytes_option,
 )
+from labelguard.cli.terminal import echo, print_json, print_table, progress, shown, to_json
 from labelguard.errors import PolicyError
 from labelguard.terms import DEFAULT_AGREEMENT, DEFAULT_FEATURES
 
@@ -70,20 +71,14 @@ _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page
     metavar="DIR",
     help="Write plan.html, accuracy.png and plan.json to DIR.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@json_option
 def plan(
     inputs: tuple[str, ...],
     epsilons: str,
-    delta: float,
-    features: str,
-    agreement: float,
     columns: str,
-    unit: str,
-    max_labels_per_labeler: int | None,
-    bad_rows: str,
-    max_input_bytes: int | None,
     output: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Forecast what each mechanism gives on INPUT, without reading a label.
 
@@ -94,34 +89,22 @@ def plan(
     Example:
       labelguard plan labels.parquet --features text+length -o plan
     """
-    from labelguard.cli import render
     from labelguard.ingest import layouts
     from labelguard.planner.forecast import PlanOptions
     from labelguard.planner.forecast import plan as run
 
-    options = PlanOptions(
-        epsilons=_epsilons(epsilons),
-        delta=delta,
-        features=features,
-        agreement=agreement,
-        unit=unit,
-        columns=layouts.parse_columns(columns),
-        max_labels_per_labeler=max_labels_per_labeler,
-        bad_rows=bad_rows,
-        max_input_bytes=max_input_bytes,
-    )
+    mapping = layouts.parse_columns(columns)
+    asked = PlanOptions(epsilons=_epsilons(epsilons), columns=mapping, **options)
     if output is not None:
         _require_pictures()
-    with render.progress() as progress:
-        found = run(list(inputs), options, progress=progress)
+    with progress() as report:
+        found = run(list(inputs), asked, progress=report)
     if output is not None:
         _write(found, output)
-    from labelguard.cli.terminal import echo
-
     for note in found.notes:
-        echo(f"labelguard: note: {note}", err=True)
+        echo(f"labelguard: note: {shown(note)}", err=True)
     if as_json:
-        click.echo(_json(found))
+        print_json(found.to_dict())
     else:
         _print(found, output)
 
@@ -144,10 +127,6 @@ def _require_pictures() -> None:
         raise MissingExtra("-o needs matplotlib; install it with: pip install labelguard[plan]")
 
 
-def _json(found: PlanResult) -> str:
-    return json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
-
-
 def _write(found: PlanResult, output: Path) -> None:
     from labelguard.planner.charts import accuracy_png
     from labelguard.planner.page import page
@@ -156,35 +135,23 @@ def _write(found: PlanResult, output: Path) -> None:
     png = accuracy_png(found)
     (output / "accuracy.png").write_bytes(png)
     (output / "plan.html").write_text(page(found, png), encoding="utf-8")
-    (output / "plan.json").write_text(_json(found) + "\n", encoding="utf-8")
+    (output / "plan.json").write_text(to_json(found.to_dict()) + "\n", encoding="utf-8")
 
 
 def _print(found: PlanResult, output: Path | None) -> None:
-    import shutil
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from labelguard.cli.terminal import echo
     from labelguard.planner.page import HEADINGS, table
 
-    click.echo(
+    echo(
         f"{found.labelers:,} labelers, {found.labels:,} labels of {found.pairs:,} pairs, "
         f"δ = {found.options.delta:g}; no label was read, nothing was charged"
     )
-    shown = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    for heading in HEADINGS[:-_HIDDEN_ON_TERMINALS]:
-        justify: Literal["left", "right"] = "left" if heading == "mechanism" else "right"
-        shown.add_column(heading, justify=justify, no_wrap=True)
-    for cells, best in table(found):
-        name = cells[1] + (" *" if best else "")
-        shown.add_row(cells[0], name, *cells[2:-_HIDDEN_ON_TERMINALS])
-    columns = shutil.get_terminal_size(fallback=(100, 24)).columns
-    console = Console(width=columns, highlight=False, markup=False)
-    with console.capture() as capture:
-        console.print(shown)
-    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
-    click.echo("* recommended at this ε")
+    rows = (
+        (cells[0], cells[1] + (" *" if best else ""), *cells[2:-_HIDDEN_ON_TERMINALS])
+        for cells, best in table(found)
+    )
+    names = HEADINGS[:-_HIDDEN_ON_TERMINALS]
+    print_table(names, rows, right=set(names) - {"mechanism"}, gap=1, wrap=False)
+    echo("* recommended at this ε")
     if output is not None:
-        click.echo(f"Page: {output / 'plan.html'}")
+        echo(f"Page: {output / 'plan.html'}")
     echo(f"Next: {found.command}")

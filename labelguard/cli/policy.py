@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,6 @@ from labelguard.cli.options import (
     HELP,
     bad_rows_option,
     columns_option,
-    json_option,
     label_values_option,
     max_input_bytes_option,
     project_option,
@@ -22,12 +21,112 @@ from labelguard.cli.options import (
     source_option,
     ties_option,
 )
+from labelguard.cli.terminal import echo, json_asked, print_facts, print_table, prints, progress
 from labelguard.errors import BudgetExceeded
+from labelguard.policy.label_values import DEFAULT_TEXT
+from labelguard.terms import Budgeted, budget_of, counted
+
+if TYPE_CHECKING:
+    from labelguard.release.check import Fit
 
 
 @click.group(context_settings=HELP)
 def policy() -> None:
     """What labelers may lose, and by which events."""
+
+
+_BOUNDS = {
+    "pure": "sum of pure ε (an upper bound)",
+    "basic": "sum of the kinds' own prices (an upper bound)",
+    "advanced": "advanced composition (an upper bound)",
+    "rdp": "Rényi composition (an upper bound)",
+}
+
+
+def _policy(value: Mapping[str, Any]) -> None:
+    """A policy: what it pays for, and what that costs alone and together."""
+    from labelguard.policy import events
+
+    quote, unit = value["quote"], value["unit"]
+    print_facts(
+        [
+            ("policy", f"{value['name']} ({_state(value)})"),
+            ("budget", f"{budget_of(value)} for each {unit}, under replace_labels"),
+            (
+                "pays for",
+                " and ".join(paid(one, unit, value["name"]) for one in value["allowances"]),
+            ),
+            ("ties", f"{value['ties']}{', tie status public' * value['tie_status_public']}"),
+            ("label values", value["label_values"] or DEFAULT_TEXT),
+            ("skips", value["skips"]),
+            *((("assignment", "reacts to labels"),) if value["assignment_reactive"] else ()),
+            ("accountant", f"{quote['accountant']}; labelguard {quote['versions']['labelguard']}"),
+            *([("together", _together(value))] if "events" in quote else []),
+        ]
+    )
+    if "events" not in quote:
+        return
+    echo()
+    rows: list[tuple[object, ...]] = [
+        (
+            events.kind(one["event"]).noun,
+            _noise(one),
+            one["allowed"],
+            f"{one['epsilon_alone']:.4f}",
+        )
+        for one in quote["events"]
+    ]
+    rows.append(("all, in any adaptive order", "", "", f"{quote['epsilon']:.4f}"))
+    for name, about in _BOUNDS.items():
+        found = quote["upper_bounds"][name]
+        rows.append((f"  {about}", "", "", None if found is None else f"{found:.4f}"))
+    print_table(("event", "noise", "times", "ε alone"), rows, right=("times", "ε alone"))
+    if value["closing_points"] > 1:
+        echo()
+        _closing_points(quote["points"])
+
+
+def _closing_points(points: Sequence[Mapping[str, Any]]) -> None:
+    def row(one: Mapping[str, Any]) -> tuple[str, str, str]:
+        used = ", ".join(f"{event} {count:,}" for event, count in one["used"].items())
+        return f"{one['point']} of {len(points)}", used, f"{one['epsilon']:.4f}"
+
+    names = ("closing point", "used at most", "costs ε")
+    print_table(names, map(row, points), right=["costs ε"])
+
+
+def _together(value: Mapping[str, Any]) -> str:
+    quote = value["quote"]
+    share = f" (δ/{value['closing_points']})" if value["closing_points"] > 1 else ""
+    return (
+        f"ε = {quote['epsilon']:.6f} at δ = {quote['delta_at_points']:g}{share}, "
+        f"unused ε {max(quote['slack'], 0):.1e}"
+    )
+
+
+def _noise(event: Mapping[str, Any]) -> str:
+    if "noise_multiplier" in event:
+        return f"σ = {event['noise_multiplier']:.4f} × sensitivity"
+    return f"flip probability {event['flip_probability']:.4f}"
+
+
+def _state(value: Mapping[str, Any]) -> str:
+    if value["closed_at_point"]:
+        return f"closed at point {value['closed_at_point']} of {value['closing_points']}"
+    return str(value["state"])
+
+
+def paid(allowance: Mapping[str, Any], unit: str, name: str) -> str:
+    """What an allowance of policy `name` pays for."""
+    from labelguard.policy import events
+
+    kind, allowed = events.kind(allowance["event"]), allowance["allowed"]
+    if name.startswith("lost-"):
+        return "unknown: it followed the backup that was restored, and is paid in full"
+    if allowed is None:
+        rounded = "1, 2, 4, …" if unit == "item" else "8, 16, 32, …"
+        return f"the {unit}'s own number of labels, rounded up to {rounded}"
+    return counted(allowed, kind.noun) + ", each of any number of labels" * (not kind.per_label)
 
 
 @policy.command("new", short_help="Make a policy and compute its joint price.")
@@ -74,10 +173,10 @@ def policy() -> None:
     help="What is protected as a whole; for groups see `policy groups`.",
 )
 @project_option
-@json_option
+@prints(_policy)
 def policy_new(
-    name: str, allow: tuple[str, ...], project: Path | None, as_json: bool, **options: Any
-) -> None:
+    name: str, allow: tuple[str, ...], project: Path | None, **options: Any
+) -> Mapping[str, Any]:
     """Make a policy NAME, compute once what all its allowances cost together, and show it.
 
     Nothing is charged by it until it is activated. It never changes.
@@ -87,52 +186,94 @@ def policy_new(
       labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:labels=50 \\
         --allow statistic:releases=12 --closing-points 4
     """
-    from labelguard.cli import render_budget
     from labelguard.project import policies
 
-    made = policies.new(name, allow=allow, project=project, **options)
-    render_budget.policy(made, as_json=as_json)
+    return policies.new(name, allow=allow, project=project, **options)
 
 
 @policy.command("show")
 @click.argument("name", required=False)
 @project_option
-@json_option
-def policy_show(name: str | None, project: Path | None, as_json: bool) -> None:
+@prints(_policy)
+def policy_show(name: str | None, project: Path | None) -> Mapping[str, Any]:
     """A policy with its price; by default the one in force.
 
     \b
     Example:
       labelguard policy show clinic
     """
-    from labelguard.cli import render_budget
     from labelguard.project import policies
 
-    render_budget.policy(policies.show(name, project), as_json=as_json)
+    return policies.show(name, project)
+
+
+def _policies(values: Sequence[Mapping[str, Any]]) -> None:
+    if not values:
+        echo("No policy yet: labelguard policy new makes one, or the first privatize.")
+        return
+
+    def row(one: Mapping[str, Any]) -> tuple[str | None, ...]:
+        allowed = ", ".join(
+            f"{event} {'own' if count is None else format(count, ',')}"
+            for event, count in one["allowances"].items()
+        )
+        costs = None if one["costs"] is None else f"{one['costs']:.4g}"
+        return one["name"], one["state"], one["created_at"], budget_of(one), allowed, costs
+
+    names = ("name", "state", "created", "budget", "allowances", "costs ε")
+    print_table(names, map(row, values), right=["costs ε"])
 
 
 @policy.command("list")
 @project_option
-@json_option
-def policy_list(project: Path | None, as_json: bool) -> None:
+@prints(_policies)
+def policy_list(project: Path | None) -> Sequence[Mapping[str, Any]]:
     """All policies, oldest first.
 
     \b
     Example:
       labelguard policy list
     """
-    from labelguard.cli import render_budget
     from labelguard.project import policies
 
-    render_budget.policies(policies.listing(project), as_json=as_json)
+    return policies.listing(project)
+
+
+def _preview(value: Mapping[str, Any], *, err: bool) -> None:
+    """What activating a policy means, before it is asked for; `err`: on standard error."""
+    facts = [("activates", f"{value['activates']}, {budget_of(value)} for each {value['unit']}")]
+    closes = value["closes"]
+    if closes:
+        where = (
+            f"at closing point {closes['point']} of {closes['points']}, fixed beforehand"
+            if closes["point"]
+            else "at its full price, used or not"
+        )
+        facts.append(("closes", f"{closes['name']}, {where}: {budget_of(closes)}"))
+    facts.append(total_fact(value["total"]))
+    print_facts([*facts, ceiling_fact(value["ceiling"])], err=err)
+
+
+def total_fact(total: Budgeted | Mapping[str, Any]) -> tuple[str, str]:
+    """What all policies cost together."""
+    return "total", f"{budget_of(total)} over the project's life, whatever decided about changes"
+
+
+def ceiling_fact(ceiling: Budgeted | Mapping[str, Any]) -> tuple[str, str]:
+    """What they may cost."""
+    return "ceiling", f"{budget_of(ceiling)}, for all policies together"
+
+
+def _activated(value: Mapping[str, Any]) -> None:
+    echo(f"Policy {value['activates']} is in force.")
 
 
 @policy.command("activate", short_help="Put a policy into force, after showing the total.")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @project_option
-@json_option
-def policy_activate(name: str, yes: bool, project: Path | None, as_json: bool) -> None:
+@prints(_activated)
+def policy_activate(name: str, yes: bool, project: Path | None) -> Mapping[str, Any]:
     """Put policy NAME into force; shows what all policies then cost together, and asks.
 
     The policy in force before is closed and stays paid in full, used or not, or at the closing
@@ -142,23 +283,26 @@ def policy_activate(name: str, yes: bool, project: Path | None, as_json: bool) -
     Example:
       labelguard policy activate clinic --yes
     """
-    from labelguard.cli import render_budget
     from labelguard.project import policies
 
     shown = policies.preview(name, project)
-    if not (as_json and yes):
-        render_budget.preview(shown, err=as_json)
+    if not (json_asked() and yes):
+        _preview(shown, err=json_asked())
     if not yes:
         click.confirm("Put it into force?", abort=True, err=True)
-    done = policies.activate(name, project, agreed=shown)
-    render_budget.activated(done, as_json=as_json)
+    return policies.activate(name, project, agreed=shown)
+
+
+def _closed(value: Mapping[str, Any]) -> None:
+    where = f"at closing point {value['point']}" if value["point"] else "at its full price"
+    echo(f"Policy {value['name']} is closed {where}: {budget_of(value)}.")
 
 
 @policy.command("close", short_help="End the policy in force, without another.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @project_option
-@json_option
-def policy_close(yes: bool, project: Path | None, as_json: bool) -> None:
+@prints(_closed)
+def policy_close(yes: bool, project: Path | None) -> Mapping[str, Any]:
     """Close the policy in force: nothing more can be charged to it.
 
     It stays paid in full, or at the closing point that covers its use. Releases stay what they are.
@@ -167,12 +311,33 @@ def policy_close(yes: bool, project: Path | None, as_json: bool) -> None:
     Example:
       labelguard policy close --yes
     """
-    from labelguard.cli import render_budget
     from labelguard.project import policies
 
     if not yes:
         click.confirm("Close the policy in force, for good?", abort=True, err=True)
-    render_budget.closed(policies.close(project), as_json=as_json)
+    return policies.close(project)
+
+
+def _fit(value: Fit) -> None:
+    unit = value.unit
+    fits = "fits" if value.fits else f"does not fit: exhausted {unit}s are in it"
+    if value.fits and value.dropped_by_bound:
+        fits = "fits, but for labels beyond the bound, which would be left out"
+    refused = counted(value.refused_rows, "row")
+    short = f"{counted(value.exhausted_labelers, unit)}, {counted(value.short, 'label')}"
+    who = counted(value.labelers, unit)
+    print_facts(
+        [
+            ("policy", f"{value.policy}, {budget_of(value)}"),
+            ("rows", f"{value.rows:,} of {value.rows_read:,} read, of {who}"),
+            *([("of who left", refused)] if value.refused_rows else []),
+            ("new labels", f"{value.new:,}; released before {value.released_before:,}"),
+            ("would charge", f"{value.charged:,} of {value.left:,} left to the input"),
+            ("beyond the bound", counted(value.dropped_by_bound, "label")),
+            ("exhausted", short),
+            ("", f"The input {fits}."),
+        ]
+    )
 
 
 @policy.command("check", short_help="Whether an input fits, before anything is spent.")
@@ -191,10 +356,10 @@ def policy_close(yes: bool, project: Path | None, as_json: bool) -> None:
 @columns_option
 @source_option
 @project_option
-@json_option
+@prints(_fit, code=lambda found: 0 if found.fits else BudgetExceeded.exit_code)
 def policy_check(
-    inputs: tuple[str, ...], columns: str, project: Path | None, as_json: bool, **options: Any
-) -> None:
+    inputs: tuple[str, ...], columns: str, project: Path | None, **options: Any
+) -> Fit:
     """What a release of INPUT would charge, and whose allowance would not do. Reads no label.
 
     Ends with exit code 3 if the input does not fit.
@@ -203,22 +368,24 @@ def policy_check(
     Example:
       labelguard policy check labels.parquet
     """
-    from labelguard.cli import render, render_budget
     from labelguard.ingest import layouts
     from labelguard.release.check import check
 
     mapping = layouts.parse_columns(columns)
-    with render.progress() as progress:
-        found = check(list(inputs), columns=mapping, project=project, progress=progress, **options)
-    render_budget.check(found, as_json=as_json)
-    sys.exit(0 if found["fits"] else BudgetExceeded.exit_code)
+    with progress() as report:
+        return check(list(inputs), columns=mapping, project=project, progress=report, **options)
+
+
+def _groups(value: Mapping[str, Any]) -> None:
+    added, everyone = counted(value["added"], "labeler"), counted(value["labelers"], "labeler")
+    echo(f"{added} added; {everyone} in {counted(value['groups'], 'group')}.")
 
 
 @policy.command("groups", short_help="Which labelers are one unit.")
 @click.argument("file", metavar="FILE")
 @project_option
-@json_option
-def policy_groups(file: str, project: Path | None, as_json: bool) -> None:
+@prints(_groups)
+def policy_groups(file: str, project: Path | None) -> Mapping[str, Any]:
     """Read who belongs together from FILE (columns labeler_id, group_id), for --unit group.
 
     More can be added at any time; a labeler's group never changes, and who was charged without one
@@ -228,7 +395,6 @@ def policy_groups(file: str, project: Path | None, as_json: bool) -> None:
     Example:
       labelguard policy groups groups.csv
     """
-    from labelguard.cli import render_budget
     from labelguard.project import policies
 
-    render_budget.groups(policies.add_groups(file, project), as_json=as_json)
+    return policies.add_groups(file, project)

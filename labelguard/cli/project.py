@@ -5,10 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, json_option, project_option
+from labelguard.cli.options import HELP, project_option
+from labelguard.cli.policy import ceiling_fact
+from labelguard.cli.terminal import print_bullets, print_facts, prints
+from labelguard.terms import budget_of, counted
+
+if TYPE_CHECKING:
+    from labelguard.project.backup import Backup
+    from labelguard.project.raising import CeilingUse
+    from labelguard.project.renewal import Renewed
+    from labelguard.project.restore import Restored
+    from labelguard.project.rotation import Rotated
 
 passphrase_option = click.option(
     "--passphrase-file",
@@ -23,19 +34,49 @@ def project() -> None:
     """A project as a whole: its ceiling, backups, new pseudonyms, new witnesses."""
 
 
+def _backup(value: Backup) -> None:
+    entries = counted(value.journal_entries, "journal entry")
+    facts = [
+        ("backup", f"{value.path} ({value.bytes:,} bytes, mode 0600)"),
+        (
+            "holds",
+            f"settings, the ledger ({entries}), {counted(value.releases, 'release')} and the "
+            "PRIVATE maps of released labels",
+        ),
+        (
+            "keys",
+            "in it, enciphered under your passphrase: without the passphrase they are lost"
+            if value.keys
+            else "not in it: keep a copy of the keys directory elsewhere; without it the backup "
+            "cannot be restored",
+        ),
+        ("left out", "rows set aside (quarantine)"),
+    ]
+    if value.unfinished:
+        names = ", ".join(value.unfinished)
+        facts.append(("unfinished", f"{names}: cannot be resumed from this backup"))
+    print_facts([*facts, ("anchor", value.anchor)])
+    print_bullets(
+        [
+            _ANCHOR,
+            "Back up again after every release, and after activating a policy, changing groups, "
+            "or retiring a labeler.",
+        ]
+    )
+
+
+_ANCHOR = "Keep the anchor where this project cannot change it."
+
+
 @project.command("backup", short_help="All of a project in one file, without its keys.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--with-keys", is_flag=True, help="The keys as well, enciphered under a passphrase.")
 @passphrase_option
 @project_option
-@json_option
+@prints(_backup)
 def project_backup(
-    file: Path,
-    with_keys: bool,
-    passphrase_file: Path | None,
-    project: Path | None,
-    as_json: bool,
-) -> None:
+    file: Path, with_keys: bool, passphrase_file: Path | None, project: Path | None
+) -> Backup:
     """Write settings, ledger, releases and the private maps of released labels to FILE.
 
     Rows that were set aside (quarantine) are left out, and so are the keys, unless asked for.
@@ -45,11 +86,43 @@ def project_backup(
     Example:
       labelguard project backup backup.tar.zst
     """
-    from labelguard.cli import render_project
     from labelguard.project.backup import backup
 
     secret = _passphrase(passphrase_file, confirm=True) if with_keys else None
-    render_project.backup(backup(file, passphrase=secret, project=project), as_json=as_json)
+    return backup(file, passphrase=secret, project=project)
+
+
+def _restored(value: Restored) -> None:
+    state = (
+        "complete: the anchor shows that nothing followed the backup"
+        if value.complete
+        else "charges may have followed the backup; they are covered by full prices"
+    )
+    facts = [
+        ("project", value.project),
+        ("backup", f"{value.backup}, made {value.created_at}"),
+        ("state", state),
+        ("keys", value.keys),
+        ("releases", f"{value.releases:,}"),
+    ]
+    for name, found, about in (
+        ("closed", [f"policy {name}" for name in value.closed], ", at its full price"),
+        ("lost", value.lost_policies, ": paid at the prices given"),
+        ("abandoned", value.abandoned, ": charged, never finished"),
+    ):
+        if found:
+            facts.append((name, f"{', '.join(found)}{about}"))
+    print_facts([*facts, ("anchor", value.anchor)])
+    last = "The keys belong to this project now: never let another one work with them."
+    print_bullets([*(() if value.complete else _AFTER_A_LOSS), last])
+
+
+_AFTER_A_LOSS = (
+    "Put a new policy into force (labelguard policy new, labelguard policy activate): it is paid "
+    "on top of what was closed.",
+    "Before that, repeat what followed the backup: groups (labelguard policy groups), and labelers "
+    "who were retired or erased.",
+)
 
 
 @project.command("restore", short_help="A project from its backup; what is unknown is paid.")
@@ -75,7 +148,7 @@ def project_backup(
     help="A keys directory to copy; else LABELGUARD_KEYS is used in place, else the backup's keys.",
 )
 @passphrase_option
-@json_option
+@prints(_restored)
 def project_restore(
     file: Path,
     directory: Path,
@@ -84,8 +157,7 @@ def project_restore(
     no_later_policy: bool,
     keys: Path | None,
     passphrase_file: Path | None,
-    as_json: bool,
-) -> None:
+) -> Restored:
     """Put the project of backup FILE into DIRECTORY, where there is none.
 
     Unless --anchor is the backup's, charges may have followed that nobody remembers: the policy in
@@ -95,13 +167,20 @@ def project_restore(
     Example:
       labelguard project restore backup.tar.zst restored --keys .labelguard/keys --no-later-policy
     """
-    from labelguard.cli import render_project
     from labelguard.project import restore
 
     since = restore.parse_since(anchor, lost, no_later_policy)
     secret = _passphrase(passphrase_file, confirm=False)
-    found = restore.restore(file, directory, since=since, keys=keys, passphrase=secret)
-    render_project.restored(found, as_json=as_json)
+    return restore.restore(file, directory, since=since, keys=keys, passphrase=secret)
+
+
+def _ceiling(value: CeilingUse, *, err: bool = False) -> None:
+    facts = [ceiling_fact(value.ceiling)]
+    facts += [("reached", budget_of(value.reached)), ("left", budget_of(value.left))]
+    if value.raised:
+        raised = f"{budget_of(value.raised)}: only this is promised from then on"
+        facts.append(("raised to", raised))
+    print_facts(facts, err=err)
 
 
 @project.command("ceiling", short_help="What all policies together may cost, for life.")
@@ -113,8 +192,8 @@ def project_restore(
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @project_option
-@json_option
-def project_ceiling(raised: str | None, yes: bool, project: Path | None, as_json: bool) -> None:
+@prints(_ceiling)
+def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> CeilingUse:
     """Show the ceiling that no sum of policies passes, and what is left below it; or raise it.
 
     \b
@@ -122,20 +201,32 @@ def project_ceiling(raised: str | None, yes: bool, project: Path | None, as_json
       labelguard project ceiling
       labelguard project ceiling --raise 20,1e-4 --yes
     """
-    from labelguard.cli import render_budget
     from labelguard.ledger.ceilings import Ceiling
     from labelguard.policy.policy import parse_budget
     from labelguard.project import raising
 
     if raised is None:
-        render_budget.ceiling(raising.show(project), as_json=as_json)
-        return
+        return raising.show(project)
     ceiling = Ceiling(*parse_budget("--raise", raised))
     shown = raising.show(project, ceiling)
     if not yes:
-        render_budget.ceiling(shown, as_json=False, err=True)
+        _ceiling(shown, err=True)
         click.confirm("Raise the ceiling, for good?", abort=True, err=True)
-    render_budget.ceiling(raising.raise_ceiling(ceiling, project), as_json=as_json)
+    return raising.raise_ceiling(ceiling, project)
+
+
+def _renewed(value: Renewed) -> None:
+    known = value.proven_to
+    proven = f"up to entry {known}, by the anchor" if known else "nothing, without anchor"
+    print_facts(
+        [
+            ("project", value.project),
+            ("witnesses", f"written, at journal entry {value.journal_entries}"),
+            ("proven", proven),
+            ("anchor", value.anchor),
+        ]
+    )
+    print_bullets([_ANCHOR])
 
 
 @project.command("witness", short_help="Trust a ledger anew whose witnesses are lost.")
@@ -143,10 +234,10 @@ def project_ceiling(raised: str | None, yes: bool, project: Path | None, as_json
 @click.option("--anchor", metavar="LINE", help="The newest anchor that was kept elsewhere.")
 @click.option("--no-anchor", is_flag=True, help="Declare that none was kept; asks.")
 @project_option
-@json_option
+@prints(_renewed)
 def project_witness(
-    renew: bool, anchor: str | None, no_anchor: bool, project: Path | None, as_json: bool
-) -> None:
+    renew: bool, anchor: str | None, no_anchor: bool, project: Path | None
+) -> Renewed:
     """Write the two files anew (ledger.head) that tell an older copy of the ledger from the newest.
 
     Needed only if both are lost. Everything is verified first, and the journal tells of it. An
@@ -156,7 +247,6 @@ def project_witness(
     Example:
       labelguard project witness --renew --no-anchor
     """
-    from labelguard.cli import render_project
     from labelguard.project.renewal import renew as write
 
     if (anchor is None) is not no_anchor:
@@ -168,13 +258,25 @@ def project_witness(
             abort=True,
             err=True,
         )
-    render_project.renewed(write(anchor, project), as_json=as_json)
+    return write(anchor, project)
+
+
+def _rotated(value: Rotated) -> None:
+    names = counted(value.renamed, "pseudonym")
+    print_facts([("project", value.project), ("renamed", f"{names} in the ledger")])
+    print_bullets(
+        [
+            "Back up the keys directory and the project again: older backups of the ledger go "
+            "with the keys of their time.",
+            "Entries that the journal had already keep the old names of labelers who left.",
+        ]
+    )
 
 
 @project.command("rotate-pseudonyms", short_help="New pseudonyms for all labelers.")
 @project_option
-@json_option
-def project_rotate_pseudonyms(project: Path | None, as_json: bool) -> None:
+@prints(_rotated)
+def project_rotate_pseudonyms(project: Path | None) -> Rotated:
     """Give every labeler a new pseudonym: older lists can no longer be matched by name.
 
     Releases, coins and what was spent do not change. Entries that the journal has already keep the
@@ -184,10 +286,9 @@ def project_rotate_pseudonyms(project: Path | None, as_json: bool) -> None:
     Example:
       labelguard project rotate-pseudonyms
     """
-    from labelguard.cli import render_project
     from labelguard.project.rotation import rotate
 
-    render_project.rotated(rotate(project), as_json=as_json)
+    return rotate(project)
 
 
 def _passphrase(file: Path | None, *, confirm: bool) -> Callable[[], str]:

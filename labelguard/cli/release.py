@@ -1,16 +1,24 @@
-"""The commands that release labels, and label new pairs by a release: `privatize` and `score`."""
+"""The commands that make releases, show them, and label new pairs by one of them.
+
+`privatize`, `release`, and `score`.
+"""
 
 from __future__ import annotations
 
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.cli.budget import verdict
 from labelguard.cli.options import (
+    HELP,
     bad_rows_option,
     columns_option,
-    json_option,
     label_values_option,
     max_input_bytes_option,
     project_option,
@@ -20,6 +28,110 @@ from labelguard.cli.options import (
     source_option,
     ties_option,
 )
+from labelguard.cli.terminal import (
+    echo,
+    near,
+    nested,
+    print_facts,
+    print_table,
+    prints,
+    progress,
+    shown,
+    verdict_code,
+)
+from labelguard.terms import budget_of, counted
+
+if TYPE_CHECKING:
+    from labelguard.project.recovery import Abandoned
+    from labelguard.project.verdict import FilesVerdict
+    from labelguard.release.score import Scored
+    from labelguard.release.writer import Release
+    from labelguard.report.overview import ReleaseLine
+
+
+@dataclass(frozen=True)
+class Made:
+    """A release that was made, or found."""
+
+    id: str
+    """its id"""
+    path: str
+    """its directory"""
+    reused: bool
+    """whether it was made before: no label was looked at, nothing was charged"""
+    card: Mapping[str, Any]
+    """its card, as `release show` prints it"""
+    next: Sequence[str]
+    """commands worth trying next"""
+
+    @classmethod
+    def of(cls, release: Release, next_steps: Sequence[str]) -> Made:
+        """What became of a release; its notes go to standard error."""
+        for note in release.notes:
+            echo(f"labelguard: note: {shown(note)}", err=True)
+        card = dict(release.card)
+        return cls(release.id, str(release.path), release.reused, card, next_steps)
+
+
+def print_made(made: Made) -> None:
+    """The summary of a release: whom it protects, what it cost, where it is."""
+    print_facts([*_card_facts(made.card), ("where", near(made.path))])
+    if made.reused:
+        echo(
+            "This very release was made before: no label was looked at, nothing was charged.\n"
+            "To draw the labels anew, at a new charge: --again"
+        )
+    echo("Next: " + "\n      ".join(_runnable(step) for step in made.next))
+
+
+def _runnable(command: str) -> str:
+    """A command as it can be typed here, where no environment may be activated."""
+    program = Path(sys.argv[0])
+    if program.name == "labelguard" and shutil.which("labelguard") is None:
+        return command.replace("labelguard", str(program), 1)
+    return command
+
+
+def _card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    from labelguard.release.card import own_facts, place, span
+
+    privacy, counts = value["privacy"], value["counts"]
+    unit = privacy["unit"]
+    yield "release", value["release"]
+    yield "guarantee", f"{budget_of(privacy)} for each {unit}, over {span(privacy)}"
+    if "newly_charged" in privacy:
+        yield "  newly charged", f"{budget_of(privacy['newly_charged'])} of it, by that policy"
+    yield "mechanism", f"{value['mechanism']}, adjacency {privacy['adjacency']}"
+    yield f"{unit}s", f"{counts['labelers']:,}"
+    yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
+    if counts["further_pairs"]:
+        yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"
+    charged = f"{counts['charged']:,}"
+    yield "  newly charged", charged if place(value) == "label" else f"{charged} {unit}s, once each"
+    before = "same value" if place(value) == "label" else "in an earlier window"
+    yield "  released before", f"{counts['released_before']:,} ({before}, no charge)"
+    yield "  dropped by the bound", f"{counts['dropped_by_bound']:,}"
+    yield "  duplicates", f"{counts['duplicates']:,}"
+    yield "  identical sides", f"{counts['identical_sides']:,}"
+    if counts["set_aside"]:
+        yield "  bad rows set aside", f"{counts['set_aside']:,}"
+    if counts["released_ties_dropped"]:
+        yield "  released as ties", f"{counts['released_ties_dropped']:,} (left out)"
+    if "flip_probability" in value:
+        flips = value["flip_probability"]
+        yield "flip probability", _triple(flips, ".4f")
+        multipliers = {k: 1 / (1 - 2 * v) if v < 0.5 else float("inf") for k, v in flips.items()}
+        yield "loss multiplier 1/(1−2γ)", _triple(multipliers, ".1f")
+    yield from (fact for fact in own_facts(value) if not fact[0].startswith("flip probability"))
+    yield "allowance used", _triple(value["budget"]["used"], ",.0f")
+    yield "allowance left", _triple(value["budget"]["left"], ",.0f")
+
+
+def _triple(values: Mapping[str, float], style: str) -> str:
+    if not values:
+        return "–"
+    numbers = " / ".join(format(values[name], style) for name in ("min", "median", "max"))
+    return f"{numbers}  (min / median / max)"
 
 
 @click.command(short_help="Release preference labels privately.")
@@ -126,10 +238,8 @@ from labelguard.cli.options import (
 @max_input_bytes_option
 @click.option("--workers", type=int, help="Threads; default: all cores. The output is the same.")
 @project_option
-@json_option
-def privatize(
-    inputs: tuple[str, ...], columns: str, project: Path | None, as_json: bool, **options: Any
-) -> None:
+@prints(print_made)
+def privatize(inputs: tuple[str, ...], columns: str, project: Path | None, **options: Any) -> Made:
     """Release the labels in INPUT (Parquet, CSV, JSONL, directories, globs) privately.
 
     INPUT has a column labeler_id and the columns of one of these layouts:
@@ -147,16 +257,107 @@ def privatize(
     Example:
       labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 -o release
     """
-    from labelguard.cli import render
     from labelguard.ingest import layouts
     from labelguard.release.pipeline import privatize as run
 
     mapping = layouts.parse_columns(columns)
-    with render.progress() as progress:
-        release = run(list(inputs), columns=mapping, project=project, progress=progress, **options)
+    with progress() as report:
+        release = run(list(inputs), columns=mapping, project=project, progress=report, **options)
     where = f" --project {project}" if project else ""
-    steps = (f"labelguard release show {release.id}{where}",)
-    render.release(release, as_json=as_json, next_steps=steps)
+    return Made.of(release, (f"labelguard release show {release.id}{where}",))
+
+
+@click.group(context_settings=HELP)
+def release() -> None:
+    """The releases of a project."""
+
+
+def _releases(values: Sequence[ReleaseLine]) -> None:
+    if not values:
+        echo("No release yet.")
+        return
+    rows = ((v.id, v.state, v.created_at, v.mechanism, v.charged, v.rows) for v in values)
+    numbers = ("charged", "rows")
+    print_table(("id", "state", "created", "mechanism", *numbers), rows, right=numbers)
+
+
+@release.command("list")
+@project_option
+@prints(_releases)
+def release_list(project: Path | None) -> list[ReleaseLine]:
+    """All releases, oldest first.
+
+    \b
+    Example:
+      labelguard release list
+    """
+    from labelguard.report import overview
+
+    return overview.releases(project)
+
+
+def _card(value: Mapping[str, Any]) -> None:
+    not_protected = nested("not protected", value["not_protected"])
+    print_facts([*_card_facts(value), ("train with", value["train_with"]), *not_protected])
+
+
+@release.command("show")
+@click.argument("release_id", required=False)
+@project_option
+@prints(_card)
+def release_show(release_id: str | None, project: Path | None) -> Mapping[str, Any]:
+    """The card of one release; by default the newest.
+
+    \b
+    Example:
+      labelguard release show
+    """
+    from labelguard.report import overview
+
+    return overview.card(release_id, project)
+
+
+def _abandoned(value: Abandoned) -> None:
+    uses = counted(value.charged, "use")
+    echo(f"Release {value.id} is given up; the {uses} it charged stay charged.")
+
+
+@release.command("abandon", short_help="Give up an unfinished release; it stays charged.")
+@click.argument("release_id")
+@project_option
+@prints(_abandoned)
+def release_abandon(release_id: str, project: Path | None) -> Abandoned:
+    """Give up a release that was begun and never finished. What it charged stays charged.
+
+    Only for a release whose command cannot be run again; the secrets kept for it are destroyed.
+
+    \b
+    Example:
+      labelguard release abandon r0002
+    """
+    from labelguard.project.recovery import abandon
+
+    return abandon(release_id, project)
+
+
+@release.command("verify", short_help="Whether files are what was committed.")
+@click.argument("release_id", required=False)
+@project_option
+@prints(verdict, code=verdict_code)
+def release_verify(release_id: str | None, project: Path | None) -> FilesVerdict:
+    """Compare a release's files (by default every release's) with the hashes in the ledger.
+
+    \b
+    Example:
+      labelguard release verify
+    """
+    from labelguard.report import overview
+
+    return overview.verify_releases(release_id, project)
+
+
+def _scored(value: Scored) -> None:
+    echo(f"{counted(value.pairs, 'pair')} labeled and written to {value.path}")
 
 
 @click.command(short_help="Label new pairs by a release's head.")
@@ -172,15 +373,10 @@ def privatize(
 )
 @columns_option
 @project_option
-@json_option
+@prints(_scored)
 def score(
-    release: str,
-    inputs: tuple[str, ...],
-    output: Path,
-    columns: str,
-    project: Path | None,
-    as_json: bool,
-) -> None:
+    release: str, inputs: tuple[str, ...], output: Path, columns: str, project: Path | None
+) -> Scored:
     """Label the pairs in INPUT by the head of RELEASE (its id, or a directory with a copy of it).
 
     INPUT is read like that of privatize; labels and labelers in it are ignored. Nothing is charged.
@@ -189,11 +385,9 @@ def score(
     Example:
       labelguard score r0001 labels.parquet -o scored.parquet
     """
-    from labelguard.cli import render
     from labelguard.ingest import layouts
     from labelguard.release.score import score_to
     from labelguard.report import overview
 
     path = Path(release) if Path(release).is_dir() else overview.release_path(release, project)
-    mapping = layouts.parse_columns(columns)
-    render.scored(score_to(path, list(inputs), output, columns=mapping), as_json=as_json)
+    return score_to(path, list(inputs), output, columns=layouts.parse_columns(columns))

@@ -1,17 +1,58 @@
-"""What everything shown on a terminal is made of: facts, tables, JSON."""
+"""What everything shown on a terminal is made of: facts, tables, JSON, and one progress line."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import math
 import shutil
+import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
+
+from labelguard.cli.options import json_option
+from labelguard.terms import Progress
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def prints(
+    show: Callable[[R], None], *, code: Callable[[R], int] = lambda result: 0
+) -> Callable[[Callable[P, R]], Callable[..., None]]:
+    """Let a command print what it returns: as `show` does, or as JSON where --json is given.
+
+    `code` is the exit code that a result means.
+    """
+
+    def decorate(command: Callable[P, R]) -> Callable[..., None]:
+        @json_option
+        @functools.wraps(command)
+        def run(*args: Any, as_json: bool, **options: Any) -> None:
+            result = command(*args, **options)
+            print_json(result) if as_json else show(result)
+            if status := code(result):
+                sys.exit(status)
+
+        return run
+
+    return decorate
+
+
+def json_asked() -> bool:
+    """Whether the running command was asked for JSON."""
+    return bool(click.get_current_context().params["as_json"])
+
+
+def verdict_code(verdict: Any) -> int:
+    """The exit code of what does not hold."""
+    return 0 if verdict.ok else 1
 
 
 def width() -> int:
@@ -39,17 +80,24 @@ def echo(text: str = "", *, err: bool = False) -> None:
 
 def print_json(value: Any) -> None:
     """Any result as JSON on standard output."""
-    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
     # In JSON itself such characters may stand for themselves; escaped, they mean the same.
+    text = to_json(value)
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
-def _finite(value: Any) -> Any:
-    """The value with null for what JSON has no number for (a loss multiplier at γ = ½)."""
+def to_json(value: Any) -> str:
+    """Any result as JSON."""
+    return json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """A result as JSON has it, with null for what it has no number for (a multiplier at γ = ½)."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {name: _finite(member) for name, member in value.items()}
+        return {name: _plain(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
+        return [_plain(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -70,29 +118,71 @@ def print_facts(facts: Iterable[tuple[str, str]], *, err: bool = False) -> None:
             click.echo(click.style(first, bold=True) + " " * (indent - len(first)) + text, err=err)
 
 
-class _Rows(Table):
-    """A table whose cells cannot command the terminal."""
+def print_table(
+    names: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Collection[str] = (),
+    gap: int = 2,
+    wrap: bool = True,
+) -> None:
+    """Rows under a line of column names, without the spaces that would fill its lines up.
 
-    def add_row(self, *cells: Any, **options: Any) -> None:
-        super().add_row(*(shown(c) if isinstance(c, str) else c for c in cells), **options)
+    Columns in `right` hold numbers; `gap` is between two columns; cells are as `cell` shows them.
+    """
+    from rich.console import Console
+    from rich.table import Table
 
-
-def table(*names: str, right: Sequence[str] = ()) -> Table:
-    """A table with a line of column names; those in `right` hold numbers."""
-    made = _Rows(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    made = Table(box=None, header_style="bold", padding=(0, gap, 0, 0))
     for name in names:
-        made.add_column(name, justify="right" if name in right else "left")
-    return made
-
-
-def print_table(rows: Table) -> None:
-    """A table without the spaces that would fill its lines up."""
+        made.add_column(name, justify="right" if name in right else "left", no_wrap=not wrap)
+    for row in rows:
+        made.add_row(*(shown(cell(value)) for value in row))
     console = Console(width=width(), highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
-        console.print(rows)
+        console.print(made)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
-def number(value: object) -> str:
-    """A whole number with its thousands apart, or anything else as it is."""
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def cell(value: object) -> str:
+    """A whole number with its thousands apart, – for nothing, or anything else as it is."""
+    return f"{value:,}" if isinstance(value, int) else "–" if value is None else str(value)
+
+
+def print_bullets(lines: Iterable[str]) -> None:
+    """Sentences after a blank line, each with a dot before it."""
+    echo()
+    for line in lines:
+        echo(f"· {line}")
+
+
+def nested(name: str, lines: Iterable[str]) -> list[tuple[str, str]]:
+    """Facts that have one name together: sentences, each with a dot before it."""
+    return [("" if number else name, f"· {line}") for number, line in enumerate(lines)]
+
+
+def near(path: str | Path) -> str:
+    """A path as it may be typed here."""
+    with contextlib.suppress(ValueError):
+        return str(Path(path).relative_to(Path.cwd()))
+    return str(path)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Progress]:
+    """A progress line on standard error while a job runs; silent when not a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda step, share: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    text = TextColumn("{task.description}", markup=False)
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), text, BarColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda step, share: bar.update(
+            task, description=shown(step), total=None if share is None else 1, completed=share or 0
+        )

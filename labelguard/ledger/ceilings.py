@@ -29,7 +29,9 @@ class Ceiling:
     """ε and δ that the policies of a project stay below, together."""
 
     epsilon: float = 10.0
+    """ε of a labeler"""
     delta: float = 1e-4
+    """δ of a labeler"""
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)

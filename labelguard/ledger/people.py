@@ -125,11 +125,14 @@ def charged(connection: sa.Connection) -> Blocks:
 
 @dataclass(frozen=True)
 class Departure:
-    """One labeler who left: their pseudonym as 32 hexadecimal digits, how, and when (UTC)."""
+    """One labeler who left."""
 
     pseudonym: str
+    """32 hexadecimal digits"""
     kind: Leaving
+    """retired or erased"""
     at: str
+    """when, UTC"""
 
 
 def departures(connection: sa.Connection) -> list[Departure]:

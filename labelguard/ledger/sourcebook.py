@@ -27,14 +27,16 @@ FIXED = ("labeler_id", "item_id")
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """One source: `people` is as it was declared (`first`: nobody came before), `columns` maps
-    roles to the columns that its releases read, none before the first.
-    """
+    """Where labelers' ids come from."""
 
     name: str
+    """the source's name"""
     people: str
+    """as it was declared: new, known, or first (nobody came before)"""
     columns: Mapping[str, str]
+    """roles, and the columns that its releases read; none before the first"""
     at: str
+    """when it came in, UTC"""
 
 
 def records(connection: sa.Connection) -> list[SourceRecord]:

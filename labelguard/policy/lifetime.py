@@ -38,7 +38,9 @@ class Total:
     """ε and δ of a labeler over several policies, whatever decided about the later ones."""
 
     epsilon: float
+    """the sum of ε"""
     delta: float
+    """the sum of δ"""
 
 
 def total(chapters: Sequence[Chapter]) -> Total:

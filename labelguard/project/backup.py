@@ -9,8 +9,8 @@ whoever holds these and the private maps learns which released labels are whose.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -27,12 +27,34 @@ from labelguard.project.opening import OpenProject, Where
 _ROWS = 50_000
 
 
+@dataclass(frozen=True)
+class Backup:
+    """A backup that was written."""
+
+    path: str
+    """the file"""
+    bytes: int
+    """its size"""
+    anchor: str
+    """the journal's newest entry in it, as `budget anchor` prints it"""
+    journal_entries: int
+    """how many it holds"""
+    releases: int
+    """committed releases in it"""
+    unfinished: list[str]
+    """releases that were begun, and cannot be resumed from it"""
+    keys: bool
+    """whether the keys are in it, enciphered"""
+    left_out: list[str]
+    """what is not: quarantine, and the keys unless asked for"""
+
+
 def backup(
     path: str | Path,
     *,
     passphrase: Callable[[], str] | None = None,
     project: Where = None,
-) -> dict[str, Any]:
+) -> Backup:
     """Write a backup of a project to a new file; what is in it, and its anchor.
 
     `passphrase` is asked for one if the keys are to be in it, enciphered under it. Raises
@@ -49,7 +71,7 @@ def backup(
             raise ProjectError(f"cannot write {target}: {error.strerror}") from None
 
 
-def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> dict[str, Any]:
+def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> Backup:
     home, keys, ledger = opened.project, opened.keys, opened.ledger
     records = ledger.releases()
     strays = home.strays(record.id for record in records)
@@ -72,19 +94,18 @@ def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> dict[s
         for source in sorted((home.state / name).rglob("*")):
             if source.is_symlink() or not source.is_dir():
                 members[source.relative_to(home.state).as_posix()] = source
-    facts = {"labelguard": __version__, "created_at": clock.now()}
-    facts |= {"anchor": str(anchor)}
+    facts = {"labelguard": __version__, "created_at": clock.now(), "anchor": str(anchor)}
     archive.write(target, members, facts, lambda data: keys.mac("backup", data))
-    return {
-        "path": str(target),
-        "bytes": target.stat().st_size,
-        "anchor": str(anchor),
-        "journal_entries": anchor.number,
-        "releases": sum(record.state == "committed" for record in records),
-        "unfinished": unfinished,
-        "keys": passphrase is not None,
-        "left_out": ["quarantine", *([] if passphrase is not None else ["keys"])],
-    }
+    return Backup(
+        str(target),
+        target.stat().st_size,
+        str(anchor),
+        anchor.number,
+        releases=sum(record.state == "committed" for record in records),
+        unfinished=unfinished,
+        keys=passphrase is not None,
+        left_out=["quarantine", *([] if passphrase is not None else ["keys"])],
+    )
 
 
 def _copy_ledger(ledger: Ledger, path: Path) -> Anchor:

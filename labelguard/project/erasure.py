@@ -12,10 +12,9 @@ label; rows are recognised by their labeler's id alone.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -61,21 +60,64 @@ class Quarantine:
         return quarantine.purge(project.quarantine, leavers)
 
 
-class Work:
-    """Scratch space: whose rows are in it nobody can tell, and nobody needs it."""
-
-    def find(self, project: Project, leavers: Leavers) -> Raw:
-        """Nothing that is worth a word."""
-        return Raw()
-
-    def purge(self, project: Project, leavers: Leavers) -> Raw:
-        """Remove all of it."""
-        shutil.rmtree(project.work, ignore_errors=True)
-        return Raw()
+HOLDERS: tuple[Holder, ...] = (Quarantine(),)
+"""Every store of raw rows; another adds itself here. A job's scratch space goes with the job."""
 
 
-HOLDERS: tuple[Holder, ...] = (Quarantine(), Work())
-"""Every place where raw rows may lie; a store that keeps any adds itself here."""
+@dataclass(frozen=True)
+class Took:
+    """What a release took of a labeler, from the ledger alone."""
+
+    id: str
+    """the release"""
+    created_at: str
+    """when it was begun, UTC"""
+    state: str
+    """computing, drawn, committed or abandoned"""
+    mechanism: str
+    """rr, props or statistic"""
+    event: str
+    """the kind of event that was charged: rr or statistic"""
+    used: int
+    """how much was charged: labels, or 1 for a statistic"""
+
+
+@dataclass(frozen=True)
+class Left:
+    """A labeler who left, or would leave, and what that means."""
+
+    labeler: str
+    """their pseudonym"""
+    kind: Leaving
+    """retired or erased"""
+    before: Leaving | None
+    """what they were before; null if neither"""
+    known: bool
+    """whether anything of theirs was found"""
+    group: bool
+    """whether charges are those of a unit that they share"""
+    linked: list[str]
+    """pseudonyms of their other ids (`people link`) that have not left: each leaves by itself"""
+    rows_remembered: int
+    """rows of theirs in private maps"""
+    given_up: list[str]
+    """unfinished releases that cannot be finished without their labels, and stay charged"""
+    releases: list[Took]
+    """what earlier releases took of them"""
+    randomized_labels: int
+    """labels of theirs that were randomized"""
+    statistic_releases: int
+    """statistics that they were part of"""
+    epsilon: float
+    """what all of that may have told of them, at most"""
+    delta: float
+    """and with which δ"""
+    rows_set_aside: int
+    """rows of theirs in quarantine"""
+    unreadable_files: list[str]
+    """files there that cannot be read, and go whole if the labeler is erased"""
+    remains: list[str]
+    """what leaving does not undo"""
 
 
 @dataclass(frozen=True)
@@ -104,19 +146,16 @@ class _Leaver:
         return blocks.to_hex(self.ledger.names.hide(self.key)[0])
 
 
-def preview(labeler_id: str, kind: Leaving, project: Where = None) -> dict[str, Any]:
+def preview(labeler_id: str, kind: Leaving, project: Where = None) -> Left:
     """What `leave` would do and what would remain, before anything is changed."""
     leaver = _leaver(labeler_id, OpenProject.open(project))
-    return _report(leaver, kind, _found(leaver))
+    return _completed(_report(leaver, kind), leaver, _found(leaver))
 
 
-def leave(labeler_id: str, kind: Leaving, project: Where = None) -> dict[str, Any]:
+def leave(labeler_id: str, kind: Leaving, project: Where = None) -> Left:
     """Retire or erase a labeler, by `ID` or `SOURCE:ID`, or by a pseudonym of 32 hex digits.
 
-    Returns the labeler's pseudonym, what was found and removed (`rows_remembered` in private maps,
-    `rows_set_aside`, `unreadable_files`, `given_up`), what earlier releases took of them, from the
-    ledger alone, and `remains`: what this cannot undo. Erased stays erased; a retired labeler can
-    be erased.
+    Erased stays erased; a retired labeler can be erased.
 
     Releases that charged them and were never finished are given up, since their labels are no
     longer there to finish them: their charges stay. Raises `LedgerError` for a group's pseudonym,
@@ -127,18 +166,17 @@ def leave(labeler_id: str, kind: Leaving, project: Where = None) -> dict[str, An
         leaver = _leaver(labeler_id, opened)
         epoch = ledger.begin_job()
         ledger.refund_reserved(epoch, resumed=None)
-        report = _report(leaver, kind, Raw())
+        report = _report(leaver, kind)
         ledger.bury(leaver.key, kind, epoch)
-        _give_up(leaver, report["given_up"], epoch)
-        raw = _purged(leaver) if report["kind"] == "erased" else _found(leaver)
+        _give_up(leaver, report.given_up, epoch)
+        raw = _purged(leaver) if report.kind == "erased" else _found(leaver)
         _forget(leaver, epoch)
-    report |= _raw(raw) | {"known": report["known"] or raw.rows > 0}
-    return report | {"remains": _remains(report, leaver)}
+    return _completed(report, leaver, raw)
 
 
-def listing(project: Where = None) -> list[dict[str, Any]]:
-    """Everybody who left, the first one first: pseudonym, kind and date."""
-    return [asdict(gone) for gone in _departures(OpenProject.open(project).ledger)]
+def listing(project: Where = None) -> list[Departure]:
+    """Everybody who left, the first one first."""
+    return _departures(OpenProject.open(project).ledger)
 
 
 def _leaver(labeler_id: str, opened: OpenProject) -> _Leaver:
@@ -206,8 +244,8 @@ def _forget(leaver: _Leaver, epoch: int) -> None:
         private_map.settle(digests)
 
 
-def _report(leaver: _Leaver, kind: Leaving, raw: Raw) -> dict[str, Any]:
-    """What is known of a labeler, and what their leaving means."""
+def _report(leaver: _Leaver, kind: Leaving) -> Left:
+    """What the ledger and private maps know of a labeler, and what their leaving means."""
     ledger = leaver.ledger
     before = {gone.pseudonym: gone.kind for gone in _departures(ledger)}.get(leaver.pseudonym)
     kind = "erased" if before == "erased" else kind
@@ -217,25 +255,44 @@ def _report(leaver: _Leaver, kind: Leaving, raw: Raw) -> dict[str, Any]:
     taken = dict.fromkeys(EVENTS, 0)
     for record in charged:
         taken[record.event] += charges[record.number]
-    report = {
-        "labeler": leaver.pseudonym,
-        "kind": kind,
-        "before": before,
-        "known": _known(leaver) or raw.rows > 0,
-        "group": len(leaver.units) > 1,
-        "rows_remembered": _remembered(leaver),
-        "given_up": [r.id for r in _unfinished(leaver, kind, charged)],
-        "releases": [_told(record, charges[record.number]) for record in charged],
-        **{EVENTS[name].key: number for name, number in taken.items()},
-        "epsilon": total.epsilon,
-        "delta": total.delta,
-    }
-    report |= _raw(raw)
-    return report | {"remains": _remains(report, leaver)}
+    return Left(
+        leaver.pseudonym,
+        kind,
+        before,
+        known=_known(leaver),
+        group=len(leaver.units) > 1,
+        linked=_linked(leaver),
+        rows_remembered=_remembered(leaver),
+        given_up=[r.id for r in _unfinished(leaver, kind, charged)],
+        releases=[_took(record, charges[record.number]) for record in charged],
+        randomized_labels=taken["rr"],
+        statistic_releases=taken["statistic"],
+        epsilon=total.epsilon,
+        delta=total.delta,
+        rows_set_aside=0,
+        unreadable_files=[],
+        remains=[],
+    )
 
 
-def _raw(raw: Raw) -> dict[str, Any]:
-    return {"rows_set_aside": raw.rows, "unreadable_files": list(raw.whole)}
+def _linked(leaver: _Leaver) -> list[str]:
+    """Other ids of the same person that are still active; members of a group are other people."""
+    ledger, key = leaver.ledger, leaver.key
+    labelers, units = ledger.members()
+    groups = Groups(labelers, units)
+    unit = groups.unit_of(key)
+    if groups.is_group(unit):
+        return []
+    same = labelers[(units == unit).all(axis=1) & (labelers != key).any(axis=1)]
+    active = same[blocks.positions(ledger.tombstones(), same) < 0]
+    return sorted(blocks.to_hex(name) for name in ledger.names.hide(active))
+
+
+def _completed(report: Left, leaver: _Leaver, raw: Raw) -> Left:
+    """The same with what was found of raw rows, and what remains."""
+    known, files = report.known or raw.rows > 0, list(raw.whole)
+    report = replace(report, known=known, rows_set_aside=raw.rows, unreadable_files=files)
+    return replace(report, remains=_remains(report, leaver))
 
 
 def _unfinished(
@@ -248,15 +305,9 @@ def _unfinished(
     return [record for record in found if record.unfinished]
 
 
-def _told(record: ReleaseRecord, used: int) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "created_at": record.created_at,
-        "state": record.state,
-        "mechanism": record.settings["mechanism"],
-        "event": record.event,
-        "used": used,
-    }
+def _took(record: ReleaseRecord, charged: int) -> Took:
+    mechanism = record.settings["mechanism"]
+    return Took(record.id, record.created_at, record.state, mechanism, record.event, charged)
 
 
 def _single(ledger: Ledger) -> bool:
@@ -266,10 +317,10 @@ def _single(ledger: Ledger) -> bool:
     )
 
 
-def _remains(report: dict[str, Any], leaver: _Leaver) -> list[str]:
+def _remains(report: Left, leaver: _Leaver) -> list[str]:
     """What leaving does not undo, in sentences."""
     found = []
-    if any(release["state"] == "committed" for release in report["releases"]):
+    if any(release.state == "committed" for release in report.releases):
         found += [
             "releases that were delivered cannot be recalled",
             "heads and models fitted on releases keep what those tell, under the same noise",
@@ -278,14 +329,14 @@ def _remains(report: dict[str, Any], leaver: _Leaver) -> list[str]:
         "backups made before still hold the private maps of their day",
         "raw files given to labelguard, and exports made beside it, are where they were",
     ]
-    if report["group"]:
+    if report.group:
         found.append("the charges are those of their group, which keeps what it spent")
     if _single(leaver.ledger):
         found.append("contents are the unit here: which charges were theirs is not known")
     quarantine = leaver.project.quarantine
-    if report["kind"] == "retired" and report["rows_set_aside"]:
+    if report.kind == "retired" and report.rows_set_aside:
         found.append("their rows in quarantine stay; labelguard labeler erase removes them")
-    elif report["kind"] == "erased" and any(quarantine.rglob("*.parquet")):
+    elif report.kind == "erased" and any(quarantine.rglob("*.parquet")):
         found.append(f"rows that name no labeler cannot be told apart and stay in {quarantine}")
     return found
 

@@ -11,6 +11,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from platformdirs.unix import Unix
+
 from labelguard.errors import ProjectError
 from labelguard.keys import keyring
 from labelguard.storage import private_files
@@ -42,5 +44,5 @@ def knows(state: Path) -> bool:
 
 
 def _list() -> Path:
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "labelguard" / "projects"
+    """In XDG_STATE_HOME or ~/.local/state; `RuntimeError` if the user has no home."""
+    return Unix("labelguard").user_state_path / "projects"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,74 @@ from labelguard.ingest import groups
 from labelguard.ingest.sources import Input
 from labelguard.ledger import kinship, sourcebook
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.sourcebook import People
+from labelguard.ledger.sourcebook import People, SourceRecord
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
+
+
+@dataclass(frozen=True)
+class Person:
+    """One of two ids that were linked."""
+
+    source: str
+    """where the id comes from"""
+    pseudonym: str
+    """32 hexadecimal digits"""
+    known: bool
+    """whether the project had met it"""
+
+
+@dataclass(frozen=True)
+class Linked:
+    """Two ids that are one person."""
+
+    linked: int
+    """how many labelers are new among those who are linked"""
+    people: list[Person]
+    """both ids"""
+
+
+@dataclass(frozen=True)
+class LinkedTable:
+    """Many that are."""
+
+    linked: int
+    """how many labelers are new among those who are linked"""
+    pairs: int
+    """pairs that were read"""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A labeler who shares a unit with others."""
+
+    unit: str
+    """the unit's pseudonym"""
+    labeler: str
+    """the labeler's"""
+
+
+@dataclass(frozen=True)
+class WhoIsWho:
+    """Who is one with whom, and who is not."""
+
+    linked: list[Membership]
+    """labelers of one person, or of one group"""
+    distinct: list[list[str]]
+    """pairs of pseudonyms"""
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Two ids that are two people."""
+
+    new: bool
+    """false if it was said before"""
+    people: list[str]
+    """both pseudonyms"""
+
 
 _PSEUDONYM = re.compile("[0-9a-f]{32}")
 _TABLE = ("labeler_id", "same_as")
@@ -70,12 +133,12 @@ def known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
     """Whether each labeler is one that the ledger knows: met, in a group, linked, or gone."""
     members, _ = ledger.members()
     found = blocks.positions(ledger.identities().labelers, labelers) >= 0
-    for others in (members, ledger.tombstones()):
-        found |= blocks.positions(others, labelers) >= 0
+    for table in (members, ledger.tombstones()):
+        found |= blocks.positions(table, labelers) >= 0
     return found
 
 
-def add_source(name: str, people: People, project: Where = None) -> dict[str, Any]:
+def add_source(name: str, people: People, project: Where = None) -> SourceRecord:
     """Let labels of another source in, whose people are all `new` to the project, or some `known`.
 
     Whoever is known is to be linked (`link`) before the first charge under the new source; else
@@ -88,35 +151,30 @@ def add_source(name: str, people: People, project: Where = None) -> dict[str, An
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
         with ledger.transaction(ledger.begin_job()) as connection:
-            return dict(vars(sourcebook.add(connection, name, people)))
+            return sourcebook.add(connection, name, people)
 
 
-def list_sources(project: Where = None) -> list[dict[str, Any]]:
+def list_sources(project: Where = None) -> list[SourceRecord]:
     """All sources, oldest first: how each came in, and which column plays which role."""
-    return [dict(vars(record)) for record in OpenProject.open(project).ledger.sources()]
+    return OpenProject.open(project).ledger.sources()
 
 
-def link(one: str, other: str, project: Where = None) -> dict[str, Any]:
+def link(one: str, other: str, project: Where = None) -> Linked:
     """Say, for good, that two ids are one person, who has one budget for the labels of both.
 
     At most one of them may have been charged before: the other then takes from what that one has
-    left. Released labels keep their values. Returns `linked`, how many labelers are new among those
-    who are linked, and `people`: both, by source and pseudonym, and whether the project knew them.
-    Raises `PolicyError` for two who were charged apart, or were said to be distinct, and while a
-    release is unfinished.
+    left. Released labels keep their values. Raises `PolicyError` for two who were charged apart, or
+    were said to be distinct, and while a release is unfinished.
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
         pair, sources = _two(one, other, opened)
         met, names = known(ledger, pair).tolist(), _names(ledger, pair)
-        shown = [
-            {"source": source, "pseudonym": name, "known": is_known}
-            for source, name, is_known in zip(sources, names, met, strict=True)
-        ]
-        return {"linked": _join(ledger, pair[:1], pair[1:]), "people": shown}
+        two = [Person(*facts) for facts in zip(sources, names, met, strict=True)]
+        return Linked(_join(ledger, pair[:1], pair[1:]), two)
 
 
-def link_table(source: Input, project: Where = None) -> dict[str, Any]:
+def link_table(source: Input, project: Where = None) -> LinkedTable:
     """`link` for many at once: a table, in any format of labels, with one pair of ids in each row.
 
     Its columns are named by two sources of the project, whose ids they hold, or are `labeler_id`
@@ -133,7 +191,7 @@ def link_table(source: Input, project: Where = None) -> dict[str, Any]:
             else keys.labeler_keys(name, found[name])
             for name in found.columns[:2]
         )
-        return {"linked": _join(ledger, one, other), "pairs": len(found)}
+        return LinkedTable(_join(ledger, one, other), len(found))
 
 
 def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence[str]:
@@ -143,14 +201,14 @@ def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence
     return _TABLE
 
 
-def _join(ledger: Ledger, labelers: Blocks, others: Blocks) -> int:
+def _join(ledger: Ledger, labelers: Blocks, same: Blocks) -> int:
     hide = ledger.names.hide
     # A release that was begun was planned with the units of before.
     with ledger.transaction(policies.settled_epoch(ledger)) as connection:
-        return kinship.join(connection, hide(labelers), hide(others))
+        return kinship.join(connection, hide(labelers), hide(same))
 
 
-def distinct(one: str, other: str, project: Where = None) -> dict[str, Any]:
+def distinct(one: str, other: str, project: Where = None) -> Distinct:
     """Say, for good, that two ids that are written nearly alike are two people, each with a budget.
 
     Raises `PolicyError` for two who are linked, or in one group.
@@ -160,19 +218,17 @@ def distinct(one: str, other: str, project: Where = None) -> dict[str, Any]:
         pair, _ = _two(one, other, opened)
         with ledger.transaction(ledger.begin_job()) as connection:
             new = kinship.set_apart(connection, ledger.names.hide(pair))
-        return {"new": new, "people": _names(ledger, pair)}
+        return Distinct(new, _names(ledger, pair))
 
 
-def listing(project: Where = None) -> dict[str, Any]:
+def listing(project: Where = None) -> WhoIsWho:
     """Who shares a unit with others, and who is distinct from whom, by pseudonyms."""
     ledger = OpenProject.open(project).ledger
     labelers, units = (_names(ledger, keys) for keys in ledger.members())
     one, other = (_names(ledger, keys) for keys in ledger.distinct())
     linked = sorted(zip(units, labelers, strict=True))
-    return {
-        "linked": [{"unit": unit, "labeler": labeler} for unit, labeler in linked],
-        "distinct": sorted(sorted(pair) for pair in zip(one, other, strict=True)),
-    }
+    apart = sorted(sorted(pair) for pair in zip(one, other, strict=True))
+    return WhoIsWho([Membership(*pair) for pair in linked], apart)
 
 
 def _two(one: str, other: str, opened: OpenProject) -> tuple[Blocks, list[str]]:

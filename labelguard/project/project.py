@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import tomllib
@@ -18,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from filelock import lock_descriptor
 
 from labelguard.errors import NoProject, ProjectBusy, ProjectError
 from labelguard.keys.keyring import keys_directory
@@ -92,26 +93,20 @@ class Project:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the project for one job; a second job gets `ProjectBusy` at once."""
-        try:
+        with contextlib.ExitStack() as stack:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-            descriptor = os.open(self.state / "lock", flags, 0o600)
-        except OSError as error:
-            why = "lock is a symbolic link" if error.errno == errno.ELOOP else error.strerror
-            raise ProjectError(f"the project at {self.state} cannot be written: {why}") from None
-        try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ProjectBusy(
-                    f"another labelguard job works in {self.state}; run this again when it is done"
+                stack.enter_context(held(self.state / "lock", flags, "labelguard job", self.state))
+            except OSError as error:
+                why = "lock is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+                raise ProjectError(
+                    f"the project at {self.state} cannot be written: {why}"
                 ) from None
             try:  # only who holds the project may clear its scratch space
                 self._sweep()
                 yield
             finally:
                 shutil.rmtree(self.work, ignore_errors=True)
-        finally:
-            os.close(descriptor)
 
     def _sweep(self) -> None:
         """Remove what crashed jobs left half-written; nothing of it was ever released."""
@@ -119,6 +114,22 @@ class Project:
         for directory in (self.releases, self.released):
             for partial in directory.glob("*.partial"):
                 shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def held(path: Path, flags: int, job: str, where: Path) -> Iterator[None]:
+    """Lock a file or a directory, opened with `flags`, for a `job` that works in `where`.
+
+    Raises `ProjectBusy` at once if another process or thread holds it, `OSError` if it cannot be
+    opened.
+    """
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        if not lock_descriptor(descriptor, blocking=False):
+            raise ProjectBusy(f"another {job} works in {where}; run this again when it is done")
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def find(directory: Path | None = None) -> Project:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 from labelguard.ledger import ceilings
 from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.ledger import Ledger
 from labelguard.policy import lifetime
+from labelguard.policy.lifetime import Total
 from labelguard.project import policies
-from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
+from labelguard.project.opening import OpenProject, Where
 
 
-def show(
-    project: Project | str | Path | None = None, raised: Ceiling | None = None
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class CeilingUse:
+    """A ceiling, and how far policies have come below it."""
+
+    ceiling: Ceiling
+    """what all policies together may cost"""
+    reached: Total
+    """what they cost so far"""
+    left: Total
+    """what further ones may cost"""
+    raised: Ceiling | None
+    """what it is to be raised to, before that is agreed; null otherwise"""
+
+
+def show(project: Where = None, raised: Ceiling | None = None) -> CeilingUse:
     """The ceiling, what the policies so far reach of it, and what is left.
 
     `raised` is what somebody wants to raise it to; `PolicyError` if that is not above it.
@@ -26,10 +36,10 @@ def show(
     ceiling = ledger.ceiling()
     if raised:
         ceilings.check_raise(ceiling, raised)
-    return _described(ledger, ceiling) | {"raised": asdict(raised) if raised else None}
+    return _use(ledger, ceiling, raised)
 
 
-def raise_ceiling(ceiling: Ceiling, project: Project | str | Path | None = None) -> dict[str, Any]:
+def raise_ceiling(ceiling: Ceiling, project: Where = None) -> CeilingUse:
     """Raise the ceiling, for good; returns what `show` shows afterwards.
 
     What was promised by the lower one holds no more once policies pass it. Raises `PolicyError` if
@@ -39,13 +49,12 @@ def raise_ceiling(ceiling: Ceiling, project: Project | str | Path | None = None)
         ledger = opened.ledger
         with ledger.transaction(ledger.begin_job()) as connection:
             ceilings.raise_to(connection, ceiling)
-        return _described(ledger, ceiling) | {"raised": None}
+        return _use(ledger, ceiling, None)
 
 
-def _described(ledger: Ledger, ceiling: Ceiling) -> dict[str, Any]:
+def _use(ledger: Ledger, ceiling: Ceiling, raised: Ceiling | None) -> CeilingUse:
     reached = lifetime.total(policies.life(ledger))
-    left = {
-        "epsilon": max(ceiling.epsilon - reached.epsilon, 0.0),
-        "delta": max(ceiling.delta - reached.delta, 0.0),
-    }
-    return {"ceiling": asdict(ceiling), "reached": asdict(reached), "left": left}
+    left = Total(
+        max(ceiling.epsilon - reached.epsilon, 0.0), max(ceiling.delta - reached.delta, 0.0)
+    )
+    return CeilingUse(ceiling, reached, left, raised)

@@ -1,22 +1,51 @@
-"""What earlier jobs left behind: given back, tidied away, or named."""
+"""What earlier jobs left behind: given back, tidied away, named, or given up."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from labelguard.errors import LedgerError
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy import events
-from labelguard.project.opening import OpenProject
+from labelguard.project.opening import OpenProject, Where
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A release that was given up."""
+
+    id: str
+    """its id"""
+    charged: int
+    """what it charged, which stays charged"""
+
+
+def abandon(release_id: str, project: Where = None) -> Abandoned:
+    """Give up an unfinished release: it stays charged, and can never be resumed.
+
+    Raises `LedgerError` if it is not one that was begun and not committed. Its id may be shortened.
+    """
+    with OpenProject.job(project) as opened:
+        ledger = opened.ledger
+        begun = [record for record in ledger.releases() if record.unfinished]
+        named = [record for record in begun if record.id.startswith(release_id)]
+        if len(named) != 1:
+            raise LedgerError(
+                f"{release_id} names {len(named)} unfinished releases; see: labelguard release list"
+            )
+        ledger.abandon(named[0].id, ledger.begin_job())
+        tidy(opened, ledger.releases())
+        return Abandoned(named[0].id, named[0].charged)
 
 
 def settle(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
     """Give back what crashed jobs reserved and never used; notes on this and on what they began.
 
-    `resumed` is the release that is about to be resumed, if any. Raises `LedgerError` if releases
-    on disk are unknown to the ledger: it is an older copy; `ProjectError` if a private map is not
-    the one that was drawn.
+    `resumed` is the release that goes on, if any. Raises `LedgerError` if releases on disk are
+    unknown to the ledger: it is an older copy; `ProjectError` if a private map is not the one that
+    was drawn.
     """
     project, ledger = opened.project, opened.ledger
     notes = [

@@ -7,7 +7,7 @@ hold, or by taking responsibility. The journal tells which.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from labelguard.errors import LedgerError
 from labelguard.ledger import journal
@@ -17,13 +17,27 @@ from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.verdict import verdict
 
 
-def renew(anchor: str | None, project: Where = None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Renewed:
+    """Witnesses that were written anew."""
+
+    project: str
+    """the project's directory"""
+    journal_entries: int
+    """the entry that they know"""
+    proven_to: int
+    """the entry of the anchor that vouched for the ledger; 0 without one"""
+    anchor: str
+    """the line to keep elsewhere"""
+
+
+def renew(anchor: str | None, project: Where = None) -> Renewed:
     """Write both witnesses of a project anew; what they know, and how far the anchor reaches.
 
     `anchor` is a line of `budget anchor`, None if there is none. Raises `LedgerError` if a witness
     is there, if anything in the project does not hold, or for an anchor that the ledger lacks.
     """
-    home, kept = located(project), Anchor.parse(anchor) if anchor else None
+    home, known = located(project), Anchor.parse(anchor) if anchor else None
     for path in home.witnesses:
         if path.exists():
             raise LedgerError(
@@ -32,13 +46,12 @@ def renew(anchor: str | None, project: Where = None) -> dict[str, Any]:
             )
     with OpenProject.job(home, witnessed=False) as opened:
         ledger = opened.ledger
-        found = verdict(opened, kept)
-        if not found["ok"]:
-            raise LedgerError(f"the ledger is not to be trusted anew: {found['fault']}")
-        proven = kept.number if kept else 0
+        fault = verdict(opened, known).fault
+        if fault:
+            raise LedgerError(f"the ledger is not to be trusted anew: {fault}")
+        proven = known.number if known else 0
         with ledger.transaction(ledger.begin_job()) as connection:
             journal.append(connection, "witnesses", {"proven_to": proven})
         number, digest = ledger.head()
         Witness(home.witnesses).replace(number, digest)
-    entries = {"journal_entries": number, "proven_to": proven}
-    return {"project": str(home.state), **entries, "anchor": str(Anchor(number, digest))}
+    return Renewed(str(home.state), number, proven, str(Anchor(number, digest)))

@@ -19,16 +19,14 @@ the keys and their witness, and last, by one rename, the project. After a crash,
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import sqlalchemy as sa
 
@@ -36,7 +34,6 @@ from labelguard.errors import (
     KeyProblem,
     LedgerError,
     PolicyError,
-    ProjectBusy,
     ProjectError,
 )
 from labelguard.keys import key_source, sealing
@@ -52,7 +49,7 @@ from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Allowance, Policy, parse_budget
 from labelguard.project import archive, backup
 from labelguard.project.opening import seclude
-from labelguard.project.project import STATE, Project
+from labelguard.project.project import STATE, Project, held
 from labelguard.project.rotation import rename
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
@@ -69,6 +66,59 @@ class Since:
 
     anchor: Anchor | None = None
     lost: tuple[tuple[float, float], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A project that came back from its backup."""
+
+    project: str
+    """its directory"""
+    complete: bool
+    """whether an anchor shows that nothing followed the backup"""
+    closed: list[str]
+    """policies that were in force, closed at their full prices"""
+    lost_policies: list[str]
+    """what policies that followed the backup are called now"""
+    abandoned: list[str]
+    """releases that were begun, stay charged, and cannot be finished"""
+    releases: int
+    """committed releases"""
+    backup: str
+    """the file"""
+    created_at: str
+    """when it was made, UTC"""
+    backup_anchor: str
+    """its journal's newest entry"""
+    anchor: str
+    """the newest entry now: the line to keep elsewhere"""
+    keys: str
+    """where the keys are from"""
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What is ready in a directory beside the project's, so that a crashed restore goes on.
+
+    `request` tells it from others; `seen` is what the witness beside the keys knew.
+    """
+
+    request: str
+    seen: list[tuple[int, str]]
+    result: Restored
+
+    def write(self, partial: Path) -> None:
+        """Say, last, that all is there."""
+        write_atomically(partial / _DONE, json.dumps(asdict(self)).encode(), mode=0o600)
+
+    @classmethod
+    def read(cls, partial: Path) -> Self | None:
+        """What a crashed restore had made ready, if anything."""
+        if not (partial / _DONE).exists():
+            return None
+        found = json.loads((partial / _DONE).read_text(encoding="utf-8"))
+        seen = [(number, digest) for number, digest in found["seen"]]
+        return cls(found["request"], seen, Restored(**found["result"]))
 
 
 def parse_since(anchor: str | None, lost: Sequence[str], no_later_policy: bool) -> Since:
@@ -90,7 +140,7 @@ def restore(
     since: Since = Since(),
     keys: Path | None = None,
     passphrase: Callable[[], str] | None = None,
-) -> dict[str, Any]:
+) -> Restored:
     """Put the project of a backup into `directory`; what became of it.
 
     The keys are those in the directory LABELGUARD_KEYS, or what else the environment names, else a
@@ -106,35 +156,18 @@ def restore(
         raise ProjectError(f"{state} exists; restore into a directory without a project")
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with _alone(home):
+        with held(home, os.O_RDONLY, "restore", home):
             request = _request(source, since)
-            done = _prepared(partial, request)
-            if done is None or _went_on(partial, state):
+            ready = _Ready.read(partial)
+            if ready is None or ready.request != request or _outdated(ready, partial, state):
                 fresh_directory(partial, mode=0o700)
-                done = _prepare(source, partial, since, keys, passphrase)
-                seen = done.pop("seen")
-                data = json.dumps({"request": request, "result": done, "seen": seen}).encode()
-                write_atomically(partial / _DONE, data, mode=0o600)
-            _place(partial, state)
-            return {"project": str(state)} | done
+                ready = _prepare(source, partial, since, keys, passphrase, request)
+                ready.write(partial)
+            _publish(partial, state)
+            return replace(ready.result, project=str(state))
     except OSError as error:
         why = error.strerror or str(error)
         raise ProjectError(f"cannot restore into {home}: {why}; then run this again") from None
-
-
-@contextlib.contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """One restore at a time in a directory."""
-    descriptor = os.open(home, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise ProjectBusy(
-            f"another restore works in {home}; run this again when it is done"
-        ) from None
-    finally:
-        os.close(descriptor)
 
 
 def _request(source: Path, since: Since) -> str:
@@ -144,15 +177,7 @@ def _request(source: Path, since: Since) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _prepared(partial: Path, request: str) -> dict[str, Any] | None:
-    """What a crashed restore had made ready, if it was this one."""
-    if not (partial / _DONE).exists():
-        return None
-    found = json.loads((partial / _DONE).read_text(encoding="utf-8"))
-    return found["result"] if found["request"] == request else None
-
-
-def _went_on(partial: Path, state: Path) -> bool:
+def _outdated(ready: _Ready, partial: Path, state: Path) -> bool:
     """Whether the project did anything after a restore that crashed had looked at its witness.
 
     What that restore found complete need not be so any more.
@@ -160,10 +185,8 @@ def _went_on(partial: Path, state: Path) -> bool:
     keys = Project(state).keys
     if keys.parent == state:  # copied: nobody else works with them
         return False
-    [own] = Witness([partial / witness.FILE]).seen()
-    looked = json.loads((partial / _DONE).read_text(encoding="utf-8"))["seen"]
-    now = [list(entry) for entry in Witness([keys / witness.FILE]).seen()]
-    return now not in (looked, [list(own)])
+    own = Witness([partial / witness.FILE]).seen()
+    return Witness([keys / witness.FILE]).seen() not in (ready.seen, own)
 
 
 def _prepare(
@@ -172,7 +195,8 @@ def _prepare(
     since: Since,
     keys: Path | None,
     passphrase: Callable[[], str] | None,
-) -> dict[str, Any]:
+    request: str,
+) -> _Ready:
     """All of the project in `partial`, as it will be."""
     for name in (*archive.DIRECTORIES[:2], "quarantine"):
         (partial / name).mkdir(mode=0o700)
@@ -190,19 +214,25 @@ def _prepare(
     with ledger.snapshot() as connection:
         whole = _whole(connection, head, since, seen)
     ledger = _named_as_now(ledger, partial, ring)
-    result = _settle(ledger, whole, since.lost or ())
-    for release in result["abandoned"]:
+    closed, lost, abandoned = _settle(ledger, whole, since.lost or ())
+    for release in abandoned:
         shutil.rmtree(partial / "releases" / release, ignore_errors=True)
     number, digest = ledger.head()
     Witness([partial / witness.FILE]).replace(number, digest)
-    return result | {
-        "seen": seen,
-        "backup": str(source),
-        "created_at": manifest["created_at"],
-        "backup_anchor": str(head),
-        "anchor": str(Anchor(number, digest)),
-        "keys": origin,
-    }
+    result = Restored(
+        project="",  # where it is put, in the end
+        complete=whole,
+        closed=closed,
+        lost_policies=lost,
+        abandoned=abandoned,
+        releases=sum(record.state == "committed" for record in ledger.releases()),
+        backup=str(source),
+        created_at=manifest["created_at"],
+        backup_anchor=str(head),
+        anchor=str(Anchor(number, digest)),
+        keys=origin,
+    )
+    return _Ready(request, seen, result)
 
 
 def _open(source: Path, partial: Path, ring: KeyRing) -> Ledger:
@@ -285,8 +315,13 @@ def _whole(
     return whole
 
 
-def _settle(ledger: Ledger, whole: bool, lost: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Close what may have been charged, and give up what cannot be resumed."""
+def _settle(
+    ledger: Ledger, whole: bool, lost: Sequence[tuple[float, float]]
+) -> tuple[list[str], list[str], list[str]]:
+    """Close what may have been charged, and give up what cannot be resumed.
+
+    The policies closed, the names of those lost, and the releases given up.
+    """
     epoch = ledger.begin_job()
     known = ledger.policies()
     ends = charges.UNFINISHED if whole else ("reserved", *charges.UNFINISHED)
@@ -301,13 +336,7 @@ def _settle(ledger: Ledger, whole: bool, lost: Sequence[tuple[float, float]]) ->
             policies.close(connection, active, None)
         names = [_add_lost(connection, known, *price).name for price in lost]
         journal.append(connection, "restored", {"complete": whole})
-    return {
-        "complete": whole,
-        "closed": closed,
-        "lost_policies": names,
-        "abandoned": [release for release, _ in given_up],
-        "releases": sum(record.state == "committed" for record in ledger.releases()),
-    }
+    return closed, names, [release for release, _ in given_up]
 
 
 def _add_lost(
@@ -333,8 +362,8 @@ def _add_lost(
     return policies.add(connection, name, lost, "closed")
 
 
-def _place(partial: Path, state: Path) -> None:
-    """Put what is ready into its places, the project last; may be repeated."""
+def _publish(partial: Path, state: Path) -> None:
+    """Put what is ready where it belongs, the project last; may be repeated."""
     [head] = Witness([partial / witness.FILE]).seen()
     own, copied = Project(state).keys, partial / "keys"
     url = os.environ.get("LABELGUARD_LEDGER_URL")

@@ -11,6 +11,7 @@ labeler by the pseudonym of its day.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,17 @@ from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
 
-def rotate(project: Where = None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Rotated:
+    """A project whose labelers have new pseudonyms."""
+
+    project: str
+    """the project's directory"""
+    renamed: int
+    """how many labelers that were charged have one"""
+
+
+def rotate(project: Where = None) -> Rotated:
     """Give every labeler of a project a new pseudonym; how many have one, and what else was done.
 
     Raises `LedgerError` for a ledger that does not hold: the digests of its charges, by which that
@@ -49,7 +60,7 @@ def rotate(project: Where = None) -> dict[str, Any]:
             rename(connection, before, after)
             charged = len(people.charged(connection))
         keys.pseudonyms(after.fingerprint)
-    return {"project": str(home.state), "renamed": charged}
+    return Rotated(str(home.state), charged)
 
 
 def rename(connection: sa.Connection, before: Pseudonyms, after: Pseudonyms) -> None:

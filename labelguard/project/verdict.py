@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.records import ReleaseRecord
@@ -11,36 +11,55 @@ from labelguard.project.opening import OpenProject
 from labelguard.storage.sums import fault as public_fault
 
 
-def verdict(opened: OpenProject, kept: Anchor | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class FilesVerdict:
+    """Whether files are what was committed."""
+
+    ok: bool
+    """whether everything holds"""
+    fault: str | None
+    """the first thing that does not"""
+    releases: int
+    """committed releases that were looked at"""
+
+
+@dataclass(frozen=True)
+class Verdict(FilesVerdict):
+    """Whether everything that a project keeps holds."""
+
+    journal_entries: int
+    """entries of the journal"""
+
+
+def verdict(opened: OpenProject, anchor: Anchor | None) -> Verdict:
     """Whether journal, charges and the files of all releases hold; the first fault if not.
 
-    The journal must still hold the entry that the anchor `kept` names.
+    The journal must still hold the entry that `anchor` names.
     """
     home, ledger = opened.project, opened.ledger
-    everything = ledger.releases()
-    records = [record for record in everything if record.state == "committed"]
-    strays = home.strays(record.id for record in everything)
+    records = ledger.releases()
+    strays = home.strays(record.id for record in records)
     entries = ledger.journal()
     lost = None
-    if kept and not any((e.number, e.digest) == (kept.number, kept.digest) for e in entries):
-        lost = f"the journal does not hold entry {kept.number} of the anchor: it was cut or changed"
+    if anchor and not any(Anchor(e.number, e.digest) == anchor for e in entries):
+        lost = (
+            f"the journal does not hold entry {anchor.number} of the anchor: it was cut or changed"
+        )
     elif strays:
         lost = f"release {strays[0]} is not in the ledger: it is an older copy"
     broken = ledger.fault() or lost or release_fault(opened, records)
-    return {
-        "ok": broken is None,
-        "fault": broken,
-        "journal_entries": len(entries),
-        "releases": len(records),
-    }
+    committed = sum(record.state == "committed" for record in records)
+    return Verdict(broken is None, broken, committed, len(entries))
 
 
 def release_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str | None:
-    """The first file of these releases that is not what was committed, or None."""
-    private_map = opened.private_map
+    """The first file of these releases that is not what was drawn or committed, or None."""
     for record in records:
-        broken = public_fault(opened.project.releases / record.id, record.files)
-        broken = broken or private_map.fault(record.id, record.map or "")
+        broken = None
+        if record.state == "committed":
+            broken = public_fault(opened.project.releases / record.id, record.files)
+        if record.map:
+            broken = broken or opened.private_map.fault(record.id, record.map)
         if broken:
             return f"release {record.id}: {broken}"
     return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from labelguard.errors import PolicyError
 from labelguard.ingest import groups, layouts
@@ -24,6 +24,44 @@ from labelguard.release.methods import open_mechanism
 from labelguard.storage import blocks
 
 
+@dataclass(frozen=True)
+class Fit:
+    """What a release of an input would take, and whether it fits."""
+
+    policy: str
+    """the policy that it would be charged to"""
+    epsilon: float
+    """ε of that policy"""
+    delta: float
+    """δ of that policy"""
+    unit: str
+    """what is protected as a whole"""
+    rows_read: int
+    """rows of the input"""
+    rows: int
+    """rows that would be released"""
+    refused_rows: int
+    """rows of labelers who have left"""
+    labelers: int
+    """units in it"""
+    new: int
+    """labels that would be drawn"""
+    released_before: int
+    """labels that were, which cost nothing"""
+    charged: int
+    """what would be charged, over all units"""
+    left: int
+    """what these units have left before"""
+    dropped_by_bound: int
+    """labels beyond the bound, which would be left out"""
+    exhausted_labelers: int
+    """units that have too little left"""
+    short: int
+    """labels that they lack"""
+    fits: bool
+    """whether nobody is exhausted"""
+
+
 def check(
     source: Input,
     *,
@@ -36,7 +74,7 @@ def check(
     max_input_bytes: int | None = None,
     project: Project | str | Path | None = None,
     progress: Callable[[str, float | None], None] = lambda step, share: None,
-) -> dict[str, Any]:
+) -> Fit:
     """Plan a release of `source` under the policy in force, or a draft, and charge nothing.
 
     The columns of labels are dropped at the door, so the answer depends on public columns only.
@@ -87,21 +125,21 @@ def check(
             progress=lambda share: progress("planning", share),
         )
         where = blocks.positions(table.labelers, plan.units)
-        return {
-            "policy": record.name,
-            "epsilon": policy.epsilon,
-            "delta": policy.delta,
-            "unit": policy.unit,
-            "rows_read": staged.rows_read,
-            "rows": plan.rows,
-            "refused_rows": staged.refused_rows,
-            "labelers": len(plan.units),
-            "new": plan.drawn,
-            "released_before": plan.rows - plan.drawn,
-            "charged": plan.new,
-            "left": int(plan.capacity.sum() - table.used[where[where >= 0]].sum()),
-            "dropped_by_bound": plan.over_bound,
-            "exhausted_labelers": int((plan.short > 0).sum()),
-            "short": int(plan.short.sum()),
-            "fits": not plan.short.any(),
-        }
+        return Fit(
+            record.name,
+            policy.epsilon,
+            policy.delta,
+            policy.unit,
+            rows_read=staged.rows_read,
+            rows=plan.rows,
+            refused_rows=staged.refused_rows,
+            labelers=len(plan.units),
+            new=plan.drawn,
+            released_before=plan.rows - plan.drawn,
+            charged=plan.new,
+            left=int(plan.capacity.sum() - table.used[where[where >= 0]].sum()),
+            dropped_by_bound=plan.over_bound,
+            exhausted_labelers=int((plan.short > 0).sum()),
+            short=int(plan.short.sum()),
+            fits=not plan.short.any(),
+        )

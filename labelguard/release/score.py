@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -60,9 +60,19 @@ def score(
     return frame.sort("item_id", maintain_order=True)
 
 
+@dataclass(frozen=True)
+class Scored:
+    """Pairs that were labeled by a head."""
+
+    path: str
+    """the file"""
+    pairs: int
+    """how many"""
+
+
 def score_to(
     release: Path, source: Input, path: Path, *, columns: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+) -> Scored:
     """Write scored pairs to a Parquet file."""
     if path.exists():
         raise LabelguardError(f"{path} exists; choose another -o")
@@ -70,4 +80,4 @@ def score_to(
         raise ProjectError(f"{path.parent} is no directory; make it or choose another -o")
     scored = score(release, source, columns=columns)
     scored.write_parquet(path)
-    return {"path": str(path), "pairs": scored.height}
+    return Scored(str(path), scored.height)

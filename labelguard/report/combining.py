@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labelguard.errors import PolicyError, ProjectError
 from labelguard.ledger import ceilings
@@ -20,6 +19,30 @@ from labelguard.policy.lifetime import Chapter, Total
 from labelguard.policy.policy import Policy
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
+
+
+@dataclass(frozen=True)
+class ProjectTotal(Total):
+    """What one project costs a labeler."""
+
+    project: str
+    """its directory, or the file of its `budget export`"""
+    policies: int
+    """how many were or are in force"""
+    ceiling: Ceiling
+    """what they may cost"""
+
+
+@dataclass(frozen=True)
+class Combined(Total):
+    """What several projects cost a labeler of all."""
+
+    unit: str | None
+    """what all protect as a whole; null before their first policies"""
+    ceiling: Total
+    """the sums of their ceilings"""
+    projects: list[ProjectTotal]
+    """each by itself"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +63,7 @@ class _Book:
         return self.chapters[0].policy.unit if self.chapters else None
 
 
-def combine(sources: Sequence[str | Path]) -> dict[str, Any]:
+def combine(sources: Sequence[str | Path]) -> Combined:
     """The totals of projects, named by directory or by a JSON file of `budget export`, and sums.
 
     Raises `PolicyError` if they protect different units, for which no sum exists, `ProjectError`
@@ -56,22 +79,14 @@ def combine(sources: Sequence[str | Path]) -> dict[str, Any]:
         raise PolicyError(
             f"{first} protects each {one}, {second} each {other}: there is no sum across units"
         )
-    return {
-        "unit": next(iter(known), None),
-        **asdict(lifetime.added([book.total for book in books])),
-        "ceiling": asdict(
-            lifetime.added([Total(b.ceiling.epsilon, b.ceiling.delta) for b in books])
-        ),
-        "projects": [
-            {
-                "project": book.name,
-                "policies": len(book.chapters),
-                **asdict(book.total),
-                "ceiling": asdict(book.ceiling),
-            }
-            for book in books
-        ],
-    }
+    total = lifetime.added([book.total for book in books])
+    highest = [Total(book.ceiling.epsilon, book.ceiling.delta) for book in books]
+    each = [
+        ProjectTotal(b.total.epsilon, b.total.delta, b.name, len(b.chapters), b.ceiling)
+        for b in books
+    ]
+    unit = next(iter(known), None)
+    return Combined(total.epsilon, total.delta, unit, lifetime.added(highest), each)
 
 
 def _project(path: Path) -> _Book:
@@ -92,8 +107,8 @@ def _exported(path: Path) -> _Book:
             for row in found["policies"]
             if row["state"] != "draft"
         ]
-        told = [row["body"] for row in found["journal"] if row["kind"] in ceilings.KINDS]
-        return _Book(str(path), chapters, Ceiling.from_journal(told[-1]))
+        raised = [row["body"] for row in found["journal"] if row["kind"] in ceilings.KINDS]
+        return _Book(str(path), chapters, Ceiling.from_journal(raised[-1]))
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         raise ProjectError(
             f"{path} is neither a project nor a JSON file of labelguard budget export"

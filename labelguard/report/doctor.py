@@ -39,31 +39,34 @@ _EXTRAS = {
 
 
 @dataclass(frozen=True)
-class Check:
+class Finding:
     """One thing that was looked at."""
 
     name: str
+    """what was looked at"""
     ok: bool
+    """whether all is well"""
     detail: str
+    """what was found, or what to do"""
 
 
-def examine(project: Where) -> list[Check]:
+def examine(project: Where) -> list[Finding]:
     """All checks; a missing project is reported, not an error, unless it was named."""
     checks = [
-        Check("python", sys.version_info >= (3, 11), platform.python_version()),
-        Check("system", os.name == "posix", platform.system()),
+        Finding("python", sys.version_info >= (3, 11), platform.python_version()),
+        Finding("system", os.name == "posix", platform.system()),
         *(_package(name) for name in _CORE),
-        Check("extras", True, _extras()),
+        Finding("extras", True, _extras()),
         _check("randomized response", _accounting),
     ]
     return checks + _project_checks(project)
 
 
-def _package(name: str) -> Check:
+def _package(name: str) -> Finding:
     try:
-        return Check(name, True, importlib.metadata.version(name))
+        return Finding(name, True, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Check(name, False, "not installed; pip install labelguard")
+        return Finding(name, False, "not installed; pip install labelguard")
 
 
 def _extras() -> str:
@@ -90,7 +93,7 @@ def _accounting() -> str:
     return f"ε=3, δ=1e-5, 50 labels: ε0 = {per_label:.6f}"
 
 
-def _project_checks(project: Where) -> list[Check]:
+def _project_checks(project: Where) -> list[Finding]:
     from labelguard.project.opening import IGNORE, located
     from labelguard.report.overview import verify
 
@@ -98,9 +101,9 @@ def _project_checks(project: Where) -> list[Check]:
         home = located(project)
     except NoProject as error:
         named = project is not None or "LABELGUARD_PROJECT" in os.environ
-        return [Check("project", not named, str(error) if named else "none here")]
+        return [Finding("project", not named, str(error) if named else "none here")]
     except ProjectError as error:
-        return [Check("project", False, str(error))]
+        return [Finding("project", False, str(error))]
 
     def writable() -> str:
         if not os.access(home.state, os.W_OK):
@@ -116,10 +119,10 @@ def _project_checks(project: Where) -> list[Check]:
 
     def ledger() -> str:
         verdict = verify(home)
-        if not verdict["ok"]:
-            raise LabelguardError(verdict["fault"])
-        entries = counted(verdict["journal_entries"], "journal entry")
-        return f"{entries}, {counted(verdict['releases'], 'release')}"
+        if verdict.fault:
+            raise LabelguardError(verdict.fault)
+        entries = counted(verdict.journal_entries, "journal entry")
+        return f"{entries}, {counted(verdict.releases, 'release')}"
 
     def maps() -> str:
         opened = OpenProject.open(home)
@@ -135,8 +138,8 @@ def _project_checks(project: Where) -> list[Check]:
     ]
 
 
-def _check(name: str, work: Callable[[], str]) -> Check:
+def _check(name: str, work: Callable[[], str]) -> Finding:
     try:
-        return Check(name, True, work())
+        return Finding(name, True, work())
     except LabelguardError as error:
-        return Check(name, False, str(error))
+        return Finding(name, False, str(error))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,9 +34,19 @@ _SECRET = ("map", "idempotency_key", "mac")
 _JSON = ("settings", "quote", "columns", "files", "body", "price")
 
 
-def export(
-    output: Path, kind: Literal["json", "csv"] = "json", project: Where = None
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Exported:
+    """A ledger that was written out."""
+
+    path: str
+    """the file, or the directory of CSV files"""
+    format: str
+    """json or csv"""
+    rows: Mapping[str, int]
+    """how many rows each table has"""
+
+
+def export(output: Path, kind: Literal["json", "csv"] = "json", project: Where = None) -> Exported:
     """Write every table of the ledger to `output`, of one moment: a JSON file, or CSV files in it.
 
     Pseudonyms are hexadecimal. Returns how many rows each table has. Raises `LabelguardError` if
@@ -55,7 +66,7 @@ def export(
             output.mkdir()
             for table in TABLES:
                 _write_csv(output / f"{table.name}.csv", _names(table), found[table.name])
-    return {"path": str(output), "format": kind, "rows": counts}
+    return Exported(str(output), kind, counts)
 
 
 def _names(table: sa.Table) -> list[str]:
@@ -86,9 +97,9 @@ def _write_json(path: Path, found: dict[str, Iterator[list[Any]]]) -> None:
     """One object with a list of objects for each table, one a line; never whole in memory."""
     with path.open("x", encoding="utf-8") as file:
         file.write("{")
-        for place, (name, rows) in enumerate(found.items()):
+        for index, (name, rows) in enumerate(found.items()):
             names = _names(schema.metadata.tables[name])
-            file.write(f"{',' if place else ''}\n{json.dumps(name)}: [")
+            file.write(f"{',' if index else ''}\n{json.dumps(name)}: [")
             for number, row in enumerate(rows):
                 text = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
                 file.write(f"{',' if number else ''}\n{text}")

@@ -1,10 +1,11 @@
-"""What the commands that look at a project show, as plain data."""
+"""What the commands that look at a project show."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +13,192 @@ import numpy as np
 
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.ledger import charges, database
+from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy import lifetime
+from labelguard.policy.lifetime import Total
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where
-from labelguard.project.verdict import release_fault, verdict
+from labelguard.project.verdict import FilesVerdict, Verdict, release_fault, verdict
 from labelguard.storage import blocks
 
 
-def budget(project: Where) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Closing:
+    """What closing the policy in force would cost today."""
+
+    point: int
+    """the closing point that covers what was used"""
+    epsilon: float
+    """ε at that point"""
+
+
+@dataclass(frozen=True)
+class Lifetime(Total):
+    """What all policies of a project cost a labeler together."""
+
+    policies: int
+    """how many were or are in force"""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How far one allowance of a policy is used."""
+
+    event: str
+    """the kind of event: rr or statistic"""
+    labelers: int
+    """units that were charged"""
+    allowed: int
+    """what they may use in all"""
+    used: int
+    """how much of it they used"""
+    left: int
+    """how much is left"""
+    exhausted_labelers: int
+    """units with nothing left"""
+    left_per_labeler: Mapping[str, int]
+    """min, quartiles and max over units; empty before the first charge"""
+    used_per_labeler: Mapping[str, int]
+    """the same of what was used"""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The budget of a project."""
+
+    policy: Mapping[str, Any] | None
+    """the policy in force, as `policy show` prints it"""
+    closing: Closing | None
+    """null if closing it early saves nothing"""
+    ceiling: Ceiling
+    """what all policies together may cost"""
+    lifetime: Lifetime
+    """what they cost so far"""
+    allowances: list[Usage]
+    """those of the policy in force"""
+
+
+@dataclass(frozen=True)
+class LabelerAllowance:
+    """One labeler's part of one allowance."""
+
+    policy: str
+    """the policy's name"""
+    event: str
+    """the kind of event: rr or statistic"""
+    allowed: int
+    """how many they may use"""
+    used: int
+    """how many they used"""
+    left: int
+    """how many are left; 0 once the policy is closed"""
+
+
+@dataclass(frozen=True)
+class LabelerBudget:
+    """What one labeler, or their group, has spent."""
+
+    pseudonym: str
+    """32 hexadecimal digits; of a labeler in a group, the group's"""
+    allowances: list[LabelerAllowance]
+    """under every policy that charged them"""
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """One entry of the journal."""
+
+    number: int
+    """from 1 on, without gaps"""
+    at: str
+    """when it was written, UTC"""
+    kind: str
+    """what happened"""
+    body: Mapping[str, Any]
+    """what it is about: counts, settings and digests, never labels"""
+    previous: str
+    """digest of the entry before"""
+    digest: str
+    """SHA-256 of this one"""
+
+
+@dataclass(frozen=True)
+class ReleaseLine:
+    """A release in a few words."""
+
+    id: str
+    """its id"""
+    state: str
+    """reserved, computing, drawn, committed or abandoned"""
+    created_at: str
+    """when it was begun, UTC"""
+    mechanism: str
+    """rr, props or statistic"""
+    charged: int
+    """how much it charged, over all labelers"""
+    rows: int | None
+    """rows of its file; null before it is committed"""
+    path: str
+    """its directory"""
+
+
+@dataclass(frozen=True)
+class AnchorLine:
+    """The journal's newest entry."""
+
+    anchor: str
+    """the line to keep elsewhere"""
+    number: int
+    """the entry's number"""
+    digest: str
+    """and its digest"""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A simulated table that was written."""
+
+    path: str
+    """the file"""
+    rows: int
+    """its labels"""
+    columns: list[str]
+    """its columns"""
+
+
+def budget(project: Where) -> Budget:
     """The policy in force, what all policies cost together, and how far each allowance is used."""
     ledger = OpenProject.open(project).ledger
     active, chapters = ledger.policy(), policies.life(ledger)
     point = ledger.point_of_use(active) if active else None
-    closing = None
-    if active and point:
-        closing = {"point": point, "epsilon": active.chapter(point).epsilon}
-    return {
-        "policy": policies.described(active) if active else None,
-        "closing": closing,
-        "ceiling": asdict(ledger.ceiling()),
-        "lifetime": asdict(lifetime.total(chapters)) | {"policies": len(chapters)},
-        "allowances": [_allowance(event, rows) for event, rows in ledger.usage().items()],
-    }
+    closing = Closing(point, active.chapter(point).epsilon) if active and point else None
+    total = lifetime.total(chapters)
+    return Budget(
+        policies.described(active) if active else None,
+        closing,
+        ledger.ceiling(),
+        Lifetime(total.epsilon, total.delta, len(chapters)),
+        [_usage(event, rows) for event, rows in ledger.usage().items()],
+    )
 
 
-def _allowance(event: str, rows: list[tuple[int, int, int]]) -> dict[str, Any]:
-    """What is used and left of one kind of event, from how many units have (capacity, used)."""
+def _usage(event: str, rows: list[tuple[int, int, int]]) -> Usage:
+    """Use of one kind of event, from how many units have (capacity, used)."""
     table = np.array(rows, np.int64).reshape(-1, 3)
     capacity, used, count = table.T
-    return {
-        "event": event,
-        "labelers": int(count.sum()),
-        "allowed": int(capacity @ count),
-        "used": int(used @ count),
-        "left": int((capacity - used) @ count),
-        "exhausted_labelers": int(count[capacity == used].sum()),
-        "left_per_labeler": quantiles(capacity - used, count),
-        "used_per_labeler": quantiles(used, count),
-    }
+    return Usage(
+        event,
+        labelers=int(count.sum()),
+        allowed=int(capacity @ count),
+        used=int(used @ count),
+        left=int((capacity - used) @ count),
+        exhausted_labelers=int(count[capacity == used].sum()),
+        left_per_labeler=quantiles(capacity - used, count),
+        used_per_labeler=quantiles(used, count),
+    )
 
 
 def quantiles(
@@ -70,7 +216,7 @@ def quantiles(
     }
 
 
-def labeler(labeler_id: str, project: Where) -> dict[str, Any]:
+def labeler(labeler_id: str, project: Where) -> LabelerBudget:
     """One labeler's allowances under every policy, by `ID`, `SOURCE:ID` or a pseudonym (32 digits).
 
     Of a labeler in a group, the group's. Raises `LedgerError` if nothing was ever charged.
@@ -89,43 +235,43 @@ def labeler(labeler_id: str, project: Where) -> dict[str, Any]:
         rows = [row for unit in database.stored(units) for row in charges.uses(connection, unit)]
     if not rows:
         raise LedgerError(f"no labeler {labeler_id!r} in this project has been charged")
-    return {
-        "pseudonym": rows[0].labeler.hex(),
-        "allowances": [
-            {
-                "policy": row.name,
-                "event": row.event,
-                "allowed": row.capacity,
-                "used": row.used,
-                "left": row.capacity - row.used if row.state == "active" else 0,
-            }
+    return LabelerBudget(
+        rows[0].labeler.hex(),
+        [
+            LabelerAllowance(
+                row.name,
+                row.event,
+                row.capacity,
+                row.used,
+                row.capacity - row.used if row.state == "active" else 0,
+            )
             for row in rows
         ],
-    }
+    )
 
 
-def journal(project: Where) -> list[dict[str, Any]]:
+def journal(project: Where) -> list[JournalEntry]:
     """The journal's entries, oldest first."""
-    ledger = OpenProject.open(project).ledger
-    entries = [vars(entry) | {"body": json.loads(entry.body)} for entry in ledger.journal()]
-    return [{k: v for k, v in entry.items() if k != "mac"} for entry in entries]
+    return [
+        JournalEntry(e.number, e.at, e.kind, json.loads(e.body), e.previous, e.digest)
+        for e in OpenProject.open(project).ledger.journal()
+    ]
 
 
-def releases(project: Where) -> list[dict[str, Any]]:
+def releases(project: Where) -> list[ReleaseLine]:
     """All releases, oldest first."""
     opened = OpenProject.open(project)
-    home, ledger = opened.project, opened.ledger
     return [
-        {
-            "id": record.id,
-            "state": record.state,
-            "created_at": record.created_at,
-            "mechanism": record.settings["mechanism"],
-            "charged": record.charged,
-            "rows": record.rows,
-            "path": str(home.releases / record.id),
-        }
-        for record in ledger.releases()
+        ReleaseLine(
+            r.id,
+            r.state,
+            r.created_at,
+            r.settings["mechanism"],
+            r.charged,
+            r.rows,
+            str(opened.project.releases / r.id),
+        )
+        for r in opened.ledger.releases()
     ]
 
 
@@ -133,20 +279,16 @@ def card(release_id: str | None, project: Where) -> dict[str, Any]:
     """The card of a committed release, by default the newest."""
     from labelguard.release.writer import read_card
 
-    opened = OpenProject.open(project)
-    home, ledger = opened.project, opened.ledger
-    committed = _committed(ledger, release_id)
-    return read_card(home.releases / committed[-1].id)
+    return read_card(release_path(release_id, project))
 
 
 def release_path(release_id: str | None, project: Where) -> Path:
     """The directory of a committed release, by default the newest."""
     opened = OpenProject.open(project)
-    home, ledger = opened.project, opened.ledger
-    return home.releases / _committed(ledger, release_id)[-1].id
+    return opened.project.releases / _committed(opened.ledger, release_id)[-1].id
 
 
-def verify(project: Where, anchor: str | None = None) -> dict[str, Any]:
+def verify(project: Where, anchor: str | None = None) -> Verdict:
     """Whether journal, charges and the files of all releases hold; the first fault if not.
 
     `anchor` is a line of `anchor`, from whenever: the journal must still hold its entry.
@@ -154,23 +296,23 @@ def verify(project: Where, anchor: str | None = None) -> dict[str, Any]:
     return verdict(OpenProject.open(project), Anchor.parse(anchor) if anchor else None)
 
 
-def anchor(project: Where) -> dict[str, Any]:
-    """The journal's newest entry as a line to keep elsewhere (see `labelguard.anchors`)."""
+def anchor(project: Where) -> AnchorLine:
+    """The journal's newest entry as a line to keep elsewhere (see `labelguard.ledger.journal`)."""
     ledger = OpenProject.open(project).ledger
     number, digest = ledger.head()
-    return {"anchor": str(Anchor(number, digest)), "number": number, "digest": digest}
+    return AnchorLine(str(Anchor(number, digest)), number, digest)
 
 
-def verify_releases(release_id: str | None, project: Where) -> dict[str, Any]:
+def verify_releases(release_id: str | None, project: Where) -> FilesVerdict:
     """Whether the files of releases are what was committed; the first fault if not."""
     opened = OpenProject.open(project)
     records = _committed(opened.ledger, release_id)
     chosen = records if release_id is None else records[-1:]
     broken = release_fault(opened, chosen)
-    return {"ok": broken is None, "fault": broken, "releases": len(chosen)}
+    return FilesVerdict(broken is None, broken, len(chosen))
 
 
-def simulate_to(path: Path, **options: Any) -> dict[str, Any]:
+def simulate_to(path: Path, **options: Any) -> Simulated:
     """Write a simulated table to a Parquet file."""
     import pyarrow.parquet as pq
 
@@ -185,7 +327,7 @@ def simulate_to(path: Path, **options: Any) -> dict[str, Any]:
     except ValueError as error:
         raise LabelguardError(str(error)) from None
     pq.write_table(table, path, compression="zstd")
-    return {"path": str(path), "rows": table.num_rows, "columns": table.column_names}
+    return Simulated(str(path), table.num_rows, table.column_names)
 
 
 def _committed(ledger: Ledger, release_id: str | None) -> list[ReleaseRecord]:

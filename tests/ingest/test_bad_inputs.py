@@ -59,7 +59,7 @@ def table(*rows: dict[str, Any]) -> pa.Table:
 
 
 def untouched(project: Project) -> bool:
-    kinds = [entry["kind"] for entry in overview.journal(project.state)]
+    kinds = [entry.kind for entry in overview.journal(project.state)]
     folders = [*project.releases.iterdir(), *project.released.iterdir()]
     folders += [*project.quarantine.iterdir()]
     return set(kinds) <= {"created"} and not folders and not project.work.exists()
@@ -788,9 +788,9 @@ def test_a_full_disk_leaves_one_charge_and_one_release(project: Project, tmp_pat
         failed += result.returncode
     assert failed >= 3
     assert run(0).returncode == 0
-    kinds = [entry["kind"] for entry in overview.journal(project.state)]
+    kinds = [entry.kind for entry in overview.journal(project.state)]
     assert kinds.count("charged") == kinds.count("committed") == 1
     made = privatize(project, path)
     assert made.reused
     assert made.card["counts"]["charged"] == made.card["counts"]["rows"] == 1000
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def test_it_is_raised_after_asking_and_never_lowered(project: Project) -> None:
     assert no.exit_code == 1 and "only this is promised" in no.stderr
     assert ceiling(project) == Ceiling()
     assert run(project, "project", "ceiling", "--raise", "20,1e-4", input="y\n").exit_code == 0
-    told = overview.journal(project.state)[-1]["body"]
+    told = overview.journal(project.state)[-1].body
     assert told == {"max_epsilon": 20.0, "max_delta": 1e-4}
     for lower in ("10,1e-4", "20,1e-5", "30,1e-5", "20,1e-4"):
         told = run(project, "project", "ceiling", "--raise", lower, "--yes")
@@ -88,12 +89,12 @@ def test_what_is_shown_afterwards_promises_the_raised_one_only(project: Project)
     assert first.card["privacy"]["ceiling"] == {"epsilon": 10.0, "delta": 1e-4}
     raising.raise_ceiling(Ceiling(20, 1e-3), project)
     again = lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
-    raised = {"epsilon": 20.0, "delta": 1e-3}
-    assert again.card["privacy"]["ceiling"] == overview.budget(project.state)["ceiling"] == raised
+    assert again.card["privacy"]["ceiling"] == {"epsilon": 20.0, "delta": 1e-3}
+    assert overview.budget(project.state).ceiling == Ceiling(20, 1e-3)
     text = (again.path / "CARD.md").read_text()
     assert "ε = 20, δ = 0.001, the project's ceiling" in text and "ε = 10" not in text
     shown = raising.show(project)
-    assert shown["left"] == pytest.approx({"epsilon": 17, "delta": 0.00099})
+    assert asdict(shown.left) == pytest.approx({"epsilon": 17, "delta": 0.00099})
 
 
 def test_a_ceiling_that_others_wrote_into_the_database_is_refused(project: Project) -> None:
@@ -183,18 +184,18 @@ def test_policies_lost_before_a_restore_count_and_the_restore_succeeds(
     project: Project, tmp_path: Path
 ) -> None:
     lg.privatize(TABLE, **PRICE, project=project)
-    made = Path(backup(tmp_path / "backup.tar.zst", project=project)["path"])
+    made = Path(backup(tmp_path / "backup.tar.zst", project=project).path)
     since = Since(lost=((30.0, 1e-5),))
     restore(made, tmp_path / "again", since=since, keys=project.keys)
     again = tmp_path / "again" / ".labelguard"
-    assert overview.budget(again)["lifetime"]["epsilon"] == 33
+    assert overview.budget(again).lifetime.epsilon == 33
     policies.new("next", epsilon=3, delta=1e-5, allow=["rr:labels=20"], project=again)
     for _ in range(2):
         with pytest.raises(PolicyError, match="--raise 36,"):
             policies.activate("next", again)
     raising.raise_ceiling(Ceiling(36, 1e-4), again)
     policies.activate("next", again)
-    assert overview.verify(again)["ok"]
+    assert overview.verify(again).ok
 
 
 # ---------------------------------------------------------------- one request
@@ -229,11 +230,11 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_projects_and_exports_add_up(two: tuple[Path, Path], tmp_path: Path) -> None:
     found = combining.combine(two)
-    assert (found["epsilon"], found["delta"], found["unit"]) == (6.0, 1.2e-5, "labeler")
-    assert found["ceiling"] == {"epsilon": 16.0, "delta": 2e-4}
-    assert [(p["epsilon"], p["policies"]) for p in found["projects"]] == [(3.0, 1), (3.0, 2)]
+    assert (found.epsilon, found.delta, found.unit) == (6.0, 1.2e-5, "labeler")
+    assert asdict(found.ceiling) == {"epsilon": 16.0, "delta": 2e-4}
+    assert [(p.epsilon, p.policies) for p in found.projects] == [(3.0, 1), (3.0, 2)]
     live = combining.combine([two[0], tmp_path / "other"])
-    assert live | {"projects": 0} == found | {"projects": 0}
+    assert replace(live, projects=[]) == replace(found, projects=[])
     told = CliRunner().invoke(main, ["budget", "combine", *map(str, two)])
     assert told.exit_code == 0 and "ε = 6, δ = 1.2e-5" in told.stdout
 

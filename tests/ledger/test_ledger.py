@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -75,14 +76,14 @@ def change(project: Project, *changes: str) -> None:
 
 def fault(project: Project) -> str:
     verdict = overview.verify(project.state)
-    assert not verdict["ok"]
-    return str(verdict["fault"])
+    assert not verdict.ok
+    return str(verdict.fault)
 
 
 def test_an_untouched_ledger_holds(project: Project) -> None:
     verdict = overview.verify(project.state)
-    assert verdict == {"ok": True, "fault": None, "journal_entries": 10, "releases": 2}
-    assert [entry["kind"] for entry in overview.journal(project.state)] == [
+    assert asdict(verdict) == {"ok": True, "fault": None, "journal_entries": 10, "releases": 2}
+    assert [entry.kind for entry in overview.journal(project.state)] == [
         "created",
         "policy",
         *["charged", "computing", "drawn", "committed"] * 2,
@@ -151,12 +152,12 @@ def test_an_altered_release_file_is_found(
     act: Callable[[Path], object], found: str, name: str, project: Project
 ) -> None:
     release = overview.releases(project.state)[0]
-    path = Path(release["path"]) / name
+    path = Path(release.path) / name
     act(path)
-    assert fault(project) == f"release {release['id']}: {path} {found}" + (
+    assert fault(project) == f"release {release.id}: {path} {found}" + (
         " since the release was committed" if "altered" in found else ""
     )
-    assert not overview.verify_releases(None, project.state)["ok"]
+    assert not overview.verify_releases(None, project.state).ok
 
 
 @pytest.mark.parametrize("used", [9, -1])
@@ -336,7 +337,7 @@ def test_postgresql_keeps_the_same_ledger_as_sqlite(
         assert lg.privatize(table, **PRICE, project=project).reused
         with pytest.raises(BudgetExceeded):
             lg.privatize(table, **PRICE, again=True, project=project)
-        assert overview.verify(project.state)["ok"]
+        assert overview.verify(project.state).ok
         outcomes.append(
             (
                 overview.budget(project.state),

@@ -23,10 +23,10 @@ from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.witness import Witness
 from labelguard.project import erasure, policies
-from labelguard.project.abandoning import abandon
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project, find
+from labelguard.project.recovery import abandon
 from labelguard.project.rotation import rotate
 from labelguard.report import overview
 
@@ -106,7 +106,7 @@ def test_where_witnesses_were_set_back_the_newer_releases_tell(
     with pytest.raises(LedgerError, match="r0002-"):
         WRITERS[writer](project)
     verdict = overview.verify(project.state)
-    assert not verdict["ok"] and "it is an older copy" in verdict["fault"]
+    assert not verdict.ok and "it is an older copy" in verdict.fault
 
 
 @pytest.mark.parametrize("kept", ["releases", "released"])
@@ -120,7 +120,7 @@ def test_either_directory_of_newer_releases_tells(kept: str, project: Project) -
 
 def test_the_newest_ledger_is_taken_again(project: Project, tmp_path: Path) -> None:
     shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
     assert lg.privatize(TABLE, **PRICE, project=project).reused
 
 
@@ -155,7 +155,7 @@ def test_a_witness_that_fell_behind_is_no_fault(project: Project, tmp_path: Path
     for seen in project.witnesses:
         seen.write_text(f"{number} {digest}\n")
     shutil.copy(tmp_path / "newest", path)
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
     lg.privatize(TABLE, **PRICE, again=True, exhausted="drop", project=project)
     assert {seen.read_text() for seen in project.witnesses} == {
         "{} {}\n".format(*OpenProject.open(project).ledger.head())
@@ -233,8 +233,8 @@ def test_witnesses_are_renewed_by_an_anchor_that_the_ledger_holds(unseen: Projec
     anchor = kept(unseen)
     told = renew(unseen, "--anchor", anchor)
     assert told.exit_code == 0 and "up to entry 6, by the anchor" in told.stdout
-    assert overview.journal(unseen.state)[-1]["body"] == {"proven_to": 6}
-    assert overview.verify(unseen.state, anchor)["ok"]
+    assert overview.journal(unseen.state)[-1].body == {"proven_to": 6}
+    assert overview.verify(unseen.state, anchor).ok
     assert lg.privatize(TABLE.slice(0, 50), **PRICE, project=unseen).reused
 
 
@@ -257,8 +257,8 @@ def test_without_an_anchor_renewing_asks(unseen: Project) -> None:
     assert no.exit_code == 1 and "NOTHING WILL SHOW" in no.stderr
     assert not any(path.exists() for path in unseen.witnesses)
     assert "nothing, without anchor" in renew(unseen, "--no-anchor", answer="y\n").stdout
-    assert overview.journal(unseen.state)[-1]["body"] == {"proven_to": 0}
-    assert overview.verify(unseen.state)["ok"]
+    assert overview.journal(unseen.state)[-1].body == {"proven_to": 0}
+    assert overview.verify(unseen.state).ok
 
 
 def _disconnect(url: str) -> None:

@@ -35,7 +35,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.journal import Anchor
 from labelguard.project import archive, policies
 from labelguard.project import restore as restoring
-from labelguard.project.backup import backup
+from labelguard.project.backup import Backup, backup
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project, find
 from labelguard.project.restore import Since, restore
@@ -51,21 +51,21 @@ def project(lived: Project) -> Project:
 
 
 @pytest.fixture
-def made(project: Project, tmp_path: Path) -> dict[str, Any]:
+def made(project: Project, tmp_path: Path) -> Backup:
     """What a backup of it, at `backup.tar.zst`, said."""
     return backup(tmp_path / "backup.tar.zst", project=project)
 
 
-def restored(made: dict[str, Any], project: Project, **options: Any) -> Project:
+def restored(made: Backup, project: Project, **options: Any) -> Project:
     """The project again, in a directory beside it, with a copy of its keys."""
     target = project.state.parents[1] / "restored"
-    restore(made["path"], target, **{"keys": project.keys, "since": NO_LATER} | options)
+    restore(made.path, target, **{"keys": project.keys, "since": NO_LATER} | options)
     return find(target)
 
 
 def lifetime(project: Project) -> tuple[float, float]:
-    total = overview.budget(project.state)["lifetime"]
-    return total["epsilon"], total["delta"]
+    total = overview.budget(project.state).lifetime
+    return total.epsilon, total.delta
 
 
 def members(path: Path) -> dict[str, bytes]:
@@ -104,7 +104,7 @@ def test_a_restored_ledger_has_every_row(
         before = databases.dump(url or home.ledger_url)
         made = backup(tmp_path / "backup.tar.zst", project=home)
     with on(to, tmp_path, monkeypatch) as url:
-        anchor = Anchor.parse(made["anchor"])
+        anchor = Anchor.parse(made.anchor)
         again = restored(made, home, since=Since(anchor))
         after = databases.dump(url or again.ledger_url)
         assert bool(url) != (again.state / "ledger.sqlite3").exists()
@@ -112,14 +112,12 @@ def test_a_restored_ledger_has_every_row(
         assert len(after["journal"]) == len(before["journal"]) + 1
         for table in before.keys() - {"journal", "meta"}:
             assert after[table] == before[table], table
-        assert overview.verify(again.state)["ok"]
+        assert overview.verify(again.state).ok
         second = lg.privatize(TABLE, **PRICE, project=again)
-        assert second.reused is False and overview.verify(again.state)["ok"]
+        assert second.reused is False and overview.verify(again.state).ok
 
 
-def test_a_restored_project_has_the_files_of_the_first(
-    made: dict[str, Any], project: Project
-) -> None:
+def test_a_restored_project_has_the_files_of_the_first(made: Backup, project: Project) -> None:
     again = restored(made, project)
     for name in ("releases", "released"):
         assert files(again.state / name) == files(project.state / name)
@@ -130,10 +128,10 @@ def test_a_restored_project_has_the_files_of_the_first(
 
 
 def test_everything_private_of_a_restored_project_is_readable_by_its_owner_alone(
-    made: dict[str, Any], project: Project
+    made: Backup, project: Project
 ) -> None:
     again = restored(made, project)
-    assert Path(made["path"]).stat().st_mode & 0o777 == 0o600
+    assert Path(made.path).stat().st_mode & 0o777 == 0o600
     for path in (again.state, *again.state.rglob("*")):
         if again.releases not in path.parents:
             assert path.stat().st_mode & 0o077 == 0, path
@@ -160,17 +158,15 @@ def test_labels_released_after_the_backup_are_drawn_anew(tmp_path: Path) -> None
     assert sorted(lg.load(lost).select(shown).rows()) != sorted(lg.load(found).select(shown).rows())
 
 
-def test_the_anchor_of_the_backup_leaves_the_project_open(
-    made: dict[str, Any], project: Project
-) -> None:
-    again = restored(made, project, since=Since(Anchor.parse(made["anchor"])))
-    assert overview.budget(again.state)["policy"]["state"] == "active"
+def test_the_anchor_of_the_backup_leaves_the_project_open(made: Backup, project: Project) -> None:
+    again = restored(made, project, since=Since(Anchor.parse(made.anchor)))
+    assert overview.budget(again.state).policy["state"] == "active"
     lg.privatize(TABLE, **PRICE, project=again)
     assert lifetime(again) == (3.0, 1e-5)
 
 
 def test_without_word_of_what_followed_nothing_is_restored(
-    made: dict[str, Any], project: Project, tmp_path: Path
+    made: Backup, project: Project, tmp_path: Path
 ) -> None:
     with pytest.raises(PolicyError, match=r"--lost-policy .* --no-later-policy"):
         restored(made, project, since=Since())
@@ -187,19 +183,17 @@ def test_what_may_have_followed_is_paid_in_full(tmp_path: Path) -> None:
     made = backup(tmp_path / "backup.tar.zst", project=home)
     early = policies.preview("new", project=home)["total"]["epsilon"]
     again = restored(made, home)
-    assert overview.budget(again.state)["policy"] is None
+    assert overview.budget(again.state).policy is None
     with pytest.raises(PolicyError, match="no policy is in force"):
         lg.privatize(TABLE, project=again)
     policies.activate("new", project=again)
     lg.privatize(TABLE, project=again)
     assert early < 6
     assert lifetime(again) == (6.0, 2e-5)
-    assert overview.verify(again.state)["ok"]
+    assert overview.verify(again.state).ok
 
 
-def test_policies_that_the_backup_does_not_know_are_paid(
-    made: dict[str, Any], project: Project
-) -> None:
+def test_policies_that_the_backup_does_not_know_are_paid(made: Backup, project: Project) -> None:
     again = restored(made, project, since=Since(lost=((2.0, 1e-6), (1.0, 0.0))))
     assert [(p["name"], p["state"]) for p in policies.listing(again)] == [
         ("first", "closed"),
@@ -209,7 +203,7 @@ def test_policies_that_the_backup_does_not_know_are_paid(
     policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=20"], project=again)
     policies.activate("next", project=again)
     assert lifetime(again) == pytest.approx((7.0, 2.1e-5))
-    assert overview.verify(again.state)["ok"]
+    assert overview.verify(again.state).ok
 
 
 def test_an_older_anchor_than_the_backup_shows_nothing(project: Project, tmp_path: Path) -> None:
@@ -220,12 +214,12 @@ def test_an_older_anchor_than_the_backup_shows_nothing(project: Project, tmp_pat
     with pytest.raises(PolicyError, match="nothing shows"):
         restored(made, project, since=Since(old))
     assert not restore(
-        made["path"], tmp_path / "restored", keys=project.keys, since=Since(old, ())
-    )["complete"]
+        made.path, tmp_path / "restored", keys=project.keys, since=Since(old, ())
+    ).complete
 
 
 def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(
-    made: dict[str, Any], project: Project
+    made: Backup, project: Project
 ) -> None:
     lg.privatize(TABLE, **PRICE, project=project)
     newest = Anchor(*OpenProject.open(project).ledger.head())
@@ -233,19 +227,19 @@ def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(
         restored(made, project, since=Since(newest))
 
 
-def test_an_anchor_of_another_history_is_refused(made: dict[str, Any], project: Project) -> None:
-    anchor = Anchor.parse(made["anchor"])
+def test_an_anchor_of_another_history_is_refused(made: Backup, project: Project) -> None:
+    anchor = Anchor.parse(made.anchor)
     other = Anchor(anchor.number, "0" * 64)
     with pytest.raises(LedgerError, match="another history"):
         restored(made, project, since=Since(other, ()))
 
 
 def test_keys_that_have_seen_more_than_the_anchor_tell_that_it_is_old(
-    made: dict[str, Any], project: Project
+    made: Backup, project: Project
 ) -> None:
     lg.privatize(TABLE, **PRICE, project=project)
     with pytest.raises(PolicyError, match="nothing shows"):
-        restored(made, project, since=Since(Anchor.parse(made["anchor"])))
+        restored(made, project, since=Since(Anchor.parse(made.anchor)))
 
 
 def test_what_is_no_anchor_is_refused() -> None:
@@ -264,7 +258,7 @@ def test_no_secret_is_in_a_backup_in_the_clear(
     path = tmp_path / f"backup{suffix}"
     made = backup(path, passphrase=(lambda: "pass") if with_keys else None, project=project)
     found = members(path)
-    assert made["keys"] == with_keys == ("keys.sealed" in found)
+    assert made.keys == with_keys == ("keys.sealed" in found)
     everything = b"".join(found.values())
     for secret in files(project.keys).values():
         assert secret[-32:] not in everything
@@ -281,7 +275,7 @@ def test_keys_come_back_by_their_passphrase_alone(project: Project, tmp_path: Pa
     key = (project.keys / "project.key").read_bytes()
     assert (again.keys / "project.key").read_bytes() == key
     assert not (again.state / "keys.sealed").exists()
-    assert overview.verify(again.state)["ok"]
+    assert overview.verify(again.state).ok
 
 
 def test_an_empty_passphrase_is_refused(project: Project, tmp_path: Path) -> None:
@@ -291,7 +285,7 @@ def test_an_empty_passphrase_is_refused(project: Project, tmp_path: Path) -> Non
 
 
 def test_without_keys_nothing_is_restored_and_no_key_is_made(
-    made: dict[str, Any], project: Project, tmp_path: Path
+    made: Backup, project: Project, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyProblem, match="never regenerated"):
         restored(made, project, keys=None)
@@ -299,7 +293,7 @@ def test_without_keys_nothing_is_restored_and_no_key_is_made(
 
 
 def test_the_keys_of_another_project_are_refused(
-    made: dict[str, Any], project: Project, tmp_path: Path
+    made: Backup, project: Project, tmp_path: Path
 ) -> None:
     other = lg.init(tmp_path / "other")
     with pytest.raises(ProjectError, match="the keys are another project's"):
@@ -316,7 +310,7 @@ def test_keys_in_their_own_directory_are_used_in_place(
     lg.privatize(TABLE, **PRICE, project=home)
     again = restored(made, home, keys=None)
     assert again.keys == home.keys and not (again.state / "keys").exists()
-    assert overview.verify(again.state)["ok"]
+    assert overview.verify(again.state).ok
     with pytest.raises(LedgerError, match="not what this project last saw"):
         overview.verify(home.state)
 
@@ -329,40 +323,40 @@ def test_an_unfinished_release_is_given_up_and_stays_charged(
         with pytest.raises(ProjectError):
             lg.privatize(TABLE, **PRICE, project=project)
     made = backup(tmp_path / "backup.tar.zst", project=project)
-    [unfinished] = made["unfinished"]
+    [unfinished] = made.unfinished
     found = restore(
-        made["path"],
+        made.path,
         tmp_path / "restored",
         keys=project.keys,
-        since=Since(Anchor.parse(made["anchor"])),
+        since=Since(Anchor.parse(made.anchor)),
     )
-    assert found["abandoned"] == [unfinished] and found["complete"]
+    assert found.abandoned == [unfinished] and found.complete
     again = find(tmp_path / "restored")
-    assert [r["state"] for r in overview.releases(again.state)] == ["committed", "abandoned"]
-    places = [overview.budget(p.state)["allowances"][0]["used"] for p in (project, again)]
+    assert [r.state for r in overview.releases(again.state)] == ["committed", "abandoned"]
+    places = [overview.budget(p.state).allowances[0].used for p in (project, again)]
     assert places[0] == places[1] == len(TABLE)
-    assert overview.verify(again.state)["ok"]
+    assert overview.verify(again.state).ok
 
 
 def _fails(*_: object) -> None:
     raise OSError("no space left")
 
 
-def test_a_backup_replaces_no_file(made: dict[str, Any], project: Project) -> None:
-    before = Path(made["path"]).read_bytes()
+def test_a_backup_replaces_no_file(made: Backup, project: Project) -> None:
+    before = Path(made.path).read_bytes()
     with pytest.raises(ProjectError, match="exists"):
-        backup(made["path"], project=project)
-    assert Path(made["path"]).read_bytes() == before
+        backup(made.path, project=project)
+    assert Path(made.path).read_bytes() == before
 
 
-def test_a_project_is_never_replaced(made: dict[str, Any], project: Project) -> None:
+def test_a_project_is_never_replaced(made: Backup, project: Project) -> None:
     with pytest.raises(ProjectError, match="without a project"):
-        restore(made["path"], project.state.parent, keys=project.keys, since=NO_LATER)
+        restore(made.path, project.state.parent, keys=project.keys, since=NO_LATER)
 
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "releases/../../x", "releases/a/.x", "lock"])
 def test_a_member_that_is_no_part_of_a_project_is_refused(
-    name: str, made: dict[str, Any], project: Project, tmp_path: Path
+    name: str, made: Backup, project: Project, tmp_path: Path
 ) -> None:
     """Also where the manifest lists it, and is the project's own."""
 
@@ -378,7 +372,7 @@ def test_a_member_that_is_no_part_of_a_project_is_refused(
         extra.size = 1
         listed.insert(2, (extra, b"x"))
 
-    rewrite(Path(made["path"]), add)
+    rewrite(Path(made.path), add)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ProjectError, match="no part of a backup"):
         restored(made, project)
@@ -386,15 +380,13 @@ def test_a_member_that_is_no_part_of_a_project_is_refused(
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE])
-def test_links_and_directories_are_refused(
-    kind: bytes, made: dict[str, Any], project: Project
-) -> None:
+def test_links_and_directories_are_refused(kind: bytes, made: Backup, project: Project) -> None:
     def link(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         header = tarfile.TarInfo("labelguard.toml")
         header.type, header.linkname = kind, "/etc/passwd"
         listed[2] = (header, b"")
 
-    rewrite(Path(made["path"]), link)
+    rewrite(Path(made.path), link)
     with pytest.raises(ProjectError, match="no part of a backup"):
         restored(made, project)
 
@@ -435,18 +427,18 @@ def _relisted(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
 def test_an_altered_backup_is_refused(
     act: Callable[[list[tuple[tarfile.TarInfo, bytes]]], None],
     found: str,
-    made: dict[str, Any],
+    made: Backup,
     project: Project,
     tmp_path: Path,
 ) -> None:
-    rewrite(Path(made["path"]), act)
+    rewrite(Path(made.path), act)
     with pytest.raises(ProjectError, match=found):
         restored(made, project)
     assert not (tmp_path / "restored" / ".labelguard").exists()
 
 
-def test_a_damaged_backup_is_refused(made: dict[str, Any], project: Project) -> None:
-    path = Path(made["path"])
+def test_a_damaged_backup_is_refused(made: Backup, project: Project) -> None:
+    path = Path(made.path)
     whole = path.read_bytes()
     for damaged in (b"", b"x", b"x" * 2000, whole[:100], whole[:-1], whole[: len(whole) // 2]):
         path.write_bytes(damaged)
@@ -471,7 +463,7 @@ def test_a_restore_that_crashed_anywhere_can_be_run_again(
     made = backup(tmp_path / "backup.tar.zst", passphrase=lambda: "one", project=project)
     monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
     target = tmp_path / "restored"
-    job = {"do": "restore", "source": made["path"], "project": str(target), "passphrase": "one"}
+    job = {"do": "restore", "source": made.path, "project": str(target), "passphrase": "one"}
     step, died = every, True
     while died:
         with on(kind, tmp_path, monkeypatch) as url:
@@ -486,8 +478,8 @@ def test_a_restore_that_crashed_anywhere_can_be_run_again(
             if not (target / ".labelguard").exists():
                 perform(job, target)
             again = find(target)
-            assert overview.verify(again.state)["ok"]
-            kinds = [entry["kind"] for entry in overview.journal(again.state)]
+            assert overview.verify(again.state).ok
+            kinds = [entry.kind for entry in overview.journal(again.state)]
             assert kinds.count("restored") == kinds.count("closed") == 1
         shutil.rmtree(target)
         shutil.rmtree(tmp_path / "keys")
@@ -496,7 +488,7 @@ def test_a_restore_that_crashed_anywhere_can_be_run_again(
 
 
 def test_a_database_that_holds_a_ledger_takes_no_other(
-    made: dict[str, Any], project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Backup, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with on("postgresql", tmp_path, monkeypatch) as url:
         lg.init(tmp_path / "other")
@@ -508,29 +500,29 @@ def test_a_database_that_holds_a_ledger_takes_no_other(
 
 
 def test_names_changed_after_the_backup_are_the_restored_ones(
-    made: dict[str, Any], project: Project
+    made: Backup, project: Project
 ) -> None:
     from labelguard.project.rotation import rotate
 
     rotate(project)
-    new = overview.labeler("worker 1", project.state)["pseudonym"]
+    new = overview.labeler("worker 1", project.state).pseudonym
     again = restored(made, project)
     policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=20"], project=again)
     policies.activate("next", project=again)
     lg.privatize(TABLE, project=again)
-    assert overview.labeler("worker 1", again.state)["pseudonym"] == new
-    assert overview.verify(again.state)["ok"]
+    assert overview.labeler("worker 1", again.state).pseudonym == new
+    assert overview.verify(again.state).ok
 
 
 def test_a_restored_project_can_be_backed_up_and_restored(
-    made: dict[str, Any], project: Project, tmp_path: Path
+    made: Backup, project: Project, tmp_path: Path
 ) -> None:
     again = restored(made, project)
     second = backup(tmp_path / "second.tar.zst", project=again)
-    since = Since(Anchor.parse(second["anchor"]))
-    restore(second["path"], tmp_path / "third", keys=again.keys, since=since)
+    since = Since(Anchor.parse(second.anchor))
+    restore(second.path, tmp_path / "third", keys=again.keys, since=since)
     third = find(tmp_path / "third")
-    assert overview.verify(third.state)["ok"]
+    assert overview.verify(third.state).ok
 
 
 def invoke(*arguments: object, code: int = 0, **options: Any) -> str:
@@ -562,12 +554,12 @@ def test_the_commands_take_a_passphrase_from_a_file_the_environment_or_a_person(
     own = ("--project", project.state, "--with-keys", "--json")
     from_file = ("--passphrase-file", tmp_path / "pass")
     made = json.loads(invoke("backup", tmp_path / "a.tar.zst", *own, *from_file))
-    assert made["keys"] is True and made["left_out"] == ["quarantine"]
+    assert made.keys is True and made.left_out == ["quarantine"]
     variable = {"LABELGUARD_PASSPHRASE": "secret words"}
     invoke("backup", tmp_path / "b.tar.zst", *own, env=variable)
     invoke("backup", tmp_path / "c.tar.zst", *own, input="secret words\nsecret words\n")
     for number, name in enumerate(("a", "b", "c")):
-        told = ("--anchor", made["anchor"], "--json")
+        told = ("--anchor", made.anchor, "--json")
         options: dict[str, Any] = [
             {"env": variable},
             {"input": "secret words\n"},
@@ -586,14 +578,14 @@ def test_what_is_no_price_of_a_lost_policy_is_refused(lost: list[str], none: boo
         restoring.parse_since(None, lost, none)
 
 
-def test_a_backup_of_another_format_is_refused(made: dict[str, Any], project: Project) -> None:
+def test_a_backup_of_another_format_is_refused(made: Backup, project: Project) -> None:
     def newer(listed: list[tuple[tarfile.TarInfo, bytes]]) -> None:
         header, manifest = listed[0]
         manifest = manifest.replace(b'"format": 1', b'"format": 2')
         listed[0] = (header, manifest)
         listed[1] = (listed[1][0], KeyRing(project.keys).mac("backup", manifest))
 
-    rewrite(Path(made["path"]), newer)
+    rewrite(Path(made.path), newer)
     with pytest.raises(ProjectError, match="format 2; this labelguard reads 1"):
         restored(made, project)
     assert archive.FORMAT == 1

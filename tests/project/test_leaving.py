@@ -59,9 +59,9 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
     table = labels_table()
     first = lg.privatize(table, project=project, **PRICE)
     before, bytes_before = values(first), files(first.path)
-    spent = overview.budget(project.state)["allowances"]
+    spent = overview.budget(project.state).allowances
     erasure.leave(WHO, kind, project)
-    assert overview.budget(project.state)["allowances"] == spent
+    assert overview.budget(project.state).allowances == spent
 
     second = lg.privatize(table, project=project, **PRICE)
     assert second.notes == (f"{len(THEIRS)} rows of 1 retired or erased labeler left out",)
@@ -97,7 +97,7 @@ def test_a_file_of_nobody_else_is_refused_and_bad_rows_of_theirs_stop_nothing(
         lg.privatize(table.take(pa.array(THEIRS)), project=project, **PRICE)
     assert lg.privatize(table, project=project, **PRICE).card["counts"]["labelers"] == 6
     found = check(table, project=project)
-    assert found["labelers"] == 6 and found["new"] == 0
+    assert found.labelers == 6 and found.new == 0
 
 
 @settings(max_examples=25, deadline=None)
@@ -171,8 +171,8 @@ def test_an_id_a_pseudonym_and_an_unknown_id(project: Project) -> None:
     assert erasure.leave(pseudonym(project), "erased", project)["before"] is None
     for name in ("0" * 32, "somebody new"):
         found = erasure.leave(name, "retired", project)
-        assert not found["known"] and not found["releases"]
-        assert found["labeler"] == pseudonym(project, name)
+        assert not found.known and not found.releases
+        assert found.labeler == pseudonym(project, name)
     newcomer = labels_table().set_column(7, "labeler_id", pa.array(["somebody new"] * len(ASKED)))
     assert newcomer.column_names.count("labeler_id") == 1
     with pytest.raises(InvalidLabels, match="retired or erased"):
@@ -190,10 +190,10 @@ def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back
     kinds, entries = [], []
     for kind, before in steps:
         found = erasure.leave(WHO, kind, project)  # type: ignore[arg-type]
-        assert found["before"] == before and found["known"]
-        assert found["kind"] == ("erased" if "erased" in (kind, before) else "retired")
-        assert found["rows_remembered"] == (10 if before is None else 0)
-        kinds += [gone["kind"] for gone in erasure.listing(project)]
+        assert found.before == before and found.known
+        assert found.kind == ("erased" if "erased" in (kind, before) else "retired")
+        assert found.rows_remembered == (10 if before is None else 0)
+        kinds += [gone.kind for gone in erasure.listing(project)]
         entries.append(len(ledger_of(project).journal()))
     assert kinds == ["retired", "retired", "erased", "erased", "erased"]
     assert np.diff(entries).tolist() == [0, 1, 0, 0]  # nothing is rewritten where nothing is
@@ -203,7 +203,7 @@ def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back
 def test_a_preview_changes_nothing_and_a_busy_project_is_left_alone(project: Project) -> None:
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
     before = files(project.state)
-    assert erasure.preview(WHO, "erased", project)["rows_set_aside"] == 2
+    assert erasure.preview(WHO, "erased", project).rows_set_aside == 2
     with project.lock(), pytest.raises(ProjectBusy):
         erasure.leave(WHO, "erased", project)
     assert {k: v for k, v in files(project.state).items() if k != "lock"} == {
@@ -218,11 +218,11 @@ def test_a_member_leaves_and_the_group_keeps_what_it_spent(project: Project) -> 
     first = lg.privatize(labels_table(), project=project, unit="group", **PRICE)
     spent = overview.labeler("worker 1", project.state)
     with pytest.raises(LedgerError, match="group's pseudonym"):
-        erasure.leave(spent["pseudonym"], "erased", project)
+        erasure.leave(spent.pseudonym, "erased", project)
     found = erasure.leave(WHO, "erased", project)
-    assert found["group"] and found["randomized_labels"] == 20
-    assert found["rows_remembered"] > 0 and remembered(project) == 0
-    assert any("group" in line for line in found["remains"])
+    assert found.group and found.randomized_labels == 20
+    assert found.rows_remembered > 0 and remembered(project) == 0
+    assert any("group" in line for line in found.remains)
     assert overview.labeler("worker 1", project.state) == spent
     price = PRICE | {"exhausted": "drop"}  # the bound had left some of the other's labels out
     second = lg.privatize(labels_table(), project=project, unit="group", **price)
@@ -230,7 +230,7 @@ def test_a_member_leaves_and_the_group_keeps_what_it_spent(project: Project) -> 
     assert overview.labeler("worker 1", project.state) == spent
     assert all(row in values(first) for row in values(second))
     assert 0 < len(values(second)) < len(values(first))
-    assert remembered(project, "worker 1") + found["rows_remembered"] == 20
+    assert remembered(project, "worker 1") + found.rows_remembered == 20
     assert_sound(project)
 
 
@@ -240,11 +240,11 @@ def test_where_contents_are_the_unit_rows_are_refused_and_the_rest_is_said(
     price = {"epsilon": 3.0, "delta": 1e-5, "unit": "item", "workers": 1}
     first = lg.privatize(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
     found = erasure.leave(WHO, "erased", project)
-    assert found["rows_set_aside"] == 2 and found["rows_remembered"] > 0
-    assert any("contents are the unit" in line for line in found["remains"])
+    assert found.rows_set_aside == 2 and found.rows_remembered > 0
+    assert any("contents are the unit" in line for line in found.remains)
     again = lg.privatize(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
     assert again.card["counts"]["charged"] == 0  # the contents keep what they spent
-    assert len(values(again)) == len(values(first)) - found["rows_remembered"]
+    assert len(values(again)) == len(values(first)) - found.rows_remembered
     assert not where(project.state, WHO)
 
 

@@ -62,7 +62,7 @@ def test_after_erasing_neither_the_id_nor_a_raw_row_nor_their_key_is_found_anywh
     assert remembered(project) == 10
 
     found = erasure.leave(WHO, "erased", project)
-    assert found["rows_set_aside"] == 2 and found["rows_remembered"] == 10
+    assert found.rows_set_aside == 2 and found.rows_remembered == 10
     for secret in (WHO, MARK):
         assert not where(base, secret)
     assert not where(project.released, key)
@@ -93,7 +93,7 @@ def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
     monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
     project = lg.init(tmp_path)
     lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
-    assert erasure.leave(WHO, "erased", project)["randomized_labels"] == 10
+    assert erasure.leave(WHO, "erased", project).randomized_labels == 10
     metadata = sa.MetaData()
     with sa.create_engine(postgres).connect() as connection:
         metadata.reflect(connection)
@@ -106,7 +106,7 @@ def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
     assert pseudonym(project) in text  # a control: the text tells what is in the tables
     assert WHO not in text and MARK not in text
     assert not where(tmp_path, WHO) and not where(tmp_path, MARK)
-    assert [gone["pseudonym"] for gone in erasure.listing(project)] == [pseudonym(project)]
+    assert [gone.pseudonym for gone in erasure.listing(project)] == [pseudonym(project)]
     assert "left out" in lg.privatize(labels_table(), project=project, **SET_ASIDE).notes[0]
     assert_sound(project)
 
@@ -124,10 +124,10 @@ def test_files_that_cannot_be_read_go_whole_when_erasing_and_stay_when_retiring(
     torn.write_bytes(whole.read_bytes()[:-30])
     name = str(torn.relative_to(project.quarantine))
     retired = erasure.leave(WHO, "retired", project)
-    assert retired["unreadable_files"] == [name] and torn.exists()
-    assert retired["rows_set_aside"] == 2 and where(project.quarantine, MARK)
-    assert any("erase" in line for line in retired["remains"])
-    assert erasure.leave(WHO, "erased", project)["unreadable_files"] == [name]
+    assert retired.unreadable_files == [name] and torn.exists()
+    assert retired.rows_set_aside == 2 and where(project.quarantine, MARK)
+    assert any("erase" in line for line in retired.remains)
+    assert erasure.leave(WHO, "erased", project).unreadable_files == [name]
     assert not torn.exists() and not where(project.state, MARK)
 
 
@@ -140,16 +140,16 @@ def test_rows_are_told_by_the_column_of_labelers_alone(project: Project) -> None
     theirs = who[:14].count("12")
     found = erasure.leave("12", "erased", project)
     [kept] = project.quarantine.rglob("*.parquet")
-    assert found["rows_set_aside"] == theirs and pq.read_metadata(kept).num_rows == 14 - theirs
+    assert found.rows_set_aside == theirs and pq.read_metadata(kept).num_rows == 14 - theirs
     # Where the column was not noted, every column may tell the labeler, but no row's number.
     pq.write_table(pq.read_table(kept).replace_schema_metadata(None), kept)
     other = str(10 + next(u for u in ASKED.labeler[:14] if u != 2))
-    assert erasure.leave(other, "erased", project)["rows_set_aside"] == who[:14].count(other)
+    assert erasure.leave(other, "erased", project).rows_set_aside == who[:14].count(other)
 
 
 def test_a_file_without_any_row_left_goes_with_its_directory(project: Project) -> None:
     lg.privatize(labels_table(bad=BAD[:2]), project=project, **SET_ASIDE)
-    assert erasure.preview(WHO, "erased", project)["rows_set_aside"] == 2
+    assert erasure.preview(WHO, "erased", project).rows_set_aside == 2
     erasure.leave(WHO, "erased", project)
     assert list(project.quarantine.rglob("*")) == [] and project.quarantine.is_dir()
 
@@ -165,15 +165,15 @@ def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(
     rest = write(labels_table().take(pa.array(OTHERS)), tmp_path / "rest.parquet")
     job = {"do": "privatize", "project": str(project.state.parent), "options": STATISTIC}
     killed(*(job | DRAWN | {"source": str(path)} for path in (rest, source)))
-    without, begun = (r["id"] for r in overview.releases(project.state))
+    without, begun = (r.id for r in overview.releases(project.state))
     assert {path.name for path in project.released.iterdir()} == {without, begun}
-    assert erasure.preview(WHO, kind, project)["given_up"] == [begun]
+    assert erasure.preview(WHO, kind, project).given_up == [begun]
     found = erasure.leave(WHO, kind, project)
-    assert found["given_up"] == [begun] and found["statistic_releases"] == 1
-    assert found["rows_remembered"] == 12 and remembered(project) == 0
-    states = {r["id"]: (r["state"], r["charged"]) for r in overview.releases(project.state)}
+    assert found.given_up == [begun] and found.statistic_releases == 1
+    assert found.rows_remembered == 12 and remembered(project) == 0
+    states = {r.id: (r.state, r.charged) for r in overview.releases(project.state)}
     assert states == {without: ("drawn", 6), begun: ("abandoned", 1)}
-    assert erasure.leave(WHO, kind, project)["given_up"] == []
+    assert erasure.leave(WHO, kind, project).given_up == []
     # The other one, begun without them, can still be finished, even from the whole file.
     assert lg.privatize(source, project=project, **STATISTIC).id == without
     assert_sound(project)
@@ -185,13 +185,13 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
     source = write(labels_table(), tmp_path / "in.parquet")
     job = {"do": "privatize", "project": str(project.state.parent), "options": PRICE}
     killed(job | DRAWN | {"source": str(source)})
-    [begun] = (r["id"] for r in overview.releases(project.state))
+    [begun] = (r.id for r in overview.releases(project.state))
     home = tmp_path / "finished"
     shutil.copytree(project.state.parent, home)
     finished = lg.privatize(source, project=home, **PRICE)
     assert finished.id == begun
     found = erasure.leave(WHO, "erased", project)
-    assert found["given_up"] == [begun] and found["randomized_labels"] == 12
+    assert found.given_up == [begun] and found.randomized_labels == 12
     release = lg.privatize(source, project=project, **PRICE)
     assert release.card["counts"]["charged"] == 0
     assert len(values(release)) == len(OTHERS)

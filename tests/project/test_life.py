@@ -37,8 +37,8 @@ def _backed_up(home: Project, here: Path) -> Project:
 
 def _restored(home: Project, here: Path) -> Project:
     made = backup(here / "backup.tar.zst", project=home)
-    since = Since(Anchor.parse(made["anchor"]))
-    restore(made["path"], here / "restored", keys=home.keys, since=since)
+    since = Since(Anchor.parse(made.anchor))
+    restore(made.path, here / "restored", keys=home.keys, since=since)
     return find(here / "restored")
 
 
@@ -104,8 +104,8 @@ def after(name: str, home: Project, here: Path, patch: pytest.MonkeyPatch) -> It
         return
     made = backup(here / "backup.tar.zst", project=home)
     with on(kind, here, patch):
-        since = Since(Anchor.parse(made["anchor"]))
-        restore(made["path"], here / "restored", keys=home.keys, since=since)
+        since = Since(Anchor.parse(made.anchor))
+        restore(made.path, here / "restored", keys=home.keys, since=since)
         yield find(here / "restored")
 
 
@@ -121,7 +121,7 @@ def test_after_it_nothing_is_drawn_or_charged_anew_and_more_can_come(
     published = files(home.releases / record["id"])
     spent = overview.budget(home.state)["allowances"]
     with after(event, home, tmp_path / "event", monkeypatch) as later:
-        assert overview.verify(later.state)["ok"]
+        assert overview.verify(later.state).ok
         assert overview.budget(later.state)["allowances"] == spent
         again = lg.privatize(TABLE.slice(0, 50), **PRICE, project=later)
         assert again.reused and files(again.path) == published
@@ -130,7 +130,7 @@ def test_after_it_nothing_is_drawn_or_charged_anew_and_more_can_come(
         assert rows(again) <= rows(more)
         total = overview.budget(later.state)["lifetime"]
         assert (total["epsilon"], total["delta"]) == (3.0, 1e-5)
-        assert overview.verify(later.state)["ok"]
+        assert overview.verify(later.state).ok
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -140,7 +140,7 @@ def test_it_can_happen_again_and_again(event: str, lived: Project, tmp_path: Pat
         here = tmp_path / str(number)
         here.mkdir()
         home = EVENTS[event](home, here)
-        assert overview.verify(home.state)["ok"]
+        assert overview.verify(home.state).ok
     assert lg.privatize(TABLE.slice(0, 50), **PRICE, project=home).reused
 
 

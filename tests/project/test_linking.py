@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,11 @@ def renamed(table: pa.Table, names: dict[str, str]) -> pa.Table:
 
 
 def used(project: Project, labeler: str) -> int:
-    return sum(one["used"] for one in overview.labeler(labeler, project.state)["allowances"])
+    return sum(one.used for one in overview.labeler(labeler, project.state).allowances)
 
 
 def kinds(project: Project) -> list[str]:
-    return [entry["kind"] for entry in overview.journal(project.state)]
+    return [entry.kind for entry in overview.journal(project.state)]
 
 
 # ---------------------------------------------------------------- spellings
@@ -100,10 +101,10 @@ def test_two_people_whose_ids_look_alike_are_said_to_be_two(project: Project) ->
         lg.privatize(both, project=project)
     with pytest.raises(InvalidLabels, match="policy distinct"):
         check(both, project=project)
-    assert linking.distinct("7", "07", project)["new"]
-    assert not linking.distinct("07", "7", project)["new"]  # nothing is said twice
+    assert linking.distinct("7", "07", project).new
+    assert not linking.distinct("07", "7", project).new  # nothing is said twice
     assert kinds(project).count("distinct") == 1
-    assert check(both, project=project)["fits"]
+    assert check(both, project=project).fits
     lg.privatize(both, project=project)
     assert (used(project, "7"), used(project, "07")) == (12, 12)
     third = renamed(TABLE, {"worker 2": "007"})
@@ -142,15 +143,15 @@ def test_linked_ids_have_one_budget_whoever_comes_first(project: Project) -> Non
     lg.privatize(TABLE, **PRICE, project=project)
     linking.add_source("tool", "known", project)
     done = linking.link("tool:7", "worker 0", project)
-    assert [who["known"] for who in done["people"]] == [False, True]
-    assert [who["source"] for who in done["people"]] == ["tool", "files"]
+    assert [who.known for who in done.people] == [False, True]
+    assert [who.source for who in done.people] == ["tool", "files"]
     mine = renamed(OTHERS.filter(pc.equal(OTHERS["labeler_id"], "worker 0")), {"worker 0": "7"})
     with pytest.raises(BudgetExceeded):
         lg.privatize(mine, namespace="tool", project=project)
     made = lg.privatize(mine, namespace="tool", exhausted="drop", project=project)
     assert made.card["counts"]["charged"] == 8  # of 20 places, 12 were taken under the other id
     assert used(project, "tool:7") == used(project, "worker 0") == 20
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
 
 
 def test_linking_moves_no_released_label(project: Project, tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_who_was_charged_apart_stays_apart(project: Project) -> None:
     linking.link("worker 1", "b", project)
     with pytest.raises(PolicyError, match="before the first charge of either"):
         linking.link("a", "b", project)
-    assert linking.link("a", "worker 0", project)["linked"] == 0
+    assert linking.link("a", "worker 0", project).linked == 0
     assert kinds(project).count("linked") == 2
 
 
@@ -181,12 +182,12 @@ def test_a_table_links_whole_chains(project: Project, tmp_path: Path) -> None:
         linking.add_source(name, "known", project)
     path = tmp_path / "people.csv"
     path.write_text("labeler_id,same_as\none:1,two:1\ntwo:1,worker 0\nada,ben\nben,carl\n")
-    assert linking.link_table(path, project) == {"linked": 6, "pairs": 4}
+    assert asdict(linking.link_table(path, project)) == {"linked": 6, "pairs": 4}
     path.write_text("one,two\n8,9\n")
-    assert linking.link_table(str(path), project) == {"linked": 2, "pairs": 1}
+    assert asdict(linking.link_table(str(path), project)) == {"linked": 2, "pairs": 1}
     units: dict[str, int] = {}
-    for pair in linking.listing(project)["linked"]:
-        units[pair["unit"]] = units.get(pair["unit"], 0) + 1
+    for pair in linking.listing(project).linked:
+        units[pair.unit] = units.get(pair.unit, 0) + 1
     assert sorted(units.values()) == [2, 3, 3]
     path.write_text("one,three\n8,9\n")
     with pytest.raises(InvalidLabels, match="no column labeler_id"):
@@ -194,7 +195,7 @@ def test_a_table_links_whole_chains(project: Project, tmp_path: Path) -> None:
     path.write_text("labeler_id,same_as\nworker 0,worker 1\nx,y\n")
     with pytest.raises(PolicyError, match="nothing was written"):
         linking.link_table(path, project)
-    assert sum(units.values()) == len(linking.listing(project)["linked"])
+    assert sum(units.values()) == len(linking.listing(project).linked)
 
 
 def test_linked_people_are_one_unit_of_a_statistic(project: Project) -> None:
@@ -217,8 +218,8 @@ def test_a_source_is_added_before_it_is_read(project: Project) -> None:
     assert linking.list_sources(project) == []
     lg.privatize(TABLE, **PRICE, project=project)
     [first] = linking.list_sources(project)
-    assert (first["name"], first["people"]) == ("files", "first")
-    assert first["columns"]["labeler_id"] == "labeler_id"
+    assert (first.name, first.people) == ("files", "first")
+    assert first.columns["labeler_id"] == "labeler_id"
     with pytest.raises(PolicyError, match="labelguard source add tool"):
         lg.privatize(TABLE, namespace="tool", project=project)
     with pytest.raises(PolicyError, match="labelguard source add tool"):
@@ -237,8 +238,8 @@ def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project: Proje
     lg.privatize(TABLE.slice(0, 40), **PRICE, project=project)
     timed = TABLE.slice(40).append_column("when", pa.array(range(len(TABLE) - 40)))
     lg.privatize(timed, columns={"submitted_at": "when"}, project=project)
-    assert linking.list_sources(project)[0]["columns"]["submitted_at"] == "when"
-    told = [entry["body"].get("columns", {}) for entry in overview.journal(project.state)]
+    assert linking.list_sources(project)[0].columns["submitted_at"] == "when"
+    told = [entry.body.get("columns", {}) for entry in overview.journal(project.state)]
     assert ["submitted_at" in columns for columns in told if columns] == [False, True]
     lg.privatize(TABLE, project=project)  # it may be left out again
     again = timed.append_column("then", timed["when"])
@@ -273,7 +274,7 @@ def test_what_was_never_read_binds_nobody(
             lg.privatize(table, **PRICE, project=project)
     assert linking.list_sources(project) == []
     lg.privatize(table, **PRICE, columns={"labeler_id": "who"}, project=project)
-    assert linking.list_sources(project)[0]["columns"]["labeler_id"] == "who"
+    assert linking.list_sources(project)[0].columns["labeler_id"] == "who"
 
 
 # ---------------------------------------------------------------- it lasts
@@ -288,7 +289,7 @@ def prepared(project: Project) -> None:
 
 
 def holds(project: Project) -> None:
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
     with pytest.raises(InvalidLabels, match=r"'JOS\\xc9'"):
         lg.privatize(renamed(OTHERS, {"worker 0": "JOSÉ"}), project=project)
     assert used(project, "tool:7") == used(project, "worker 1")
@@ -310,15 +311,15 @@ def test_it_holds_after_new_pseudonyms(project_on_each: Project) -> None:
     before = linking.listing(project_on_each)
     rotate(project_on_each)
     after = linking.listing(project_on_each)
-    assert len(after["linked"]) == len(before["linked"]) == 2 and len(after["distinct"]) == 1
-    shown = set(json.dumps(after).split('"'))
-    assert not any(pair["labeler"] in shown for pair in before["linked"])
+    assert len(after.linked) == len(before.linked) == 2 and len(after.distinct) == 1
+    shown = set(json.dumps(asdict(after)).split('"'))
+    assert not any(pair.labeler in shown for pair in before.linked)
     holds(project_on_each)
 
 
 def test_it_holds_after_a_restore(project: Project, tmp_path: Path) -> None:
     prepared(project)
-    since = Since(Anchor.parse(overview.anchor(project.state)["anchor"]))
+    since = Since(Anchor.parse(overview.anchor(project.state).anchor))
     backup(tmp_path / "backup.tar.zst", project=project)
     restore(tmp_path / "backup.tar.zst", tmp_path / "there", keys=project.keys, since=since)
     holds(lg.find(tmp_path / "there"))
@@ -339,7 +340,7 @@ def test_an_edit_is_noticed(statement: str, what: str, project: Project) -> None
     prepared(project)
     with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
         connection.execute(statement)
-    assert what in overview.verify(project.state)["fault"]
+    assert what in overview.verify(project.state).fault
 
 
 def test_an_id_of_another_source_leaves_and_its_namesake_stays(project: Project) -> None:
@@ -351,16 +352,30 @@ def test_an_id_of_another_source_leaves_and_its_namesake_stays(project: Project)
     who = TABLE["labeler_id"][0].as_py()
     rows = TABLE["labeler_id"].to_pylist()[:3].count(who)
     gone = erasure.leave(f"tool:{who}", "erased", project)
-    assert gone["known"] and gone["rows_set_aside"] == rows
+    assert gone.known and gone.rows_set_aside == rows
     assert used(project, who) == used(project, f"tool:{who}")
     made = lg.privatize(TABLE, namespace="tool", exhausted="drop", project=project)
     assert any("1 retired or erased labeler" in note for note in made.notes)
     made = lg.privatize(TABLE, exhausted="drop", project=project)
     assert not any("retired or erased" in note for note in made.notes)
-    assert erasure.leave(who, "erased", project)["rows_set_aside"] == rows
+    assert erasure.leave(who, "erased", project).rows_set_aside == rows
 
 
 # ---------------------------------------------------------------- labels change nothing
+
+
+def test_who_leaves_is_shown_their_other_ids_that_are_still_active(project: Project) -> None:
+    linking.add_source("tool", "known", project)
+    linking.link("tool:7", "worker 0", project)
+    one, other = (person.pseudonym for person in linking.link("tool:7", "ada", project).people)
+    shown = erasure.preview("tool:7", "retired", project)
+    assert other in shown.linked and len(shown.linked) == 2 and one not in shown.linked
+    assert (
+        erasure.leave("ada", "retired", project).linked
+        == erasure.preview("ada", "retired", project).linked
+    )
+    assert len(erasure.leave("tool:7", "retired", project).linked) == 1
+    assert erasure.leave("worker 0", "retired", project).linked == []
 
 
 def refusal(table: pa.Table, project: Project) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ from labelguard.policy import pricing
 from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.policy.policy import Allowance, Policy, Request
 from labelguard.project import policies
-from labelguard.project.abandoning import abandon
 from labelguard.project.project import Project
+from labelguard.project.recovery import abandon
 from labelguard.release.check import check
 from labelguard.report import overview
 from labelguard.simulation import SimulationConfig, simulate
@@ -191,12 +191,12 @@ def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_lab
     again = lg.privatize(table.slice(0, 100), project=project, exhausted="drop")
     assert again.card["counts"]["charged"] == 0
     assert set(lg.load(again).rows()) <= set(lg.load(coins).rows())
-    one, other = overview.budget(project.state)["allowances"]
-    assert (one["event"], one["used"]) == ("rr", coins.card["counts"]["charged"])
-    assert (other["event"], other["used"], other["left"]) == ("statistic", 25, 11 * 25)
+    one, other = overview.budget(project.state).allowances
+    assert (one.event, one.used) == ("rr", coins.card["counts"]["charged"])
+    assert (other.event, other.used, other.left) == ("statistic", 25, 11 * 25)
     assert "priced together with 12 statistic releases" in coins.card["privacy"]["accounting"]
     assert "priced together with 50 randomized labels" in sums.card["privacy"]["accounting"]
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
 
 
 def test_the_order_of_events_changes_no_label(
@@ -261,7 +261,7 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
     }  # fmt: skip
     assert told["total"] == {"epsilon": 5.0, "delta": pytest.approx(1.5e-5)}
     assert policies.activate("new", project) == told
-    assert overview.budget(project.state)["lifetime"] == {
+    assert asdict(overview.budget(project.state).lifetime) == {
         "epsilon": 5.0, "delta": pytest.approx(1.5e-5), "policies": 2
     }  # fmt: skip
     assert spent(project) == 0  # places of the new one are unused
@@ -273,7 +273,7 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
     assert card["counts"]["released_before"] == 10
     frame = lg.load(lg.privatize(table.slice(0, 10), project=project))
     assert set(frame.rows()) == set(lg.load(first).rows())
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
 
 
 def test_a_closing_point_credits_what_was_not_used(table: pa.Table, project: Project) -> None:
@@ -290,8 +290,8 @@ def test_a_closing_point_credits_what_was_not_used(table: pa.Table, project: Pro
     assert policies.preview("new", project)["closes"]["point"] == 4
     policies.activate("new", project)
     assert policies.show("old", project)["closed_at_point"] == 4
-    total = overview.budget(project.state)["lifetime"]
-    assert total["epsilon"] == pytest.approx(points[3]["epsilon"] + 1)
+    total = overview.budget(project.state).lifetime
+    assert total.epsilon == pytest.approx(points[3]["epsilon"] + 1)
 
 
 def test_the_point_is_that_of_the_busiest_labeler_in_the_dearest_allowance() -> None:
@@ -304,15 +304,15 @@ def test_the_point_is_that_of_the_busiest_labeler_in_the_dearest_allowance() -> 
 def test_a_policy_can_end_without_another(table: pa.Table, project: Project) -> None:
     shown = made(project, "p", "rr:labels=40", closing_points=4)
     lg.privatize(table.slice(0, 20), project=project)
-    closing = overview.budget(project.state)["closing"]
-    assert closing == {"point": 1, "epsilon": shown["quote"]["points"][0]["epsilon"]}
+    closing = overview.budget(project.state).closing
+    assert closing == overview.Closing(1, shown["quote"]["points"][0]["epsilon"])
     assert policies.close(project)["point"] == 1
-    assert overview.budget(project.state)["lifetime"]["epsilon"] == closing["epsilon"]
+    assert overview.budget(project.state).lifetime.epsilon == closing.epsilon
     with pytest.raises(PolicyError, match="no policy is in force"):
         lg.privatize(table, project=project)
     with pytest.raises(PolicyError, match="no policy is in force"):
         policies.close(project)
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
 
 
 def test_what_was_agreed_to_must_still_be_so(table: pa.Table, project: Project) -> None:
@@ -357,12 +357,12 @@ def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(
         abandon("r9", project)
     charged = spent(project)
     given_up = abandon("r0001", project)
-    assert given_up["charged"] == charged == spent(project)
-    assert overview.releases(project.state)[0]["state"] == "abandoned"
+    assert given_up.charged == charged == spent(project)
+    assert overview.releases(project.state)[0].state == "abandoned"
     policies.activate("q", project)
     release = lg.privatize(table, project=project)  # labels that were charged come free
     assert release.card["counts"]["released_before"] == charged
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
 
 
 def test_a_statistic_that_was_given_up_leaves_its_labels_for_the_next(
@@ -402,7 +402,7 @@ def test_members_of_a_group_share_its_places(table: pa.Table, project: Project) 
     assert sums.card["counts"]["charged"] == len(ids) - 3
     shown = overview.labeler(ids[0], project.state)
     assert shown == overview.labeler(ids[2], project.state)
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
     csv.write_csv(pa.table({"labeler_id": [ids[0]], "group_id": ["b"]}), path)
     with pytest.raises(PolicyError, match="1 labeler would leave their group"):
         policies.add_groups(path, project)
@@ -426,11 +426,11 @@ def test_a_check_says_what_a_release_would_charge_and_charges_nothing(
         ("labelers", counts["labelers"]),
         ("dropped_by_bound", counts["dropped_by_bound"]),
     ):
-        assert told[name] == value, name
-    assert told["fits"] and told["epsilon"] == 3
-    assert check(table, project=project)["charged"] == 0
-    assert not check(table, project=project)["fits"]
-    assert check(table, mechanism="statistic", project=project)["charged"] == 25
+        assert getattr(told, name) == value, name
+    assert told.fits and told.epsilon == 3
+    assert check(table, project=project).charged == 0
+    assert not check(table, project=project).fits
+    assert check(table, mechanism="statistic", project=project).charged == 25
 
 
 def test_a_check_does_not_look_at_labels(table: pa.Table, project: Project) -> None:
@@ -446,7 +446,7 @@ def test_a_draft_is_checked_as_if_it_were_in_force(table: pa.Table, project: Pro
     told = check(table, name="q", project=project)
     policies.activate("q", project)
     released = lg.privatize(table, project=project)
-    assert told["charged"] == released.card["counts"]["charged"] > 0
+    assert told.charged == released.card["counts"]["charged"] > 0
 
 
 # ---------------------------------------------------------------- the command line
@@ -487,10 +487,10 @@ def test_an_export_holds_every_table_and_no_secret(table: pa.Table, project: Pro
 
 def test_an_anchor_proves_what_the_journal_held(table: pa.Table, project: Project) -> None:
     made(project, "p", "rr:labels=15")
-    kept = overview.anchor(project.state)["anchor"]
+    kept = overview.anchor(project.state).anchor
     lg.privatize(table, project=project)
-    assert overview.verify(project.state, kept)["ok"]
-    newest = overview.anchor(project.state)["anchor"]
+    assert overview.verify(project.state, kept).ok
+    newest = overview.anchor(project.state).anchor
     # Somebody cuts the journal off, and puts everything that would tell away.
     import sqlite3
 
@@ -503,11 +503,11 @@ def test_an_anchor_proves_what_the_journal_held(table: pa.Table, project: Projec
     Witness(project.witnesses).replace(*Ledger(project.ledger_url, KeyRing(project.keys)).head())
     for path in (*project.releases.iterdir(), *project.released.iterdir()):
         path.rename(project.state.parent / f"away-{path.parent.name}")
-    assert overview.verify(project.state)["ok"]  # the history that is left is consistent
-    assert overview.verify(project.state, kept)["ok"]
+    assert overview.verify(project.state).ok  # the history that is left is consistent
+    assert overview.verify(project.state, kept).ok
     verdict = overview.verify(project.state, newest)
     lost = f"does not hold entry {Anchor.parse(newest).number}"
-    assert not verdict["ok"] and lost in verdict["fault"]
+    assert not verdict.ok and lost in verdict.fault
 
 
 def test_requests_that_differ_in_how_numbers_are_written_are_one() -> None:

@@ -70,7 +70,7 @@ def test_a_map_that_differs_in_any_one_file_stops_the_project(
         damage(path)
         with pytest.raises(ProjectError, match=r"is not as it was drawn; restore it from a backup"):
             lg.privatize(TABLE, project=project, **options)
-        assert not overview.verify(project.state)["ok"]
+        assert not overview.verify(project.state).ok
         path.write_bytes(whole)
     assert spent(project) == before
     assert not lg.privatize(TABLE, project=project, **options).notes
@@ -108,7 +108,7 @@ def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(
         lg.privatize(TABLE, project=project, **RR)
     with pytest.raises(ProjectError, match=r"^release r0001-.*private map.*restore it"):
         erasure.leave("worker 1", "erased", project)
-    assert "private map" in overview.verify(project.state)["fault"]
+    assert "private map" in overview.verify(project.state).fault
     found = CliRunner().invoke(main, ["doctor", "--project", str(project.state)])
     assert found.exit_code == 1 and "private map" in found.output
     ledgers = ("lock", "ledger.sqlite3", "ledger.head", "keys/ledger.head")  # jobs are counted
@@ -124,7 +124,7 @@ def test_a_map_of_a_release_that_the_ledger_does_not_know_stops_the_project(
     (project.released / "r0002-0badcafe").mkdir()
     with pytest.raises(LedgerError, match=r"r0002-0badcafe is in .* not in the ledger"):
         lg.privatize(TABLE, project=project, **RR)
-    assert not overview.verify(project.state)["ok"]
+    assert not overview.verify(project.state).ok
 
 
 @pytest.mark.parametrize("options", [RR, WINDOWS], ids=["rr", "statistic"])
@@ -147,7 +147,7 @@ def test_a_map_of_a_release_that_was_not_marked_as_drawn_counts_for_nothing(
     assert not begun.exists()
     assert lg.privatize(TABLE, project=project, **options).id == begun.name
     assert files(begun) != planted_files
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
 
 
 # ---------------------------------------------------------------- who leaves is taken out
@@ -273,7 +273,7 @@ def test_an_erased_labeler_is_in_none_of_three_maps_and_everybody_else_is(
     assert told.exit_code == 0 and f"{len(theirs)} rows of theirs forgotten" in told.output
     assert by_labeler(project) == before
     assert [len(list(path.iterdir())) for path in maps(project)] == windows  # none is left over
-    assert overview.verify(project.state)["ok"]
-    assert overview.journal(project.state)[-1]["kind"] == "rewritten"
+    assert overview.verify(project.state).ok
+    assert overview.journal(project.state)[-1].kind == "rewritten"
     again = lg.privatize(TABLE, project=project, **RR)
     assert again.card["counts"]["charged"] == 0 and by_labeler(project) == before

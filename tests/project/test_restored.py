@@ -52,7 +52,7 @@ def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
     home = lg.init(tmp_path / "home")
     lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
     saved = tmp_path / "backup.tar.zst"
-    anchor = backup(saved, project=home)["anchor"]
+    anchor = backup(saved, project=home).anchor
     since = restore.parse_since(anchor, [], False)
 
     def crash(*_: object) -> None:
@@ -74,7 +74,7 @@ def test_a_restore_that_crashed_in_peace_is_taken_up(
     home = lg.init(tmp_path / "home")
     lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
     saved = tmp_path / "backup.tar.zst"
-    since = restore.parse_since(backup(saved, project=home)["anchor"], [], False)
+    since = restore.parse_since(backup(saved, project=home).anchor, [], False)
     place = restore._place
     for moment in ("before", "after"):
 
@@ -89,7 +89,7 @@ def test_a_restore_that_crashed_in_peace_is_taken_up(
             restore.restore(saved, tmp_path / "again", since=since)
         monkeypatch.undo()
         monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
-    assert restore.restore(saved, tmp_path / "again", since=since)["complete"]
+    assert restore.restore(saved, tmp_path / "again", since=since).complete
 
 
 def _fail(*_: object) -> None:

@@ -72,19 +72,19 @@ def test_every_name_changes_and_nothing_else(
         ledger.bury(keys.labeler_keys(home.namespace, ["worker 3"]), "retired", ledger.begin_job())
         before = databases.dump(url)
         known = [ledger.labelers("rr"), ledger.members(), ledger.tombstones()]
-        assert rotate(home)["renamed"] == 7
+        assert rotate(home).renamed == 7
         after = databases.dump(url)
         assert pseudonyms(before).isdisjoint(pseudonyms(after))
         assert without_names(before) == without_names(after)
         assert len(after["journal"]) == len(before["journal"]) + 1
-        assert overview.verify(home.state)["ok"]
+        assert overview.verify(home.state).ok
         ledger = OpenProject.open(home).ledger
         found = [ledger.labelers("rr"), ledger.members(), ledger.tombstones()]
         np.testing.assert_equal(
             [vars(known[0]), known[1], known[2]], [vars(found[0]), found[1], found[2]]
         )
         lg.privatize(TABLE, **PRICE, exhausted="drop", project=home)
-        assert overview.verify(home.state)["ok"]
+        assert overview.verify(home.state).ok
 
 
 def _in_groups(home: Project, directory: Path, groups: pa.Table) -> None:
@@ -105,7 +105,7 @@ def test_the_new_digests_are_checked(table: str, project: Project, tmp_path: Pat
     _in_groups(project, tmp_path, pa.table({"group_id": ["a", "b"]}))
     ledger.bury(keys.labeler_keys(project.namespace, ["worker 3"]), "erased", ledger.begin_job())
     rotate(project)
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
     with sqlite3.connect(project.state / "ledger.sqlite3") as connection:
         connection.execute(
             f"UPDATE {table} SET labeler = zeroblob(16) WHERE labeler = "
@@ -117,7 +117,7 @@ def test_the_new_digests_are_checked(table: str, project: Project, tmp_path: Pat
                 "(SELECT min(labeler) FROM counters)"
             )
     verdict = overview.verify(project.state)
-    assert not verdict["ok"] and table in verdict["fault"]
+    assert not verdict.ok and table in verdict.fault
 
 
 def test_a_release_after_it_has_the_bytes_of_one_without(
@@ -145,29 +145,29 @@ def test_a_crashed_release_is_resumed_after_it(
             lg.privatize(TABLE, **PRICE, project=project)
     rotate(project)
     lg.privatize(TABLE, **PRICE, project=project)
-    assert [r["state"] for r in overview.releases(project.state)] == ["committed"] * 2
-    assert overview.verify(project.state)["ok"]
+    assert [r.state for r in overview.releases(project.state)] == ["committed"] * 2
+    assert overview.verify(project.state).ok
 
 
 def test_an_old_name_finds_nobody(project: Project) -> None:
     old = overview.labeler("worker 1", project.state)
     rotate(project)
     new = overview.labeler("worker 1", project.state)
-    assert new["pseudonym"] != old["pseudonym"] and new["allowances"] == old["allowances"]
-    assert overview.labeler(new["pseudonym"], project.state) == new
+    assert new.pseudonym != old.pseudonym and new.allowances == old.allowances
+    assert overview.labeler(new.pseudonym, project.state) == new
     with pytest.raises(LedgerError, match="has been charged"):
-        overview.labeler(old["pseudonym"], project.state)
+        overview.labeler(old.pseudonym, project.state)
 
 
 def test_names_can_change_again_and_again(project: Project) -> None:
     seen = set()
     for _ in range(3):
-        seen.add(overview.labeler("worker 1", project.state)["pseudonym"])
+        seen.add(overview.labeler("worker 1", project.state).pseudonym)
         rotate(project)
     assert len(seen) == 3
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
     lg.privatize(TABLE, **PRICE, project=project)
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
     assert not (project.keys / "pseudonyms.new").exists()
     assert (project.keys / "pseudonyms").stat().st_mode & 0o777 == 0o600
 
@@ -179,7 +179,7 @@ def test_units_and_refunds_survive_it(unit: Any, tmp_path: Path) -> None:
     with sqlite3.connect(home.state / "ledger.sqlite3") as connection:
         assert connection.execute("SELECT count(*) FROM charges").fetchone()[0] > 0
     rotate(home)
-    assert overview.verify(home.state)["ok"]
+    assert overview.verify(home.state).ok
 
 
 def test_who_opened_the_ledger_before_cannot_write_the_old_names(project: Project) -> None:
@@ -211,8 +211,8 @@ def test_a_crash_at_any_step_leaves_the_old_names_or_the_new(
 ) -> None:
     if rotated:
         rotate(project)
-    allowances = overview.labeler("worker 1", project.state)["allowances"]
-    old = overview.labeler("worker 1", project.state)["pseudonym"]
+    allowances = overview.labeler("worker 1", project.state).allowances
+    old = overview.labeler("worker 1", project.state).pseudonym
     outcomes, step, died = set(), 1, True
     while died:
         shutil.copytree(project.state, tmp_path / f"{step}" / ".labelguard")
@@ -220,13 +220,13 @@ def test_a_crash_at_any_step_leaves_the_old_names_or_the_new(
         [end] = crash({"do": "rotate", "project": str(home.state.parent), "kill_at": step})
         died = end["signal"] == signal.SIGKILL
         assert died or not end["error"], end
-        assert overview.verify(home.state)["ok"]
+        assert overview.verify(home.state).ok
         found = overview.labeler("worker 1", home.state)
-        assert found["allowances"] == allowances
-        outcomes.add(found["pseudonym"] == old)
+        assert found.allowances == allowances
+        outcomes.add(found.pseudonym == old)
         rotate(home)
         assert lg.privatize(TABLE.slice(0, 50), **PRICE, project=home).reused
-        assert overview.verify(home.state)["ok"]
+        assert overview.verify(home.state).ok
         assert not (home.keys / "pseudonyms.new").exists()
         step += every
     assert outcomes == {True, False} and step > 20
@@ -253,8 +253,8 @@ def test_a_million_names_change_in_a_ledger(
         event = Charge("rr", "rr", "a" * 64, {"mechanism": "rr"}, labelers, eight, eight, price)
         policy = Policy(1.0, 1e-6, (Allowance("rr", 8),))
         ledger.charge(event, policy, ledger.begin_job())
-        assert rotate(home)["renamed"] == count
-        assert overview.verify(home.state)["ok"]
+        assert rotate(home).renamed == count
+        assert overview.verify(home.state).ok
 
 
 def test_the_command_says_what_it_did(project: Project) -> None:

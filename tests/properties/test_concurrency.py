@@ -122,7 +122,7 @@ def test_one_of_two_commands_at_once_works_and_the_other_is_told(
         ends = list(pool.map(run, range(8)))
     assert ends.count("made") == 1 and set(ends) <= {"made", "reused", "busy"}
     assert used(project) == 84
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
 
 
 def test_looking_at_a_project_needs_no_waiting(
@@ -138,7 +138,7 @@ def ledger(project: Project) -> Ledger:
 
 def used(project: Project) -> int:
     """Places taken, of all labelers."""
-    return sum(int(a["used"]) for a in overview.budget(project.state)["allowances"])
+    return sum(int(a.used) for a in overview.budget(project.state).allowances)
 
 
 def event(labels: int = 3, key: str = "aa" * 32) -> Charge:
@@ -222,7 +222,7 @@ def test_charges_side_by_side_never_exceed_the_places(project: Project) -> None:
         granted = sum(pool.map(charge, range(8)))
     assert granted == 2  # of 8 places, 3 each
     assert used(project) == 6
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
 
 
 def test_a_grant_comes_from_the_ledger_only(project: Project) -> None:

@@ -71,7 +71,7 @@ def test_killed_while_a_project_is_made_it_can_be_made_again(
 
 
 def charged(project: Path) -> dict[str, tuple[str, int]]:
-    return {r["id"]: (r["state"], r["charged"]) for r in overview.releases(project)}
+    return {r.id: (r.state, r.charged) for r in overview.releases(project)}
 
 
 def used(project: Path) -> int:
@@ -123,7 +123,7 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
         "options": options | roomy,
     }
     killed(job | {"kill_after": moment})
-    first = overview.releases(project)[-1]["id"]
+    first = overview.releases(project)[-1].id
     assert charged(project)[first] == (state, 30)
     assert used(project) == before + 30
 
@@ -155,8 +155,8 @@ def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_
     killed(job | {"project": str(project), "kill_after": moment})
     begun = overview.releases(project)[-1]
     marked = moment == "draw"
-    assert begun["state"] == ("drawn" if marked else "computing")
-    drawn = files(project / ".labelguard" / "released" / begun["id"])
+    assert begun.state == ("drawn" if marked else "computing")
+    drawn = files(project / ".labelguard" / "released" / begun.id)
     other = shutil.copytree(project, tmp_path / "other")
     worlds = []
     for number, home in enumerate((project, other)):  # in the second one the labels have changed
@@ -164,10 +164,10 @@ def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_
         write(pairs(asked, opinions(len(asked), 1 + number)), small)
         [end] = crash(job | {"project": str(home)})
         assert not end["error"], end
-        assert charged(home)[begun["id"]] == ("committed", begun["charged"])
+        assert charged(home)[begun.id] == ("committed", begun.charged)
         assert_sound(home)
-        published = files(home / ".labelguard" / "releases" / begun["id"])
-        worlds.append((files(home / ".labelguard" / "released" / begun["id"]), published))
+        published = files(home / ".labelguard" / "releases" / begun.id)
+        worlds.append((files(home / ".labelguard" / "released" / begun.id), published))
     assert worlds[0][0].keys() == worlds[1][0].keys() == drawn.keys()
     if marked:
         assert worlds[0] == worlds[1] and worlds[0][0] == drawn

@@ -37,7 +37,7 @@ def attempt(ring: Ring, expected: dict[str, object], *kill_at: int) -> str | Non
         else:
             killed(job)
             releases = overview.releases(project)
-            state = releases[-1]["state"] if releases else None
+            state = releases[-1].state if releases else None
     unwitnessed = ring.finish(project)
     assert seen(project) == expected, label
     assert_sound(project, unwitnessed)

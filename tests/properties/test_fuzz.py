@@ -98,8 +98,8 @@ def attempt(project: Project, source: Any, **options: Any) -> None:
         assert len(list(project.releases.iterdir())) == len(before)
     else:
         assert pq.read_metadata(made.path / "data.parquet").num_rows == made.card["counts"]["rows"]
-        assert all(release["state"] == "committed" for release in overview.releases(project.state))
-    assert overview.verify(project.state)["ok"]
+        assert all(release.state == "committed" for release in overview.releases(project.state))
+    assert overview.verify(project.state).ok
 
 
 @EXAMPLES

@@ -91,7 +91,7 @@ class ProjectMachine(RuleBasedStateMachine):
     def activate(self) -> None:
         """The newest draft comes into force: everyone has all places again, at a further price."""
         name = f"p{self.made}"
-        unfinished = [r["id"] for r in overview.releases(self.project.state) if self.begun(r)]
+        unfinished = [r.id for r in overview.releases(self.project.state) if self.begun(r)]
         if policies.show(name, self.project)["state"] == "active":
             before = overview.anchor(self.project.state)
             assert policies.activate(name, self.project)["closes"] is None
@@ -106,8 +106,8 @@ class ProjectMachine(RuleBasedStateMachine):
         self.done.clear()  # their commands are other requests now
 
     @staticmethod
-    def begun(record: dict[str, Any]) -> bool:
-        return bool(record["state"] in ("computing", "drawn"))
+    def begun(record: overview.ReleaseLine) -> bool:
+        return record.state in ("computing", "drawn")
 
     def command(self, rows: set[tuple[int, int]], kind: str, drop: bool) -> dict[str, Any]:
         chosen = sorted(rows)
@@ -235,7 +235,7 @@ class ProjectMachine(RuleBasedStateMachine):
     @invariant()
     def the_ledger_holds_and_nobody_is_above_an_allowance(self) -> None:
         verdict = overview.verify(self.project.state)
-        assert verdict["ok"], verdict["fault"]
+        assert verdict.ok, verdict.fault
         for kind, places in PLACES.items():
             assert max(self.places(kind)) <= places
         assert self.budget is not None

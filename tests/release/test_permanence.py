@@ -63,7 +63,7 @@ def test_a_lost_private_map_stops_the_project(lost: str, project: Project) -> No
     shutil.rmtree(path) if lost == "map" else next(path.glob("*.parquet")).unlink()
     with pytest.raises(ProjectError, match="restore it from a backup"):
         privatized(project, table.slice(1))
-    assert not overview.verify(project.state)["ok"]
+    assert not overview.verify(project.state).ok
 
 
 GARBAGE: dict[str, pa.Array] = {

@@ -113,7 +113,7 @@ def privatize(source: object, project: Path, epsilon: float, **options: Any) -> 
     home = lg.init(project, max_epsilon=300)
     release = lg.privatize(source, epsilon=epsilon, delta=DELTA, project=home, **options)
     verdict = overview.verify(home.state)
-    assert verdict["ok"], verdict
+    assert verdict.ok, verdict
     return release
 
 

@@ -80,7 +80,7 @@ def test_an_interrupted_run_takes_finished_stages_from_disk(
         lg.privatize(raw, project=project, **options)
     release = lg.privatize(raw, project=project, **options)
     assert trained == [0, 1, 2, 2, 3]
-    assert not release.reused and overview.verify(project.state)["ok"]
+    assert not release.reused and overview.verify(project.state).ok
 
 
 def test_noise_that_drowns_the_model_is_reported(project: Project) -> None:

@@ -100,8 +100,7 @@ def test_without_a_bound_the_places_are_the_labels_rounded_up(tmp_path: Path) ->
     project = lg.init(tmp_path)
     lg.privatize(pairs(asked, opinions(51, 1)), project=project, **PRICE)
     places = [
-        overview.labeler(f"worker {labeler}", project.state)["allowances"][0]
-        for labeler in range(4)
+        overview.labeler(f"worker {labeler}", project.state).allowances[0] for labeler in range(4)
     ]
     assert [place["allowed"] for place in places] == [8, 8, 16, 64]
     assert [place["used"] for place in places] == [1, 8, 9, 33]
@@ -150,7 +149,7 @@ def test_labels_that_were_released_come_first(tmp_path: Path) -> None:
     both = lg.privatize(pairs(asked, ranks), project=project, exhausted="drop", **PRICE)
     assert len(items(both)) == 9 * 10
     assert not Counter(items(first)) - Counter(items(both))
-    assert overview.budget(project.state)["allowances"][0]["left"] == 0
+    assert overview.budget(project.state).allowances[0].left == 0
 
 
 def test_a_ranking_is_kept_or_dropped_whole(tmp_path: Path) -> None:
@@ -164,7 +163,7 @@ def test_a_ranking_is_kept_or_dropped_whole(tmp_path: Path) -> None:
     )
     assert set(Counter(items(release)).values()) <= {3 * n for n in range(1, 7)}
     assert len(items(release)) == 6 * 6  # two rankings of three pairs each, in eight places
-    assert overview.budget(project.state)["allowances"][0]["left"] == 6 * 2
+    assert overview.budget(project.state).allowances[0].left == 6 * 2
 
 
 def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path: Path) -> None:
@@ -174,7 +173,7 @@ def test_a_ranking_larger_than_the_bound_is_refused_without_a_charge(tmp_path: P
         lg.privatize(
             rankings(asked, opinions(4, 1)), project=project, max_labels_per_labeler=2, **PRICE
         )
-    assert overview.budget(project.state)["policy"] is None
+    assert overview.budget(project.state).policy is None
 
 
 def test_a_content_has_one_place_unless_it_is_given_more(tmp_path: Path) -> None:
@@ -267,7 +266,7 @@ def test_no_sequence_of_runs_takes_more_than_the_places(
                 assert (seen["allowed"], seen["used"]) == (model.places[labeler], used)
                 assert used <= seen["allowed"]
     assert sum(issued(project).values()) == sum(model.used.values())
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
 
 
 def known_rows(project: Project, everything: Public, rows: NDArray[np.intp]) -> NDArray[np.bool_]:

@@ -160,7 +160,7 @@ def test_a_release_finished_after_another_keeps_to_its_own_sum(project: Project)
     assert "stays charged" in note
     finished = lg.privatize(early, project=project, **options)
     assert finished.card["statistic"]["windows"] == other.card["statistic"]["windows"] == 1
-    assert overview.verify(project.state)["ok"]
+    assert overview.verify(project.state).ok
 
 
 def test_without_noise_or_clipping_the_head_is_logistic_regression(
@@ -240,7 +240,7 @@ def test_a_release_that_crashed_before_its_map_was_complete_sums_up_the_labels_o
     raw = survey()
     changed = raw.with_columns(label=1 - pl.col("label"))
     crashed(project, raw, AT_THE_NOISE)
-    assert [record["state"] for record in overview.releases(project.state)] == ["computing"]
+    assert [record.state for record in overview.releases(project.state)] == ["computing"]
     release = lg.privatize(changed, project=project, **TEACHER)
     assert release.card["counts"]["charged"] == 120 == spent(project)
     other = lg.privatize(changed, project=lg.init(tmp_path / "other"), **TEACHER)
@@ -252,7 +252,7 @@ def test_a_release_that_was_drawn_is_finished_from_its_map_whatever_the_labels_a
 ) -> None:
     raw = survey()
     crashed(project, raw, AFTER_THE_MAP)
-    assert [record["state"] for record in overview.releases(project.state)] == ["drawn"]
+    assert [record.state for record in overview.releases(project.state)] == ["drawn"]
     other = shutil.copytree(project.state, tmp_path / "other" / ".labelguard").parent
     one = lg.privatize(raw, project=project, **TEACHER)
     two = lg.privatize(raw.with_columns(label=1 - pl.col("label")), project=other, **TEACHER)

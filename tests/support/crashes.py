@@ -126,11 +126,11 @@ def assert_sound(project: Path, unwitnessed: int = 0) -> None:
     Labels are read only after the next step, so it can be the last one only of a finished release.
     """
     verdict = overview.verify(project)
-    assert verdict["ok"], verdict["fault"]
+    assert verdict.ok, verdict.fault
     for witness in find(project).witnesses:
         if unwitnessed and not witness.exists():
             continue
-        assert int(witness.read_text().split()[0]) >= verdict["journal_entries"] - unwitnessed
+        assert int(witness.read_text().split()[0]) >= verdict.journal_entries - unwitnessed
 
 
 class Ring:
@@ -212,7 +212,7 @@ class Ring:
 
 
 def committed(project: Path) -> int:
-    return [record["state"] for record in overview.releases(project)].count("committed")
+    return [record.state for record in overview.releases(project)].count("committed")
 
 
 @contextlib.contextmanager

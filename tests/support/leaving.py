@@ -76,4 +76,4 @@ def remembered(project: Project, labeler: str = WHO) -> int:
 
 def assert_sound(project: Project) -> None:
     verdict = overview.verify(project.state)
-    assert verdict["ok"], verdict["fault"]
+    assert verdict.ok, verdict.fault

@@ -165,7 +165,7 @@ def dump(state: Path) -> dict[str, list[tuple[object, ...]]]:
 
 def spent(project: Project) -> int:
     """Places in use, of all allowances of the policy in force."""
-    return sum(one["used"] for one in overview.budget(project.state)["allowances"])
+    return sum(one.used for one in overview.budget(project.state).allowances)
 
 
 def files(directory: Path) -> dict[str, bytes]:

@@ -28,7 +28,7 @@ def seen(home: Path, parts: list[list[dict[str, Any]]], **options: Any) -> Any:
         made = lg.privatize(home / "input", project=home, epsilon=3, delta=1e-5, **options)
     except LabelguardError as error:
         return error.exit_code, str(error).replace(str(home), "")
-    journal = [entry["body"].get("columns") for entry in overview.journal(home)]
+    journal = [entry.body.get("columns") for entry in overview.journal(home)]
     return 0, made.card["counts"], journal
 
 

@@ -150,7 +150,7 @@ def spent(project: Path) -> int:
     """Places in use."""
     from labelguard.report import overview
 
-    return sum(one["used"] for one in overview.budget(project)["allowances"])
+    return sum(one.used for one in overview.budget(project).allowances)
 
 
 def test_a_released_content_without_labelers_takes_further_labels_only_by_again(

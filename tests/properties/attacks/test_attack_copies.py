@@ -121,8 +121,8 @@ def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(apart: int, tmp_
             copy = shutil.copytree(moment, tmp_path / f"{name} {step}")
             write(table(given).to_arrow(), source)
             found.append(answers(lg.privatize(str(source), project=copy, **options)))
-            [used] = overview.budget(copy)["allowances"]
-            assert used["used"] == len(labels)
+            [used] = overview.budget(copy).allowances
+            assert used.used == len(labels)
             shutil.rmtree(copy)
         write(table(labels).to_arrow(), source)
         shutil.rmtree(moment)

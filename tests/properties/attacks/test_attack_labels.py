@@ -227,7 +227,7 @@ def test_plans_and_checks_look_at_no_label(project: Project) -> None:
     from labelguard.release.check import check
 
     for labels in (["x", "y", "x"], [None, "z", "1"]):
-        assert check(pairs(labels), project=project)["rows"] == 3
+        assert check(pairs(labels), project=project).rows == 3
         assert len(read_pairs(pairs(labels)).table) == 3
 
 

@@ -74,7 +74,7 @@ def test_whoever_looks_while_somebody_is_erased_spoils_nothing(
         whole(self, digests, epoch)
 
     monkeypatch.setattr(Ledger, "replace_maps", watched)
-    assert erasure.leave("worker 2", "erased", project)["rows_remembered"] == 12
+    assert erasure.leave("worker 2", "erased", project).rows_remembered == 12
     assert looked == [0, 0, 0]
-    assert overview.verify(project.state)["ok"]
-    assert erasure.preview("worker 2", "erased", project)["rows_remembered"] == 0
+    assert overview.verify(project.state).ok
+    assert erasure.preview("worker 2", "erased", project).rows_remembered == 0

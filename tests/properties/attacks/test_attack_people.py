@@ -78,7 +78,7 @@ def refused(project: Project, table: pa.Table, match: str, **options: Any) -> st
             n: t for n, t in before.items() if n != "meta"
         }
         return str(error)
-    charged = overview.budget(project.state)["allowances"][0]["used"]
+    charged = overview.budget(project.state).allowances[0].used
     pytest.fail(f"{made.card['counts']['charged']} labels were charged afresh, {charged} in all")
 
 

@@ -33,12 +33,12 @@ def test_a_lost_policy_is_paid_for_whatever_its_kind(kind: dict[str, Any], tmp_p
     policies.activate("one", project)
     made = backup(tmp_path / "backup.tar.zst", project=project)
     since = parse_since(None, ["2,1e-5"], False)
-    restore(made["path"], tmp_path / "again", since=since, keys=project.keys)
+    restore(made.path, tmp_path / "again", since=since, keys=project.keys)
     again = find(tmp_path / "again")
-    assert overview.budget(again.state)["lifetime"]["epsilon"] == 3
+    assert overview.budget(again.state).lifetime.epsilon == 3
     policies.new("two", **price, **kind, project=again)
     policies.activate("two", again)
-    assert overview.budget(again.state)["lifetime"]["epsilon"] == 4
+    assert overview.budget(again.state).lifetime.epsilon == 4
     if "assignment_reactive" not in kind:
         return
     policies.new("three", **price, project=again)

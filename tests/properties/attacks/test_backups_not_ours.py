@@ -104,7 +104,7 @@ def test_the_database_of_a_forged_backup_is_never_opened(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[object] = []
-    made = Path(backup(tmp_path / "backup", project=project)["path"])
+    made = Path(backup(tmp_path / "backup", project=project).path)
     with archive.reading(made) as file:
         manifest, ledger = file.manifest, tmp_path / "unpacked"
         file.extract(ledger)
@@ -126,7 +126,7 @@ def test_the_database_of_a_forged_backup_is_never_opened(
 def test_keys_come_before_what_they_authenticate(project: Project, tmp_path: Path) -> None:
     made = backup(tmp_path / "backup", passphrase=lambda: "one", project=project)
     with (
-        pa.CompressedInputStream(made["path"], "zstd") as stream,
+        pa.CompressedInputStream(made.path, "zstd") as stream,
         tarfile.open(fileobj=io.BytesIO(stream.read())) as tar,
     ):
         names = tar.getnames()

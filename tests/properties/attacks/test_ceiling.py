@@ -59,7 +59,7 @@ def test_policies_one_after_another_do_not_pass_the_ceiling(run: Run, project: P
     before = dump(project.ledger_url)
     refused(run("policy activate p3 --yes"), "ε = 12", "ceiling", "--raise 12,")
     assert dump(project.ledger_url) == before
-    assert overview.budget(project.state)["lifetime"]["epsilon"] == 9
+    assert overview.budget(project.state).lifetime.epsilon == 9
 
 
 @pytest.mark.parametrize("options", ["--epsilon 1 --delta 1e-5", "--epsilon 3 --delta 1e-6"])

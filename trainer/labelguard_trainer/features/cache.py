@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from platformdirs.unix import Unix
 
 from labelguard.errors import LabelguardError
 from labelguard.storage import blocks
@@ -35,10 +36,7 @@ _KEY = pa.binary(16)
 def default_directory() -> Path:
     """`LABELGUARD_CACHE`, else `labelguard/features` in `XDG_CACHE_HOME` or `~/.cache`."""
     named = os.environ.get("LABELGUARD_CACHE")
-    if named:
-        return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "labelguard" / "features"
+    return Path(named) if named else Unix("labelguard").user_cache_path / "features"
 
 
 class VectorCache:
