@@ -164,11 +164,11 @@ def test_an_id_a_pseudonym_and_an_unknown_id(project: Project) -> None:
     lg.privatize(labels_table(), project=project, **PRICE)
     for name in (WHO, pseudonym(project)):
         found = erasure.preview(name, "erased", project)
-        assert found["labeler"] == pseudonym(project) and found["known"]
-        assert found["rows_remembered"] == 12
-        assert [r["used"] for r in found["releases"]] == [12] == [found["randomized_labels"]]
-        assert (found["epsilon"], found["delta"]) == (3.0, 1e-5)
-    assert erasure.leave(pseudonym(project), "erased", project)["before"] is None
+        assert found.labeler == pseudonym(project) and found.known
+        assert found.rows_remembered == 12
+        assert [r.used for r in found.releases] == [12] == [found.randomized_labels]
+        assert (found.epsilon, found.delta) == (3.0, 1e-5)
+    assert erasure.leave(pseudonym(project), "erased", project).before is None
     for name in ("0" * 32, "somebody new"):
         found = erasure.leave(name, "retired", project)
         assert not found.known and not found.releases

@@ -102,8 +102,8 @@ def test_without_a_bound_the_places_are_the_labels_rounded_up(tmp_path: Path) ->
     places = [
         overview.labeler(f"worker {labeler}", project.state).allowances[0] for labeler in range(4)
     ]
-    assert [place["allowed"] for place in places] == [8, 8, 16, 64]
-    assert [place["used"] for place in places] == [1, 8, 9, 33]
+    assert [place.allowed for place in places] == [8, 8, 16, 64]
+    assert [place.used for place in places] == [1, 8, 9, 33]
 
 
 def test_which_labels_are_kept_does_not_depend_on_labels_or_their_order(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_content_has_one_place_unless_it_is_given_more(tmp_path: Path) -> None
             max_labels_per_labeler=places,
         )
         assert release.card["counts"]["labelers"] == 10 and len(items(release)) == found
-        assert overview.budget(project.state)["allowances"][0]["allowed"] == 10 * (places or 1)
+        assert overview.budget(project.state).allowances[0].allowed == 10 * (places or 1)
         [flip] = lg.load(release)["flip_probability"].unique()
         assert flip == pytest.approx(1 / (1 + np.exp(1 / (places or 1))))
 
@@ -262,9 +262,9 @@ def test_no_sequence_of_runs_takes_more_than_the_places(
             assert counts["rows"] == counts["charged"]
         for labeler, used in model.used.items():
             if model.places.get(labeler):
-                [seen] = overview.labeler(f"worker {labeler}", project.state)["allowances"]
-                assert (seen["allowed"], seen["used"]) == (model.places[labeler], used)
-                assert used <= seen["allowed"]
+                [seen] = overview.labeler(f"worker {labeler}", project.state).allowances
+                assert (seen.allowed, seen.used) == (model.places[labeler], used)
+                assert used <= seen.allowed
     assert sum(issued(project).values()) == sum(model.used.values())
     assert overview.verify(project.state).ok
 

@@ -81,9 +81,9 @@ def test_every_row_of_the_input_comes_out_with_the_teachers_probability(project:
 
 def test_a_labeler_pays_one_place_however_many_labels_they_gave(project: Project) -> None:
     lg.privatize(survey(), project=project, releases=3, **TEACHER)
-    [budget] = overview.budget(project.state)["allowances"]
-    assert (budget["allowed"], budget["used"]) == (360, 120)
-    assert overview.verify(project.state)["ok"]
+    [budget] = overview.budget(project.state).allowances
+    assert (budget.allowed, budget.used) == (360, 120)
+    assert overview.verify(project.state).ok
 
 
 def test_more_releases_are_priced_together(project: Project, tmp_path: Path) -> None:
