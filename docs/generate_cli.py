@@ -61,6 +61,8 @@ ENVIRONMENT = {
     "LABELGUARD_LEDGER_URL": "the ledger's database; default: an SQLite file in the project",
     "LABELGUARD_PASSPHRASE": "the passphrase of a backup's keys",
     "LABELGUARD_CACHE": "where vectors of public texts are cached",
+    "LABELGUARD_EXECUTOR": "who works on buckets, an entry point of `labelguard.executors`; "
+    "default: threads of this process",
     "XDG_STATE_HOME": "where `labelguard/projects` lists the projects you made; default "
     "`~/.local/state`",
 }

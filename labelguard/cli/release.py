@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ from labelguard.cli.terminal import (
     shown,
     verdict_code,
 )
+from labelguard.errors import PolicyError
+from labelguard.release.methods import AUTO, installed, options_of
 from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
@@ -93,56 +96,62 @@ def _runnable(command: str) -> str:
 
 
 def _card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    from labelguard.release.card import own_facts, place, span
+    from labelguard.release import card as cards
 
-    privacy, counts = value["privacy"], value["counts"]
-    unit = privacy["unit"]
+    privacy = value["privacy"]
+    whom = f"for each {privacy['unit']}, over {cards.span(privacy)}"
     yield "release", value["release"]
-    yield "guarantee", f"{budget_of(privacy)} for each {unit}, over {span(privacy)}"
+    yield "guarantee", f"{budget_of(privacy)} {whom}"
     if "newly_charged" in privacy:
         yield "  newly charged", f"{budget_of(privacy['newly_charged'])} of it, by that policy"
     yield "mechanism", f"{value['mechanism']}, adjacency {privacy['adjacency']}"
-    yield f"{unit}s", f"{counts['labelers']:,}"
-    yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
-    if counts["further_pairs"]:
-        yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"
-    charged = f"{counts['charged']:,}"
-    yield "  newly charged", charged if place(value) == "label" else f"{charged} {unit}s, once each"
-    before = "same value" if place(value) == "label" else "in an earlier window"
-    yield "  released before", f"{counts['released_before']:,} ({before}, no charge)"
-    yield "  dropped by the bound", f"{counts['dropped_by_bound']:,}"
-    yield "  duplicates", f"{counts['duplicates']:,}"
-    yield "  identical sides", f"{counts['identical_sides']:,}"
-    if counts["set_aside"]:
-        yield "  bad rows set aside", f"{counts['set_aside']:,}"
-    if counts["released_ties_dropped"]:
-        yield "  released as ties", f"{counts['released_ties_dropped']:,} (left out)"
-    if "flip_probability" in value:
-        flips = value["flip_probability"]
-        yield "flip probability", _triple(flips, ".4f")
-        multipliers = {k: 1 / (1 - 2 * v) if v < 0.5 else float("inf") for k, v in flips.items()}
-        yield "loss multiplier 1/(1−2γ)", _triple(multipliers, ".1f")
-    yield from (fact for fact in own_facts(value) if not fact[0].startswith("flip probability"))
-    yield "allowance used", _triple(value["budget"]["used"], ",.0f")
-    yield "allowance left", _triple(value["budget"]["left"], ",.0f")
+    yield from cards.facts(value)
 
 
-def _triple(values: Mapping[str, float], style: str) -> str:
-    if not values:
-        return "–"
-    numbers = " / ".join(format(values[name], style) for name in ("min", "median", "max"))
-    return f"{numbers}  (min / median / max)"
+class _Privatize(click.Command):
+    """`privatize`, with the options of all mechanisms that are installed."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The command's own, and those of mechanisms before the last few."""
+        own = super().get_params(ctx)
+        last = [parameter.name for parameter in own].index("again")
+        return [own[0], _mechanism_option(), *own[1:last], *_choices(own), *own[last:]]
 
 
-@click.command(short_help="Release preference labels privately.")
+def _mechanism_option() -> click.Option:
+    return click.Option(
+        ["--mechanism"],
+        type=click.Choice([*installed(), AUTO]),
+        default="rr",
+        show_default=True,
+        help="How labels are privatized; auto follows `labelguard plan`.",
+    )
+
+
+def _choices(own: list[click.Parameter]) -> list[click.Option]:
+    """The options of mechanisms, each once; a mechanism that cannot be loaded has none."""
+    found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
+    for mechanism in installed():
+        with contextlib.suppress(PolicyError):
+            for field in fields(options_of(mechanism)):  # type: ignore[arg-type]
+                found.setdefault(field.name, ([], field.metadata))[0].append(mechanism)
+    taken = {parameter.name for parameter in own}
+    return [_choice(name, *found[name]) for name in found if name not in taken]
+
+
+def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.Option:
+    kind, choices = said["type"], said["choices"]
+    return click.Option(
+        ["--" + name.replace("_", "-")],
+        type=click.Choice(choices) if choices else kind,
+        callback=lambda context, option, value: None if value is None else kind(value),
+        metavar=said["metavar"],
+        help=f"{', '.join(mechanisms)}: {said['help']}",
+    )
+
+
+@click.command(cls=_Privatize, short_help="Release preference labels privately.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@click.option(
-    "--mechanism",
-    type=click.Choice(["rr", "props", "statistic", "auto"]),
-    default="rr",
-    show_default=True,
-    help="How labels are privatized; auto follows `labelguard plan`.",
-)
 @click.option("--epsilon", type=float, help="ε of each labeler; default: as the policy has it.")
 @click.option("--delta", type=float, help="δ of each labeler; default: as the policy has it.")
 @click.option(
@@ -189,44 +198,6 @@ def _triple(values: Mapping[str, float], style: str) -> str:
     metavar="N",
     help="statistic: releases that may use a labeler's labels, over the project; default 1.",
 )
-@click.option(
-    "--features",
-    metavar="SPEC",
-    help="statistic, props: minilm, hf:ID_OR_PATH, text, length, columns:a,b, or a sum of "
-    "these; default minilm+length.",
-)
-@click.option("--components", type=int, help="Principal components of the features to use.")
-@click.option(
-    "--whitening",
-    type=click.Choice(["0", "0.25", "0.5"]),
-    callback=lambda context, option, value: None if value is None else float(value),
-    help="statistic: how far the components are evened out.",
-)
-@click.option("--floor", type=float, help="statistic: floor of the whitening, above 0.")
-@click.option(
-    "--clip-quantile",
-    type=float,
-    help="statistic: clip at this quantile of labelers' norms without signal.",
-)
-@click.option("--ridge", type=float, help="Penalty of the head, in labels.")
-@click.option(
-    "--agreement",
-    type=float,
-    help="How often two labelers agree, for tuning on simulated labels; default 0.73.",
-)
-@click.option(
-    "--also",
-    type=click.Path(),
-    metavar="FILE",
-    help="statistic, props: label these further pairs too.",
-)
-@click.option("--stages", type=int, help="props: number of stages; default 2.")
-@click.option(
-    "--combine",
-    type=click.Choice(["hard", "soft"]),
-    help="props: votes decide (hard, default) or probabilities are combined (soft).",
-)
-@click.option("--learner", help="props: what learns in between; default head, a linear head.")
 @click.option("--again", is_flag=True, help="Draw released labels anew: a new event, a new charge.")
 @click.option(
     "-o",
@@ -236,7 +207,11 @@ def _triple(values: Mapping[str, float], style: str) -> str:
     help="Copy the release to DIR.",
 )
 @max_input_bytes_option
-@click.option("--workers", type=int, help="Threads; default: all cores. The output is the same.")
+@click.option(
+    "--workers",
+    type=int,
+    help="How many buckets are worked on at once; default: one a core. The output is the same.",
+)
 @project_option
 @prints(print_made)
 def privatize(inputs: tuple[str, ...], columns: str, project: Path | None, **options: Any) -> Made:

@@ -6,7 +6,6 @@ unit's rows is a function of the set of its labels alone, and of no one else's.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,30 +13,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.storage import buckets
-from labelguard.storage.executor import ordered_map
+from labelguard.storage.executor import open_executor, over_buckets
 
-_KEYS: tuple[str, ...] = (
-    "unit_hi",
-    "item_hi",
-    "unit_lo",
-    "author_hi",
-    "author_lo",
-    "item_lo",
-    "pair",
-)
-_KEYS += ("submitted", "tie", "tiebreak", "label")
+_KEYS: tuple[str, ...] = ("unit_hi", "item_hi", "unit_lo", "author_hi", "author_lo", "item_lo")
+_KEYS += ("pair", "submitted", "tie", "tiebreak", "label")
 
 
 def sort_buckets(directory: Path) -> None:
     """Rewrite every bucket of staged rows in canonical order."""
-
-    def work(bucket: int) -> None:
-        table = buckets.read_bucket(directory, bucket)
-        if table is not None:
-            buckets.write_bucket(directory, bucket, table.take(pa.array(canonical(table))))
-
-    for _ in ordered_map(work, range(buckets.BUCKETS), os.cpu_count() or 1):
+    for _ in over_buckets(open_executor(), _sort, directory):
         pass
+
+
+def _sort(directory: Path, bucket: int) -> None:
+    table = buckets.read_bucket(directory, bucket)
+    if table is not None:
+        buckets.write_bucket(directory, bucket, table.take(pa.array(canonical(table))))
 
 
 def canonical(table: pa.Table) -> NDArray[np.intp]:

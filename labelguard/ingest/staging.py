@@ -116,9 +116,9 @@ class Staged:
         if self.label_fault is None:
             return
         more = self.label_fault_count - 1
-        others = f" ({more} more such rows)" if more else ""
+        rest = f" ({more} more such rows)" if more else ""
         raise InvalidLabels(
-            f"{self.label_fault}{others}; mend the input, or name all values beforehand: "
+            f"{self.label_fault}{rest}; mend the input, or name all values beforehand: "
             "--label-values"
         )
 
@@ -324,7 +324,7 @@ class _Stager:
         return np.concatenate([count, self._digest]).astype(">u8").tobytes()
 
     def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Drop skips, identical sides and (if asked) public ties; judge faults; keep the rest."""
+        """Judge faults; drop skips, identical sides and (if asked) public ties."""
         staged, public_ties = self.staged, self.options.public_ties
         start = self._part_rows
         if staged.pairs_of_rankings:  # Rows are counted as the file has them, not as pairs.
@@ -362,18 +362,18 @@ class _Stager:
             found = LABEL_FAULTS[int(label[index])]
             staged.label_fault = self._fault(name, int(numbers[index]), found)
         staged.label_fault_count += int((invalid & counted).sum())
-        keep = sound
+        usable = sound
         if self.options.quarantine:
             bad = np.unique(numbers[~sound])
             if len(bad):
                 staged.bad_rows.setdefault(name, []).extend(bad.tolist())
-                keep = ~np.isin(numbers, bad)
-        identical = keep & batch["identical"].to_numpy(zero_copy_only=False)
+                usable = ~np.isin(numbers, bad)
+        identical = usable & batch["identical"].to_numpy(zero_copy_only=False)
         staged.identical_sides += int(identical.sum())
-        keep = keep & ~identical
+        usable = usable & ~identical
         if public_ties == "drop":
-            keep = keep & (label != LABEL_TIE)
-        return batch if keep.all() else batch.filter(pa.array(keep))
+            usable = usable & (label != LABEL_TIE)
+        return batch if usable.all() else batch.filter(pa.array(usable))
 
     def _fault(self, part: str, row: int, fault: tuple[str, str]) -> Fault:
         role, reason = fault

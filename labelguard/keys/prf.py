@@ -27,7 +27,11 @@ class Prf:
 
     def __init__(self, key: bytes, length: int) -> None:
         self._cipher = Cipher(algorithms.AES(key), modes.ECB())  # single blocks; chained below
-        self._length = length
+        self._key, self._length = key, length
+
+    def __reduce__(self) -> tuple[type[Prf], tuple[bytes, int]]:
+        """How it travels to the workers of a job, with its key; its repr shows nothing."""
+        return Prf, (self._key, self._length)
 
     def __call__(self, *message: Blocks) -> Blocks:
         """The 16-byte output for each row; every block is an array (n, 2)."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from labelguard.keys.identities import Identities
 from labelguard.policy.events import Price
+from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
 
@@ -74,6 +75,14 @@ class LabelerTable:
         """Nobody."""
         nothing = np.zeros(0, np.int64)
         return cls(np.zeros((0, 2), np.uint64), nothing, nothing)
+
+    def of(self, labelers: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """k and uses of some labelers, (n,) each; 0 for whom the ledger has not met."""
+        where = blocks.positions(self.labelers, labelers)
+        met = where >= 0
+        found = np.zeros((2, len(labelers)), np.int64)
+        found[:, met] = self.capacity[where[met]], self.used[where[met]]
+        return found[0], found[1]
 
 
 @dataclass(frozen=True)

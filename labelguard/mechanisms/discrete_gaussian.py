@@ -142,7 +142,7 @@ def _bernoulli_exp_of_fraction(numerator: int, denominator: int, stream: NoiseSt
     Coins of probability γ/1, γ/2, γ/3, … until the first that fails: it is an odd one with
     probability 1 − γ + γ²/2! − … = e^−γ.
     """
-    place = 1
-    while stream.below(place * denominator) < numerator:
-        place += 1
-    return place % 2 == 1
+    coin = 1
+    while stream.below(coin * denominator) < numerator:
+        coin += 1
+    return coin % 2 == 1

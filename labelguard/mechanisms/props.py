@@ -190,12 +190,12 @@ def fit_scale(
         raise ValueError(
             f"folds must be integers of shape {labels.shape}, found {fold.dtype} {fold.shape}"
         )
-    names, place = np.unique(fold, return_inverse=True)
+    names, number = np.unique(fold, return_inverse=True)
     found = np.zeros(len(names))
-    for number in range(len(names) if len(names) > 1 else 0):
-        others = place != number
-        found[number] = _best_scale(labels[others], margins[others], flips[others])
-    return found[place]
+    for one in range(len(names) if len(names) > 1 else 0):
+        outside = number != one
+        found[one] = _best_scale(labels[outside], margins[outside], flips[outside])
+    return found[number]
 
 
 def _best_scale(labels: Floats, margins: Floats, flips: Floats) -> float:

@@ -33,7 +33,7 @@ _SCORER = "scorer."
 class ReleasedLabels:
     """Labels from randomized response, one a row; every column has shape (n,).
 
-    `pair` is the row's place among the pairs, `stage` and `fold` are `props.stage_of` and
+    `pair` numbers the row's pair among all, `stage` and `fold` are `props.stage_of` and
     `props.fold_of` its item, `released` is 0 or 1 and `flip_probability` in [0, ½].
 
     Raises ValueError for columns of other shapes, negative stages or a pair in two stages.
@@ -52,12 +52,12 @@ class ReleasedLabels:
             raise ValueError(f"all columns must have one shape (n,), found {shapes}")
         if len(self.pair) and min(self.pair.min(), self.stage.min()) < 0:
             raise ValueError("pair and stage must be >= 0, found negative numbers")
-        _, first, place = np.unique(self.pair, return_index=True, return_inverse=True)
-        if (self.stage[first][place] != self.stage).any():
+        _, first, number = np.unique(self.pair, return_index=True, return_inverse=True)
+        if (self.stage[first][number] != self.stage).any():
             raise ValueError("all rows of a pair must be in one stage: use props.stage_of")
 
     def rows_of(self, stage: int) -> NDArray[np.intp]:
-        """The places of a stage's rows, ascending."""
+        """The indices of a stage's rows, ascending."""
         return np.flatnonzero(self.stage == stage)
 
 
@@ -78,7 +78,7 @@ class StageReport:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StageResult:
-    """One stage's rows: their places, labels or probabilities, residual rates, and the model.
+    """One stage's rows: their indices, labels or probabilities, residual rates, and the model.
 
     `residual_flip_estimate` is as `props.combine_hard` gives it, and NaN for `soft`.
     """
@@ -257,5 +257,5 @@ def _combined_soft(
 
 def _margins(pairs: NDArray[Any], pair: NDArray[np.intp], scorer: Scorer) -> Floats:
     """A margin for each row; each distinct pair is scored once."""
-    distinct, place = np.unique(pair, return_inverse=True)
-    return scorer(pairs[distinct])[place]
+    distinct, number = np.unique(pair, return_inverse=True)
+    return scorer(pairs[distinct])[number]

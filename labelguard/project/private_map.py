@@ -8,9 +8,8 @@ project; a map without one (its release crashed before) counts for nothing.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from labelguard.storage import blocks as block128
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import column
 from labelguard.storage.files import fresh_directory, fsync_path, publish_directory
+from labelguard.storage.sums import sha256
 
 PARTIAL = ".partial"
 _REWRITTEN = ".new"
@@ -87,7 +87,9 @@ class PrivateMap:
         files = {path.name: path for path in directory.iterdir() if path.suffix != _REWRITTEN}
         if rewritten:
             files |= {path.stem: path for path in directory.glob("*" + _REWRITTEN)}
-        listed = [release_id, *(f"{name} {_sha256(files[name])}" for name in sorted(files))]
+        # Of what is no file there is no digest, and so none that a map may have.
+        sums = {name: sha256(path) if path.is_file() else "" for name, path in files.items()}
+        listed = [release_id, *(f"{name} {sums[name]}" for name in sorted(files))]
         return self._mac("\n".join(listed).encode()).hex()
 
     def check(self, digests: Mapping[str, str]) -> None:
@@ -151,27 +153,22 @@ class PrivateMap:
                 path.unlink()
         fsync_path(directory)
 
-    def released(self, bucket: int, releases: Iterable[str]) -> ReleasedLabels:
-        """Every label of these releases in one bucket: the latest version of each row."""
-        paths = [self._directory / r / f"bucket={bucket:02d}.parquet" for r in sorted(releases)]
-        tables = [_read(path) for path in paths if path.exists()]
-        table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
-        keys = block128.from_bytes(b"".join(_fixed_bytes(table["row_key"])))
-        distinct, place = block128.unique(keys)
-        version = column(table, "version").astype(np.uint32)
-        latest = np.zeros(len(distinct), np.intp)
-        ascending = np.argsort(version, kind="stable")
-        latest[place[ascending]] = ascending  # the last assignment stays
-        value, threshold, content = (
-            column(table, name) for name in ("value", "threshold", "content")
-        )
-        return ReleasedLabels(
-            distinct,
-            version[latest],
-            value[latest].astype(np.uint8),
-            threshold[latest].astype(np.uint64),
-            content[latest].astype(np.uint64),
-        )
+
+def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> ReleasedLabels:
+    """Every label of these releases in one bucket: the latest version of each row."""
+    paths = [directory / r / f"bucket={bucket:02d}.parquet" for r in sorted(releases)]
+    tables = [_read(path) for path in paths if path.exists()]
+    table = pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+    keys = block128.from_bytes(b"".join(_fixed_bytes(table["row_key"])))
+    distinct, row = block128.unique(keys)
+    ascending = np.argsort(column(table, "version"), kind="stable")
+    latest = np.zeros(len(distinct), np.intp)
+    latest[row[ascending]] = ascending  # the last assignment stays
+    columns = {
+        name: column(table, name)[latest].astype(SCHEMA.field(name).type.to_pandas_dtype())
+        for name in ("version", "value", "threshold", "content")
+    }
+    return ReleasedLabels(distinct, **columns)
 
 
 def write_bucket(
@@ -198,14 +195,6 @@ def write_bucket(
         schema=SCHEMA,
     )
     _write(table, directory / f"bucket={bucket:02d}.parquet")
-
-
-def _sha256(path: Path) -> str:
-    """Of what is no file there is none, and so no digest that a map may have."""
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write(table: pa.Table, path: Path) -> None:

@@ -61,9 +61,9 @@ def refuse_doubles(
     in `groups` is one person; the pairs in `distinct` were said to be two. The message names ids of
     the input, and pseudonyms of others.
     """
-    others = known.without(found)
-    labelers = np.concatenate([found.labelers, others.labelers])
-    forms, form = blocks.unique(np.concatenate([found.forms, others.forms]))
+    rest = known.without(found)
+    labelers = np.concatenate([found.labelers, rest.labelers])
+    forms, form = blocks.unique(np.concatenate([found.forms, rest.forms]))
     if len(forms) == len(labelers):
         return
     shared = np.flatnonzero(np.bincount(form)[form] > 1)
@@ -99,5 +99,5 @@ def _double(found: Identities, names: Pseudonyms, labelers: Blocks, first: int, 
 
 
 def _shown(name: str) -> str:
-    """An id in a message, in ASCII: what looks alike is told apart."""
+    """An id in a message, in ASCII: what looks alike differs there."""
     return ascii(name if len(name) <= _SHOWN else name[:_SHOWN] + "…")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -42,8 +43,8 @@ REACTIVE = (
 
 def together(policy: Policy, event: str) -> str:
     """With what else an event is priced, for the line on accounting; empty if alone."""
-    further = [allowance for allowance in policy.allowances if allowance.event != event]
-    parts = [counted(one.allowed or 0, one.kind.noun) for one in further]
+    rest = [allowance for allowance in policy.allowances if allowance.event != event]
+    parts = [counted(one.allowed or 0, one.kind.noun) for one in rest]
     return f", priced together with {' and '.join(parts)} per {policy.unit}" if parts else ""
 
 
@@ -131,7 +132,7 @@ def to_markdown(card: Mapping[str, Any]) -> str:
     """The card for people, with the front matter of a Hugging Face dataset card."""
     privacy = card["privacy"]
     limits = "\n".join(f"- {line}" for line in card["not_protected"])
-    facts = "\n".join(f"| {name} | {value} |" for name, value in _facts(card))
+    rows = "\n".join(f"| {name.strip()} | {value} |" for name, value in facts(card))
     ties = "public" if privacy["tie_status_public"] else "protected"
     condition = f"\n\n{CONDITION}" if privacy["assignment"] == "reactive" else ""
     return f"""\
@@ -161,7 +162,7 @@ Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
 
 | | |
 |---|---|
-{facts}
+{rows}
 
 **Training.** `train_with: {card["train_with"]}`. {TRAINING[card["train_with"]]}
 
@@ -180,55 +181,55 @@ def span(privacy: Mapping[str, Any]) -> str:
     return f"all releases under policy {privacy['policy']}"
 
 
-def _facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The rows of the card's table."""
+def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a card counts, as rows of names and values; what is part of another row is indented."""
     counts, budget, unit = card["counts"], card["budget"], card["privacy"]["unit"]
-    yield "rows", f"{counts['rows']:,}"
-    if counts["further_pairs"]:
-        yield "further pairs, labeled by the head", f"{counts['further_pairs']:,}"
+    per_label = "statistic" not in card
     yield f"{unit}s", f"{counts['labelers']:,}"
-    yield f"{place(card)}s newly charged", f"{counts['charged']:,}"
-    before = f"{counts['released_before']:,}"
-    yield "labels released before (kept as they were, free)", before
-    yield f"dropped by the bound per {unit}", f"{counts['dropped_by_bound']:,}"
-    yield "dropped duplicates", f"{counts['duplicates']:,}"
-    yield "dropped pairs with identical sides", f"{counts['identical_sides']:,}"
-    yield "skipped, left out", f"{counts['skipped']:,}"
-    yield "bad rows set aside", f"{counts['set_aside']:,}"
-    yield "released as ties and left out", f"{counts['released_ties_dropped']:,}"
-    yield from own_facts(card)
-    yield f"allowance used per {unit} (min / median / max)", triple(budget["used"], ",.0f")
-    yield f"allowance left per {unit} (min / median / max)", triple(budget["left"], ",.0f")
+    yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
+    if counts["further_pairs"]:
+        yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"
+    once = "" if per_label else f" {unit}s, once each"
+    yield "  newly charged", f"{counts['charged']:,}{once}"
+    before = "same value" if per_label else "in an earlier window"
+    yield "  released before", f"{counts['released_before']:,} ({before}, no charge)"
+    yield "  dropped by the bound", f"{counts['dropped_by_bound']:,}"
+    yield "  duplicates", f"{counts['duplicates']:,}"
+    yield "  identical sides", f"{counts['identical_sides']:,}"
+    for name, count, what in (
+        ("skipped", "skipped", "left out"),
+        ("bad rows", "set_aside", "set aside"),
+        ("released as ties", "released_ties_dropped", "left out"),
+    ):
+        if counts[count]:
+            yield f"  {name}", f"{counts[count]:,} ({what})"
+    yield from _own_facts(card)
+    yield "allowance used", _triple(budget["used"], ",.0f")
+    yield "allowance left", _triple(budget["left"], ",.0f")
 
 
-def place(card: Mapping[str, Any]) -> str:
-    """What takes a place of a labeler's budget."""
-    return "statistic release" if "statistic" in card else "label"
-
-
-def own_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _own_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What cards of single mechanisms say."""
     if "flip_probability" in card:
-        yield (
-            "flip probability (min / median / max)",
-            triple(card["flip_probability"], ".4f"),
-        )
+        flips = card["flip_probability"]
+        yield "flip probability", _triple(flips, ".4f")
+        multipliers = {k: 1 / (1 - 2 * v) if v < 0.5 else math.inf for k, v in flips.items()}
+        yield "loss multiplier 1/(1−2γ)", _triple(multipliers, ".1f")
     if "statistic" in card:
-        told = card["statistic"]
-        yield "features", f"{told['features']}, {counted(told['components'], 'component')}"
-        yield "noise multiplier", f"{told['noise_multiplier']:.4f}"
-        yield "sensitivity, clip norm", f"{told['sensitivity']:.4g}, {told['clip']:.4g}"
-        yield "windows the head learnt from", f"{told['windows']}"
-    if "props" in card:
-        told = card["props"]
-        for stage in told["stages"][1:]:
-            error = f"{stage['estimated_error']:.3f} ± {stage['standard_error']:.3f}"
-            doubt = ", uninformative" if stage["uninformative"] else ""
-            yield f"model's error, stage {stage['stage']}", error + doubt
+        made = card["statistic"]
+        yield "features", f"{made['features']}, {counted(made['components'], 'component')}"
+        yield "noise multiplier", f"{made['noise_multiplier']:.4f}"
+        yield "sensitivity, clip norm", f"{made['sensitivity']:.4g}, {made['clip']:.4g}"
+        yield "windows the head learnt from", f"{made['windows']}"
+    for stage in card.get("props", {"stages": []})["stages"][1:]:
+        error = f"{stage['estimated_error']:.3f} ± {stage['standard_error']:.3f}"
+        doubt = ", uninformative" if stage["uninformative"] else ""
+        yield f"model's error, stage {stage['stage']}", error + doubt
 
 
-def triple(values: Mapping[str, float] | None, style: str) -> str:
+def _triple(values: Mapping[str, float], style: str) -> str:
     """Minimum, median and maximum in one style."""
     if not values:
         return "–"
-    return " / ".join(format(values[name], style) for name in ("min", "median", "max"))
+    shown = " / ".join(format(values[name], style) for name in ("min", "median", "max"))
+    return f"{shown}  (min / median / max)"

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from labelguard.errors import PolicyError
-from labelguard.ingest import groups, layouts
+from labelguard.ingest import layouts
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.sources import Input
-from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.ledger.records import LabelerTable
 from labelguard.policy.bounds import Bound
 from labelguard.project import policies, recovery
-from labelguard.project.opening import OpenProject, located
-from labelguard.project.project import Project
+from labelguard.project.opening import OpenProject, Where, located
 from labelguard.release import planning
 from labelguard.release.admission import admit
+from labelguard.release.intake import Intake
 from labelguard.release.methods import open_mechanism
-from labelguard.storage import blocks
+from labelguard.storage.executor import open_executor
+from labelguard.terms import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -67,64 +64,47 @@ def check(
     *,
     mechanism: str = "rr",
     name: str | None = None,
-    columns: Mapping[str, str] | None = None,
     namespace: str | None = None,
-    question: str | None = None,
-    bad_rows: Literal["stop", "quarantine"] = "stop",
-    max_input_bytes: int | None = None,
-    project: Project | str | Path | None = None,
-    progress: Callable[[str, float | None], None] = lambda step, share: None,
+    project: Where = None,
+    progress: Progress = silent,
+    **options: Any,
 ) -> Fit:
     """Plan a release of `source` under the policy in force, or a draft, and charge nothing.
 
-    The columns of labels are dropped at the door, so the answer depends on public columns only.
-    Raises what `privatize` would raise for these.
+    `options` say how the input is read (`release.intake.Intake`). The columns of labels are dropped
+    at the door, so the answer depends on public columns only. Raises what `privatize` would raise
+    for these.
     """
     home = located(project)
     home = replace(home, namespace=namespace or home.namespace)
+    intake = Intake.of(home, options)
     with OpenProject.job(home) as opened:
-        keys, ledger = opened.keys, opened.ledger
+        ledger = opened.ledger
         record = policies.named(ledger.policies(), name)
         if record.state == "closed":
             raise PolicyError(f"policy {record.name!r} is closed; nothing can be charged to it")
         event = open_mechanism(mechanism).priced
         policy = record.policy
         reading = layouts.Reading(
-            {**home.columns, **(columns or {})}, policy.unit, labelled=False, question=question
-        )
-        options = StagingOptions(
-            reading,
-            home.namespace,
-            bad_rows == "quarantine",
-            groups=groups.in_force(ledger, policy.unit),
-            refused=ledger.tombstones(),
-            max_input_bytes=max_input_bytes,
+            intake.columns, policy.unit, labelled=False, question=intake.question
         )
         table = ledger.labelers(event) if record.state == "active" else LabelerTable.empty()
-        home.work.mkdir(mode=0o700)
-        staged = stage(
-            source,
-            home.work / "input",
-            keys,
-            options,
-            lambda part, rows: progress(f"reading {part}: {rows:,} rows", None),
-        )
+        staged = intake.stage(opened, source, reading, progress)
         admit(ledger, home.namespace, staged)
         if staged.given_ids:
             refuse_conflicts(staged)
         plan = planning.plan(
             staged,
             home,
-            keys,
+            opened.keys,
             table,
             again=False,
             finished=None,
             earlier=recovery.known(ledger.releases(), event),
             bound=Bound.of(policy, event, named=staged.labelers or staged.recorded),
-            workers=os.cpu_count() or 1,
+            executor=open_executor(),
             progress=lambda share: progress("planning", share),
         )
-        where = blocks.positions(table.labelers, plan.units)
         return Fit(
             record.name,
             policy.epsilon,
@@ -137,7 +117,7 @@ def check(
             new=plan.drawn,
             released_before=plan.rows - plan.drawn,
             charged=plan.new,
-            left=int(plan.capacity.sum() - table.used[where[where >= 0]].sum()),
+            left=int((plan.capacity - table.of(plan.units)[1]).sum()),
             dropped_by_bound=plan.over_bound,
             exhausted_labelers=int((plan.short > 0).sum()),
             short=int(plan.short.sum()),

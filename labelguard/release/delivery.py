@@ -16,14 +16,14 @@ from labelguard.storage.sums import fault
 
 
 def check(output: Path | None) -> None:
-    """Refuse, before any work, a place that could not take a release."""
+    """Refuse, before any work, a directory that could not take a release."""
     if output is None:
         return
     if output.exists() and not _is_empty(output) and not (output / "card.json").is_file():
         raise ProjectError(f"{output} exists and is not an empty directory; choose another -o")
-    place = output if output.exists() else next(p for p in output.absolute().parents if p.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        raise ProjectError(f"{place} is not a directory one can write to; choose another -o")
+    there = output if output.exists() else next(p for p in output.absolute().parents if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ProjectError(f"{there} is not a directory one can write to; choose another -o")
 
 
 def check_new(output: Path | None) -> None:

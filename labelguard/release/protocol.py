@@ -1,24 +1,35 @@
-"""What a mechanism does in a release, and in which order; `labelguard.pipeline` calls it.
+"""What a mechanism does in a release, and in which order; `labelguard.release.pipeline` calls it.
 
-`prepare` sees public columns only and comes before the charge; `draw` alone reads labels, behind a
-grant, and fills the private map; once that is complete and the ledger knows it, `finish` turns what
-was drawn into released rows and reads no label.
+`prepare` sees public columns only and comes before the charge. `draw` alone reads labels, behind a
+grant, and fills the private map. Once that is complete and the ledger knows it, `finish` turns what
+was drawn into released rows and reads no label. What one step knows the next one is given: a
+mechanism remembers nothing between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from labelguard.ingest.pairs import DistinctPairs
+from labelguard.ingest.sources import Input
 from labelguard.ingest.staging import Staged
-from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.ledger import Grant, Ledger
+from labelguard.ledger.ledger import Grant
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
 from labelguard.release.planning import Plan
+from labelguard.storage.executor import Executor, Result, Task, over_buckets
+from labelguard.terms import Progress
+
+
+@dataclass(frozen=True)
+class Further:
+    """Further pairs without labels, staged and distinct, which a head labels too."""
+
+    staged: Staged
+    pairs: DistinctPairs
 
 
 @dataclass(frozen=True)
@@ -28,84 +39,82 @@ class Job:
     opened: OpenProject
     policy: Policy
     allowance: Allowance
-    columns: Mapping[str, str]
-    question: str | None
-    skip_bad: bool
     again: bool
-    workers: int
-    progress: Callable[[str, float | None], None]
-
-    @property
-    def project(self) -> Project:
-        """Paths and settings."""
-        return self.opened.project
-
-    @property
-    def keys(self) -> KeyRing:
-        """The project's secrets."""
-        return self.opened.keys
-
-    @property
-    def ledger(self) -> Ledger:
-        """What was charged."""
-        return self.opened.ledger
+    executor: Executor
+    progress: Progress
+    staged: Staged
+    further: Further | None
 
     @property
     def outcomes(self) -> Path:
-        """Released rows by item: row, key, value, and probabilities (see `publishing`)."""
-        return self.project.work / "outcomes"
+        """Where rows as drawn are written, by item (see `publish.Outcomes`)."""
+        return self.opened.project.work / "outcomes"
+
+    def over_buckets(
+        self, step: str, work: Callable[[Task, int], Result], task: Task
+    ) -> Iterator[Result]:
+        """`work(task, bucket)` of all buckets in order (see `storage.executor`)."""
+        return over_buckets(self.executor, work, task, lambda share: self.progress(step, share))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is fixed before the charge. `parameters` go to the ledger: a release that is resumed is
+    prepared by them again.
+    """
+
+    plan: Plan
+    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a mechanism adds to a release: sections of the card, files, and unlabeled pairs.
+    """What a mechanism makes of what was drawn: sections of the card, released rows, public files.
 
-    `also` is a staged input whose rows, with the outcomes in `also_outcomes`, join the release.
+    `outcomes` names the directories of released rows (see `publish.Outcomes`), each with the staged
+    input that it is about: the labels', and, with `further` rows, that of the further pairs.
+    `files` are moved into the release under their own names.
     """
 
     card: Mapping[str, Any]
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    also: Staged | None = None
-    also_outcomes: Path | None = None
-    also_rows: int = 0
+    outcomes: tuple[tuple[Staged, Path], ...]
+    further: int = 0
+    files: tuple[Path, ...] = field(default=())
 
 
-class Mechanism(Protocol):
-    """One way to release labels."""
+P = TypeVar("P", bound=Prepared)
+
+
+class Mechanism(Protocol[P]):
+    """One way to release labels. Kinds of priced events are core's; each mechanism names one."""
 
     name: str
     version: int
     priced: str
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """Numeric properties of responses that the input must have."""
-        ...
+    features: tuple[str, ...] = ()
+    """Numeric properties of responses that the input must have."""
+    also: Input | None = None
+    """Further pairs to label by a head; their digest is part of the idempotency key."""
 
     def settings(self) -> dict[str, Any]:
         """What was asked for, beyond the policy; part of the request's idempotency key."""
-        ...
+        return {}
 
-    def read(self, job: Job, staged: Staged) -> bytes:
-        """Read further public input; its digest becomes part of the idempotency key."""
-        ...
+    def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> P:
+        """Public work before the charge.
 
-    def prepare(
-        self, job: Job, staged: Staged, plan: Plan, recorded: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
-        """Public work before the charge; returns the chosen parameters for the ledger.
-
-        `recorded` are those of the release that is being resumed: they are taken as they are.
+        `recorded` are the parameters of the release that is being resumed: they are taken as they
+        are.
         """
         ...
 
-    def draw(self, job: Job, staged: Staged, plan: Plan, grant: Grant, drawn: Path | None) -> None:
+    def draw(self, job: Job, prepared: P, grant: Grant, drawn: Path | None) -> None:
         """Labels in, the private map out, into the directory `drawn`, with randomness of its own.
 
         Without that directory the release was drawn before, and no label is read.
         """
         ...
 
-    def finish(self, job: Job, staged: Staged, plan: Plan, grant: Grant) -> Finished:
-        """From the private map and public columns, the released rows in `job.outcomes`."""
+    def finish(self, job: Job, prepared: P, grant: Grant) -> Finished:
+        """From the private map and public columns, the released rows."""
         ...

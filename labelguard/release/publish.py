@@ -5,8 +5,9 @@ Nothing here reads a raw label: the input is released rows and public columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard._version import __version__
-from labelguard.ingest.staging import Staged
 from labelguard.ledger.ledger import Grant
-from labelguard.ledger.records import LabelerTable
-from labelguard.policy.policy import Policy
-from labelguard.project.project import Project
 from labelguard.release import card
 from labelguard.release.planning import Plan
-from labelguard.release.protocol import Finished
-from labelguard.release.writer import ReleaseWriter, output_schema
+from labelguard.release.protocol import Finished, Job
+from labelguard.release.writer import ReleaseWriter, output_schema, preferred
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.executor import ordered_map
 from labelguard.terms import LABEL_TIE
 
 PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimate")
@@ -33,52 +29,53 @@ PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimat
 
 
 def publish(
-    staged: Staged,
-    plan: Plan,
-    grant: Grant,
-    project: Project,
-    policy: Policy,
-    ledger: LabelerTable,
-    standing: Mapping[str, Any],
-    finished: Finished,
-    *,
-    workers: int,
-    progress: Callable[[float], None],
+    job: Job, plan: Plan, grant: Grant, finished: Finished, standing: Mapping[str, Any]
 ) -> tuple[int, Mapping[str, str]]:
     """Write and rename the release; returns its number of rows and the hashes of its files.
 
-    Released rows are taken from `outcomes` in the work directory: buckets by item with the columns
-    row (of the staged input), key_hi and key_lo (a secret order within an item), value (0: the
-    second side is chosen, 1: the first, 2: a tie) and any of `PROBABILITIES`.
+    `standing` is what the card says of the policies beside this one.
     """
-    sources = [(staged, project.work / "outcomes")]
-    if finished.also is not None and finished.also_outcomes is not None:
-        sources.append((finished.also, finished.also_outcomes))
-    questions = any(source.questions for source, _ in sources)
-    schema = output_schema(staged.content_type, questions=questions)
-
-    def work(bucket: int) -> pa.Table | None:
-        found = []
-        for source, directory in sources:
-            texts = buckets.read_bucket(source.texts_directory, bucket)
-            outcomes = buckets.read_bucket(directory, bucket)
-            if texts is not None and outcomes is not None:
-                found.append(_Rows.of(texts, outcomes, schema, keep_ties=policy.ties == "half"))
-        return _sorted(found) if found else None
-
-    with ReleaseWriter(grant, project.releases) as writer:
-        for bucket, table in enumerate(ordered_map(work, range(buckets.BUCKETS), workers)):
-            progress((bucket + 1) / buckets.BUCKETS)
+    questions = any(source.questions for source, _ in finished.outcomes)
+    schema = output_schema(job.staged.content_type, questions=questions)
+    sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
+    task = Outcomes(sources, schema, job.policy.ties == "half")
+    with ReleaseWriter(grant, job.opened.project.releases) as writer:
+        for table in job.over_buckets("writing", rows_of_bucket, task):
             if table is not None:
                 writer.write(table)
         if not writer.rows:  # every released label may be a tie
             writer.write(schema.empty_table())
-        common = _card(staged, plan, grant, policy, ledger, writer.rows, finished.also_rows)
+        common = _card(job, plan, grant, writer.rows, finished.further)
         common["privacy"] |= standing
         writer.describe(card.assembled(common, finished.card))
-        for name, data in finished.files.items():
-            writer.add(name, data)
+        for path in finished.files:
+            writer.take(path)
     return writer.rows, writer.hashes
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """A task for `rows_of_bucket`: `sources` are directories of texts and of their released rows.
+
+    Released rows are buckets by item, in parts (`buckets.part_of`), with the columns row (of the
+    staged input), key_hi and key_lo (a secret order within an item), value (0: the second side is
+    chosen, 1: the first, 2: a tie) and any of `PROBABILITIES`. `ties`: rows with ties are public.
+    """
+
+    sources: tuple[tuple[Path, Path], ...]
+    schema: pa.Schema
+    ties: bool
+
+
+def rows_of_bucket(task: Outcomes, bucket: int) -> pa.Table | None:
+    """The rows of one bucket of items as they are published, in their order; None without any."""
+    found = []
+    for texts_directory, directory in task.sources:
+        texts = buckets.read_bucket(texts_directory, bucket)
+        outcomes = buckets.read_parts(directory, bucket)
+        if texts is not None and outcomes is not None:
+            found.append(_Rows.of(texts, outcomes, task.schema, ties=task.ties))
+    return _sorted(found) if found else None
 
 
 @dataclass(frozen=True)
@@ -90,11 +87,9 @@ class _Rows:
     keys: Blocks
 
     @classmethod
-    def of(
-        cls, texts: pa.Table, outcomes: pa.Table, schema: pa.Schema, *, keep_ties: bool
-    ) -> _Rows:
-        """Join texts and outcomes; a tie is a row without a preference, kept if ties are public."""
-        if not keep_ties:
+    def of(cls, texts: pa.Table, outcomes: pa.Table, schema: pa.Schema, *, ties: bool) -> _Rows:
+        """Join texts and outcomes; a tie is a row without a preference, if `ties` are public."""
+        if not ties:
             strict = buckets.column(outcomes, "value") != np.uint8(LABEL_TIE)
             outcomes = outcomes if strict.all() else outcomes.filter(pa.array(strict))
         # Rows of texts are numbered in ascending order.
@@ -105,21 +100,18 @@ class _Rows:
         row, items = row[order], items[order]
         value = buckets.column(outcomes, "value")[order]
 
-        sides = pa.concat_arrays([*texts["first"].chunks, *texts["second"].chunks])
-        second = np.where(value == 0, texts.num_rows, 0)
         given = "item_id" in texts.column_names
         columns = [
             texts["prompt"].combine_chunks().take(pa.array(row)),
-            sides.take(pa.array(row + second)),
-            sides.take(pa.array(row + texts.num_rows - second)),
+            *preferred(texts, row, value != 0),
             texts["item_id"].take(pa.array(row)) if given else blocks.hexadecimal(items),
             *_probabilities(outcomes, order, value == np.uint8(LABEL_TIE)),
         ]
         questions = "question" in schema.names
         if questions:
-            told = "question" in texts.column_names
+            asked = "question" in texts.column_names
             nothing = pa.nulls(len(row), pa.string())
-            columns.append(texts["question"].take(pa.array(row)) if told else nothing)
+            columns.append(texts["question"].take(pa.array(row)) if asked else nothing)
         own = output_schema(texts.schema.field("prompt").type, questions=questions)
         table = pa.table(columns, schema=own)
         return cls(table if own == schema else table.cast(schema), items, keys[order])
@@ -128,7 +120,7 @@ class _Rows:
 def _probabilities(
     outcomes: pa.Table, order: NDArray[np.intp], tie: NDArray[np.bool_]
 ) -> list[pa.Array]:
-    """The three columns of probabilities; a kept tie has probability ½ and no flip."""
+    """The three columns of probabilities; a public tie has probability ½ and no flip."""
     columns = []
     for name in PROBABILITIES:
         if name in outcomes.column_names:
@@ -160,19 +152,13 @@ def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
     return np.lexsort((keys[:, 1], keys[:, 0], item)) if same.any() else order
 
 
-def _card(
-    staged: Staged,
-    plan: Plan,
-    grant: Grant,
-    policy: Policy,
-    ledger: LabelerTable,
-    rows: int,
-    further_pairs: int,
-) -> dict[str, Any]:
+def _card(job: Job, plan: Plan, grant: Grant, rows: int, further: int) -> dict[str, Any]:
     """What cards of all mechanisms say."""
-    where = blocks.positions(ledger.labelers, plan.units)
-    where = where[where >= 0]  # who was never charged (public ties only) has no budget yet
-    used, capacity = ledger.used[where], ledger.capacity[where]
+    staged, policy = job.staged, job.policy
+    ledger = job.opened.ledger.labelers(grant.release.event)
+    capacity, used = ledger.of(plan.units)
+    met = capacity > 0  # who was never charged (public ties only) has no budget yet
+    capacity, used = capacity[met], used[met]
     return {
         "release": grant.release.id,
         "labelguard": __version__,
@@ -199,8 +185,8 @@ def _card(
             "charged": grant.release.charged,
             "released_before": plan.rows - plan.public_ties - (grant.release.drawn or 0),
             "public_ties": plan.public_ties,
-            "further_pairs": further_pairs,
-            "released_ties_dropped": plan.rows + further_pairs - rows,
+            "further_pairs": further,
+            "released_ties_dropped": plan.rows + further - rows,
             "dropped_by_bound": plan.over_bound,
             "duplicates": plan.duplicates,
             "identical_sides": staged.identical_sides,

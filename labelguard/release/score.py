@@ -15,7 +15,7 @@ from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
 from labelguard.learning.features import open_provider
 from labelguard.release.head import Head
-from labelguard.release.writer import Release
+from labelguard.release.writer import Release, preferred
 
 
 def score(
@@ -41,14 +41,12 @@ def score(
     pairs = read_pairs(source, columns=columns, features=head.features, unit="none")
     probability = head.probability(provider(pairs.table))
     first = probability >= 0.5
-    sides = pa.concat_arrays([*pairs.table["first"].chunks, *pairs.table["second"].chunks])
-    second = np.where(first, 0, len(first))
-    place = np.arange(len(first))
+    chosen, rejected = preferred(pairs.table, np.arange(len(first)), first)
     table = pa.table(
         {
             "prompt": pairs.table["prompt"],
-            "chosen": sides.take(pa.array(place + second)),
-            "rejected": sides.take(pa.array(place + len(first) - second)),
+            "chosen": chosen,
+            "rejected": rejected,
             "item_id": pairs.ids,
             "label_probability": np.where(first, probability, 1 - probability),
         }

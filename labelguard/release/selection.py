@@ -1,14 +1,15 @@
 """Which labels a release may touch, decided for one bucket of units from public columns only.
 
-Every unit has k places. Labels that were released before keep their place and value and cost
-nothing; new labels take the free places in the order of a keyed hash of labeler and item, never by
-label or arrival. A ranking is kept or dropped whole. The label column is not read here.
+Every unit has an allowance of k uses. Labels that were released before keep their use and value and
+cost nothing; new labels take what is left in the order of a keyed hash of labeler and item, never
+by label or arrival. A ranking is taken or left as a whole. The label column is not read here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,35 +17,53 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.keys.row_keys import RowKeys
+from labelguard.ledger.records import LabelerTable
 from labelguard.policy.bounds import Bound, rounded_bound
+from labelguard.project import private_map
 from labelguard.project.private_map import ReleasedLabels
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.terms import LABEL_TIE
 
+# The label column of a staged bucket is not among what planning may read.
+PUBLIC: tuple[str, ...] = ("row", "unit_hi", "unit_lo", "author_hi", "author_lo", "item_hi")
+PUBLIC += ("item_lo", "pair", "group_hi", "group_lo", "content", "tie", "size")
+
 
 @dataclass(frozen=True)
-class Allowances:
-    """What the ledger says of the units of a bucket, in the order of `units`.
+class Selecting:
+    """By what the labels of every bucket are selected; a task for `select`.
 
-    `capacity` is k, or 0 for a unit the ledger has not met; `used` counts issued coins.
+    `staged` holds the input's rows, `released` the private maps, of which those of the releases
+    `earlier` are known; selected rows go to `selected`. `labelers`: rows say whose they are.
+    `again`: every label is drawn anew as its next version. `released_only`: take no label but those
+    that were released (a release that was drawn is being finished).
     """
 
-    capacity: NDArray[np.int64]
-    used: NDArray[np.int64]
+    staged: Path
+    selected: Path
+    released: Path
+    earlier: tuple[str, ...]
+    keys: RowKeys
+    ledger: LabelerTable = field(repr=False)
+    bound: Bound
+    labelers: bool
+    again: bool
+    released_only: bool
 
 
 @dataclass(frozen=True)
 class SelectedRows:
     """The labels of one bucket that go into a release; columns are (n,), `key` and `author` (n, 2).
 
-    `index` is the place in the staged bucket, `unit` that of the unit in `Selection.units`; `new`
-    labels have to be drawn as `version` at the price of their unit; the others keep their `value`
-    and the `threshold` it was drawn with. `content` tells contents of a given id apart.
+    `index` is the row of the staged bucket, `unit` that of the unit in `Selection.units`, and
+    `capacity` its k; `new` labels have to be drawn as `version` at the price of k; the rest has the
+    `value` and the `threshold` it was drawn with. `content` tells contents of a given id apart.
     """
 
     index: NDArray[np.intp]
     unit: NDArray[np.intp]
+    capacity: NDArray[np.int64]
     author: Blocks
     key: Blocks
     new: NDArray[np.bool_]
@@ -80,26 +99,169 @@ _NUMBERS = tuple(field.name for field in fields(SelectedRows) if field.name not 
 
 @dataclass(frozen=True)
 class Selection:
-    """What one bucket gives to a release, and what that costs.
+    """What one bucket, or all of them, give to a release, and what that costs.
 
-    `units`, `capacity` (k), `charged` (new coins) and `short` (labels that found no place, of
-    labelers who were charged before) describe labelers, shape (units,).
+    `units` (n, 2) are the labelers, or groups of them, with `capacity` (k, uses in all), `charged`
+    (new uses) and `short` (labels beyond the allowance, of labelers who were charged before), each
+    of shape (n,). `drawn` of the `rows` are new.
     """
 
-    rows: SelectedRows
     units: Blocks
     capacity: NDArray[np.int64]
     charged: NDArray[np.int64]
     short: NDArray[np.int64]
+    rows: int
+    drawn: int
     duplicates: int
     over_bound: int
     public_ties: int
     changed_items: int
 
+    @classmethod
+    def nothing(cls) -> Selection:
+        """That of no bucket."""
+        none = np.zeros(0, np.int64)
+        return Selection(np.zeros((0, 2), np.uint64), none, none, none, 0, 0, 0, 0, 0, 0)
+
+
+def select(task: Selecting, bucket: int) -> Selection | None:
+    """Select one bucket's labels and write them down; None if the bucket is empty."""
+    table = buckets.read_bucket(task.staged, bucket)
+    if table is None:
+        return None
+    labels = _Labels.of(task, table.select([n for n in PUBLIC if n in table.column_names]), bucket)
+    capacity, used = task.ledger.of(labels.units)
+    counts = np.bincount(labels.unit[~labels.public_tie], minlength=len(labels.units))
+    uses = task.bound.allowed
+    fresh = np.full(len(counts), uses) if uses else rounded_bound(counts)
+    # A new labeler meets their bound; only who was charged before can be exhausted.
+    exhaustible = (capacity > 0) & (not task.bound.contents)
+    capacity = np.where(capacity > 0, capacity, fresh).astype(np.int64)
+
+    new, taken = _asked(task, labels, used)
+    wanted = _uses(labels.unit[new], len(labels.units), task.bound)
+    over = np.flatnonzero(new & (wanted > capacity - used)[labels.unit])
+    taken[over] = _fit(task, labels, over, capacity - used)
+    rows = labels.rows(task, new, capacity)[taken]
+    buckets.write_bucket(task.selected, bucket, rows.to_arrow())
+    charged = _uses(rows.unit[rows.new], len(labels.units), task.bound)
+    return Selection(
+        units=labels.units,
+        capacity=capacity,
+        charged=charged,
+        short=np.where(exhaustible, wanted - charged, 0),
+        rows=len(rows.index),
+        drawn=int(rows.new.sum()),
+        duplicates=table.num_rows - len(labels.index),
+        over_bound=int((~taken).sum()),
+        public_ties=int(labels.public_tie.sum()),
+        changed_items=int((labels.issued & (labels.of_map("content", 0) != labels.content)).sum()),
+    )
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """The latest submission of every label of a bucket, and where it stands in the private map.
+
+    Columns are (n,) or (n, 2); `unit` indexes `units`, `known` the rows of `released`, or is -1.
+    """
+
+    index: NDArray[np.intp]
+    units: Blocks
+    unit: NDArray[np.intp]
+    author: Blocks
+    item: Blocks
+    group: Blocks
+    key: Blocks
+    content: NDArray[np.uint64]
+    public_tie: NDArray[np.bool_]
+    released: ReleasedLabels
+    known: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, task: Selecting, table: pa.Table, bucket: int) -> _Labels:
+        """From the public columns of a staged bucket."""
+        author, item = authors(table, labelers=task.labelers), buckets.blocks(table, "item")
+        pair = _optional(table, "pair").astype(np.uint16)
+        key = task.keys.keys(task.keys.identify(author, item), pair)
+        index = _latest(key)
+        units, unit = blocks.unique(buckets.blocks(table, "unit")[index])
+        ranked = "group_hi" in table.column_names
+        released = private_map.read_bucket(task.released, bucket, task.earlier)
+        return cls(
+            index,
+            units,
+            unit,
+            author[index],
+            item[index],
+            buckets.blocks(table, "group")[index] if ranked else item[index],
+            key[index],
+            _optional(table, "content")[index].astype(np.uint64),
+            _optional(table, "tie")[index] == np.uint8(1),
+            released,
+            blocks.positions(released.keys, key[index]),
+        )
+
     @property
-    def drawn(self) -> int:
-        """Labels that are new in this release."""
-        return int(self.rows.new.sum())
+    def issued(self) -> NDArray[np.bool_]:
+        """Which labels were released before."""
+        return self.known >= 0
+
+    def of_map(self, name: str, default: int) -> NDArray[Any]:
+        """A column of the private map; `default` for labels that are not in it."""
+        values = getattr(self.released, name)
+        found = np.full(len(self.known), default).astype(values.dtype)
+        found[self.issued] = values[self.known[self.issued]]
+        return found
+
+    def rows(
+        self, task: Selecting, new: NDArray[np.bool_], capacity: NDArray[np.int64]
+    ) -> SelectedRows:
+        """All of them as they would be released."""
+        version = self.of_map("version", 0)
+        return SelectedRows(
+            index=self.index,
+            unit=self.unit,
+            capacity=capacity[self.unit],
+            author=self.author if task.labelers else np.zeros_like(self.author),
+            key=self.key,
+            new=new,
+            version=version + (new & self.issued) if task.again else version,
+            value=self.of_map("value", LABEL_TIE),
+            threshold=self.of_map("threshold", 0),
+            content=self.content,
+        )
+
+
+def _asked(
+    task: Selecting, labels: _Labels, used: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which labels would be drawn, and which taken at all, if no labeler were exhausted."""
+    issued, public_tie = labels.issued, labels.public_tie
+    if task.released_only:
+        return np.zeros(len(issued), bool), issued | public_tie
+    new, taken = ~public_tie & (~issued | task.again), np.ones(len(issued), bool)
+    if task.bound.once and not task.again:
+        closed = (used > 0)[labels.unit] & ~issued & ~public_tie
+        return new & ~closed, ~closed
+    return new, taken
+
+
+def _uses(unit: NDArray[np.intp], units: int, bound: Bound) -> NDArray[np.int64]:
+    """How many uses of each unit's allowance its new labels take, shape (units,)."""
+    counts = np.bincount(unit, minlength=units).astype(np.int64)
+    return counts if bound.per_label else np.minimum(counts, 1)
+
+
+def _fit(
+    task: Selecting, labels: _Labels, over: NDArray[np.intp], left: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which of the labels `over`, of units who want more than is `left`, can be taken."""
+    if not task.bound.per_label or not len(over):
+        return np.zeros(len(over), bool)
+    author, group = labels.author[over], labels.group[over]
+    order = task.keys.order(task.keys.identify(author, group))
+    return bounded(labels.unit[over], _rankings(author, group), order, left)
 
 
 def authors(table: pa.Table, *, labelers: bool) -> Blocks:
@@ -118,99 +280,10 @@ def authors(table: pa.Table, *, labelers: bool) -> Blocks:
     return np.stack([np.zeros(len(number), np.uint64), number.to_numpy()], axis=1)
 
 
-def select(
-    table: pa.Table,
-    keys: RowKeys,
-    released: ReleasedLabels,
-    allowances: Callable[[Blocks], Allowances],
-    *,
-    labelers: bool,
-    again: bool,
-    released_only: bool,
-    bound: Bound,
-) -> Selection:
-    """Select one bucket's labels.
-
-    `table` is a staged bucket, `released` the private map of it, `allowances` looks units up.
-    `labelers`: rows say whose they are. `again`: every label is drawn anew as its next version.
-    `released_only`: take no label but those in `released` (a release that was drawn is being
-    finished).
-    """
-    author, items = authors(table, labelers=labelers), buckets.blocks(table, "item")
-    pair = _optional(table, "pair", len(items)).astype(np.uint16)
-    row_keys = keys.keys(keys.identify(author, items), pair)
-    index = _latest(row_keys)
-    units, unit = blocks.unique(buckets.blocks(table, "unit")[index])
-    author, items, row_keys = author[index], items[index], row_keys[index]
-    public_tie = _optional(table, "tie", table.num_rows)[index] == np.uint8(1)
-
-    place = blocks.positions(released.keys, row_keys)
-    issued = place >= 0
-    ledger = allowances(units)
-    new = ~public_tie & (~issued | again) & (not released_only)
-    keep = issued | public_tie if released_only else np.ones(len(unit), dtype=bool)
-    if bound.once and not again:
-        closed = (ledger.used > 0)[unit] & ~issued & ~public_tie
-        keep &= ~closed
-        new &= ~closed
-    labels = np.bincount(unit[~public_tie], minlength=len(units))
-    fresh = np.full(len(units), bound.allowed) if bound.allowed else rounded_bound(labels)
-    capacity = np.where(ledger.capacity > 0, ledger.capacity, fresh).astype(np.int64)
-
-    free = capacity - ledger.used
-    wanted = np.bincount(unit[new], minlength=len(units))
-    if not bound.per_label:
-        wanted = np.minimum(wanted, 1)
-    over = np.flatnonzero(new & (wanted > free)[unit])
-    if len(over) and not bound.per_label:
-        keep[over] = False
-    elif len(over):
-        ranked = "group_hi" in table.column_names
-        grouping = buckets.blocks(table, "group")[index] if ranked else items
-        order = keys.order(keys.identify(author[over], grouping[over]))
-        keep[over] = bounded(unit[over], _rankings(author[over], grouping[over]), order, free)
-
-    def known_or(default: int, values: NDArray[np.generic]) -> NDArray[np.generic]:
-        if not len(values):
-            return np.full(len(place), default)
-        return np.where(issued, values[place], default)
-
-    content = _optional(table, "content", table.num_rows)[index].astype(np.uint64)
-    changed = issued & (known_or(0, released.content).astype(np.uint64) != content)
-    rows = SelectedRows(
-        index=index,
-        unit=unit,
-        author=author if labelers else np.zeros_like(author),
-        key=row_keys,
-        new=new,
-        version=(known_or(-1, released.version.astype(np.int64)) + new).clip(0).astype(np.uint32)
-        if again
-        else known_or(0, released.version).astype(np.uint32),
-        value=known_or(LABEL_TIE, released.value).astype(np.uint8),
-        threshold=known_or(0, released.threshold).astype(np.uint64),
-        content=content,
-    )[keep]
-    charged = np.bincount(rows.unit[rows.new], minlength=len(units)).astype(np.int64)
-    if not bound.per_label:
-        charged = np.minimum(charged, 1)
-    # A new labeler meets their bound; only who was charged before can be exhausted.
-    exhaustible = (ledger.capacity > 0) & (not bound.contents)
-    return Selection(
-        rows=rows,
-        units=units,
-        capacity=capacity,
-        charged=charged,
-        short=np.where(exhaustible, wanted - charged, 0),
-        duplicates=table.num_rows - len(index),
-        over_bound=int((~keep).sum()),
-        public_ties=int(public_tie.sum()),
-        changed_items=int(changed.sum()),
-    )
-
-
-def _optional(table: pa.Table, name: str, rows: int) -> NDArray[np.generic]:
+def _optional(table: pa.Table, name: str) -> NDArray[np.generic]:
     """A column, or zeros where the input has none."""
-    return buckets.column(table, name) if name in table.column_names else np.zeros(rows, np.uint8)
+    found = name in table.column_names
+    return buckets.column(table, name) if found else np.zeros(table.num_rows, np.uint8)
 
 
 def _latest(row_keys: Blocks) -> NDArray[np.intp]:
@@ -224,7 +297,7 @@ def _latest(row_keys: Blocks) -> NDArray[np.intp]:
 
 
 def _rankings(authors: Blocks, groups: Blocks) -> NDArray[np.intp]:
-    """Numbers for what is kept or dropped whole: the items or rankings of each author."""
+    """Numbers for what is taken or left as a whole: the items or rankings of each author."""
     distinct, ranking = blocks.unique(groups)
     return ranking + blocks.unique(authors)[1] * len(distinct)
 
@@ -233,30 +306,30 @@ def bounded(
     unit: NDArray[np.intp],
     group: NDArray[np.intp],
     order: NDArray[np.uint64],
-    free: NDArray[np.int64],
+    left: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Which labels fit: whole groups (single labels, or rankings) while places are free.
+    """Which labels fit: whole groups (single labels, or rankings) while uses are left.
 
     `unit`, `group` and `order` have one entry per label; the groups of each labeler are tried by
-    `order`, a keyed hash that is equal within a group. `free` counts places, shape (units,).
+    `order`, a keyed hash that is equal within a group. `left` counts uses, shape (units,).
     """
     by_group = np.lexsort((group, order, unit))
     starts = np.ones(len(unit), dtype=bool)
     starts[1:] = (np.diff(unit[by_group]) != 0) | (np.diff(group[by_group]) != 0)
     group_of_label = np.cumsum(starts) - 1
     size = np.bincount(group_of_label)
-    groups = np.bincount(unit[by_group][starts], minlength=len(free))
+    groups = np.bincount(unit[by_group][starts], minlength=len(left))
     first = np.cumsum(groups) - groups
-    kept = np.zeros(len(size), dtype=bool)
-    left = free.copy()
+    fits = np.zeros(len(size), dtype=bool)
+    left = left.copy()
     active = np.flatnonzero((groups > 0) & (left > 0))
-    place = 0
-    while len(active):  # the place-th group of every labeler who still has room
-        candidate = first[active] + place
-        kept[candidate] = size[candidate] <= left[active]
-        left[active] -= size[candidate] * kept[candidate]
-        place += 1
-        active = active[(left[active] > 0) & (groups[active] > place)]
-    keep = np.zeros(len(unit), dtype=bool)
-    keep[by_group] = kept[group_of_label]
-    return keep
+    turn = 0
+    while len(active):  # the group whose turn it is, of every labeler with uses left
+        candidate = first[active] + turn
+        fits[candidate] = size[candidate] <= left[active]
+        left[active] -= size[candidate] * fits[candidate]
+        turn += 1
+        active = active[(left[active] > 0) & (groups[active] > turn)]
+    taken = np.zeros(len(unit), dtype=bool)
+    taken[by_group] = fits[group_of_label]
+    return taken

@@ -8,14 +8,17 @@ exists whole or not at all.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger.ledger import Grant
@@ -58,6 +61,18 @@ def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema
     return schema.append(pa.field("question", pa.string())) if questions else schema
 
 
+def preferred(
+    pairs: pa.Table, row: NDArray[np.intp], first: NDArray[np.bool_]
+) -> tuple[pa.Array, pa.Array]:
+    """The chosen and the rejected responses of some rows of pairs, of which the `first` or the
+    second side is preferred.
+    """
+    sides = pa.concat_arrays([*pairs["first"].chunks, *pairs["second"].chunks])
+    chosen = row + np.where(first, 0, pairs.num_rows)
+    rejected = row + np.where(first, pairs.num_rows, 0)
+    return sides.take(pa.array(chosen)), sides.take(pa.array(rejected))
+
+
 class ReleaseWriter:
     """Writes one release; opened only by a grant, used as a context manager.
 
@@ -89,9 +104,9 @@ class ReleaseWriter:
         self._writer.write_table(table)
         self.rows += table.num_rows
 
-    def add(self, name: str, data: bytes) -> None:
-        """Write another public file."""
-        (self._temporary / name).write_bytes(data)
+    def take(self, path: Path) -> None:
+        """Move another public file into the release, under its own name."""
+        shutil.move(path, self._temporary / path.name)
 
     def describe(self, card: Mapping[str, Any]) -> None:
         """Write the card."""

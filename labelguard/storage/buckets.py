@@ -79,6 +79,18 @@ def read_bucket(directory: Path, bucket: int) -> pa.Table | None:
         return reader.read_all()
 
 
+def part_of(directory: Path, source: int) -> Path:
+    """Where the work on one bucket writes buckets of another kind; `read_parts` joins them."""
+    return directory / f"from={source:02d}"
+
+
+def read_parts(directory: Path, bucket: int) -> pa.Table | None:
+    """One bucket of all parts (`part_of`), in their order; None if no row fell into it."""
+    parts = sorted(directory.glob(f"from=*/bucket={bucket:02d}.arrow"))
+    tables = [read_bucket(path.parent, bucket) for path in parts]
+    return pa.concat_tables(tables) if tables else None
+
+
 def write_bucket(directory: Path, bucket: int, table: pa.Table) -> None:
     """Write one whole bucket."""
     path = bucket_path(directory, bucket)

@@ -1,35 +1,97 @@
-"""Work on buckets side by side, with results in order."""
+"""Work on buckets side by side, on threads of this process or wherever a package takes it.
+
+Work is a function at the top of a module, `work(task, bucket)`. Task and result can be pickled, and
+what it writes is named after its bucket, so that no two calls write one file: wherever the calls
+run, as long as they see the same files, the outcome is the same to the last byte.
+
+A package adds an executor by an entry point in the group `labelguard.executors`: a callable
+(workers) → `Executor`. The environment variable LABELGUARD_EXECUTOR names the one to take.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar, cast
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Protocol, TypeVar, cast
 
+from labelguard.errors import LabelguardError
+from labelguard.storage.buckets import BUCKETS
+
+GROUP = "labelguard.executors"
+VARIABLE = "LABELGUARD_EXECUTOR"
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 _Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
-def ordered_map(
-    function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
-) -> Iterator[_Result]:
-    """`map` on threads, in order, with at most `workers` + 1 results waiting (bounded memory)."""
-    if workers == 1:
-        yield from map(function, items)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[_Result]] = deque()
-        try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > workers:
+class Executor(Protocol):
+    """Runs work on buckets. What a task holds is secret: it is neither stored nor logged."""
+
+    def map(
+        self, work: Callable[[Task, int], Result], task: Task, buckets: Iterable[int]
+    ) -> Iterator[Result]:
+        """`work(task, bucket)` of every bucket, in the order of these."""
+        ...
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Threads of this process; at most `workers` + 1 results wait (bounded memory)."""
+
+    workers: int
+
+    def map(
+        self, work: Callable[[Task, int], Result], task: Task, buckets: Iterable[int]
+    ) -> Iterator[Result]:
+        """`work(task, bucket)` of every bucket, in the order of these."""
+        if self.workers == 1:
+            yield from (work(task, bucket) for bucket in buckets)
+            return
+        with ThreadPoolExecutor(self.workers) as pool:
+            waiting: deque[Future[Result]] = deque()
+            try:
+                for bucket in buckets:
+                    waiting.append(pool.submit(work, task, bucket))
+                    if len(waiting) > self.workers:
+                        yield waiting.popleft().result()
+                while waiting:
                     yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+
+def open_executor(workers: int | None = None) -> Executor:
+    """The executor that LABELGUARD_EXECUTOR names, by default `Threads`.
+
+    `workers`: how many calls run at once; by default one a core. Raises `LabelguardError` for a
+    name that is not installed.
+    """
+    workers, name = workers or os.cpu_count() or 1, os.environ.get(VARIABLE)
+    if not name:
+        return Threads(workers)
+    doors = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name not in doors:
+        known = ", ".join(sorted(doors)) or "none"
+        raise LabelguardError(f"{VARIABLE}: there is no executor {name!r}; available: {known}")
+    return cast(Executor, doors[name].load()(workers))
+
+
+def over_buckets(
+    executor: Executor,
+    work: Callable[[Task, int], Result],
+    task: Task,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Iterator[Result]:
+    """`work` on all buckets in order; `progress` hears which share is done."""
+    for done, result in enumerate(executor.map(work, task, range(BUCKETS))):
+        progress((done + 1) / BUCKETS)
+        yield result
 
 
 def read_ahead(items: Iterator[_Item]) -> Iterator[_Item]:

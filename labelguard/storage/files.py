@@ -1,4 +1,4 @@
-"""Files that survive a crash: written beside their place, flushed to disk, then renamed."""
+"""Files that survive a crash: written under another name, flushed to disk, then renamed."""
 
 from __future__ import annotations
 

@@ -58,16 +58,16 @@ def read_mounted(path: Path, kind: type[LabelguardError]) -> bytes:
     be able to put another in its place. Raises `kind`.
     """
     try:
-        for place in _way(path):
-            found = place.lstat()
+        for step in _way(path):
+            found = step.lstat()
             foreign = found.st_uid not in (0, os.geteuid())
             # What others own in a sticky directory they can replace; what we or root own, not.
             fixed = stat.S_ISLNK(found.st_mode) or (
                 stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
             )
             if foreign or (found.st_mode & 0o022 and not fixed):
-                raise kind(f"{path} is not safe: others can write {place}; see SECURITY.md")
-        return place.read_bytes()
+                raise kind(f"{path} is not safe: others can write {step}; see SECURITY.md")
+        return step.read_bytes()
     except OSError as error:
         raise kind(f"{path} cannot be read: {error.strerror}") from None
 

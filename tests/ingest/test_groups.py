@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import world
+from support import world, worlds
 from support.label_changes import parts
 from support.preferences import (
     LAYOUTS,
@@ -30,7 +30,6 @@ from support.preferences import (
     rankings,
     write,
 )
-from support.worlds import Coins
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
@@ -38,6 +37,7 @@ from labelguard.ingest.groups import read_groups
 from labelguard.ingest.layouts import Reading
 from labelguard.ingest.pairs import distinct_pairs
 from labelguard.ingest.staging import Staged, StagingOptions, stage
+from labelguard.keys.coins import Coins
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.groups import Groups
 from labelguard.mechanisms import statistic
@@ -46,10 +46,11 @@ from labelguard.policy.policy import Policy
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import Project
 from labelguard.release import planning
-from labelguard.release.methods import randomizing
+from labelguard.release.methods import rr
 from labelguard.release.methods import statistic_design as design
 from labelguard.release.planning import Plan
 from labelguard.storage import blocks, buckets
+from labelguard.storage.executor import Threads, over_buckets
 
 MEMBERS = pa.table(
     {"labeler_id": [f"worker {n}" for n in (0, 1, 2, 3)], "group_id": ["a", "a", "b", "b"]}
@@ -105,23 +106,20 @@ class Home:
                 keys,
                 table_of_labelers,
                 **{"again": False, "finished": None, "earlier": earlier, "bound": self.bound}
-                | {"workers": 1, "progress": lambda share: None}
+                | {"executor": Threads(1), "progress": lambda share: None}
                 | of,
             )
             private_map, release = PrivateMap(self.project.released, keys), f"r{self.releases}"
-            grant: Any = SimpleNamespace(
-                prices={int(k): {"threshold": HALF // int(k)} for k in plan.capacity}
-            )
-            randomizing.randomize_labels(
-                staged,
-                plan,
-                grant,
-                self.project.work,
-                Policy(3, 1e-5),
+            task = rr.Randomizing(
+                staged.rows_directory,
+                plan.directory,
+                self.project.work / "outcomes",
                 private_map.begin(release),
-                workers=1,
-                progress=lambda share: None,
+                Policy(3, 1e-5),
+                {int(k): {"threshold": HALF // int(k)} for k in plan.capacity},
+                Coins.fresh(),
             )
+            assert list(over_buckets(Threads(1), rr.randomize_bucket, task))
             private_map.complete(release)
             look(staged, plan)
         for unit, places, charged in zip(plan.units, plan.capacity, plan.charged, strict=True):
@@ -327,11 +325,14 @@ def of_features(home: Home) -> tuple[Any, Any, NDArray[np.uint8]]:
         pair = distinct_pairs(staged)
         z = np.random.default_rng(0).standard_normal((len(pair), 3)).astype(np.float32)
         labels = [
-            buckets.column(table, "label")[rows.index[rows.new]]
-            for bucket, rows in design.selected(plan)
-            if (table := buckets.read_bucket(staged.rows_directory, bucket)) is not None
+            buckets.column(both[1], "label")[both[0].index[both[0].new]]
+            for bucket in range(buckets.BUCKETS)
+            if (both := planning.selected(plan.directory, staged.rows_directory, bucket))
         ]
-        found.extend([z, design._new_rows(staged, plan, pair.of_row), np.concatenate(labels)])
+        job: Any = SimpleNamespace(
+            staged=staged, over_buckets=lambda step, *work: over_buckets(Threads(1), *work)
+        )
+        found.extend([z, design._compared(job, plan, pair)[1], np.concatenate(labels)])
 
     home.bound = Bound(1, per_label=False)
     home.release(pairs(ASKED, RANKS), look)
@@ -364,11 +365,11 @@ def test_a_statistic_is_clipped_and_bounded_by_group(home: Home, tmp_path: Path)
 # ---------------------------------------------------------------- noninterference
 
 
-def seen(here: Path, layout: str, ranks: NDArray[np.int64], coins: Coins) -> dict[str, Any]:
+def seen(here: Path, layout: str, ranks: NDArray[np.int64], coins: worlds.Coins) -> dict[str, Any]:
     """All that is left and planned in a project where `ranks` were raw labels."""
     with pytest.MonkeyPatch.context() as patch:
         world.fix(patch, world.repeatable_bytes())
-        patch.setattr(randomizing, "randomize", coins.wrap(randomizing.randomize))
+        patch.setattr(rr, "randomize", coins.wrap(rr.randomize))
         home = Home(lg.init(here), bound=Bound(30))
         found: dict[str, Any] = {}
 
@@ -398,7 +399,7 @@ def seen(here: Path, layout: str, ranks: NDArray[np.int64], coins: Coins) -> dic
 def test_nothing_but_released_labels_depends_on_raw_labels_of_groups(
     layout: str, tmp_path: Path
 ) -> None:
-    coins = Coins({}, replayed=False)
+    coins = worlds.Coins({}, replayed=False)
     (tmp_path / "w").mkdir()
     one = seen(tmp_path / "w", layout, RANKS, coins)
     (tmp_path / "w").rename(tmp_path / "first")

@@ -19,7 +19,7 @@ from labelguard.cli.main import main
 from labelguard.ingest import quarantine
 from labelguard.ingest.refused import Leavers
 from labelguard.mechanisms import statistic
-from labelguard.release.methods import randomizing
+from labelguard.release.methods import rr
 
 
 def observed(here: Path, layout: str, ranks: Any, coins: Coins, options: tuple[str, ...]) -> Any:
@@ -28,7 +28,7 @@ def observed(here: Path, layout: str, ranks: Any, coins: Coins, options: tuple[s
     seen: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         world.fix(patch, world.repeatable_bytes())
-        patch.setattr(randomizing, "randomize", coins.wrap(randomizing.randomize))
+        patch.setattr(rr, "randomize", coins.wrap(rr.randomize))
         patch.setattr(statistic, "noisy", coins.noisy)
         patch.chdir(here)
         rows = LAYOUTS[layout](ASKED, ranks).to_pylist()

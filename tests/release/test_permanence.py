@@ -16,7 +16,7 @@ from support.preferences import LAYOUTS, chosen, dump, opinions, pairs, public, 
 import labelguard as lg
 from labelguard.errors import ProjectError
 from labelguard.project.project import Project
-from labelguard.release import planning
+from labelguard.release import selection
 from labelguard.release.writer import Release
 from labelguard.report import overview
 from labelguard.storage import buckets
@@ -109,7 +109,7 @@ def test_planning_and_answering_never_read_the_label_column(
         return read(table, name)
 
     monkeypatch.setattr(buckets, "column", spied)
-    assert "label" not in planning._PUBLIC
+    assert "label" not in selection.PUBLIC
     privatized(project, pairs(ASKED, RANKS))
     assert asked_for.count("label") == len(list(project.released.rglob("*.parquet")))
     asked_for.clear()

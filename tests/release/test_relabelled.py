@@ -113,7 +113,7 @@ def test_public_ties_that_are_to_be_kept_do_not_go_with_it(project: Project) -> 
         ({"stages": 1}, "stages must be at least 2"),
         ({"combine": "both"}, "combine must be hard or soft"),
         ({"learner": "oracle"}, "unknown learner 'oracle'; this installation has: head"),
-        ({"whitening": 0.5}, "go with --mechanism statistic only"),
+        ({"whitening": 0.5}, "--whitening does not go with --mechanism props"),
         ({"releases": 2}, "--releases go with --mechanism statistic only"),
     ],
 )

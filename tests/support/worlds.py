@@ -30,7 +30,7 @@ from support.preferences import (
 from labelguard.cli.main import main
 from labelguard.keys.coins import Purpose
 from labelguard.mechanisms import statistic
-from labelguard.release.methods import randomizing
+from labelguard.release.methods import rr
 
 PRICE = ("--epsilon", "3", "--delta", "1e-5")
 AFTERWARDS = (
@@ -135,7 +135,7 @@ def observed(
         world.fix(patch, world.repeatable_bytes())
         patch.chdir(here)
         for name in ("randomize", "randomize_ternary"):
-            patch.setattr(randomizing, name, coins.wrap(getattr(randomizing, name)))
+            patch.setattr(rr, name, coins.wrap(getattr(rr, name)))
         patch.setattr(statistic, "noisy", coins.noisy)
 
         def invoke(*arguments: str) -> int:

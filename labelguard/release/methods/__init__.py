@@ -1,57 +1,59 @@
-"""The mechanisms of `privatize`, by name; each follows `labelguard.mechanisms.protocol`."""
+"""The mechanisms of `privatize`, by name: found by entry point, ours like those of other packages.
+
+See `labelguard.release.methods.options` for the door, and `labelguard.release.protocol` for what is
+behind it. Nothing heavy is loaded before a mechanism is opened.
+"""
 
 from __future__ import annotations
 
 from dataclasses import fields
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from labelguard.errors import PolicyError
-from labelguard.release.protocol import Mechanism
 
 if TYPE_CHECKING:
-    from labelguard.release.methods.featured import FeatureOptions
+    from labelguard.release.methods.options import Options
+    from labelguard.release.protocol import Mechanism
 
-NAMES = ("rr", "props", "statistic")
+GROUP = "labelguard.mechanisms"
 AUTO = "auto"
 
 
-def open_mechanism(name: str, **choices: Any) -> Mechanism:
+def installed() -> dict[str, EntryPoint]:
+    """The doors of all mechanisms; randomized response first, which is the default."""
+    doors = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name != "rr", entry.name))
+    return {entry.name: entry for entry in doors}
+
+
+def options_of(name: str) -> type[Options]:
+    """The options dataclass of a mechanism; `PolicyError` for an unknown one."""
+    doors = installed()
+    if name not in doors:
+        raise PolicyError(f"unknown mechanism {name!r}; available: {', '.join(doors) or 'none'}")
+    found: type[Options] = _loaded(doors[name])
+    return found
+
+
+def open_mechanism(name: str, **choices: Any) -> Mechanism[Any]:
     """The mechanism `name` with its choices; None means: by default.
 
     Raises `PolicyError` for an unknown name, or a choice that the mechanism does not have.
     """
+    options = options_of(name)
+    known = [field.name for field in fields(options)]  # type: ignore[arg-type]
     given = {choice: value for choice, value in choices.items() if value is not None}
-    if name == "rr":
-        from labelguard.release.methods.rr import RandomizedResponse
-
-        _refuse(name, given, ())
-        return RandomizedResponse()
-    from labelguard.release.methods.featured import FeatureOptions
-
-    if name == "statistic":
-        from labelguard.release.methods.statistic import Teacher
-
-        _refuse(name, given, [field.name for field in fields(FeatureOptions)])
-        return Teacher(FeatureOptions(**given))
-    if name == "props":
-        from labelguard.release.methods.props import PropsOptions, Relabelling
-
-        _refuse(name, given, [field.name for field in fields(PropsOptions)])
-        return Relabelling(PropsOptions(**given))
-    raise PolicyError(f"unknown mechanism {name!r}; this version has: {', '.join(NAMES)}")
-
-
-def feature_options(choices: dict[str, Any]) -> FeatureOptions:
-    """What `auto` needs of the choices of whatever mechanism it will take."""
-    from labelguard.release.methods.featured import FeatureOptions
-
-    names = [field.name for field in fields(FeatureOptions)]
-    given = {name: choices[name] for name in names if choices.get(name) is not None}
-    return FeatureOptions(**given)
-
-
-def _refuse(name: str, given: dict[str, Any], known: list[str] | tuple[str, ...]) -> None:
     for choice in given:
         if choice not in known:
             option = "--" + choice.replace("_", "-")
             raise PolicyError(f"{option} does not go with --mechanism {name}")
+    chosen = options(**given)
+    mechanism: Mechanism[Any] = _loaded(EntryPoint(name, chosen.mechanism, GROUP))(chosen)
+    return mechanism
+
+
+def _loaded(entry: EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except ImportError as error:
+        raise PolicyError(f"mechanism {entry.name} cannot be loaded: {error}") from None

@@ -5,7 +5,6 @@ The forecast reads the input without its labels, so the choice tells nothing abo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labelguard.errors import PolicyError
@@ -16,7 +15,8 @@ from labelguard.planner import tuning
 from labelguard.policy.policy import Request
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
-from labelguard.release.methods.featured import FeatureOptions
+from labelguard.release.intake import Intake
+from labelguard.release.methods.options import FeatureOptions
 from labelguard.terms import Progress
 
 
@@ -31,21 +31,17 @@ class Choice:
 def choose(
     project: Project,
     source: Input,
-    epsilon: float | None,
-    delta: float | None,
-    columns: Mapping[str, str],
+    terms: Request,
+    intake: Intake,
     options: FeatureOptions,
-    *,
-    unit: str,
-    question: str | None,
-    skip_bad: bool,
-    max_input_bytes: int | None = None,
     progress: Progress,
 ) -> Choice:
-    """The mechanism of the newest release, or, before the first, that of the best forecast."""
-    Request(epsilon, delta)  # says what is wrong with numbers out of range
+    """The mechanism of the newest release, or, before the first, that of the best forecast.
+
+    Of the `terms` it reads ε, δ and the unit.
+    """
     ledger = OpenProject.open(project).ledger
-    stored = ledger.policy()
+    epsilon, delta, stored = terms.epsilon, terms.delta, ledger.policy()
     made = [record for record in ledger.releases() if record.state != "refunded"]
     if stored:
         payable = stored.policy.events
@@ -62,12 +58,12 @@ def choose(
         project.work.mkdir(mode=0o700)
         pairs = read_pairs(
             source,
-            columns=columns,
+            columns=intake.columns,
             features=options.features,
-            unit=unit,
-            question=question,
-            skip_bad=skip_bad,
-            max_input_bytes=max_input_bytes,
+            unit=terms.unit or "labeler",
+            question=intake.question,
+            skip_bad=intake.skip_bad,
+            max_input_bytes=intake.max_input_bytes,
             scratch=project.work,
         )
     features = open_fitted(options.features, pairs.table, progress)

@@ -1,7 +1,7 @@
 """`--mechanism props`: randomized response, bettered in stages by models of earlier stages.
 
 Labels are drawn and charged as in `rr`; all that follows sees released labels only and costs
-nothing. Stages are kept on disk, so that a run that was interrupted goes on where it stood.
+nothing. Stages are saved on disk, so that a run that was interrupted goes on where it stood.
 """
 
 from __future__ import annotations
@@ -11,31 +11,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.errors import LabelguardError, LedgerError, PolicyError
+from labelguard.errors import LabelguardError, PolicyError
 from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
-from labelguard.ingest.staging import Staged
-from labelguard.learning.features import PairFeatures, open_fitted
+from labelguard.learning.features import PairFeatures, column_features, open_fitted
 from labelguard.learning.learners import HeadLearner, HeadScorer, Learner
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import props
 from labelguard.mechanisms import props_stages as relabelling
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, StageResult
-from labelguard.release.head import FILE, Head
-from labelguard.release.methods import further as also
-from labelguard.release.methods.featured import FeatureOptions
-from labelguard.release.methods.rr import RandomizedResponse, randomized_card
+from labelguard.policy.events import RANDOMIZED_LABELS
+from labelguard.release.head import Head
+from labelguard.release.methods.further import check_identity, with_head
+from labelguard.release.methods.options import PropsOptions
+from labelguard.release.methods.rr import draw_labels, randomized_card
 from labelguard.release.planning import Plan
-from labelguard.release.protocol import Finished, Job
+from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
 from labelguard.storage import arrays, buckets
-from labelguard.storage.buckets import BucketWriter
-from labelguard.storage.files import publish_directory, write_atomically
+from labelguard.storage.files import fresh_directory, write_atomically
 from labelguard.terms import LABEL_TIE
 
 _FOLDS = 5
@@ -47,35 +46,9 @@ what it takes of each pair."""
 
 
 @dataclass(frozen=True)
-class PropsOptions(FeatureOptions):
-    """PROPS in `stages` stages, combining votes `hard` or `soft`, with a learner.
+class Relearning(Prepared):
+    """Public pairs, and what the learner takes of each; features and axes if it is a head."""
 
-    `head` is the linear head on features; others are found by entry point.
-    """
-
-    stages: int = 2
-    combine: Literal["hard", "soft"] = "hard"
-    learner: str = "head"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.stages < 2:
-            raise PolicyError(f"stages must be at least 2, found {self.stages}")
-        if self.combine not in ("hard", "soft"):
-            raise PolicyError(f"combine must be hard or soft, found {self.combine!r}")
-        if self.whitening is not None or self.floor is not None or self.clip_quantile is not None:
-            raise PolicyError(
-                "--whitening, --floor and --clip-quantile go with --mechanism statistic only"
-            )
-
-    def settings(self) -> dict[str, Any]:
-        """With stages, combination and learner."""
-        own = {"stages": self.stages, "combine": self.combine, "learner": self.learner}
-        return super().settings() | own
-
-
-@dataclass(frozen=True)
-class _Prepared:
     pairs: DistinctPairs
     learner: Learner
     inputs: NDArray[Any]
@@ -84,19 +57,22 @@ class _Prepared:
     basis: Basis | None = None
 
 
-class Relabelling(also.Featured[PropsOptions], RandomizedResponse):
+class Relabelling(Mechanism[Relearning]):
     """PROPS; `labelguard.mechanisms.props` has its mathematics."""
 
     name = "props"
     version = 1
+    priced = RANDOMIZED_LABELS.name
 
     def __init__(self, options: PropsOptions) -> None:
-        super().__init__(options)
-        self._prepared: _Prepared | None = None
+        self.options = options
+        self.features, self.also = column_features(options.features), options.also
 
-    def prepare(
-        self, job: Job, staged: Staged, plan: Plan, recorded: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """Features, stages, combination, learner."""
+        return self.options.settings()
+
+    def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Relearning:
         """Features of the public pairs, or whatever the learner takes of them."""
         if job.policy.ties == "half":
             raise PolicyError(
@@ -105,56 +81,45 @@ class Relabelling(also.Featured[PropsOptions], RandomizedResponse):
             )
         if not plan.rows:
             raise PolicyError("no label is left to release: all labelers are exhausted")
-        pairs = distinct_pairs(staged)
-        if self.options.learner != "head" and self.options.also is not None:
-            raise PolicyError("--also goes with --learner head only")
+        pairs = distinct_pairs(job.staged)
         if self.options.learner != "head":
             learner, inputs = _factory(self.options.learner)(pairs.table)
-            self._prepared = _Prepared(pairs, learner, inputs)
-            return {"learner": self.options.learner}
+            return Relearning(plan, {"learner": self.options.learner}, pairs, learner, inputs)
         provider = open_fitted(self.options.features, pairs.table, job.progress)
-        if recorded and recorded["identity"] != provider.identity():
-            raise LedgerError(
-                f"this release was begun with the features {recorded['identity']}; found "
-                f"{provider.identity()}; restore them and run the same command again"
-            )
+        identity = provider.identity()
+        if recorded:
+            check_identity(recorded["identity"], identity)
         x = provider(pairs.table)
         shape = Shape(**asdict(_DEFAULT_SHAPE) | self.options.given())
         axes = basis(spectrum(x), shape)
-        z = axes.coordinates(x)
-        self._prepared = _Prepared(pairs, HeadLearner(shape.ridge), z, provider, shape, axes)
-        return {"identity": provider.identity(), "shape": asdict(shape)}
+        z, learner = axes.coordinates(x), HeadLearner(shape.ridge)
+        parameters = {"identity": identity, "shape": asdict(shape)}
+        return Relearning(plan, parameters, pairs, learner, z, provider, shape, axes)
 
-    def finish(self, job: Job, staged: Staged, plan: Plan, grant: Grant) -> Finished:
+    def draw(self, job: Job, prepared: Relearning, grant: Grant, drawn: Path | None) -> None:
+        """As `rr`."""
+        draw_labels(job, prepared, grant, drawn)
+
+    def finish(self, job: Job, prepared: Relearning, grant: Grant) -> Finished:
         """Relabel the released rows, stage by stage, and save the head."""
-        assert self._prepared is not None, "prepare comes first"
-        prepared = self._prepared
-        rows = _Released.read(job.outcomes, staged)
+        rows = _Released.read(job.outcomes)
         labels = rows.labels(prepared.pairs, self.options.stages)
         results = self._stages(job, grant, prepared, labels)
         target, residual = relabelling.assembled(results)
-        rows.write(job.outcomes, target, residual, soft=self.options.combine == "soft")
-        card = randomized_card(plan, grant, job.policy)
-        card |= self._card([result.report for result in results])
-        finished = Finished(card)
+        relabelled = job.opened.project.work / "relabelled"
+        rows.write(relabelled, target, residual, soft=self.options.combine == "soft")
+        card = randomized_card(job) | self._card([result.report for result in results])
+        finished = Finished(card, ((job.staged, relabelled),))
         head = _head(results[-1].scorer, prepared, self.options.features)
-        if head is None:
+        if head is None or prepared.features is None:
             return finished
-        finished = Finished(card, {FILE: head.to_bytes()})
-        provider = prepared.features
-        assert provider is not None
-        return self.with_further(
-            prepared.pairs,
-            job,
-            lambda pairs: head.probability(provider(pairs)),
-            finished,
-        )
+        return with_head(finished, job, head, prepared.features, prepared.pairs)
 
     def _stages(
-        self, job: Job, grant: Grant, prepared: _Prepared, labels: ReleasedLabels
+        self, job: Job, grant: Grant, prepared: Relearning, labels: ReleasedLabels
     ) -> list[StageResult]:
         """All stages; those that an interrupted run finished are taken from disk."""
-        directory = job.project.stages / grant.release.id
+        directory = job.opened.project.stages / grant.release.id
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         saved = [arrays.load(path) for path in _consecutive(directory, self.options.stages)]
         results = []
@@ -200,18 +165,18 @@ def _factory(name: str) -> LearnerFactory:
 
 
 def _report(report: StageReport) -> dict[str, Any]:
-    """A stage as the card tells it; estimates are functions of released labels."""
-    told: dict[str, Any] = {"stage": report.stage + 1, "rows": report.rows}
+    """A stage as the card says it; estimates are functions of released labels."""
+    said: dict[str, Any] = {"stage": report.stage + 1, "rows": report.rows}
     if report.error is not None:
-        told |= {
+        said |= {
             "estimated_error": round(report.error.rate, 6),
             "standard_error": round(report.error.standard_error, 6),
             "uninformative": report.error.uninformative,
             "labels_of_model": report.model_rows,
         }
     if not math.isnan(report.scale):
-        told["scale"] = round(report.scale, 6)
-    return told
+        said["scale"] = round(report.scale, 6)
+    return said
 
 
 @dataclass(frozen=True)
@@ -221,14 +186,13 @@ class _Released:
     tables: dict[int, pa.Table]
 
     @classmethod
-    def read(cls, directory: Path, staged: Staged) -> _Released:
+    def read(cls, directory: Path) -> _Released:
         """Rows of strict released labels; released ties carry none."""
         tables = {}
         for bucket in range(buckets.BUCKETS):
-            table = buckets.read_bucket(directory, bucket)
+            table = buckets.read_parts(directory, bucket)
             if table is not None:
                 strict = buckets.column(table, "value") != np.uint8(LABEL_TIE)
-                # Threads wrote them in any order.
                 order = [("key_hi", "ascending"), ("key_lo", "ascending")]
                 tables[bucket] = table.filter(pa.array(strict)).sort_by(order)
         return cls(tables)
@@ -257,27 +221,23 @@ class _Released:
         *,
         soft: bool,
     ) -> None:
-        """Put the combined labels in place of the released ones."""
-        temporary = directory.with_name("relabelled")
-        start = 0
-        with BucketWriter(temporary) as outcomes:
-            for bucket, table in self.tables.items():
-                part = slice(start, start + table.num_rows)
-                start += table.num_rows
-                first = target[part] >= 0.5
-                columns = {name: table[name] for name in ("row", "key_hi", "key_lo")}
-                columns["value"] = pa.array(first.astype(np.uint8))
-                if soft:
-                    likelier = np.where(first, target[part], 1 - target[part])
-                    columns["label_probability"] = pa.array(likelier)
-                else:
-                    columns["residual_flip_estimate"] = pa.array(residual[part])
-                whole = np.full(table.num_rows, bucket, np.uint8)
-                outcomes.append(pa.table(columns), whole)
-        publish_directory(temporary, directory)
+        """The same rows with the combined labels."""
+        part, start = fresh_directory(buckets.part_of(directory, 0), mode=0o700), 0
+        for bucket, table in self.tables.items():
+            rows = slice(start, start + table.num_rows)
+            start += table.num_rows
+            first = target[rows] >= 0.5
+            columns = {name: table[name] for name in ("row", "key_hi", "key_lo")}
+            columns["value"] = pa.array(first.astype(np.uint8))
+            if soft:
+                likelier = np.where(first, target[rows], 1 - target[rows])
+                columns["label_probability"] = pa.array(likelier)
+            else:
+                columns["residual_flip_estimate"] = pa.array(residual[rows])
+            buckets.write_bucket(part, bucket, pa.table(columns))
 
 
-def _head(scorer: Any, prepared: _Prepared, features: str) -> Head | None:
+def _head(scorer: Any, prepared: Relearning, features: str) -> Head | None:
     """The last model as a head, if it is one."""
     if not isinstance(scorer, HeadScorer) or prepared.basis is None or prepared.features is None:
         return None

@@ -9,7 +9,7 @@ labels are no increments.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,95 +17,85 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import ProjectError
-from labelguard.ingest.staging import Staged
 from labelguard.keys import keyring
+from labelguard.learning.features import column_features
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.discrete_gaussian import NONCE_BYTES
 from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.project import private_map
-from labelguard.release import card
-from labelguard.release.head import FILE, Head, Window, fit
-from labelguard.release.methods import further as also
-from labelguard.release.methods.featured import FeatureOptions
-from labelguard.release.methods.statistic_design import Design, committed, design, selected
+from labelguard.release import card, planning
+from labelguard.release.head import Head, Window, fit
+from labelguard.release.methods.further import with_head, write_labeled
+from labelguard.release.methods.options import StatisticOptions
+from labelguard.release.methods.statistic_design import Design, committed, design
 from labelguard.release.planning import Plan
-from labelguard.release.protocol import Finished, Job
+from labelguard.release.protocol import Finished, Job, Mechanism
 from labelguard.storage import buckets
-from labelguard.storage.buckets import BucketWriter
 from labelguard.terms import LABEL_TIE
 
 _WINDOW = "window.npz"
 
 
-class Teacher(also.Featured[FeatureOptions]):
+class Teacher(Mechanism[Design]):
     """The statistic release; `labelguard.mechanisms.statistic` has its mathematics."""
 
     name = statistic.NAME
     version = statistic.VERSION
     priced = STATISTIC_RELEASES.name
 
-    def __init__(self, options: FeatureOptions) -> None:
-        super().__init__(options)
-        self._design: Design | None = None
+    def __init__(self, options: StatisticOptions) -> None:
+        self.options = options
+        self.features, self.also = column_features(options.features), options.also
 
-    def prepare(
-        self, job: Job, staged: Staged, plan: Plan, recorded: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
+        """Features, and what of the shape was asked for."""
+        return self.options.settings()
+
+    def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Design:
         """Features, shape, coordinates: tuned by simulation on public columns, or as recorded."""
-        self._design = design(job, staged, plan, self.options, recorded)
-        return self._design.parameters()
+        return design(job, plan, self.options, recorded)
 
-    def draw(self, job: Job, staged: Staged, plan: Plan, grant: Grant, drawn: Path | None) -> None:
+    def draw(self, job: Job, prepared: Design, grant: Grant, drawn: Path | None) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
         if drawn is None:
             return
-        design = self._fixed
-        if design.bounds and design.grid:
-            _window(design, _labels(staged, plan)).save(drawn / _WINDOW)
-        for bucket, rows in selected(plan):
-            new = rows[np.flatnonzero(rows.new)]
-            if len(new.index):
-                nothing = np.zeros(len(new.index), np.uint64)
-                tie = np.full(len(new.index), LABEL_TIE, np.uint8)
-                private_map.write_bucket(
-                    drawn, bucket, new.key, new.author, new.version, tie, nothing, new.content
-                )
+        task = Noting(job.staged.rows_directory, prepared.plan.directory, drawn)
+        found = [part for part in job.over_buckets("summing", note, task) if part is not None]
+        if prepared.bounds and prepared.grid:
+            _window(prepared, np.concatenate(found)).save(drawn / _WINDOW)
 
-    def finish(self, job: Job, staged: Staged, plan: Plan, grant: Grant) -> Finished:
+    def finish(self, job: Job, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
-        design = self._fixed
+        design, provider = prepared, prepared.provider
         windows = list(_windows(job, grant))
         coefficients, total, noise = fit(windows, design.basis, design.shape)
         head = Head(
             self.options.features,
-            design.provider.identity(),
-            design.provider.state(),
+            provider.identity(),
+            provider.state(),
             design.shape,
             design.basis,
             coefficients,
             total,
             noise,
         )
-        probability = head.probability(design.x)
-        with BucketWriter(job.outcomes) as outcomes:
-            for bucket, rows in selected(plan):
-                table = buckets.read_bucket(staged.rows_directory, bucket)
-                assert table is not None
-                row = buckets.column(table, "row")[rows.index]
-                items = buckets.blocks(table, "item")[rows.index]
-                chosen = probability[design.pairs.of_row[row.astype(np.intp)]]
-                also.append(outcomes, row, rows.key, items, chosen)
-        finished = Finished(self._card(job, grant, windows), {FILE: head.to_bytes()})
-        return self.with_further(
-            design.pairs,
-            job,
-            lambda pairs: head.probability(design.provider(pairs)),
-            finished,
-        )
+        probability = head.probability(design.x)[design.pairs.of_row]
+        selection, staged = design.plan.directory, job.staged.rows_directory
+        for bucket in range(buckets.BUCKETS):
+            found = planning.selected(selection, staged, bucket)
+            if found is None:
+                continue
+            rows, table = found
+            row = buckets.column(table, "row")[rows.index].astype(np.intp)
+            items = buckets.blocks(table, "item")[rows.index]
+            write_labeled(job.outcomes, bucket, row, rows.key, items, probability[row])
+        finished = Finished(self._card(job, design, grant, windows), ((job.staged, job.outcomes),))
+        return with_head(finished, job, head, provider, design.pairs)
 
-    def _card(self, job: Job, grant: Grant, windows: list[Window]) -> dict[str, Any]:
-        design = self._fixed
+    def _card(
+        self, job: Job, design: Design, grant: Grant, windows: list[Window]
+    ) -> dict[str, Any]:
         last = windows[-1]
         drawn = grant.release.drawn  # without new labels the last window is an old one
         multiplier = design.noise_multiplier if drawn else last.noise / last.sensitivity
@@ -130,10 +120,33 @@ class Teacher(also.Featured[FeatureOptions]):
             "train_with": "soft",
         }
 
-    @property
-    def _fixed(self) -> Design:
-        assert self._design is not None, "prepare comes first"
-        return self._design
+
+@dataclass(frozen=True)
+class Noting:
+    """A task for `note`: the staged and the selected rows, and the map that was begun."""
+
+    staged: Path
+    selected: Path
+    drawn: Path
+
+
+def note(task: Noting, bucket: int) -> NDArray[np.uint8] | None:
+    """Write the new labels of one bucket into the map, without values.
+
+    PRIVATE: returns the labels, in the order of the design's rows.
+    """
+    found = planning.selected(task.selected, task.staged, bucket)
+    if found is None:
+        return None
+    rows, table = found
+    new = rows[np.flatnonzero(rows.new)]
+    if len(new.index):
+        nothing = np.zeros(len(new.index), np.uint64)
+        tie = np.full(len(new.index), LABEL_TIE, np.uint8)
+        private_map.write_bucket(
+            task.drawn, bucket, new.key, new.author, new.version, tie, nothing, new.content
+        )
+    return buckets.column(table, "label")[new.index].astype(np.uint8)
 
 
 def _window(design: Design, labels: NDArray[np.uint8]) -> Window:
@@ -153,22 +166,12 @@ def _window(design: Design, labels: NDArray[np.uint8]) -> Window:
     )
 
 
-def _labels(staged: Staged, plan: Plan) -> NDArray[np.uint8]:
-    """PRIVATE: the labels of the design's rows, in the same order."""
-    labels = []
-    for bucket, chosen in selected(plan):
-        table = buckets.read_bucket(staged.rows_directory, bucket)
-        assert table is not None
-        labels.append(buckets.column(table, "label")[chosen.index[chosen.new]])
-    return np.concatenate(labels).astype(np.uint8)
-
-
 def _windows(job: Job, grant: Grant) -> Iterator[Window]:
     """The windows of the sum that a release belongs to, its own last."""
     own = grant.release
     first = own.settings["parameters"]["first"] or own.id
     for record in [*committed(job), own]:
-        path = job.project.released / record.id / _WINDOW
+        path = job.opened.project.released / record.id / _WINDOW
         if first in (record.id, record.settings["parameters"]["first"]):
             if path.exists():
                 yield Window.load(path)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.accounting import gaussian
-from labelguard.errors import LedgerError, PolicyError
+from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
-from labelguard.ingest.staging import Staged
 from labelguard.learning.features import PairFeatures, open_fitted, open_provider
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
@@ -22,15 +22,16 @@ from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.policy.pricing import prices
 from labelguard.release import planning
 from labelguard.release.head import Head
-from labelguard.release.methods.featured import FeatureOptions
+from labelguard.release.methods.further import check_identity
+from labelguard.release.methods.options import StatisticOptions
 from labelguard.release.planning import Plan
-from labelguard.release.protocol import Job
-from labelguard.release.selection import SelectedRows
+from labelguard.release.protocol import Job, Prepared
 from labelguard.storage import blocks, buckets
+from labelguard.storage.blocks import Blocks
 
 
 @dataclass(frozen=True)
-class Design:
+class Design(Prepared):
     """Features, coordinates, who compared what, bounds and noise of one window.
 
     `bounds` and `grid` are None where no label is new; `first` names the release that began the
@@ -49,21 +50,9 @@ class Design:
     grid: Grid | None
     first: str | None
 
-    def parameters(self) -> dict[str, Any]:
-        """What the ledger keeps of it, so that a resumed release chooses nothing anew."""
-        return {
-            "identity": self.provider.identity(),
-            "shape": asdict(self.shape),
-            "first": self.first,
-        }
-
 
 def design(
-    job: Job,
-    staged: Staged,
-    plan: Plan,
-    options: FeatureOptions,
-    recorded: Mapping[str, Any] | None,
+    job: Job, plan: Plan, options: StatisticOptions, recorded: Mapping[str, Any] | None
 ) -> Design:
     """The design of a release, from public columns only; as `recorded` if it is being resumed.
 
@@ -71,16 +60,15 @@ def design(
     if the features say nothing about the pairs.
     """
     first_release = recorded["first"] if recorded else _first_release(job)
-    first = Head.load(job.project.releases / first_release) if first_release else None
-    pairs = distinct_pairs(staged)
+    releases = job.opened.project.releases
+    first = Head.load(releases / first_release) if first_release else None
+    pairs = distinct_pairs(job.staged)
     provider = _provider(job, options.features, first, pairs)
-    if recorded and recorded["identity"] != provider.identity():
-        raise LedgerError(
-            f"this release was begun with the features {recorded['identity']}; found "
-            f"{provider.identity()}; restore them and run the same command again"
-        )
+    identity = provider.identity()
+    if recorded:
+        check_identity(recorded["identity"], identity)
     x = provider(pairs.table)
-    rows = _new_rows(staged, plan, pairs.of_row)
+    counts, rows = _compared(job, plan, pairs)
     if not len(rows) and first is None and not recorded:
         raise PolicyError(
             "no label of this input is new: all are in releases that are unfinished, or of "
@@ -92,15 +80,29 @@ def design(
         shape, coordinates = first.shape, first.basis
     else:
         shape = _shape(x, rows, multiplier, options, recorded, job)
-        coordinates = basis(spectrum(x, _counts(staged, plan, pairs)), shape)
+        coordinates = basis(spectrum(x, counts), shape)
     _check_discretisation(job, multiplier, len(coordinates.metric))
     z = coordinates.coordinates(x)
     bounds = grid = None
     if len(rows):
         bounds = statistic.bounds(z, rows, shape.clip_quantile)
         grid = statistic.grid(bounds, z.shape[1], multiplier)
+    # What the ledger is given, so that a resumed release chooses nothing anew.
+    parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
     return Design(
-        pairs, provider, x, shape, coordinates, z, rows, multiplier, bounds, grid, first_release
+        plan=plan,
+        parameters=parameters,
+        pairs=pairs,
+        provider=provider,
+        x=x,
+        shape=shape,
+        basis=coordinates,
+        z=z,
+        rows=rows,
+        noise_multiplier=multiplier,
+        bounds=bounds,
+        grid=grid,
+        first=first_release,
     )
 
 
@@ -123,7 +125,7 @@ def _provider(job: Job, spec: str, first: Head | None, pairs: DistinctPairs) -> 
     return provider
 
 
-def _check_shape(options: FeatureOptions, first: Head) -> None:
+def _check_shape(options: StatisticOptions, first: Head) -> None:
     """A window takes the shape of the sum it joins."""
     fixed = asdict(first.shape)
     for name, value in options.given().items():
@@ -137,7 +139,7 @@ def _check_shape(options: FeatureOptions, first: Head) -> None:
 def _noise_multiplier(job: Job) -> float:
     """σ of each release: as the ledger has it, or calibrated for the first."""
     releases = _releases(job)
-    stored = job.ledger.prices(STATISTIC_RELEASES.name)
+    stored = job.opened.ledger.prices(STATISTIC_RELEASES.name)
     stored = stored or prices(job.policy, STATISTIC_RELEASES.name, np.array([releases]))
     return float(stored[releases]["noise_multiplier"])
 
@@ -152,7 +154,7 @@ def _shape(
     x: NDArray[np.float32],
     rows: Rows,
     multiplier: float,
-    options: FeatureOptions,
+    options: StatisticOptions,
     recorded: Mapping[str, Any] | None,
     job: Job,
 ) -> Shape:
@@ -169,46 +171,56 @@ def _shape(
     return replace(tuned, **given)
 
 
-def selected(plan: Plan) -> Iterator[tuple[int, SelectedRows]]:
-    """The buckets of a plan that hold rows, with these."""
-    for bucket in range(buckets.BUCKETS):
-        rows = planning.selected(plan, bucket)
-        if rows is not None:
-            yield bucket, rows
+@dataclass(frozen=True)
+class _Compared:
+    """Public, of one bucket: the staged rows of all labels, and which of them are new.
+
+    `unit` (indices within the bucket), `item` and `size` (of rankings) are those of the new ones.
+    """
+
+    row: NDArray[np.intp]
+    new: NDArray[np.bool_]
+    unit: NDArray[np.intp]
+    item: Blocks
+    size: NDArray[np.int64] | None
 
 
-def _counts(staged: Staged, plan: Plan, pairs: DistinctPairs) -> NDArray[np.int64]:
-    """How many labels of the release each pair has, new ones or not."""
-    counts = np.zeros(len(pairs), np.int64)
-    for bucket, rows in selected(plan):
-        table = buckets.read_bucket(staged.rows_directory, bucket)
-        assert table is not None
-        row = buckets.column(table, "row")[rows.index].astype(np.intp)
-        counts += np.bincount(pairs.of_row[row], minlength=len(pairs))
-    return counts
+def compare(task: tuple[Path, Path], bucket: int) -> _Compared | None:
+    """What the labels of one bucket compare; the task names the selected and the staged rows."""
+    found = planning.selected(*task, bucket)
+    if found is None:
+        return None
+    rows, table = found
+    index = rows.index[rows.new]
+    size = buckets.column(table, "size")[index] if "size" in table.column_names else None
+    return _Compared(
+        buckets.column(table, "row")[rows.index].astype(np.intp),
+        rows.new,
+        rows.unit[rows.new],
+        buckets.blocks(table, "item")[index],
+        None if size is None else size.astype(np.int64),
+    )
 
 
-def _new_rows(staged: Staged, plan: Plan, of_row: NDArray[np.intp]) -> Rows:
-    """Public: which pairs the new labels compare, and whose they are, bucket by bucket."""
-    pairs, units, groups, sizes = [], [], [], []
-    for bucket, chosen in selected(plan):
-        table = buckets.read_bucket(staged.rows_directory, bucket)
-        assert table is not None
-        new = chosen[np.flatnonzero(chosen.new)]
-        row = buckets.column(table, "row")[new.index].astype(np.intp)
-        pairs.append(of_row[row])
-        units.append(plan.bucket_units[bucket].start + new.unit)
-        if staged.pairs_of_rankings:
-            # Not by ranking_id, which may be one for several rankings.
-            groups.append(buckets.blocks(table, "item")[new.index])
-            sizes.append(buckets.column(table, "size")[new.index].astype(np.int64))
-    unit = np.concatenate(units).astype(np.intp)
-    ranking = size = None
-    if staged.pairs_of_rankings:
-        group = blocks.unique(np.concatenate(groups))[1]
-        ranking = np.unique(unit * (group.max(initial=0) + 1) + group, return_inverse=True)[1]
-        size = np.concatenate(sizes)
-    return Rows(np.concatenate(pairs), unit, len(plan.units), ranking, size)
+def _compared(job: Job, plan: Plan, pairs: DistinctPairs) -> tuple[NDArray[np.int64], Rows]:
+    """How many labels of the release each pair has, new ones or not; and the rows of the new ones.
+
+    Public: which pairs these compare, and whose they are, bucket by bucket.
+    """
+    task = (plan.directory, job.staged.rows_directory)
+    parts = list(enumerate(job.over_buckets("planning", compare, task)))
+    found = [(plan.first_unit[bucket], part) for bucket, part in parts if part is not None]
+    pair = [pairs.of_row[part.row] for _, part in found]
+    counts = np.bincount(np.concatenate(pair), minlength=len(pairs))
+    unit = np.concatenate([first + part.unit for first, part in found]).astype(np.intp)
+    of_new = np.concatenate([p[part.new] for p, (_, part) in zip(pair, found, strict=True)])
+    if not job.staged.pairs_of_rankings:
+        return counts, Rows(of_new, unit, len(plan.units))
+    # Not by ranking_id, which may be one for several rankings.
+    group = blocks.unique(np.concatenate([part.item for _, part in found]))[1]
+    ranking = np.unique(unit * (group.max(initial=0) + 1) + group, return_inverse=True)[1]
+    size = np.concatenate([part.size for _, part in found if part.size is not None])
+    return counts, Rows(of_new, unit, len(plan.units), ranking, size)
 
 
 def _first_release(job: Job) -> str | None:
@@ -226,7 +238,7 @@ def committed(job: Job) -> list[ReleaseRecord]:
     """This project's finished statistic releases, oldest first."""
     return [
         record
-        for record in job.ledger.releases()
+        for record in job.opened.ledger.releases()
         if record.state == "committed" and record.event == STATISTIC_RELEASES.name
     ]
 

@@ -1,0 +1,101 @@
+"""How a release reads its inputs: the labels, and further pairs without any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.ingest import groups
+from labelguard.ingest.layouts import LAYOUTS, Reading
+from labelguard.ingest.pairs import distinct_pairs
+from labelguard.ingest.sources import Input
+from labelguard.ingest.staging import Staged, StagingOptions, stage
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project
+from labelguard.release.protocol import Further
+from labelguard.terms import Progress
+
+_PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id", "question")
+
+
+@dataclass(frozen=True)
+class Intake:
+    """How an input is read.
+
+    `columns` maps roles to column names; `question` names what was asked about every pair;
+    `bad_rows` stop the run or are left out; `max_input_bytes` is how much it may unpack to.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    question: str | None = None
+    bad_rows: Literal["stop", "quarantine"] = "stop"
+    max_input_bytes: int | None = None
+
+    @classmethod
+    def of(cls, home: Project, options: Mapping[str, Any]) -> Self:
+        """From options of a command, with the columns that the project names."""
+        return cls(**{**options, "columns": {**home.columns, **(options.get("columns") or {})}})
+
+    def __post_init__(self) -> None:
+        if self.bad_rows not in ("stop", "quarantine"):
+            raise LabelguardError("bad_rows must be one of stop, quarantine")
+
+    @property
+    def skip_bad(self) -> bool:
+        """Whether bad rows are left out."""
+        return self.bad_rows == "quarantine"
+
+    def stage(
+        self,
+        opened: OpenProject,
+        source: Input,
+        reading: Reading,
+        progress: Progress,
+        public_ties: str = "",
+    ) -> Staged:
+        """An input of labels in the work directory, which is made for it."""
+        options = StagingOptions(
+            reading,
+            opened.project.namespace,
+            self.skip_bad,
+            public_ties,
+            groups.in_force(opened.ledger, reading.unit),
+            opened.ledger.tombstones(),
+            self.max_input_bytes,
+        )
+        opened.project.work.mkdir(mode=0o700)
+        return stage(
+            source,
+            opened.project.work / "input",
+            opened.keys,
+            options,
+            lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
+        )
+
+    def stage_further(
+        self,
+        opened: OpenProject,
+        source: Input | None,
+        features: tuple[str, ...],
+        labeled: Staged,
+        progress: Progress,
+    ) -> Further | None:
+        """Further pairs, without labels and labelers, if there are any."""
+        if source is None:
+            return None
+        columns = {role: name for role, name in self.columns.items() if role in _PUBLIC_CONTENT}
+        reading = Reading(columns, "none", features, labelled=False, question=self.question)
+        staged = stage(
+            source,
+            opened.project.work / "also",
+            opened.keys,
+            StagingOptions(reading, "", quarantine=self.skip_bad),
+            lambda name, rows: progress(f"reading {name}: {rows:,} pairs", None),
+        )
+        if staged.chat != labeled.chat:
+            raise InvalidLabels(
+                "the pairs of --also must be texts if the labels are of texts, chats if of chats"
+            )
+        return Further(staged, distinct_pairs(staged))

@@ -1,0 +1,157 @@
+"""What each mechanism can be asked for: frozen dataclasses, from which the command line is made.
+
+This is the door for mechanisms. A package adds one by an entry point in the group
+`labelguard.mechanisms`: a frozen dataclass, `Options`, whose fields have the metadata of `option`.
+It is loaded for `labelguard privatize --help` already, so that it only names what is heavy. Options
+of one name are one option of the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from labelguard.errors import PolicyError
+from labelguard.terms import DEFAULT_AGREEMENT, DEFAULT_FEATURES
+
+if TYPE_CHECKING:
+    from labelguard.ingest.sources import Input
+
+
+def option(
+    text: str,
+    kind: type[str] | type[int] | type[float] = str,
+    *,
+    choices: Sequence[str] = (),
+    metavar: str | None = None,
+) -> dict[str, Any]:
+    """The metadata of a field that is an option of `privatize`; `text` is its help.
+
+    `kind` makes a value of what is typed, which is one of `choices` if there are any.
+    """
+    return {"help": text, "type": kind, "choices": tuple(choices), "metavar": metavar}
+
+
+class Options(Protocol):
+    """A frozen dataclass of options; it refuses values out of range when it is made.
+
+    `mechanism` names, as `module:attribute`, a callable (options) → `Mechanism`.
+    """
+
+    mechanism: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class RandomizedResponseOptions:
+    """`rr` has none."""
+
+    mechanism: ClassVar[str] = "labelguard.release.methods.rr:RandomizedResponse"
+
+
+@dataclass(frozen=True)
+class FeatureOptions:
+    """Options of mechanisms that fit a head; what is None is chosen by the mechanism.
+
+    `also` are further pairs without labels, which the head labels too.
+    """
+
+    features: str = field(
+        default=DEFAULT_FEATURES,
+        metadata=option(
+            "minilm, hf:ID_OR_PATH, text, length, columns:a,b, or a sum of these; default "
+            f"{DEFAULT_FEATURES}.",
+            metavar="SPEC",
+        ),
+    )
+    components: int | None = field(
+        default=None, metadata=option("Principal components of the features to use.", int)
+    )
+    ridge: float | None = field(
+        default=None, metadata=option("Penalty of the head, in labels.", float)
+    )
+    agreement: float = field(
+        default=DEFAULT_AGREEMENT,
+        metadata=option(
+            "How often two labelers agree, for tuning on simulated labels; default "
+            f"{DEFAULT_AGREEMENT:g}.",
+            float,
+        ),
+    )
+    also: Input | None = field(
+        default=None, metadata=option("Label these further pairs too.", metavar="FILE")
+    )
+
+    def __post_init__(self) -> None:
+        if not 0.55 <= self.agreement <= 0.9:
+            raise PolicyError(f"agreement must be in [0.55, 0.9], found {self.agreement}")
+
+    def given(self) -> dict[str, Any]:
+        """The parts of a `Shape` that are fixed by the request."""
+        asked = {name: getattr(self, name, None) for name in _SHAPE}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def settings(self) -> dict[str, Any]:
+        """For the request's idempotency key; the further pairs have a digest of their own in it."""
+        return {"features": self.features, "agreement": self.agreement, **self.given()}
+
+
+_SHAPE = ("components", "whitening", "floor", "clip_quantile", "ridge")
+
+
+@dataclass(frozen=True)
+class StatisticOptions(FeatureOptions):
+    """Options of `statistic`; what is None is chosen by simulation on public data."""
+
+    mechanism: ClassVar[str] = "labelguard.release.methods.statistic:Teacher"
+
+    whitening: float | None = field(
+        default=None,
+        metadata=option(
+            "How far the components are evened out.", float, choices=("0", "0.25", "0.5")
+        ),
+    )
+    floor: float | None = field(
+        default=None, metadata=option("Floor of the whitening, above 0.", float)
+    )
+    clip_quantile: float | None = field(
+        default=None,
+        metadata=option("Clip at this quantile of labelers' norms without signal.", float),
+    )
+
+
+@dataclass(frozen=True)
+class PropsOptions(FeatureOptions):
+    """PROPS in `stages` stages, combining votes `hard` or `soft`, with a learner.
+
+    `head` is the linear head on features; more are found by entry point.
+    """
+
+    mechanism: ClassVar[str] = "labelguard.release.methods.props:Relabelling"
+
+    stages: int = field(default=2, metadata=option("Number of stages; default 2.", int))
+    combine: Literal["hard", "soft"] = field(
+        default="hard",
+        metadata=option(
+            "Votes decide (hard, default) or probabilities are combined (soft).",
+            choices=("hard", "soft"),
+        ),
+    )
+    learner: str = field(
+        default="head",
+        metadata=option("What learns in between; default head, a linear head."),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stages < 2:
+            raise PolicyError(f"stages must be at least 2, found {self.stages}")
+        if self.combine not in ("hard", "soft"):
+            raise PolicyError(f"combine must be hard or soft, found {self.combine!r}")
+        if self.learner != "head" and self.also is not None:
+            raise PolicyError("--also goes with --learner head only")
+
+    def settings(self) -> dict[str, Any]:
+        """With stages, combination and learner."""
+        own = {"stages": self.stages, "combine": self.combine, "learner": self.learner}
+        return super().settings() | own

@@ -1,0 +1,176 @@
+"""Mechanisms and executors of other packages come in by the doors that ours come in by."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from support import world
+from support.doors import install
+from support.preferences import (
+    STATISTIC,
+    files,
+    opinions,
+    pairs,
+    public,
+    write,
+)
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import LabelguardError, PolicyError
+from labelguard.keys.coins import Coins, Purpose
+from labelguard.keys.keyring import KeyRing
+from labelguard.storage.executor import Threads, open_executor
+
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+
+MECHANISM = """
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from labelguard.release.methods.options import option
+
+
+@dataclass(frozen=True)
+class door:
+    mechanism: ClassVar[str] = "stamped_part:opened"
+    stamp: int = field(default=1, metadata=option("What is stamped.", int, metavar="N"))
+
+
+def opened(options):
+    from labelguard.release.methods.rr import RandomizedResponse
+
+    class Stamped(RandomizedResponse):
+        name, version = "stamped", 7
+
+        def settings(self):
+            return {"stamp": options.stamp}
+
+        def finish(self, job, prepared, grant):
+            path = job.opened.project.work / "stamp.txt"
+            path.write_text(str(options.stamp))
+            return replace(super().finish(job, prepared, grant), files=(path,))
+
+    return Stamped()
+"""
+
+EXECUTOR = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+MAPS = []
+POOL = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
+
+
+class door:
+    def __init__(self, workers):
+        self.workers = workers
+
+    def map(self, work, task, buckets):
+        MAPS.append(work.__name__)
+        assert "secret" not in repr(task).lower()
+        return POOL.map(partial(work, task), buckets, chunksize=8)
+"""
+
+
+def test_a_mechanism_of_another_package_releases_with_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", "labelguard.mechanisms", "stamped", MECHANISM, monkeypatch)
+    write(TABLE, tmp_path / "labels.parquet")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> str:
+        made = CliRunner().invoke(main, ["privatize", *arguments], catch_exceptions=False)
+        return made.output
+
+    shown = run("--help")
+    assert "rr|props|stamped|statistic|auto" in shown and "stamped: What is stamped." in shown
+    project = lg.init(tmp_path)
+    asked = ["labels.parquet", "--epsilon", "3", "--delta", "1e-5", "--stamp", "3"]
+    assert "--stamp does not go with --mechanism rr" in run(*asked)
+    run(*asked, "--mechanism", "stamped", "-o", "out")
+    assert (tmp_path / "out" / "stamp.txt").read_text() == "3"
+    again = lg.privatize(TABLE, project=project, mechanism="stamped", stamp=3)
+    assert again.reused and again.card["mechanism"] == "stamped"
+    assert again.card["mechanism_version"] == 7 and "forward" in again.card["train_with"]
+    assert not lg.privatize(TABLE, project=project, mechanism="stamped", stamp=4).reused
+
+
+def test_a_mechanism_that_cannot_be_loaded_hinders_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = "import a_package_that_is_missing"
+    install(tmp_path / "site", "labelguard.mechanisms", "broken", broken, monkeypatch)
+    assert CliRunner().invoke(main, ["privatize", "--help"]).exit_code == 0
+    project = lg.init(tmp_path)
+    with pytest.raises(PolicyError, match=r"broken cannot be loaded: .*a_package_that_is_missing"):
+        lg.privatize(TABLE, project=project, mechanism="broken", **BUDGET)
+    with pytest.raises(PolicyError, match="unknown mechanism 'uls'; available: rr, broken, props"):
+        lg.privatize(TABLE, project=project, mechanism="uls", **BUDGET)
+    assert lg.privatize(TABLE, project=project, **BUDGET).card["mechanism"] == "rr"
+
+
+@pytest.mark.parametrize("options", [{}, STATISTIC], ids=["rr", "statistic"])
+def test_processes_release_the_same_bytes_as_threads(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", "labelguard.executors", "processes", EXECUTOR, monkeypatch)
+    seen, release = [], None
+    for name in ("", "processes"):
+        monkeypatch.setenv("LABELGUARD_EXECUTOR", name)
+        world.fix(monkeypatch, world.repeatable_bytes())
+        project = lg.init(tmp_path / f"by-{name}")
+        release = lg.privatize(TABLE, project=project, **BUDGET | options)
+        seen.append((files(release.path), files(project.released)))
+    assert seen[0] == seen[1] and "data.parquet" in seen[0][0] and len(seen[0][1]) > 3
+    maps = sys.modules["processes_part"].MAPS
+    assert maps[:2] == ["_sort", "select"] and maps[-1] == "rows_of_bucket"
+    assert {"randomize_bucket", "note"} & set(maps)
+    sys.modules.pop("processes_part").POOL.shutdown()
+
+
+def test_the_executor_is_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LABELGUARD_EXECUTOR", raising=False)
+    assert open_executor(3) == Threads(3)
+    monkeypatch.setenv("LABELGUARD_EXECUTOR", "threads")
+    assert open_executor(2) == Threads(2)
+    monkeypatch.setenv("LABELGUARD_EXECUTOR", "cluster")
+    with pytest.raises(LabelguardError, match=r"no executor .cluster.; available:.*threads"):
+        open_executor()
+
+
+def test_keys_and_coins_travel_to_workers_without_showing_themselves(tmp_path: Path) -> None:
+    rows = np.arange(8, dtype=np.uint64).reshape(4, 2)
+    nonce = world.fixed_bytes(32)
+    coins, keys = Coins(nonce), KeyRing.create(tmp_path / "keys").row_keys()
+    sent: tuple[Any, ...] = (coins, keys)
+    there = pickle.loads(pickle.dumps(sent))
+    assert (there[0].draw(Purpose.FLIP, rows) == coins.draw(Purpose.FLIP, rows)).all()
+    assert (there[1].identify(rows, rows) == keys.identify(rows, rows)).all()
+    assert repr(sent) == "(Coins(…), RowKeys(…))"
+    assert repr(nonce)[2:10] not in repr(vars(coins))
+
+
+def test_help_of_privatize_loads_no_engine() -> None:
+    command = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from labelguard.cli.main import main\n"
+        "shown = CliRunner().invoke(main, ['privatize', '--help'])\n"
+        "heavy = ('duckdb', 'numpy', 'polars', 'pyarrow', 'scipy', 'sklearn')\n"
+        "sys.exit(shown.exit_code or '--stages' not in shown.output\n"
+        "         or any(name in sys.modules for name in heavy))"
+    )
+    subprocess.run([sys.executable, "-c", command], check=True, env={**os.environ})

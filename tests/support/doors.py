@@ -1,0 +1,18 @@
+"""Packages that bring parts through entry points, installed in a directory of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def install(directory: Path, group: str, name: str, code: str, patch: pytest.MonkeyPatch) -> None:
+    """A package whose module `{name}_part` holds `code`, and in it `door`: the entry point."""
+    module = f"{name}_part"
+    about = directory / f"{module}-1.dist-info"
+    about.mkdir(parents=True)
+    (directory / f"{module}.py").write_text(code)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}:door\n")
+    patch.syspath_prepend(directory)
