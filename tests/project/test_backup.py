@@ -554,12 +554,12 @@ def test_the_commands_take_a_passphrase_from_a_file_the_environment_or_a_person(
     own = ("--project", project.state, "--with-keys", "--json")
     from_file = ("--passphrase-file", tmp_path / "pass")
     made = json.loads(invoke("backup", tmp_path / "a.tar.zst", *own, *from_file))
-    assert made.keys is True and made.left_out == ["quarantine"]
+    assert made["keys"] is True and made["left_out"] == ["quarantine"]
     variable = {"LABELGUARD_PASSPHRASE": "secret words"}
     invoke("backup", tmp_path / "b.tar.zst", *own, env=variable)
     invoke("backup", tmp_path / "c.tar.zst", *own, input="secret words\nsecret words\n")
     for number, name in enumerate(("a", "b", "c")):
-        told = ("--anchor", made.anchor, "--json")
+        told = ("--anchor", made["anchor"], "--json")
         options: dict[str, Any] = [
             {"env": variable},
             {"input": "secret words\n"},

@@ -59,7 +59,7 @@ def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
         raise RuntimeError
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(restore, "_place", crash)
+        patch.setattr(restore, "_publish", crash)
         restore.restore(saved, tmp_path / "again", since=since)
     lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), project=home)
     with pytest.raises(PolicyError, match="nothing shows that this backup is the last state"):
@@ -75,7 +75,7 @@ def test_a_restore_that_crashed_in_peace_is_taken_up(
     lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
     saved = tmp_path / "backup.tar.zst"
     since = restore.parse_since(backup(saved, project=home).anchor, [], False)
-    place = restore._place
+    place = restore._publish
     for moment in ("before", "after"):
 
         def crash(partial: Path, state: Path, moment: str = moment) -> None:
@@ -85,7 +85,7 @@ def test_a_restore_that_crashed_in_peace_is_taken_up(
             raise RuntimeError
 
         with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-            patch.setattr(restore, "_place", crash)
+            patch.setattr(restore, "_publish", crash)
             restore.restore(saved, tmp_path / "again", since=since)
         monkeypatch.undo()
         monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
@@ -105,7 +105,7 @@ def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path: Pa
     with pytest.raises(PolicyError, match="charged before having one"):
         groups(home, tmp_path, ("x", "g"), ("y", "g"))
     back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back")
-    with pytest.raises(PolicyError, match="nobody can join others any more"):
+    with pytest.raises(PolicyError, match="nobody can be joined any more"):
         groups(back, tmp_path, ("x", "g"), ("y", "g"))
 
 
