@@ -189,7 +189,7 @@ def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
     if counts["further_pairs"]:
         yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"
-    once = "" if per_label else f" {unit}s, once each"
+    once = "" if per_label else f" {unit}s, one statistic release each"
     yield "  newly charged", f"{counts['charged']:,}{once}"
     before = "same value" if per_label else "in an earlier window"
     yield "  released before", f"{counts['released_before']:,} ({before}, no charge)"
