@@ -57,7 +57,7 @@ def publish(
 class Outcomes:
     """A task for `rows_of_bucket`: `sources` are directories of texts and of their released rows.
 
-    Released rows are buckets by item, in parts (`buckets.part_of`), with the columns row (of the
+    Released rows are buckets by item, in parts (`buckets.write_part`), with the columns row (of the
     staged input), key_hi and key_lo (a secret order within an item), value (0: the second side is
     chosen, 1: the first, 2: a tie) and any of `PROBABILITIES`. `ties`: rows with ties are public.
     """

@@ -19,6 +19,8 @@ from labelguard.storage.blocks import Blocks
 from labelguard.storage.files import fresh_directory
 
 BUCKETS = 64
+_ENDS = b"ends"
+"""Where each bucket ends in a part, as metadata of its schema."""
 
 
 def bucket_of(keys: Blocks) -> NDArray[np.uint8]:
@@ -79,16 +81,35 @@ def read_bucket(directory: Path, bucket: int) -> pa.Table | None:
         return reader.read_all()
 
 
-def part_of(directory: Path, source: int) -> Path:
-    """Where the work on one bucket writes buckets of another kind; `read_parts` joins them."""
-    return directory / f"from={source:02d}"
+def write_part(directory: Path, source: int, table: pa.Table, targets: NDArray[np.uint8]) -> None:
+    """What the work on bucket `source` makes for buckets of another kind, `targets` of its rows.
+
+    One file with an index instead of one for each target: 4,096 small files would cost every
+    release most of a second.
+    """
+    directory.mkdir(mode=0o700, exist_ok=True)
+    order = np.argsort(targets, kind="stable")
+    ends = np.cumsum(np.bincount(targets, minlength=BUCKETS))
+    schema = table.schema.with_metadata({_ENDS: ends.astype("<i8").tobytes()})
+    grouped = table.take(pa.array(order)).cast(schema).combine_chunks()
+    path = directory / f"from={source:02d}.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(grouped)
 
 
-def read_parts(directory: Path, bucket: int) -> pa.Table | None:
-    """One bucket of all parts (`part_of`), in their order; None if no row fell into it."""
-    parts = sorted(directory.glob(f"from=*/bucket={bucket:02d}.arrow"))
-    tables = [read_bucket(path.parent, bucket) for path in parts]
-    return pa.concat_tables(tables) if tables else None
+def read_parts(directory: Path, bucket: int | None = None) -> pa.Table | None:
+    """The rows of one bucket, or of all, in all parts (`write_part`); None if there are none."""
+    found = []
+    for path in sorted(directory.glob("from=*.arrow")):
+        with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+            table = reader.read_all()
+        if bucket is not None:
+            ends = np.frombuffer(table.schema.metadata[_ENDS], "<i8")
+            start = int(ends[bucket - 1]) if bucket else 0
+            table = table.slice(start, int(ends[bucket]) - start)
+        if table.num_rows:
+            found.append(table.replace_schema_metadata())
+    return pa.concat_tables(found) if found else None
 
 
 def write_bucket(directory: Path, bucket: int, table: pa.Table) -> None:

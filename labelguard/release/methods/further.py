@@ -16,7 +16,6 @@ from labelguard.release.head import FILE, Head
 from labelguard.release.protocol import Finished, Job
 from labelguard.storage import buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.buckets import BucketWriter
 
 
 def check_identity(recorded: str, found: str) -> None:
@@ -69,5 +68,4 @@ def write_labeled(
             "label_probability": np.where(first, probability, 1 - probability),
         }
     )
-    with BucketWriter(buckets.part_of(outcomes, source)) as writer:
-        writer.append(table, buckets.bucket_of(items))
+    buckets.write_part(outcomes, source, table, buckets.bucket_of(items))

@@ -34,7 +34,7 @@ from labelguard.release.methods.rr import draw_labels, randomized_card
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
 from labelguard.storage import arrays, buckets
-from labelguard.storage.files import fresh_directory, write_atomically
+from labelguard.storage.files import write_atomically
 from labelguard.terms import LABEL_TIE
 
 _FOLDS = 5
@@ -222,7 +222,7 @@ class _Released:
         soft: bool,
     ) -> None:
         """The same rows with the combined labels."""
-        part, start = fresh_directory(buckets.part_of(directory, 0), mode=0o700), 0
+        start = 0
         for bucket, table in self.tables.items():
             rows = slice(start, start + table.num_rows)
             start += table.num_rows
@@ -234,7 +234,8 @@ class _Released:
                 columns["label_probability"] = pa.array(likelier)
             else:
                 columns["residual_flip_estimate"] = pa.array(residual[rows])
-            buckets.write_bucket(part, bucket, pa.table(columns))
+            every = np.full(table.num_rows, bucket, np.uint8)
+            buckets.write_part(directory, bucket, pa.table(columns), every)
 
 
 def _head(scorer: Any, prepared: Relearning, features: str) -> Head | None:

@@ -26,7 +26,6 @@ from labelguard.release import card, planning
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
 from labelguard.storage import buckets
-from labelguard.storage.buckets import BucketWriter
 
 
 class RandomizedResponse(Mechanism[Prepared]):
@@ -122,8 +121,7 @@ def randomize_bucket(task: Randomizing, bucket: int) -> None:
         }
     )
     items = buckets.blocks(table, "item")[rows.index]
-    with BucketWriter(buckets.part_of(task.outcomes, bucket)) as outcomes:
-        outcomes.append(released, buckets.bucket_of(items))
+    buckets.write_part(task.outcomes, bucket, released, buckets.bucket_of(items))
 
 
 def randomized_card(job: Job) -> dict[str, Any]:
@@ -133,9 +131,10 @@ def randomized_card(job: Job) -> dict[str, Any]:
     """
     policy = job.policy
     kind = "ternary randomized response" if policy.ties == "ternary" else "randomized response"
-    parts = [buckets.read_parts(job.outcomes, bucket) for bucket in range(buckets.BUCKETS)]
-    found = [buckets.column(part, "flip_probability") for part in parts if part is not None]
-    flips = np.concatenate([np.zeros(0), *found])
+    rows = buckets.read_parts(job.outcomes)
+    flips = np.zeros(0)
+    if rows is not None:
+        flips = buckets.column(rows, "flip_probability").astype(np.float64)
     spread = card.spread(flips[flips > 0])  # a public tie was not flipped
     differ = spread and spread["min"] < spread["max"]
     return {
