@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Unpack
 
 from labelguard.errors import PolicyError
 from labelguard.ingest import layouts
@@ -15,7 +15,7 @@ from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.release import planning
 from labelguard.release.admission import admit
-from labelguard.release.intake import Intake
+from labelguard.release.intake import Intake, IntakeOptions
 from labelguard.release.methods import open_mechanism
 from labelguard.storage.executor import open_executor
 from labelguard.terms import Progress, silent
@@ -67,11 +67,12 @@ def check(
     namespace: str | None = None,
     project: Where = None,
     progress: Progress = silent,
-    **options: Any,
+    **options: Unpack[IntakeOptions],
 ) -> Fit:
     """Plan a release of `source` under the policy in force, or a draft, and charge nothing.
 
-    `options` say how the input is read (`release.intake.Intake`). The columns of labels are dropped
+    `options` say how the input is read (`release.intake.Intake`): columns, question, bad_rows,
+    max_input_bytes. The columns of labels are dropped
     at the door, so the answer depends on public columns only. Raises what `privatize` would raise
     for these.
     """

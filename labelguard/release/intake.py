@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict
 
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.ingest import groups
@@ -18,6 +18,15 @@ from labelguard.release.protocol import Further
 from labelguard.terms import Progress
 
 _PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id", "question")
+
+
+class IntakeOptions(TypedDict, total=False):
+    """The fields of `Intake` as a caller gives them; None means: by default."""
+
+    columns: Mapping[str, str] | None
+    question: str | None
+    bad_rows: Literal["stop", "quarantine"] | None
+    max_input_bytes: int | None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from labelguard.release import delivery, judge, planning, publish
 from labelguard.release.admission import admit
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Job, Prepared
-from labelguard.release.request import Request, requested
+from labelguard.release.request import Options, Request, requested
 from labelguard.release.writer import Release, read_card
 from labelguard.storage import blocks
 from labelguard.storage.executor import open_executor
@@ -57,23 +57,26 @@ def privatize(
     namespace: str | None = None,
     project: Where = None,
     progress: Progress = silent,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.
 
     `source` is a path, a glob, a list of paths, or a table (pyarrow, polars, pandas). The first
-    call fixes the project's policy, unless one was made before (`labelguard.policies`); later calls
+    call fixes the project's policy, unless one was made before (`project.policies`); later calls
     release new labels under it, and labels released before keep their value at no cost. `namespace`
     names the source of these labelers' ids (default: that of `labelguard.toml`; see
-    `labelguard.linking`).
+    `project.linking`).
 
     `options` are, as on the command line,
 
     - what it may cost: epsilon, delta, ties, tie_status_public, unit,
       max_labels_per_labeler, releases, label_values, skips, assignment_reactive (`policy.Request`);
     - how the input is read: columns, question, bad_rows, max_input_bytes (`release.intake.Intake`);
-    - exhausted, again, accept_delta, output, workers (`release.request.Request`);
-    - the mechanism's own (`release.methods.options`).
+    - how it is run: exhausted, again, accept_delta, output, workers (`release.request.Request`);
+    - of `statistic`, `props` and `auto`: features, components, ridge, agreement, also; of
+      `statistic`: whitening, floor, clip_quantile; of `props`: stages, combine, learner
+      (`release.methods.options`);
+    - those of a mechanism of another package, which a type checker does not know.
 
     Guarantee: (ε, δ) of the policy for each of its units under `replace_labels`, over all releases
     that it pays for, against anyone without the project's keys (docs/concepts.md).

@@ -10,12 +10,50 @@ from typing import Any, Literal
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.ingest.sources import Input
 from labelguard.policy import policy
+from labelguard.policy.label_values import Skips, Ties
 from labelguard.project.project import Project
-from labelguard.release.intake import Intake
+from labelguard.release.intake import Intake, IntakeOptions
 from labelguard.release.methods import AUTO, auto, open_mechanism
 from labelguard.release.methods.options import FeatureOptions
 from labelguard.release.protocol import Mechanism
 from labelguard.terms import Progress
+
+
+class Options(IntakeOptions, total=False):
+    """Everything that `privatize` can be asked for; None means: by default.
+
+    A type checker knows these options only; those of other packages' mechanisms pass as well.
+    """
+
+    # What it may cost (`policy.Request`).
+    epsilon: float | None
+    delta: float | None
+    ties: Ties | None
+    tie_status_public: bool | None
+    unit: policy.Unit | None
+    max_labels_per_labeler: int | None
+    releases: int | None
+    label_values: str | None
+    skips: Skips | None
+    assignment_reactive: bool | None
+    # How it is run (`Request`).
+    exhausted: Literal["refuse", "drop"] | None
+    again: bool | None
+    accept_delta: bool | None
+    output: str | Path | None
+    workers: int | None
+    # By our own mechanisms (`release.methods.options`).
+    features: str | None
+    components: int | None
+    ridge: float | None
+    agreement: float | None
+    also: Input | None
+    whitening: float | None
+    floor: float | None
+    clip_quantile: float | None
+    stages: int | None
+    combine: Literal["hard", "soft"] | None
+    learner: str | None
 
 
 @dataclass(frozen=True)
