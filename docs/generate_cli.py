@@ -80,38 +80,12 @@ _JSON_HEAD = """\
 Generated from the results of the library by `python docs/generate_cli.py`; do not edit by hand.
 
 Every command with `--json` prints one JSON document: an object, or a list of objects. Keys stay
-what they are; further ones may be added. A number that JSON cannot hold is null.
+what they are; further ones may be added. A number that JSON cannot hold is null. `release show`
+prints [the card](concepts.md#the-card), as `card.json` has it.
 
 | command | prints |
 |---|---|
 """
-
-_POLICY = (
-    *("name", "state", "created_at", "epsilon", "delta", "allowances", "ties"),
-    *("tie_status_public", "unit", "closing_points", "label_values", "skips"),
-    *("assignment_reactive", "closed_at_point", "quote"),
-)
-_PREVIEW = ("activates", "epsilon", "delta", "unit", "closes", "total", "ceiling")
-_LISTED = ("name", "state", "created_at", "epsilon", "delta", "unit", "allowances", "costs")
-_PLAN = (
-    *("adjacency", "delta", "features", "agreement", "unit", "counts", "forecasts"),
-    *("recommended", "epsilon", "command", "notes"),
-)
-_CARD = (
-    *("release", "labelguard", "format", "created_at", "kind", "mechanism", "mechanism_version"),
-    *("privacy", "counts", "flip_probability", "budget", "train_with", "not_protected"),
-)
-KEYS = {
-    "release show": _CARD,
-    "policy list": _LISTED,
-    "policy activate": _PREVIEW,
-    "policy close": ("name", "point", "epsilon", "delta"),
-    "policy groups": ("added", "labelers", "groups"),
-    "policy new": _POLICY,
-    "policy show": _POLICY,
-    "plan": _PLAN,
-}
-"""Keys of what is no dataclass."""
 
 _TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "any"}
 
@@ -198,7 +172,7 @@ def _type(found: Any) -> str:
 def json_page() -> str:
     """The text of docs/json.md."""
     found = results()
-    rows = "".join(f"| `{name}` | {_printed(name, found[name])} |\n" for name in sorted(found))
+    rows = "".join(f"| `{name}` | {_type(found[name])} |\n" for name in sorted(found))
     shown: dict[str, type] = {}
     waiting = [part for name in sorted(found) for part in parts(found[name])]
     while waiting:
@@ -207,13 +181,6 @@ def json_page() -> str:
             shown[part.__name__] = part
             waiting += [inner for hint in hints(part).values() for inner in parts(hint)]
     return _JSON_HEAD + rows + "".join(map(_section, sorted(shown.items())))
-
-
-def _printed(name: str, found: Any) -> str:
-    if name not in KEYS:
-        return _type(found)
-    many = "list of objects" if "Sequence" in str(found) else "object"
-    return f"{many}: {', '.join(f'`{key}`' for key in KEYS[name])}"
 
 
 def _section(named: tuple[str, type]) -> str:

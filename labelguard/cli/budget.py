@@ -41,22 +41,22 @@ def _budget(value: Budget) -> None:
         if closed:
             print_facts([total_fact(value.lifetime), ceiling_fact(value.ceiling)])
         return
-    unit = policy["unit"]
+    unit = policy.unit
     facts = [
-        ("policy", f"{policy['name']}: {budget_of(policy)} for each {unit}"),
-        ("ties", policy["ties"]),
+        ("policy", f"{policy.name}: {budget_of(policy)} for each {unit}"),
+        ("ties", policy.ties),
     ]
     if value.lifetime.policies > 1:
         facts.append(total_fact(value.lifetime))
     facts.append(ceiling_fact(value.ceiling))
     if closing := value.closing:
-        last = policy["closing_points"]
+        last = policy.closing_points
         facts.append(
             ("closed today", f"at point {closing.point} of {last}: ε = {closing.epsilon:.4f}")
         )
-    for allowance, use in zip(policy["allowances"], value.allowances, strict=True):
+    for allowance, use in zip(policy.allowances, value.allowances, strict=True):
         facts += [
-            ("pays for", paid(allowance, unit, policy["name"])),
+            ("pays for", paid(allowance, unit, policy.name)),
             (f"  {unit}s", f"{use.labelers:,}, exhausted {use.exhausted_labelers:,}"),
             ("  used", f"{use.used:,} of {use.allowed:,}"),
             (f"  used per {unit}", _quartiles(use.used_per_labeler)),

@@ -11,10 +11,9 @@ from labelguard.cli.options import (
     HELP,
     bad_rows_option,
     columns_option,
-    json_option,
     max_input_bytes_option,
 )
-from labelguard.cli.terminal import echo, print_json, print_table, progress, shown, to_json
+from labelguard.cli.terminal import echo, print_table, prints, progress, shown, to_json
 from labelguard.errors import PolicyError
 from labelguard.terms import DEFAULT_AGREEMENT, DEFAULT_FEATURES
 
@@ -24,6 +23,26 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page and in JSON
+
+
+def _print(found: PlanResult) -> None:
+    from labelguard.planner.page import HEADINGS, table
+
+    counts = found.counts
+    echo(
+        f"{counts.labelers:,} labelers, {counts.labels:,} labels of {counts.pairs:,} pairs, "
+        f"δ = {found.delta:g}; no label was read, nothing was charged"
+    )
+    rows = (
+        (cells[0], cells[1] + (" *" if best else ""), *cells[2:-_HIDDEN_ON_TERMINALS])
+        for cells, best in table(found)
+    )
+    names = HEADINGS[:-_HIDDEN_ON_TERMINALS]
+    print_table(names, rows, right=set(names) - {"mechanism"}, gap=1, wrap=False)
+    echo("* recommended at this ε")
+    if output := click.get_current_context().params["output"]:
+        echo(f"Page: {output / 'plan.html'}")
+    echo(f"Next: {found.command}")
 
 
 @click.command(
@@ -71,15 +90,14 @@ _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page
     metavar="DIR",
     help="Write plan.html, accuracy.png and plan.json to DIR.",
 )
-@json_option
+@prints(_print)
 def plan(
     inputs: tuple[str, ...],
     epsilons: str,
     columns: str,
     output: Path | None,
-    as_json: bool,
     **options: Any,
-) -> None:
+) -> PlanResult:
     """Forecast what each mechanism gives on INPUT, without reading a label.
 
     INPUT is as in privatize; columns of labels may be missing and are not read. Labels are
@@ -103,10 +121,7 @@ def plan(
         _write(found, output)
     for note in found.notes:
         echo(f"labelguard: note: {shown(note)}", err=True)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        _print(found, output)
+    return found
 
 
 def _epsilons(text: str) -> tuple[float, ...]:
@@ -135,23 +150,4 @@ def _write(found: PlanResult, output: Path) -> None:
     png = accuracy_png(found)
     (output / "accuracy.png").write_bytes(png)
     (output / "plan.html").write_text(page(found, png), encoding="utf-8")
-    (output / "plan.json").write_text(to_json(found.to_dict()) + "\n", encoding="utf-8")
-
-
-def _print(found: PlanResult, output: Path | None) -> None:
-    from labelguard.planner.page import HEADINGS, table
-
-    echo(
-        f"{found.labelers:,} labelers, {found.labels:,} labels of {found.pairs:,} pairs, "
-        f"δ = {found.options.delta:g}; no label was read, nothing was charged"
-    )
-    rows = (
-        (cells[0], cells[1] + (" *" if best else ""), *cells[2:-_HIDDEN_ON_TERMINALS])
-        for cells, best in table(found)
-    )
-    names = HEADINGS[:-_HIDDEN_ON_TERMINALS]
-    print_table(names, rows, right=set(names) - {"mechanism"}, gap=1, wrap=False)
-    echo("* recommended at this ε")
-    if output is not None:
-        echo(f"Page: {output / 'plan.html'}")
-    echo(f"Next: {found.command}")
+    (output / "plan.json").write_text(to_json(found) + "\n", encoding="utf-8")

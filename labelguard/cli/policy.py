@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,9 @@ from labelguard.policy.label_values import DEFAULT_TEXT
 from labelguard.terms import Budgeted, budget_of, counted
 
 if TYPE_CHECKING:
+    from labelguard.policy.policy import Allowance
+    from labelguard.policy.pricing import ClosingPoint, EventPrice
+    from labelguard.project.policies import Activation, Closed, Grouped, PolicyDetails, PolicyLine
     from labelguard.release.check import Fit
 
 
@@ -43,84 +46,73 @@ _BOUNDS = {
 }
 
 
-def _policy(value: Mapping[str, Any]) -> None:
+def _policy(value: PolicyDetails) -> None:
     """A policy: what it pays for, and what that costs alone and together."""
     from labelguard.policy import events
 
-    quote, unit = value["quote"], value["unit"]
+    quote, unit = value.quote, value.unit
     print_facts(
         [
-            ("policy", f"{value['name']} ({_state(value)})"),
+            ("policy", f"{value.name} ({_state(value)})"),
             ("budget", f"{budget_of(value)} for each {unit}, under replace_labels"),
-            (
-                "pays for",
-                " and ".join(paid(one, unit, value["name"]) for one in value["allowances"]),
-            ),
-            ("ties", f"{value['ties']}{', tie status public' * value['tie_status_public']}"),
-            ("label values", value["label_values"] or DEFAULT_TEXT),
-            ("skips", value["skips"]),
-            *((("assignment", "reacts to labels"),) if value["assignment_reactive"] else ()),
-            ("accountant", f"{quote['accountant']}; labelguard {quote['versions']['labelguard']}"),
-            *([("together", _together(value))] if "events" in quote else []),
+            ("pays for", " and ".join(paid(one, unit, value.name) for one in value.allowances)),
+            ("ties", f"{value.ties}{', tie status public' * value.tie_status_public}"),
+            ("label values", value.label_values or DEFAULT_TEXT),
+            ("skips", value.skips),
+            *((("assignment", "reacts to labels"),) if value.assignment_reactive else ()),
+            ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
+            *([("together", _together(value))] if quote.points else []),
         ]
     )
-    if "events" not in quote:
+    if not quote.points:
         return
     echo()
     rows: list[tuple[object, ...]] = [
-        (
-            events.kind(one["event"]).noun,
-            _noise(one),
-            one["allowed"],
-            f"{one['epsilon_alone']:.4f}",
-        )
-        for one in quote["events"]
+        (events.kind(one.event).noun, _noise(one), one.allowed, f"{one.epsilon_alone:.4f}")
+        for one in quote.events
     ]
-    rows.append(("all, in any adaptive order", "", "", f"{quote['epsilon']:.4f}"))
-    for name, about in _BOUNDS.items():
-        found = quote["upper_bounds"][name]
-        rows.append((f"  {about}", "", "", None if found is None else f"{found:.4f}"))
+    rows.append(("all, in any adaptive order", "", "", f"{quote.epsilon:.4f}"))
+    for name, found in (quote.upper_bounds or {}).items():
+        rows.append((f"  {_BOUNDS[name]}", "", "", None if found is None else f"{found:.4f}"))
     print_table(("event", "noise", "times", "ε alone"), rows, right=("times", "ε alone"))
-    if value["closing_points"] > 1:
+    if value.closing_points > 1:
         echo()
-        _closing_points(quote["points"])
+        _closing_points(quote.points)
 
 
-def _closing_points(points: Sequence[Mapping[str, Any]]) -> None:
-    def row(one: Mapping[str, Any]) -> tuple[str, str, str]:
-        used = ", ".join(f"{event} {count:,}" for event, count in one["used"].items())
-        return f"{one['point']} of {len(points)}", used, f"{one['epsilon']:.4f}"
+def _closing_points(points: Sequence[ClosingPoint]) -> None:
+    def row(one: ClosingPoint) -> tuple[str, str, str]:
+        used = ", ".join(f"{event} {count:,}" for event, count in one.used.items())
+        return f"{one.point} of {len(points)}", used, f"{one.epsilon:.4f}"
 
     names = ("closing point", "used at most", "costs ε")
     print_table(names, map(row, points), right=["costs ε"])
 
 
-def _together(value: Mapping[str, Any]) -> str:
-    quote = value["quote"]
-    share = f" (δ/{value['closing_points']})" if value["closing_points"] > 1 else ""
+def _together(value: PolicyDetails) -> str:
+    quote = value.quote
+    share = f" (δ/{value.closing_points})" if value.closing_points > 1 else ""
     return (
-        f"ε = {quote['epsilon']:.6f} at δ = {quote['delta_at_points']:g}{share}, "
-        f"unused ε {max(quote['slack'], 0):.1e}"
+        f"ε = {quote.epsilon:.6f} at δ = {quote.delta_at_points:g}{share}, "
+        f"unused ε {max(quote.slack or 0, 0):.1e}"
     )
 
 
-def _noise(event: Mapping[str, Any]) -> str:
-    if "noise_multiplier" in event:
-        return f"σ = {event['noise_multiplier']:.4f} × sensitivity"
-    return f"flip probability {event['flip_probability']:.4f}"
+def _noise(event: EventPrice) -> str:
+    if event.noise_multiplier is not None:
+        return f"σ = {event.noise_multiplier:.4f} × sensitivity"
+    return f"flip probability {event.flip_probability:.4f}"
 
 
-def _state(value: Mapping[str, Any]) -> str:
-    if value["closed_at_point"]:
-        return f"closed at point {value['closed_at_point']} of {value['closing_points']}"
-    return str(value["state"])
+def _state(value: PolicyDetails) -> str:
+    if value.closed_at_point:
+        return f"closed at point {value.closed_at_point} of {value.closing_points}"
+    return value.state
 
 
-def paid(allowance: Mapping[str, Any], unit: str, name: str) -> str:
+def paid(allowance: Allowance, unit: str, name: str) -> str:
     """What an allowance of policy `name` pays for."""
-    from labelguard.policy import events
-
-    kind, allowed = events.kind(allowance["event"]), allowance["allowed"]
+    kind, allowed = allowance.kind, allowance.allowed
     if name.startswith("lost-"):
         return "unknown: it followed the backup that was restored, and is paid in full"
     if allowed is None:
@@ -176,7 +168,7 @@ def paid(allowance: Mapping[str, Any], unit: str, name: str) -> str:
 @prints(_policy)
 def policy_new(
     name: str, allow: tuple[str, ...], project: Path | None, **options: Any
-) -> Mapping[str, Any]:
+) -> PolicyDetails:
     """Make a policy NAME, compute once what all its allowances cost together, and show it.
 
     Nothing is charged by it until it is activated. It never changes.
@@ -195,7 +187,7 @@ def policy_new(
 @click.argument("name", required=False)
 @project_option
 @prints(_policy)
-def policy_show(name: str | None, project: Path | None) -> Mapping[str, Any]:
+def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
     """A policy with its price; by default the one in force.
 
     \b
@@ -207,18 +199,18 @@ def policy_show(name: str | None, project: Path | None) -> Mapping[str, Any]:
     return policies.show(name, project)
 
 
-def _policies(values: Sequence[Mapping[str, Any]]) -> None:
+def _policies(values: Sequence[PolicyLine]) -> None:
     if not values:
         echo("No policy yet: labelguard policy new makes one, or the first privatize.")
         return
 
-    def row(one: Mapping[str, Any]) -> tuple[str | None, ...]:
+    def row(one: PolicyLine) -> tuple[str | None, ...]:
         allowed = ", ".join(
             f"{event} {'own' if count is None else format(count, ',')}"
-            for event, count in one["allowances"].items()
+            for event, count in one.allowances.items()
         )
-        costs = None if one["costs"] is None else f"{one['costs']:.4g}"
-        return one["name"], one["state"], one["created_at"], budget_of(one), allowed, costs
+        costs = None if one.costs is None else f"{one.costs:.4g}"
+        return one.name, one.state, one.created_at, budget_of(one), allowed, costs
 
     names = ("name", "state", "created", "budget", "allowances", "costs ε")
     print_table(names, map(row, values), right=["costs ε"])
@@ -227,7 +219,7 @@ def _policies(values: Sequence[Mapping[str, Any]]) -> None:
 @policy.command("list")
 @project_option
 @prints(_policies)
-def policy_list(project: Path | None) -> Sequence[Mapping[str, Any]]:
+def policy_list(project: Path | None) -> Sequence[PolicyLine]:
     """All policies, oldest first.
 
     \b
@@ -239,33 +231,32 @@ def policy_list(project: Path | None) -> Sequence[Mapping[str, Any]]:
     return policies.listing(project)
 
 
-def _preview(value: Mapping[str, Any], *, err: bool) -> None:
+def _preview(value: Activation, *, err: bool) -> None:
     """What activating a policy means, before it is asked for; `err`: on standard error."""
-    facts = [("activates", f"{value['activates']}, {budget_of(value)} for each {value['unit']}")]
-    closes = value["closes"]
-    if closes:
+    facts = [("activates", f"{value.activates}, {budget_of(value)} for each {value.unit}")]
+    if closes := value.closes:
         where = (
-            f"at closing point {closes['point']} of {closes['points']}, fixed beforehand"
-            if closes["point"]
+            f"at closing point {closes.point} of {closes.points}, fixed beforehand"
+            if closes.point
             else "at its full price, used or not"
         )
-        facts.append(("closes", f"{closes['name']}, {where}: {budget_of(closes)}"))
-    facts.append(total_fact(value["total"]))
-    print_facts([*facts, ceiling_fact(value["ceiling"])], err=err)
+        facts.append(("closes", f"{closes.name}, {where}: {budget_of(closes)}"))
+    facts.append(total_fact(value.total))
+    print_facts([*facts, ceiling_fact(value.ceiling)], err=err)
 
 
-def total_fact(total: Budgeted | Mapping[str, Any]) -> tuple[str, str]:
+def total_fact(total: Budgeted) -> tuple[str, str]:
     """What all policies cost together."""
     return "total", f"{budget_of(total)} over the project's life, whatever decided about changes"
 
 
-def ceiling_fact(ceiling: Budgeted | Mapping[str, Any]) -> tuple[str, str]:
+def ceiling_fact(ceiling: Budgeted) -> tuple[str, str]:
     """What they may cost."""
     return "ceiling", f"{budget_of(ceiling)}, for all policies together"
 
 
-def _activated(value: Mapping[str, Any]) -> None:
-    echo(f"Policy {value['activates']} is in force.")
+def _activated(value: Activation) -> None:
+    echo(f"Policy {value.activates} is in force.")
 
 
 @policy.command("activate", short_help="Put a policy into force, after showing the total.")
@@ -273,7 +264,7 @@ def _activated(value: Mapping[str, Any]) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @project_option
 @prints(_activated)
-def policy_activate(name: str, yes: bool, project: Path | None) -> Mapping[str, Any]:
+def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     """Put policy NAME into force; shows what all policies then cost together, and asks.
 
     The policy in force before is closed and stays paid in full, used or not, or at the closing
@@ -293,16 +284,16 @@ def policy_activate(name: str, yes: bool, project: Path | None) -> Mapping[str, 
     return policies.activate(name, project, agreed=shown)
 
 
-def _closed(value: Mapping[str, Any]) -> None:
-    where = f"at closing point {value['point']}" if value["point"] else "at its full price"
-    echo(f"Policy {value['name']} is closed {where}: {budget_of(value)}.")
+def _closed(value: Closed) -> None:
+    where = f"at closing point {value.point}" if value.point else "at its full price"
+    echo(f"Policy {value.name} is closed {where}: {budget_of(value)}.")
 
 
 @policy.command("close", short_help="End the policy in force, without another.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @project_option
 @prints(_closed)
-def policy_close(yes: bool, project: Path | None) -> Mapping[str, Any]:
+def policy_close(yes: bool, project: Path | None) -> Closed:
     """Close the policy in force: nothing more can be charged to it.
 
     It stays paid in full, or at the closing point that covers its use. Releases stay what they are.
@@ -376,16 +367,16 @@ def policy_check(
         return check(list(inputs), columns=mapping, project=project, progress=report, **options)
 
 
-def _groups(value: Mapping[str, Any]) -> None:
-    added, everyone = counted(value["added"], "labeler"), counted(value["labelers"], "labeler")
-    echo(f"{added} added; {everyone} in {counted(value['groups'], 'group')}.")
+def _groups(value: Grouped) -> None:
+    added, everyone = counted(value.added, "labeler"), counted(value.labelers, "labeler")
+    echo(f"{added} added; {everyone} in {counted(value.groups, 'group')}.")
 
 
 @policy.command("groups", short_help="Which labelers are one unit.")
 @click.argument("file", metavar="FILE")
 @project_option
 @prints(_groups)
-def policy_groups(file: str, project: Path | None) -> Mapping[str, Any]:
+def policy_groups(file: str, project: Path | None) -> Grouped:
     """Read who belongs together from FILE (columns labeler_id, group_id), for --unit group.
 
     More can be added at any time; a labeler's group never changes, and who was charged without one

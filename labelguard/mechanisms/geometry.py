@@ -23,16 +23,19 @@ _CHUNK_BYTES = 4 << 20  # stays in cache
 class Shape:
     """The public choices of a statistic release.
 
-    `components` principal axes are used; A = (H / λ_max(H) + `floor`)^(−`whitening`) is the metric;
-    contributions are clipped at the `clip_quantile` of the labelers' norms without signal; `ridge`
-    is the penalty of the fit, in units of labels.
+    The metric is A = (H / λ_max(H) + `floor`)^(−`whitening`).
     """
 
     components: int = 64
+    """principal axes that are used"""
     whitening: float = 0.5
+    """how far they are evened out"""
     floor: float = 1e-3
+    """floor of the whitening"""
     clip_quantile: float = 0.5
+    """contributions are clipped at this quantile of the labelers' norms without signal"""
     ridge: float = 3.0
+    """penalty of the fit, in units of labels"""
 
     def __post_init__(self) -> None:
         if self.components < 1:

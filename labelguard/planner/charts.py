@@ -52,10 +52,10 @@ def accuracy_png(plan: PlanResult) -> bytes:
     axes.axhline(plan.forecasts[0].accuracy.mean, color="#333", ls="--", label="no privacy")
     axes.axhline(0.5, color="#999", lw=0.8, ls=":")
     axes.set_xscale("log")
-    ticks = sorted(plan.options.epsilons)
+    ticks = [one.epsilon for one in plan.recommended]
     axes.set_xticks(ticks, [f"{epsilon:g}" for epsilon in ticks])
     axes.minorticks_off()
-    axes.set_xlabel(f"ε of each {plan.options.unit} (δ = {plan.options.delta:g})")
+    axes.set_xlabel(f"ε of each {plan.unit} (δ = {plan.delta:g})")
     axes.set_ylabel("accuracy on held-out labelers")
     axes.legend(frameon=False, loc="lower right")
     buffer = io.BytesIO()

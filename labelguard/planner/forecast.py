@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,39 +67,53 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
-class PlanResult:
-    """Forecasts of every mechanism and ε, and what follows from them.
+class PlanCounts:
+    """What an input holds."""
 
-    `recommended` names a mechanism for every ε; `epsilon` is the least ε at which it comes within
-    .01 of a head without privacy, else the largest asked; `command` releases labels that way.
-    """
-
-    options: PlanOptions
     labelers: int
+    """units in it"""
     labels: int
+    """its labels"""
     pairs: int
-    forecasts: tuple[Forecast, ...]
-    recommended: Mapping[float, str]
-    epsilon: float
-    command: str
-    notes: tuple[str, ...]
+    """distinct pairs"""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON has it."""
-        recommended = [{"epsilon": e, "mechanism": m} for e, m in self.recommended.items()]
-        return {
-            "adjacency": "replace_labels",
-            "delta": self.options.delta,
-            "features": self.options.features,
-            "agreement": self.options.agreement,
-            "unit": self.options.unit,
-            "counts": {"labelers": self.labelers, "labels": self.labels, "pairs": self.pairs},
-            "forecasts": [asdict(forecast) for forecast in self.forecasts],
-            "recommended": recommended,
-            "epsilon": self.epsilon,
-            "command": self.command,
-            "notes": list(self.notes),
-        }
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What serves best at one ε."""
+
+    epsilon: float
+    """this ε"""
+    mechanism: str
+    """rr, props or statistic"""
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """Forecasts of every mechanism and ε, and what follows from them."""
+
+    adjacency: str
+    """which neighbours a guarantee is about"""
+    delta: float
+    """δ of each unit"""
+    features: str
+    """what heads learn from"""
+    agreement: float
+    """how often two labelers were taken to agree on a strict label"""
+    unit: str
+    """what is protected as a whole"""
+    counts: PlanCounts
+    """what the input holds"""
+    forecasts: tuple[Forecast, ...]
+    """first a head without privacy, then every mechanism at every ε"""
+    recommended: tuple[Recommendation, ...]
+    """the best mechanism at every ε, from the least on"""
+    epsilon: float
+    """the least ε at which it comes within .01 of a head without privacy, else the largest"""
+    command: str
+    """what releases labels that way"""
+    notes: tuple[str, ...]
+    """what to know about the input"""
 
 
 def plan(
@@ -133,12 +146,14 @@ def plan(
     chosen = _serving(forecasts, best)
     left_out = [f"{counted(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
     return PlanResult(
-        options=options,
-        labelers=len(np.unique(rows.unit)),
-        labels=len(rows),
-        pairs=len(x),
+        "replace_labels",
+        options.delta,
+        options.features,
+        options.agreement,
+        options.unit,
+        PlanCounts(labelers=len(np.unique(rows.unit)), labels=len(rows), pairs=len(x)),
         forecasts=forecasts,
-        recommended={epsilon: forecast.mechanism for epsilon, forecast in best.items()},
+        recommended=tuple(Recommendation(e, found.mechanism) for e, found in best.items()),
         epsilon=chosen.epsilon or 0.0,
         command=_command(source, options, chosen),
         notes=(*left_out, *_notes(x, rows, options, prior, forecasts, best)),

@@ -41,9 +41,8 @@ img { max-width: 100% }
 def table(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
     """The rows under `HEADINGS`, and whether each is the one recommended at its ε."""
     rows: list[tuple[tuple[str, ...], bool]] = []
+    best = {(one.epsilon, one.mechanism) for one in plan.recommended}
     for found in plan.forecasts:
-        recommended = found.epsilon is not None
-        recommended = recommended and plan.recommended[found.epsilon or 0.0] == found.mechanism
         shape = found.shape
         parameters = ""
         if shape is not None:
@@ -66,7 +65,7 @@ def table(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
             _number(found.twice_labels),
             parameters,
         )
-        rows.append((cells, recommended))
+        rows.append((cells, (found.epsilon, found.mechanism) in best))
     return rows
 
 
@@ -77,16 +76,17 @@ def page(plan: PlanResult, png: bytes) -> str:
     body = "\n".join(
         _line(cells, "td", ' class="best"' if best else "") for cells, best in table(plan)
     )
+    counts = plan.counts
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>labelguard plan</title>
 <style>{_STYLE}</style>
 <h1>What a private release may be expected to give</h1>
-<p>{plan.labelers:,} labelers, {plan.labels:,} labels of {plan.pairs:,} pairs; features
-{escape(plan.options.features)}; two labelers are taken to agree on
-{plan.options.agreement:.0%} of strict labels. δ = {plan.options.delta:g}, adjacency
-replace_labels.</p>
+<p>{counts.labelers:,} labelers, {counts.labels:,} labels of {counts.pairs:,} pairs; features
+{escape(plan.features)}; two labelers are taken to agree on
+{plan.agreement:.0%} of strict labels. δ = {plan.delta:g}, adjacency
+{plan.adjacency}.</p>
 {notes}<img alt="Accuracy against epsilon" src="data:image/png;base64,{picture}">
 <table>
 {_line(HEADINGS, "th", "")}

@@ -80,32 +80,41 @@ class Interval:
     """A mean over simulated worlds, and the range that holds 90% of them."""
 
     mean: float
+    """the mean"""
     low: float
+    """the 5% quantile"""
     high: float
+    """the 95% quantile"""
 
 
 @dataclass(frozen=True)
 class Forecast:
     """What one mechanism may be expected to give at one ε.
 
-    `accuracy` is the share of fresh labelers' strict labels that a head learns to predict;
-    `label_error` the share of strict labels whose released value differs. `epsilon` is None for
-    `non-private`. A statistic has a `shape`; randomized response, and PROPS on top of it, have
-    `flip_probability` (over released labels) and `max_labels_per_labeler`, None for everybody's own
-    number, rounded up; `released` is the share of labels within that bound. `twice_labelers` and
-    `twice_labels` are accuracies with twice as many labelers, or twice as many labels from each.
+    A statistic has a `shape`; randomized response, and PROPS on top of it, have a flip probability
+    and a bound.
     """
 
     mechanism: str
+    """rr, props, statistic or non-private"""
     epsilon: float | None
+    """its ε; null for non-private"""
     accuracy: Interval
+    """share of fresh labelers' strict labels that a head learns to predict"""
     label_error: Interval
+    """share of strict labels whose released value differs"""
     shape: Shape | None = None
+    """the public choices of a statistic"""
     flip_probability: Interval | None = None
+    """over released labels"""
     max_labels_per_labeler: int | None = None
+    """the bound; null: everybody's own number of labels, rounded up"""
     released: float = 1.0
+    """share of labels within the bound"""
     twice_labelers: float | None = None
+    """accuracy with twice as many labelers"""
     twice_labels: float | None = None
+    """accuracy with twice as many labels from each"""
 
 
 def forecast(

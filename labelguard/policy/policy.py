@@ -41,12 +41,15 @@ class Allowance:
 
     `rr`: so many labels may be randomized; None: the labeler's own number of labels, rounded up
     to 8, 16, 32, … when they are first charged. `statistic`: so many statistic releases may use
-    any number of the labeler's labels. `share` is what the allowance weighs in the joint price.
+    any number of the labeler's labels.
     """
 
     event: str
+    """the kind of event: rr or statistic"""
     allowed: int | None
+    """how many; null: the labeler's own number of labels, rounded up"""
     share: float = 1.0
+    """what it weighs in the joint price"""
 
     def __post_init__(self) -> None:
         events.kind(self.event)
@@ -68,20 +71,28 @@ class Policy:
     All allowances together, used in any adaptive order, compose to at most (epsilon, delta). With
     `closing_points` = C the policy can be closed early at C levels of use that are fixed here; each
     is priced at δ/C, so that crediting what was not used stays sound (docs/guarantees.md).
-    `label_values` is the domain of labels (`LabelValues`), `skips` what becomes of blank ones.
-    `assignment_reactive` declares that who labels what reacts to labels: a condition on every card.
     """
 
     epsilon: float
+    """ε of a labeler, all events together"""
     delta: float
+    """δ of a labeler, all events together"""
     allowances: tuple[Allowance, ...] = (Allowance(RANDOMIZED_LABELS.name, None),)
+    """the events that it pays for"""
     ties: Ties = "coin"
+    """what becomes of ties"""
     tie_status_public: bool = False
+    """whether it is no secret which labels are ties"""
     unit: Unit = "labeler"
+    """what is protected as a whole"""
     closing_points: int = 1
+    """levels of use at which it can be closed early; 1: the whole only"""
     label_values: str = ""
+    """the domain of labels (`LabelValues`); empty: the default"""
     skips: Skips = "public"
+    """what becomes of blank labels"""
     assignment_reactive: bool = False
+    """whether who labels what reacts to labels: a condition on every card"""
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,6 +26,58 @@ if TYPE_CHECKING:
 
 Prices: TypeAlias = Mapping[str, Mapping[int, Price]]
 """For each kind of event, the price of a use by k (see `prices`)."""
+
+
+@dataclass(frozen=True)
+class ClosingPoint:
+    """What a policy costs if it is closed at a level of use that was fixed beforehand."""
+
+    point: int
+    """its number, from 1 on; the last is the whole policy"""
+    used: Mapping[str, int]
+    """how often each kind of event may have happened by then"""
+    epsilon: float
+    """ε at this point"""
+
+
+@dataclass(frozen=True)
+class EventPrice:
+    """What one allowance of a policy buys, and what it would cost by itself."""
+
+    event: str
+    """the kind of event: rr or statistic"""
+    allowed: int
+    """how many it allows"""
+    epsilon_alone: float
+    """ε of all of them, were there no other allowance"""
+    flip_probability: float | None = None
+    """of a randomized label"""
+    noise_multiplier: float | None = None
+    """of a statistic: the standard deviation of its noise over its sensitivity"""
+
+
+@dataclass(frozen=True)
+class Quote:
+    """The joint price of a policy; without points where labelers' own numbers are allowed."""
+
+    versions: Mapping[str, str]
+    """of what computed it, by package"""
+    adjacency: str
+    """which neighbours it is about"""
+    accountant: str
+    """how it was computed"""
+    epsilon: float
+    """ε of everything that the policy allows"""
+    points: Sequence[ClosingPoint] = ()
+    """what each closing point costs"""
+    slack: float | None = None
+    """the policy's ε less that"""
+    delta_at_points: float | None = None
+    """δ at which each point is priced"""
+    events: Sequence[EventPrice] = ()
+    """its allowances one by one"""
+    upper_bounds: Mapping[str, float | None] | None = None
+    """ε by looser theorems, for comparison; null where one says nothing"""
 
 
 def continuous_delta(policy: Policy) -> float:
@@ -97,14 +150,18 @@ def components(policy: Policy, found: Prices, point: int | None = None) -> dict[
     }
 
 
-def details(policy: Policy, found: Prices) -> dict[str, Any]:
-    """What is shown beside a policy's quote: its events one by one, and upper bounds."""
+def detailed(policy: Policy, stored: Mapping[str, Any], found: Prices) -> Quote:
+    """A `quote` with what is shown beside it: the events one by one, and upper bounds."""
+    if "points" not in stored:
+        return Quote(**stored)
     every = components(policy, found)
-    return {
-        "delta_at_points": policy.delta_at_points,
-        "events": [_event(policy, event, part) for event, part in every.items()],
-        "upper_bounds": _upper_bounds(list(every.values()), continuous_delta(policy)),
-    }
+    return Quote(
+        **{**stored, "points": [ClosingPoint(**point) for point in stored["points"]]},
+        slack=policy.epsilon - stored["epsilon"],
+        delta_at_points=policy.delta_at_points,
+        events=[_event(policy, event, part) for event, part in every.items()],
+        upper_bounds=_upper_bounds(list(every.values()), continuous_delta(policy)),
+    )
 
 
 def _upper_bounds(parts: Sequence[Component], delta: float) -> dict[str, float | None]:
@@ -130,13 +187,13 @@ def _point(policy: Policy, found: Prices, number: int) -> dict[str, Any]:
     return {"point": number, "used": policy.caps(number), "epsilon": epsilon}
 
 
-def _event(policy: Policy, event: str, part: Component) -> dict[str, Any]:
+def _event(policy: Policy, event: str, part: Component) -> EventPrice:
     """One allowance: its parameter, how often, and what it costs by itself."""
     from labelguard.accounting import joint
 
     alone = joint.epsilon([part], continuous_delta(policy))
-    row = {"event": event, "allowed": part.count, "epsilon_alone": alone}
-    return row | events.kind(event).noise(_price(part), policy.ties)
+    noise = events.kind(event).noise(_price(part), policy.ties)
+    return EventPrice(event, part.count, alone, **noise)
 
 
 def _price(component: Component) -> Price:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from labelguard.errors import PolicyError
 from labelguard.ledger import policies
+from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.policy import events, lifetime, pricing
@@ -17,10 +18,97 @@ from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.label_values import Skips, Ties
 from labelguard.policy.lifetime import Chapter, Total
 from labelguard.policy.policy import Allowance, Policy, Request, Unit
+from labelguard.policy.pricing import Quote
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class PolicyState:
+    """Which policy it is, and whether it is in force."""
+
+    name: str
+    """its name"""
+    state: str
+    """draft, active or closed"""
+    created_at: str
+    """when it was made, UTC"""
+
+
+@dataclass(frozen=True)
+class PolicyLine(PolicyState):
+    """A policy in a few words."""
+
+    epsilon: float
+    """ε of a labeler, all events together"""
+    delta: float
+    """δ of a labeler, all events together"""
+    unit: Unit
+    """what is protected as a whole"""
+    allowances: Mapping[str, int | None]
+    """how many of each kind of event it allows; null: the labeler's own number of labels"""
+    costs: float | None
+    """ε that it costs, closed where it was; null for a draft"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyDetails(Policy, PolicyState):
+    """A policy: what labelers may lose by which events, its state, and what it costs."""
+
+    closed_at_point: int | None
+    """the closing point where it was closed; null: at none, or at its full price"""
+    quote: Quote
+    """its price"""
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A policy that is closed, or would be, and what it costs then."""
+
+    name: str
+    """its name"""
+    point: int | None
+    """the closing point that covers its use; null: at its full price"""
+    epsilon: float
+    """ε there"""
+    delta: float
+    """its δ"""
+    points: int
+    """how many closing points it has"""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What putting a policy into force means."""
+
+    activates: str
+    """the policy's name"""
+    epsilon: float
+    """its ε"""
+    delta: float
+    """its δ"""
+    unit: Unit
+    """what it protects as a whole"""
+    closes: Closed | None
+    """the policy that was in force before; null if none was, or it is in force already"""
+    total: Total
+    """what all policies cost then"""
+    ceiling: Ceiling
+    """what they may cost"""
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Labelers whose groups were read."""
+
+    added: int
+    """how many are new among those in groups"""
+    labelers: int
+    """how many are in groups now"""
+    groups: int
+    """how many groups there are"""
 
 
 def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance, ...]:
@@ -53,7 +141,7 @@ def new(
     skips: Skips | None = None,
     assignment_reactive: bool | None = None,
     project: Where = None,
-) -> dict[str, Any]:
+) -> PolicyDetails:
     """Make a policy, compute its joint price once, and keep both; it waits to be activated.
 
     Returns what `show` shows. Raises `PolicyError` if the policy contradicts itself, has no price,
@@ -81,42 +169,32 @@ def new(
         return described(opened.ledger.add_policy(name, policy))
 
 
-def show(name: str | None = None, project: Where = None) -> dict[str, Any]:
+def show(name: str | None = None, project: Where = None) -> PolicyDetails:
     """A policy with its price; by default the one in force, else the only draft."""
     ledger = OpenProject.open(project).ledger
     return described(named(ledger.policies(), name))
 
 
-def listing(project: Where = None) -> list[dict[str, Any]]:
+def listing(project: Where = None) -> list[PolicyLine]:
     """All policies, oldest first, in a few words."""
     ledger = OpenProject.open(project).ledger
     return [
-        {
-            "name": record.name,
-            "state": record.state,
-            "created_at": record.created_at,
-            "epsilon": record.policy.epsilon,
-            "delta": record.policy.delta,
-            "unit": record.policy.unit,
-            "allowances": _counts(record.policy),
-            "costs": record.chapter().epsilon if record.state != "draft" else None,
-        }
+        PolicyLine(
+            *(record.name, record.state, record.created_at),
+            *(record.policy.epsilon, record.policy.delta, record.policy.unit),
+            {allowance.event: allowance.allowed for allowance in record.policy.allowances},
+            record.chapter().epsilon if record.state != "draft" else None,
+        )
         for record in ledger.policies()
     ]
 
 
-def preview(name: str, project: Where = None) -> dict[str, Any]:
+def preview(name: str, project: Where = None) -> Activation:
     """What activating a draft would mean: which policy it closes, where, and the total then."""
-    ledger = OpenProject.open(project).ledger
-    return _preview(ledger, name)
+    return _preview(OpenProject.open(project).ledger, name)
 
 
-def activate(
-    name: str,
-    project: Where = None,
-    *,
-    agreed: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+def activate(name: str, project: Where = None, *, agreed: Activation | None = None) -> Activation:
     """Put a draft into force; returns what `preview` said of it.
 
     `agreed` is a preview that somebody agreed to: if it is no longer so, nothing is done.
@@ -140,8 +218,8 @@ def activate(
         return found
 
 
-def add_groups(source: str | Path, project: Where = None) -> dict[str, Any]:
-    """Read who belongs together (`labelguard.groups.read_groups`) into the ledger, for good.
+def add_groups(source: str | Path, project: Where = None) -> Grouped:
+    """Read who belongs together (`ingest.groups.read_groups`) into the ledger, for good.
 
     Raises `PolicyError` if a labeler would change groups, or was charged before having one.
     """
@@ -153,11 +231,10 @@ def add_groups(source: str | Path, project: Where = None) -> dict[str, Any]:
         found = read_groups(str(source), opened.keys, home.namespace, home.work)
         added = ledger.add_members(found.labelers, found.units, ledger.begin_job())
         labelers, units = ledger.members()
-    groups = len(blocks.unique(units)[0])
-    return {"added": added, "labelers": len(labelers), "groups": groups}
+    return Grouped(added, len(labelers), len(blocks.unique(units)[0]))
 
 
-def close(project: Where = None) -> dict[str, Any]:
+def close(project: Where = None) -> Closed:
     """Close the policy in force without another: at the closing point of its use, or in full.
 
     Nothing more can be charged to it. Raises `PolicyError` if none is in force, or for an
@@ -168,14 +245,7 @@ def close(project: Where = None) -> dict[str, Any]:
         epoch, active = settled_epoch(ledger), ledger.policy()
         if active is None:
             raise PolicyError("no policy is in force in this project; see: labelguard policy list")
-        point = ledger.close_policy(active, epoch)
-        last = active.chapter(point)
-    return {
-        "name": last.name,
-        "point": point,
-        "epsilon": last.epsilon,
-        "delta": active.policy.delta,
-    }
+        return _closed(active.chapter(ledger.close_policy(active, epoch)))
 
 
 def settled_epoch(ledger: Ledger) -> int:
@@ -240,21 +310,14 @@ def standing(ledger: Ledger) -> dict[str, Any]:
     return found | asdict(lifetime.total(chapters)) | {"newly_charged": own}
 
 
-def described(record: PolicyRecord) -> dict[str, Any]:
-    """A policy as plain data: its settings, state and quote, in detail."""
-    quote = dict(record.quote)
-    if "points" in quote:
-        quote["slack"] = record.policy.epsilon - quote["epsilon"]
-        quote |= pricing.details(record.policy, record.prices)
-    return {
-        "name": record.name,
-        "state": record.state,
-        "created_at": record.created_at,
-        **asdict(record.policy),
-        "allowances": [asdict(allowance) for allowance in record.policy.allowances],
-        "closed_at_point": record.point,
-        "quote": quote,
-    }
+def described(record: PolicyRecord) -> PolicyDetails:
+    """A policy with its state and its quote, in detail."""
+    return PolicyDetails(
+        *(record.name, record.state, record.created_at),
+        **vars(record.policy),
+        closed_at_point=record.point,
+        quote=pricing.detailed(record.policy, record.quote, record.prices),
+    )
 
 
 def _shares(text: str) -> dict[str, float]:
@@ -270,7 +333,12 @@ def _shares(text: str) -> dict[str, float]:
     return found
 
 
-def _preview(ledger: Ledger, name: str) -> dict[str, Any]:
+def _closed(last: Chapter) -> Closed:
+    policy = last.policy
+    return Closed(last.name, last.point, last.epsilon, policy.delta, policy.closing_points)
+
+
+def _preview(ledger: Ledger, name: str) -> Activation:
     record = named(ledger.policies(), name)
     if record.state == "closed":
         raise PolicyError(f"policy {name!r} is closed; make a new one to change the terms")
@@ -281,20 +349,11 @@ def _preview(ledger: Ledger, name: str) -> dict[str, Any]:
         if before:
             last = before.chapter(ledger.point_of_use(before))
             chapters = [last if chapter.name == last.name else chapter for chapter in chapters]
-            closes = {"name": last.name, "point": last.point, "epsilon": last.epsilon}
-            closes |= {"delta": before.policy.delta, "points": before.policy.closing_points}
+            closes = _closed(last)
         chapters.append(record.chapter())
-    ceiling = ledger.ceiling()
-    ceiling.check(lifetime.total(chapters))
-    return {
-        "activates": record.name,
-        "epsilon": record.policy.epsilon,
-        "delta": record.policy.delta,
-        "unit": record.policy.unit,
-        "closes": closes,
-        "total": asdict(lifetime.total(chapters)),
-        "ceiling": asdict(ceiling),
-    }
+    ceiling, cost, policy = ledger.ceiling(), lifetime.total(chapters), record.policy
+    ceiling.check(cost)
+    return Activation(record.name, policy.epsilon, policy.delta, policy.unit, closes, cost, ceiling)
 
 
 def _check_kin(earlier: Chapter, record: PolicyRecord) -> None:
@@ -338,7 +397,3 @@ def named(records: Sequence[PolicyRecord], name: str | None) -> PolicyRecord:
         if record.name == name:
             return record
     raise PolicyError(f"there is no policy {name!r} in this project; see: labelguard policy list")
-
-
-def _counts(policy: Policy) -> Mapping[str, int | None]:
-    return {allowance.event: allowance.allowed for allowance in policy.allowances}

@@ -21,6 +21,7 @@ from labelguard.policy import lifetime
 from labelguard.policy.lifetime import Total
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where
+from labelguard.project.policies import PolicyDetails
 from labelguard.project.verdict import FilesVerdict, Verdict, release_fault, verdict
 from labelguard.storage import blocks
 
@@ -69,8 +70,8 @@ class Usage:
 class Budget:
     """The budget of a project."""
 
-    policy: Mapping[str, Any] | None
-    """the policy in force, as `policy show` prints it"""
+    policy: PolicyDetails | None
+    """the policy in force"""
     closing: Closing | None
     """null if closing it early saves nothing"""
     ceiling: Ceiling

@@ -68,7 +68,7 @@ def test_a_plan_is_the_same_whichever_side_was_chosen(labels: pa.Table) -> None:
         labels.select(["labeler_id", "prompt", *order]).rename_columns(names)
         for order in (sides, sides[::-1])
     )
-    first, second = (planner.plan(table, OPTIONS).to_dict() for table in (one, other))
+    first, second = (planner.plan(table, OPTIONS) for table in (one, other))
     assert first == second
 
 
@@ -112,8 +112,8 @@ def test_json_holds_forecasts_counts_and_the_recommended_command(
 def test_contents_can_be_planned_without_labelers(labels: pa.Table) -> None:
     bare = labels.drop_columns(["labeler_id", "label", "tie"])
     options = PlanOptions(epsilons=(1,), features="length", unit="item")
-    found = planner.plan(bare, options)
-    assert found.labels == 900 and found.labelers == len(set(bare["prompt"].to_pylist()))
+    counts = planner.plan(bare, options).counts
+    assert counts.labels == 900 and counts.labelers == len(set(bare["prompt"].to_pylist()))
     with pytest.raises(InvalidLabels, match="no column labeler_id"):
         planner.plan(bare, OPTIONS)
 
@@ -183,4 +183,4 @@ def test_words_and_plans_need_neither_torch_nor_the_trainer() -> None:
     )
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("{1.0: ")
+    assert done.stdout.startswith("(Recommendation(epsilon=1.0, mechanism=")

@@ -160,7 +160,7 @@ def test_labels_released_after_the_backup_are_drawn_anew(tmp_path: Path) -> None
 
 def test_the_anchor_of_the_backup_leaves_the_project_open(made: Backup, project: Project) -> None:
     again = restored(made, project, since=Since(Anchor.parse(made.anchor)))
-    assert overview.budget(again.state).policy["state"] == "active"
+    assert overview.budget(again.state).policy.state == "active"
     lg.privatize(TABLE, **PRICE, project=again)
     assert lifetime(again) == (3.0, 1e-5)
 
@@ -181,7 +181,7 @@ def test_what_may_have_followed_is_paid_in_full(tmp_path: Path) -> None:
     lg.privatize(TABLE.slice(0, 20), project=home)
     policies.new("new", epsilon=2, **options)
     made = backup(tmp_path / "backup.tar.zst", project=home)
-    early = policies.preview("new", project=home)["total"]["epsilon"]
+    early = policies.preview("new", project=home).total.epsilon
     again = restored(made, home)
     assert overview.budget(again.state).policy is None
     with pytest.raises(PolicyError, match="no policy is in force"):
@@ -195,7 +195,7 @@ def test_what_may_have_followed_is_paid_in_full(tmp_path: Path) -> None:
 
 def test_policies_that_the_backup_does_not_know_are_paid(made: Backup, project: Project) -> None:
     again = restored(made, project, since=Since(lost=((2.0, 1e-6), (1.0, 0.0))))
-    assert [(p["name"], p["state"]) for p in policies.listing(again)] == [
+    assert [(p.name, p.state) for p in policies.listing(again)] == [
         ("first", "closed"),
         ("lost-1", "closed"),
         ("lost-2", "closed"),

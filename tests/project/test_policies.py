@@ -50,7 +50,7 @@ def project(tmp_path: Path) -> Project:
     return lg.init(tmp_path / "project")
 
 
-def made(project: Project, name: str, *allow: str, **options: Any) -> dict[str, Any]:
+def made(project: Project, name: str, *allow: str, **options: Any) -> policies.PolicyDetails:
     """A policy, made and in force."""
     options = {"epsilon": 3, "delta": 1e-5} | options
     shown = policies.new(name, allow=allow, project=project, **options)
@@ -58,8 +58,8 @@ def made(project: Project, name: str, *allow: str, **options: Any) -> dict[str, 
     return shown
 
 
-def details(policy: Policy) -> dict[str, Any]:
-    return pricing.details(policy, pricing.quote(policy)[1])
+def details(policy: Policy) -> pricing.Quote:
+    return pricing.detailed(policy, *pricing.quote(policy))
 
 
 def joint_delta(policy: Policy) -> float:
@@ -82,13 +82,12 @@ def joint_delta(policy: Policy) -> float:
     ids=["both", "closing points", "shares", "ternary"],
 )
 def test_all_allowances_together_cost_the_budget_and_hardly_less(policy: Policy) -> None:
-    quote, prices = pricing.quote(policy)
-    shown = pricing.details(policy, prices)
+    shown = details(policy)
     assert joint_delta(policy) <= pricing.continuous_delta(policy)
-    assert policy.epsilon - 1e-3 < quote["epsilon"] <= policy.epsilon
-    bounds = [value for value in shown["upper_bounds"].values() if value is not None]
-    assert bounds and all(value >= quote["epsilon"] for value in bounds)
-    assert all(event["epsilon_alone"] < quote["epsilon"] for event in shown["events"])
+    assert policy.epsilon - 1e-3 < shown.epsilon <= policy.epsilon
+    bounds = [value for value in shown.upper_bounds.values() if value is not None]
+    assert bounds and all(value >= shown.epsilon for value in bounds)
+    assert all(event.epsilon_alone < shown.epsilon for event in shown.events)
 
 
 def test_noise_ten_percent_too_small_would_exceed_the_budget() -> None:
@@ -110,11 +109,11 @@ def test_one_allowance_costs_what_it_always_did() -> None:
 
 
 def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise() -> None:
-    even = details(Policy(3, 1e-5, BOTH))["events"]
-    assert even[0]["epsilon_alone"] == pytest.approx(even[1]["epsilon_alone"], rel=1e-3)
+    even = details(Policy(3, 1e-5, BOTH)).events
+    assert even[0].epsilon_alone == pytest.approx(even[1].epsilon_alone, rel=1e-3)
     shares = (Allowance("rr", 50, 1.0), Allowance("statistic", 12, 2.0))
-    uneven = details(Policy(3, 1e-5, shares))["events"]
-    ratio = uneven[1]["epsilon_alone"] / uneven[0]["epsilon_alone"]
+    uneven = details(Policy(3, 1e-5, shares)).events
+    ratio = uneven[1].epsilon_alone / uneven[0].epsilon_alone
     assert ratio == pytest.approx(2, rel=1e-2)
 
 
@@ -168,14 +167,14 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(
         "one", epsilon=3, delta=1e-5, allow=["rr:labels=50", "statistic:releases=12"],
         project=project,
     )  # fmt: skip
-    assert shown["state"] == "draft" and shown["quote"]["adjacency"] == "replace_labels"
+    assert shown.state == "draft" and shown.quote.adjacency == "replace_labels"
     with pytest.raises(PolicyError, match="labelguard policy activate NAME"):
         lg.privatize(table, project=project)
     with pytest.raises(PolicyError, match="a policy 'one' already"):
         policies.new("one", epsilon=1, delta=1e-5, allow=["rr:labels=1"], project=project)
     policies.activate("one", project)
-    assert policies.show(None, project) == shown | {"state": "active"}
-    assert policies.activate("one", project)["closes"] is None  # nothing happens twice
+    assert policies.show(None, project) == replace(shown, state="active")
+    assert policies.activate("one", project).closes is None  # nothing happens twice
     assert len(overview.journal(project.state)) == 3
 
 
@@ -256,10 +255,10 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
     first = lg.privatize(table.slice(0, 10), project=project)  # nearly nothing is used
     policies.new("new", epsilon=2, delta=5e-6, allow=["rr:labels=20"], project=project)
     told = policies.preview("new", project)
-    assert told["closes"] == {
+    assert asdict(told.closes) == {
         "name": "old", "point": None, "epsilon": 3.0, "delta": 1e-5, "points": 1
     }  # fmt: skip
-    assert told["total"] == {"epsilon": 5.0, "delta": pytest.approx(1.5e-5)}
+    assert asdict(told.total) == {"epsilon": 5.0, "delta": pytest.approx(1.5e-5)}
     assert policies.activate("new", project) == told
     assert asdict(overview.budget(project.state).lifetime) == {
         "epsilon": 5.0, "delta": pytest.approx(1.5e-5), "policies": 2
@@ -278,20 +277,20 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
 
 def test_a_closing_point_credits_what_was_not_used(table: pa.Table, project: Project) -> None:
     shown = made(project, "old", "rr:labels=40", "statistic:releases=8", closing_points=4)
-    points = shown["quote"]["points"]
+    points = shown.quote.points
     lg.privatize(table.slice(0, 20), project=project, **STATISTIC)
     policies.new("new", epsilon=1, delta=1e-6, allow=["rr:labels=20"], project=project)
     told = policies.preview("new", project)
-    assert told["closes"]["point"] == 1
-    assert told["closes"]["epsilon"] == points[0]["epsilon"] < 3
+    assert told.closes.point == 1
+    assert told.closes.epsilon == points[0].epsilon < 3
     # The δ of all four points stays paid, whichever of them it was.
-    assert told["total"]["delta"] == pytest.approx(1e-5 + 1e-6)
+    assert told.total.delta == pytest.approx(1e-5 + 1e-6)
     lg.privatize(table, project=project)  # the busiest labeler has used all 40 now
-    assert policies.preview("new", project)["closes"]["point"] == 4
+    assert policies.preview("new", project).closes.point == 4
     policies.activate("new", project)
-    assert policies.show("old", project)["closed_at_point"] == 4
+    assert policies.show("old", project).closed_at_point == 4
     total = overview.budget(project.state).lifetime
-    assert total.epsilon == pytest.approx(points[3]["epsilon"] + 1)
+    assert total.epsilon == pytest.approx(points[3].epsilon + 1)
 
 
 def test_the_point_is_that_of_the_busiest_labeler_in_the_dearest_allowance() -> None:
@@ -305,8 +304,8 @@ def test_a_policy_can_end_without_another(table: pa.Table, project: Project) -> 
     shown = made(project, "p", "rr:labels=40", closing_points=4)
     lg.privatize(table.slice(0, 20), project=project)
     closing = overview.budget(project.state).closing
-    assert closing == overview.Closing(1, shown["quote"]["points"][0]["epsilon"])
-    assert policies.close(project)["point"] == 1
+    assert closing == overview.Closing(1, shown.quote.points[0].epsilon)
+    assert policies.close(project).point == 1
     assert overview.budget(project.state).lifetime.epsilon == closing.epsilon
     with pytest.raises(PolicyError, match="no policy is in force"):
         lg.privatize(table, project=project)
@@ -322,7 +321,7 @@ def test_what_was_agreed_to_must_still_be_so(table: pa.Table, project: Project) 
     lg.privatize(table, project=project)
     with pytest.raises(PolicyError, match="the price is another now"):
         policies.activate("q", project, agreed=agreed)
-    assert policies.show(None, project)["name"] == "p"
+    assert policies.show(None, project).name == "p"
 
 
 @pytest.mark.parametrize(
@@ -391,8 +390,8 @@ def test_members_of_a_group_share_its_places(table: pa.Table, project: Project) 
     mapping = pa.table({"labeler_id": ids[:6], "group_id": ["a", "a", "a", "b", "b", "c"]})
     path = project.state.parent / "groups.csv"
     csv.write_csv(mapping, path)
-    assert policies.add_groups(path, project) == {"added": 6, "labelers": 6, "groups": 3}
-    assert policies.add_groups(path, project)["added"] == 0
+    assert policies.add_groups(path, project) == policies.Grouped(6, 6, 3)
+    assert policies.add_groups(path, project).added == 0
     made(project, "p", "rr:labels=12", "statistic:releases=2", unit="group")
     release = lg.privatize(table, project=project)
     assert release.card["privacy"]["unit"] == "group"
@@ -458,9 +457,9 @@ def test_activating_asks_after_showing_the_total(project: Project) -> None:
     where = ["--project", str(project.state)]
     refused = CliRunner().invoke(main, ["policy", "activate", "q", *where], input="n\n")
     assert refused.exit_code == 1 and "ε = 4, δ = 1.1e-5" in refused.output
-    assert policies.show(None, project)["name"] == "p"
+    assert policies.show(None, project).name == "p"
     agreed = CliRunner().invoke(main, ["policy", "activate", "q", *where], input="y\n")
-    assert agreed.exit_code == 0 and policies.show(None, project)["name"] == "q"
+    assert agreed.exit_code == 0 and policies.show(None, project).name == "q"
 
 
 def test_an_export_holds_every_table_and_no_secret(table: pa.Table, project: Project) -> None:
@@ -540,8 +539,8 @@ def test_the_policy_that_is_closed_need_not_be_the_newest(project: Project) -> N
     policies.activate("b", project)
     policies.activate("a", project)
     told = policies.preview("c", project)
-    assert told["closes"]["name"] == "a" and told["total"]["epsilon"] == 6.0
+    assert told.closes.name == "a" and told.total.epsilon == 6.0
     policies.activate("c", project)
-    assert [p["state"] for p in policies.listing(project)] == ["closed", "closed", "active"]
+    assert [p.state for p in policies.listing(project)] == ["closed", "closed", "active"]
     with pytest.raises(PolicyError, match="is closed"):
         policies.activate("a", project)

@@ -121,7 +121,7 @@ def test_a_policy_that_was_lost_leaves_room_for_another(
     backup(tmp_path / "backup.tar.zst", project=home)
     back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back", "2,1e-5")
     policies.new("b", project=back, **terms)
-    assert policies.activate("b", back)["total"]["epsilon"] == 8.0
+    assert policies.activate("b", back).total.epsilon == 8.0
 
 
 def test_a_group_that_its_only_voice_has_left_stops_nobody(tmp_path: Path) -> None:

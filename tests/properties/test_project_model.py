@@ -92,9 +92,9 @@ class ProjectMachine(RuleBasedStateMachine):
         """The newest draft comes into force: everyone has all places again, at a further price."""
         name = f"p{self.made}"
         unfinished = [r.id for r in overview.releases(self.project.state) if self.begun(r)]
-        if policies.show(name, self.project)["state"] == "active":
+        if policies.show(name, self.project).state == "active":
             before = overview.anchor(self.project.state)
-            assert policies.activate(name, self.project)["closes"] is None
+            assert policies.activate(name, self.project).closes is None
             assert overview.anchor(self.project.state) == before
             return
         if unfinished:

@@ -182,7 +182,7 @@ class Ring:
         Others answer what they did.
         """
         if self.command["do"] == "activate":
-            return policies.show("joint", project)["state"] == "active"
+            return policies.show("joint", project).state == "active"
         return "again" in self.command["options"] and committed(project) > self.past
 
     def finish(self, project: Path) -> int:

@@ -111,5 +111,5 @@ def test_a_plan_tells_no_label(tmp_path: Path) -> None:
     from labelguard.planner.forecast import PlanOptions, plan
 
     options = PlanOptions(epsilons=(1.0,), features="columns:score+length")
-    plans = {str(plan(survey(hypothesis), options).to_dict()) for hypothesis in range(3)}
+    plans = {str(plan(survey(hypothesis), options)) for hypothesis in range(3)}
     assert len(plans) == 1
