@@ -40,7 +40,7 @@ from labelguard.cli.terminal import (
     shown,
     verdict_code,
 )
-from labelguard.errors import PolicyError
+from labelguard.errors import LabelguardError
 from labelguard.release.methods import AUTO, installed, options_of
 from labelguard.terms import budget_of, counted
 
@@ -132,7 +132,7 @@ def _choices(own: list[click.Parameter]) -> list[click.Option]:
     """The options of mechanisms, each once; a mechanism that cannot be loaded has none."""
     found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
     for mechanism in installed():
-        with contextlib.suppress(PolicyError):
+        with contextlib.suppress(LabelguardError):
             for field in fields(options_of(mechanism)):  # type: ignore[arg-type]
                 found.setdefault(field.name, ([], field.metadata))[0].append(mechanism)
     taken = {parameter.name for parameter in own}

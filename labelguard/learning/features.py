@@ -24,7 +24,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -32,6 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from labelguard import doors
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.content import content_column, joined
 from labelguard.terms import Progress
@@ -296,20 +296,15 @@ def _numbers(pairs: pa.Table, name: str) -> Features:
 
 def _open(part: str, state: State | None) -> FeatureProvider:
     name, _, options = part.partition(":")
-    doors = _entry_points()
-    if name not in doors:
-        raise LabelguardError(
-            f"there are no features {name!r}; available: {', '.join(sorted(doors)) or 'none'}"
-        )
+    door = doors.door(GROUP, name)
+    if door is None:
+        known = ", ".join(doors.names(GROUP)) or "none"
+        raise LabelguardError(f"there are no features {name!r}; available: {known}")
     try:
-        factory = doors[name].load()
+        factory = door.load()
     except ImportError as error:
         raise MissingExtra(f"features {name} cannot be loaded: {error}") from None
     return cast(FeatureProvider, factory(options, state))
-
-
-def _entry_points() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def _state_of_part(state: State, number: int) -> dict[str, NDArray[Any]]:

@@ -13,7 +13,7 @@ from labelguard.policy import policy
 from labelguard.policy.label_values import Skips, Ties
 from labelguard.project.project import Project
 from labelguard.release.intake import Intake, IntakeOptions
-from labelguard.release.methods import AUTO, auto, open_mechanism
+from labelguard.release.methods import AUTO, auto, check_options, open_mechanism
 from labelguard.release.methods.options import FeatureOptions
 from labelguard.release.protocol import Mechanism
 from labelguard.terms import Progress
@@ -92,10 +92,12 @@ def requested(
     the mechanism does not have, or a value out of range.
     """
     choices = dict(options)
-    terms = _taken([field.name for field in fields(policy.Request)], choices)
+    asked_for = [field.name for field in fields(policy.Request) if field.name != "event"]
+    terms = _taken(asked_for, choices)  # the kind of event is the mechanism's to say
     own = _taken(["exhausted", "again", "accept_delta", "output", "workers"], choices)
     intake = Intake.of(home, _taken([field.name for field in fields(Intake)], choices))
     if mechanism == AUTO:
+        check_options(choices)
         asked = policy.Request(terms.get("epsilon"), terms.get("delta"), unit=terms.get("unit"))
         head = FeatureOptions(**_taken([f.name for f in fields(FeatureOptions)], {**choices}))
         found = auto.choose(home, source, asked, intake, head, progress)

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Protocol, TypeVar, cast
 
+from labelguard import doors
 from labelguard.errors import LabelguardError
 from labelguard.storage.buckets import BUCKETS
 
@@ -75,11 +75,11 @@ def open_executor(workers: int | None = None) -> Executor:
     workers, name = workers or os.cpu_count() or 1, os.environ.get(VARIABLE)
     if not name:
         return Threads(workers)
-    doors = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if name not in doors:
-        known = ", ".join(sorted(doors)) or "none"
+    found = doors.door(GROUP, name)
+    if found is None:
+        known = ", ".join(doors.names(GROUP)) or "none"
         raise LabelguardError(f"{VARIABLE}: there is no executor {name!r}; available: {known}")
-    return cast(Executor, doors[name].load()(workers))
+    return cast(Executor, found.load()(workers))
 
 
 def over_buckets(
@@ -88,10 +88,20 @@ def over_buckets(
     task: Task,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Iterator[Result]:
-    """`work` on all buckets in order; `progress` hears which share is done."""
-    for done, result in enumerate(executor.map(work, task, range(BUCKETS))):
-        progress((done + 1) / BUCKETS)
+    """`work` on all buckets in order; `progress` hears which share is done.
+
+    Raises `LabelguardError` if the executor gives fewer results than there are buckets, or more: it
+    left work out.
+    """
+    done = 0
+    for done, result in enumerate(executor.map(work, task, range(BUCKETS)), 1):
+        progress(done / BUCKETS)
         yield result
+    if done != BUCKETS:
+        raise LabelguardError(
+            f"the executor {os.environ.get(VARIABLE) or 'threads'} answered for {done} of "
+            f"{BUCKETS} buckets; nothing is lost: take another and run the same command again"
+        )
 
 
 def read_ahead(items: Iterator[_Item]) -> Iterator[_Item]:

@@ -6,11 +6,14 @@ behind it. Nothing heavy is loaded before a mechanism is opened.
 
 from __future__ import annotations
 
-from dataclasses import fields
-from importlib.metadata import EntryPoint, entry_points
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
-from labelguard.errors import PolicyError
+from labelguard import doors
+from labelguard.errors import LabelguardError, PolicyError
 
 if TYPE_CHECKING:
     from labelguard.release.methods.options import Options
@@ -20,40 +23,61 @@ GROUP = "labelguard.mechanisms"
 AUTO = "auto"
 
 
-def installed() -> dict[str, EntryPoint]:
-    """The doors of all mechanisms; randomized response first, which is the default."""
-    doors = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name != "rr", entry.name))
-    return {entry.name: entry for entry in doors}
+def installed() -> list[str]:
+    """The names of all mechanisms; randomized response first, which is the default."""
+    return sorted(doors.names(GROUP), key=lambda name: (name != "rr", name))
 
 
 def options_of(name: str) -> type[Options]:
-    """The options dataclass of a mechanism; `PolicyError` for an unknown one."""
-    doors = installed()
-    if name not in doors:
-        raise PolicyError(f"unknown mechanism {name!r}; available: {', '.join(doors) or 'none'}")
-    found: type[Options] = _loaded(doors[name])
+    """The options dataclass of a mechanism; `PolicyError` for an unknown one.
+
+    Raises `LabelguardError` if packages bring several by that name.
+    """
+    door = doors.door(GROUP, name)
+    if door is None:
+        known = ", ".join(installed()) or "none"
+        raise PolicyError(f"unknown mechanism {name!r}; available: {known}")
+    found: type[Options] = _loaded(door)
+    if not is_dataclass(found):
+        raise PolicyError(f"mechanism {name} cannot be loaded: {door.value} is no dataclass")
     return found
 
 
-def open_mechanism(name: str, **choices: Any) -> Mechanism[Any]:
+def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
     """The mechanism `name` with its choices; None means: by default.
 
     Raises `PolicyError` for an unknown name, or a choice that the mechanism does not have.
     """
     options = options_of(name)
-    known = [field.name for field in fields(options)]  # type: ignore[arg-type]
     given = {choice: value for choice, value in choices.items() if value is not None}
-    for choice in given:
-        if choice not in known:
-            option = "--" + choice.replace("_", "-")
-            raise PolicyError(f"{option} does not go with --mechanism {name}")
+    _check(given, _names(options), name)
     chosen = options(**given)
     mechanism: Mechanism[Any] = _loaded(EntryPoint(name, chosen.mechanism, GROUP))(chosen)
     return mechanism
 
 
+def check_options(choices: Mapping[str, Any]) -> None:
+    """Raise `PolicyError` for a choice that no mechanism has, whichever `auto` will take."""
+    known: set[str] = set()
+    for name in installed():
+        with contextlib.suppress(LabelguardError):
+            known |= _names(options_of(name))
+    _check({choice for choice, value in choices.items() if value is not None}, known, AUTO)
+
+
+def _names(options: type[Options]) -> set[str]:
+    return {field.name for field in fields(options)}  # type: ignore[arg-type]
+
+
+def _check(given: Iterable[str], known: set[str], mechanism: str) -> None:
+    for choice in given:
+        if choice not in known:
+            option = "--" + choice.replace("_", "-")
+            raise PolicyError(f"{option} does not go with --mechanism {mechanism}")
+
+
 def _loaded(entry: EntryPoint) -> Any:
     try:
         return entry.load()
-    except ImportError as error:
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise PolicyError(f"mechanism {entry.name} cannot be loaded: {error}") from None

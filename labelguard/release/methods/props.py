@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelguard import doors
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
 from labelguard.learning.features import PairFeatures, column_features, open_fitted
@@ -38,6 +38,7 @@ from labelguard.storage.files import write_atomically
 from labelguard.terms import LABEL_TIE
 
 _FOLDS = 5
+_LEARNERS = "labelguard.learners"
 _DEFAULT_SHAPE = Shape(components=64, whitening=0.0)
 
 LearnerFactory: TypeAlias = Callable[[pa.Table], tuple[Learner, NDArray[Any]]]
@@ -157,10 +158,11 @@ class Relabelling(Mechanism[Relearning]):
 
 
 def _factory(name: str) -> LearnerFactory:
-    for entry in entry_points(group="labelguard.learners", name=name):
-        factory: LearnerFactory = entry.load()
+    door = doors.door(_LEARNERS, name)
+    if door is not None:
+        factory: LearnerFactory = door.load()
         return factory
-    known = sorted({"head", *(e.name for e in entry_points(group="labelguard.learners"))})
+    known = sorted({"head", *doors.names(_LEARNERS)})
     raise PolicyError(f"unknown learner {name!r}; this installation has: {', '.join(known)}")
 
 

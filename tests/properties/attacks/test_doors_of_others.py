@@ -1,0 +1,107 @@
+"""What other packages bring takes nobody's place, and no work is left out unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.doors import install
+from support.preferences import opinions, pairs, public
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import LabelguardError, PolicyError
+from labelguard.learning.features import open_provider
+from labelguard.release import request
+from labelguard.report import overview
+from labelguard.storage.executor import open_executor
+
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+
+MECHANISM = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class door:
+    mechanism: ClassVar[str] = "labelguard.release.methods.rr:RandomizedResponse"
+"""
+
+
+@pytest.mark.parametrize("name", ["rr", "statistic", "props"])
+def test_no_package_takes_the_place_of_a_mechanism(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", "labelguard.mechanisms", name, MECHANISM, monkeypatch)
+    assert CliRunner().invoke(main, ["privatize", "--help"]).exit_code == 0
+    project = lg.init(tmp_path)
+    with pytest.raises(LabelguardError, match=rf"'{name}' .* more than one thing: .*{name}_part"):
+        lg.privatize(TABLE, project=project, mechanism=name, **BUDGET)
+    assert not overview.releases(project.state)
+
+
+def test_no_package_takes_the_place_of_an_executor_or_of_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "one", "labelguard.executors", "threads", "door = list", monkeypatch)
+    install(tmp_path / "two", "labelguard.features", "length", "door = list", monkeypatch)
+    monkeypatch.setenv("LABELGUARD_EXECUTOR", "threads")
+    with pytest.raises(LabelguardError, match="more than one thing"):
+        open_executor()
+    with pytest.raises(LabelguardError, match="more than one thing"):
+        open_provider("length")
+
+
+@pytest.mark.parametrize("code", ["", "door = 7", "def door(:", "class door: pass"])
+def test_whatever_is_wrong_with_a_mechanism_hinders_no_other(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", "labelguard.mechanisms", "broken", code, monkeypatch)
+    assert CliRunner().invoke(main, ["privatize", "--help"]).exit_code == 0
+    project = lg.init(tmp_path)
+    with pytest.raises(PolicyError, match="broken cannot be loaded"):
+        lg.privatize(TABLE, project=project, mechanism="broken", **BUDGET)
+    assert lg.privatize(TABLE, project=project, **BUDGET).card["mechanism"] == "rr"
+
+
+class Lazy:
+    """Answers for every second bucket, when it comes to labels."""
+
+    def map(
+        self, work: Callable[[Any, int], Any], task: Any, buckets: Iterable[int]
+    ) -> Iterator[Any]:
+        found = [*buckets]
+        if work.__name__ == "randomize_bucket":
+            found = found[::2]
+        return (work(task, bucket) for bucket in found)
+
+
+def test_work_that_an_executor_left_out_is_no_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = lg.init(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("labelguard.release.pipeline.open_executor", lambda workers: Lazy())
+        with pytest.raises(LabelguardError, match="answered for 32 of 64 buckets"):
+            lg.privatize(TABLE, project=project, **BUDGET)
+    assert [line.state for line in overview.releases(project.state)] == ["computing"]
+    made = lg.privatize(TABLE, project=project, **BUDGET)
+    assert made.card["counts"]["rows"] == len(TABLE) == made.card["counts"]["charged"]
+
+
+@pytest.mark.parametrize("option", ["event", "name", "epsilom"])
+@pytest.mark.parametrize("mechanism", ["rr", "auto"])
+def test_an_option_that_there_is_not_is_refused_before_anything_is_read(
+    option: str, mechanism: str, tmp_path: Path
+) -> None:
+    project = lg.init(tmp_path)
+    with pytest.raises(PolicyError, match=f"--{option} does not go with --mechanism {mechanism}"):
+        lg.privatize("nowhere.parquet", project=project, mechanism=mechanism, **{option: "x"})
+    with pytest.raises(PolicyError, match=f"--{option} does not go with"):
+        request.requested(project, "nowhere.parquet", mechanism, {option: "x"}, print)
