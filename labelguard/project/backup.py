@@ -82,7 +82,7 @@ def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> Backup
     # Labels of a map that does not count will be drawn anew: nobody may have them twice.
     recovery.tidy(opened, records)
     opened.private_map.settle({r.id: r.map for r in records if r.map})
-    home.work.mkdir(mode=0o700)
+    home.work.mkdir(mode=0o700, parents=True)
     anchor = _copy_ledger(ledger, home.work / archive.LEDGER)
     members = {archive.CONFIG: home.state / archive.CONFIG}
     members[archive.LEDGER] = home.work / archive.LEDGER

@@ -183,7 +183,7 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
     with OpenProject.job(project) as opened:
         home, keys, ledger = opened.project, opened.keys, opened.ledger
         names = [record.name for record in ledger.sources()]
-        home.work.mkdir(mode=0o700)
+        home.work.mkdir(mode=0o700, parents=True)
         found = groups.read_ids(source, lambda these: _pair_of_columns(these, names), home.work)
         one, other = (
             named(found[name].to_list(), opened)[0]

@@ -74,8 +74,8 @@ class OpenProject:
         Raises `ProjectBusy` at once if another job holds either, on whichever machine.
         """
         home = located(where)
-        with home.lock():
-            opened = cls.open(home, witnessed=witnessed)  # as the job before left it
+        with home.lock() as held:
+            opened = cls.open(held, witnessed=witnessed)  # as the job before left it
             with opened.ledger.exclusive():
                 yield opened
 

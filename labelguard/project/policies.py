@@ -227,7 +227,7 @@ def add_groups(source: str | Path, project: Where = None) -> Grouped:
 
     with OpenProject.job(project) as opened:
         home, ledger = opened.project, opened.ledger
-        home.work.mkdir(mode=0o700)
+        home.work.mkdir(mode=0o700, parents=True)
         found = read_groups(str(source), opened.keys, home.namespace, home.work)
         added = ledger.add_members(found.labelers, found.units, ledger.begin_job())
         labelers, units = ledger.members()

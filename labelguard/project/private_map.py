@@ -9,6 +9,7 @@ project; a map without one (its release crashed before) counts for nothing.
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks as block128
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import column
-from labelguard.storage.files import fresh_directory, fsync_path, publish_directory
+from labelguard.storage.files import fsync_path, publish_directory
 from labelguard.storage.sums import sha256
 
 PARTIAL = ".partial"
@@ -64,19 +65,25 @@ class PrivateMap:
         self._mac: Callable[[bytes], bytes] = lambda data: keys.mac("map", data)
 
     def begin(self, release_id: str) -> Path:
-        """An empty directory for what is about to be drawn; `complete` makes it a map."""
-        return fresh_directory(self._directory / (release_id + PARTIAL), mode=0o700)
+        """An empty directory for what is about to be drawn; `complete` makes it a map.
 
-    def complete(self, release_id: str) -> str:
-        """Flush and rename what was drawn; its digest."""
-        final = self._directory / release_id
-        publish_directory(self._directory / (release_id + PARTIAL), final)
+        Every time another one: a worker of a job that crashed would put its coins among the new.
+        """
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(PARTIAL, f"{release_id}.", self._directory))
+
+    def complete(self, release_id: str, drawn: Path) -> str:
+        """Flush and rename what was drawn into the directory that was begun; its digest."""
+        publish_directory(drawn, self._directory / release_id)
         return self.digest(release_id)
 
     def discard(self, release_id: str) -> None:
         """Remove a map that the ledger does not count, with all that was begun of it."""
-        for name in (release_id, release_id + PARTIAL):
-            shutil.rmtree(self._directory / name, ignore_errors=True)
+        for path in (self._directory / release_id, *self._begun(release_id)):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _begun(self, release_id: str) -> Iterator[Path]:
+        return self._directory.glob(f"{release_id}.*{PARTIAL}")
 
     def digest(self, release_id: str, *, rewritten: bool = False) -> str:
         """The keyed digest of a map: HMAC over the names and SHA-256 of its files.

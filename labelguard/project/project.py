@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from filelock import lock_descriptor
 
@@ -28,15 +29,17 @@ from labelguard.storage import private_files
 
 STATE = ".labelguard"
 CONFIG = "labelguard.toml"
+_WORK = "work"
 
 
 @dataclass(frozen=True)
 class Project:
-    """Paths and settings of one project; holds no secret."""
+    """Paths and settings of one project; holds no secret. `job` names the one that holds it."""
 
     state: Path
     namespace: str = "files"
     columns: Mapping[str, str] = field(default_factory=dict)
+    job: str = ""
 
     @property
     def keys(self) -> Path:
@@ -82,8 +85,11 @@ class Project:
 
     @property
     def work(self) -> Path:
-        """Scratch space of the running job; emptied when a job starts and when it ends."""
-        return self.state / "work"
+        """Scratch space of the running job, removed when a job starts and when it ends.
+
+        No two jobs have the same: workers of one that crashed may still write into theirs.
+        """
+        return self.state / _WORK / self.job
 
     @property
     def quarantine(self) -> Path:
@@ -91,8 +97,8 @@ class Project:
         return self.state / "quarantine"
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the project for one job; a second job gets `ProjectBusy` at once."""
+    def lock(self) -> Iterator[Self]:
+        """The project, held for one job; a second job gets `ProjectBusy` at once."""
         with contextlib.ExitStack() as stack:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
             try:
@@ -104,13 +110,13 @@ class Project:
                 ) from None
             try:  # only who holds the project may clear its scratch space
                 self._sweep()
-                yield
+                yield replace(self, job=secrets.token_hex(8))
             finally:
-                shutil.rmtree(self.work, ignore_errors=True)
+                shutil.rmtree(self.state / _WORK, ignore_errors=True)
 
     def _sweep(self) -> None:
         """Remove what crashed jobs left half-written; nothing of it was ever released."""
-        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.rmtree(self.state / _WORK, ignore_errors=True)
         for directory in (self.releases, self.released):
             for partial in directory.glob("*.partial"):
                 shutil.rmtree(partial, ignore_errors=True)

@@ -74,7 +74,7 @@ class Intake:
             opened.ledger.tombstones(),
             self.max_input_bytes,
         )
-        opened.project.work.mkdir(mode=0o700)
+        opened.project.work.mkdir(mode=0o700, parents=True)
         return stage(
             source,
             opened.project.work / "input",

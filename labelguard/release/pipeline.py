@@ -263,8 +263,10 @@ class _Run:
             self.mechanism.draw(job, prepared, grant, None)
             return grant
         private_map = self.opened.private_map
-        self.mechanism.draw(job, prepared, grant, private_map.begin(release.id))
-        return self.ledger.mark_drawn(grant, epoch, private_map.complete(release.id), plan.drawn)
+        drawn = private_map.begin(release.id)
+        self.mechanism.draw(job, prepared, grant, drawn)
+        digest = private_map.complete(release.id, drawn)
+        return self.ledger.mark_drawn(grant, epoch, digest, plan.drawn)
 
     def _publish(self, job: Job, prepared: Prepared, grant: Grant) -> tuple[int, Mapping[str, str]]:
         """Write the release from what was drawn; its rows, and the hashes of its files."""

@@ -114,13 +114,13 @@ class Home:
                 staged.rows_directory,
                 plan.directory,
                 self.project.work / "outcomes",
-                private_map.begin(release),
+                drawn := private_map.begin(release),
                 Policy(3, 1e-5),
                 {int(k): {"threshold": HALF // int(k)} for k in plan.capacity},
                 Coins.fresh(),
             )
             assert list(over_buckets(Threads(1), rr.randomize_bucket, task))
-            private_map.complete(release)
+            private_map.complete(release, drawn)
             look(staged, plan)
         for unit, places, charged in zip(plan.units, plan.capacity, plan.charged, strict=True):
             name = unit.astype(">u8").tobytes()

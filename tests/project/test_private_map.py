@@ -176,7 +176,7 @@ def kept(tmp_path: Path) -> tuple[PrivateMap, str]:
             number.astype(np.uint64),
             number.astype(np.uint64),
         )
-    return found, found.complete("r1")
+    return found, found.complete("r1", directory)
 
 
 def rows(found: PrivateMap) -> tuple[int, int]:

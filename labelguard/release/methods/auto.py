@@ -54,8 +54,8 @@ def choose(
             "this project has no policy yet: give --epsilon and --delta, or make one "
             "(labelguard policy new, then labelguard policy activate)"
         )
-    with project.lock():
-        project.work.mkdir(mode=0o700)
+    with project.lock() as held:
+        held.work.mkdir(mode=0o700, parents=True)
         pairs = read_pairs(
             source,
             columns=intake.columns,
@@ -64,7 +64,7 @@ def choose(
             question=intake.question,
             skip_bad=intake.skip_bad,
             max_input_bytes=intake.max_input_bytes,
-            scratch=project.work,
+            scratch=held.work,
         )
     features = open_fitted(options.features, pairs.table, progress)
     progress("comparing mechanisms on simulated labels", None)

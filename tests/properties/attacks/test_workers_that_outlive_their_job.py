@@ -1,0 +1,89 @@
+"""A worker on another machine does not know that its job crashed, and works on beside the next."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.preferences import opinions, pairs, public
+
+import labelguard as lg
+from labelguard.report import overview
+
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+Work = Callable[[Any, int], Any]
+
+
+class Crash(BaseException):
+    """The job dies; what it gave to its workers does not."""
+
+
+class Dying:
+    """Its job dies when work of one kind was handed out."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.left = kind, None
+
+    def map(self, work: Work, task: Any, buckets: Iterable[int]) -> Iterator[Any]:
+        if work.__name__ == self.kind:
+            self.left = task
+            raise Crash
+        return (work(task, bucket) for bucket in buckets)
+
+
+class Haunted:
+    """Works beside the workers of an earlier job, which are behind."""
+
+    def __init__(self, kind: str, left: Any) -> None:
+        self.kind, self.left = kind, left
+
+    def map(self, work: Work, task: Any, buckets: Iterable[int]) -> Iterator[Any]:
+        for bucket in buckets:
+            result = work(task, bucket)
+            if work.__name__ == self.kind:
+                self._earlier(work, bucket)
+            yield result
+
+    def _earlier(self, work: Work, bucket: int) -> None:
+        with contextlib.suppress(OSError):  # what it worked on is gone
+            work(self.left, bucket)
+
+
+def both(
+    kind: str,
+    first: Any,
+    change: Callable[[Any], Any],
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
+    """A project in which a job on `first` crashed, and one on the whole table went on beside it."""
+    project = lg.init(directory)
+    dying = Dying(kind)
+    with monkeypatch.context() as patch:
+        patch.setattr("labelguard.release.pipeline.open_executor", lambda workers: dying)
+        with pytest.raises(Crash):
+            lg.privatize(first, project=project, **BUDGET)
+        haunted = Haunted(kind, change(dying.left))
+        patch.setattr("labelguard.release.pipeline.open_executor", lambda workers: haunted)
+        made = lg.privatize(TABLE, project=project, **BUDGET)
+    return project, made
+
+
+def test_it_draws_no_second_coin_of_a_released_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It comes as far as the map, and not to the released rows.
+    def short(task: Any) -> Any:
+        return replace(task, outcomes=tmp_path / "lost")
+
+    project, made = both("randomize_bucket", TABLE, short, tmp_path, monkeypatch)
+    later = lg.privatize(TABLE, project=project, exhausted="drop")
+    assert later.card["counts"]["charged"] == 0
+    assert sorted(lg.load(later).rows()) == sorted(lg.load(made).rows())
+    assert overview.verify(project.state).ok
