@@ -49,14 +49,15 @@ class Charge:
 
     `event` names the kind of event. `labelers` (n, 2) are all units of the release, `capacity` k
     (n,) what they are allowed; `charged` (n,) is how many new uses each of them is asked for:
-    randomized labels, or statistic releases. `prices` says for every k what a use costs.
+    randomized labels, or statistic releases. `prices` says for every k what a use costs. The
+    repr leaves out who they are.
     """
 
     mechanism: str
     event: str
     idempotency_key: str
     settings: Mapping[str, Any]
-    labelers: Blocks
+    labelers: Blocks = field(repr=False)
     capacity: NDArray[np.int64]
     charged: NDArray[np.int64]
     prices: Mapping[int, Price]
@@ -64,9 +65,12 @@ class Charge:
 
 @dataclass(frozen=True)
 class LabelerTable:
-    """Labelers sorted by key, with their capacity k and what is used of it, (n,)."""
+    """Labelers sorted by key, with their capacity k and what is used of it, (n,).
 
-    labelers: Blocks
+    The repr leaves out who they are.
+    """
+
+    labelers: Blocks = field(repr=False)
     capacity: NDArray[np.int64]
     used: NDArray[np.int64]
 

@@ -46,9 +46,12 @@ the coin was compared with (γ = threshold / 2^64), `content` tells contents of 
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReleasedLabels:
-    """PRIVATE: labels released before, sorted by row key (n, 2); the other columns are (n,)."""
+    """PRIVATE: labels released before, sorted by row key (n, 2); the other columns are (n,).
+
+    Its repr shows nothing.
+    """
 
     keys: Blocks
     version: NDArray[np.uint32]

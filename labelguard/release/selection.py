@@ -52,13 +52,14 @@ class Selecting:
     released_only: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SelectedRows:
     """The labels of one bucket that go into a release; columns are (n,), `key` and `author` (n, 2).
 
     `index` is the row of the staged bucket, `unit` that of the unit in `Selection.units`, and
     `capacity` its k; `new` labels have to be drawn as `version` at the price of k; the rest has the
-    `value` and the `threshold` it was drawn with. `content` tells contents of a given id apart.
+    `value` and the `threshold` it was drawn with. `content` tells contents of a given id apart. Its
+    repr shows nothing.
     """
 
     index: NDArray[np.intp]
@@ -106,7 +107,7 @@ class Selection:
     of shape (n,). `drawn` of the `rows` are new.
     """
 
-    units: Blocks
+    units: Blocks = field(repr=False)
     capacity: NDArray[np.int64]
     charged: NDArray[np.int64]
     short: NDArray[np.int64]
@@ -159,7 +160,7 @@ def select(task: Selecting, bucket: int) -> Selection | None:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Labels:
     """The latest submission of every label of a bucket, and where it stands in the private map.
 

@@ -30,7 +30,7 @@ _Item = TypeVar("_Item")
 
 
 class Executor(Protocol):
-    """Runs work on buckets. What a task holds is secret: it is neither stored nor logged."""
+    """Runs work on buckets. Tasks and results hold secrets, which are neither stored nor logged."""
 
     def map(
         self, work: Callable[[Task, int], Result], task: Task, buckets: Iterable[int]

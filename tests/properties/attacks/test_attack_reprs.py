@@ -1,0 +1,60 @@
+"""What a release holds in memory shows nobody when it is printed, as in a log of a traceback."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.preferences import STATISTIC, opinions, pairs, public
+
+import labelguard as lg
+from labelguard.ledger.ledger import Ledger
+from labelguard.project.opening import OpenProject
+from labelguard.release import selection
+from labelguard.release.methods.rr import RandomizedResponse
+from labelguard.release.methods.statistic import Teacher
+from labelguard.release.protocol import Mechanism
+
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options"), [(RandomizedResponse, {}), (Teacher, STATISTIC)], ids=["rr", "sum"]
+)
+def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(
+    mechanism: type[Mechanism[Any]],
+    options: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[str] = []
+    keys: set[int] = set()
+    draw, charge, of = mechanism.draw, Ledger.charge, selection._Labels.of.__func__
+
+    def drawing(self: Any, job: Any, prepared: Any, grant: Any, drawn: Any) -> None:
+        shown.extend(map(repr, (job, prepared.plan, grant, drawn, self)))
+        draw(self, job, prepared, grant, drawn)
+
+    def charging(self: Ledger, asked: Any, *arguments: Any, **named: Any) -> Any:
+        shown.append(repr(asked))
+        keys.update(asked.labelers.ravel().tolist())
+        return charge(self, asked, *arguments, **named)
+
+    def reading(cls: Any, task: Any, *arguments: Any) -> Any:
+        found = of(cls, task, *arguments)
+        shown.extend(map(repr, (task, found, found.released)))
+        keys.update(found.key.ravel().tolist())
+        return found
+
+    monkeypatch.setattr(mechanism, "draw", drawing)
+    monkeypatch.setattr(Ledger, "charge", charging)
+    monkeypatch.setattr(selection._Labels, "of", classmethod(reading))
+    project = lg.init(tmp_path)
+    lg.privatize(TABLE.slice(0, 50), project=project, **BUDGET | options)
+    shown.append(repr(OpenProject.open(project).ledger.labelers("rr")))
+    numbers = {int(digits) for text in shown for digits in re.findall(r"\d+", text)}
+    assert len(keys) > 50 and not {key for key in keys if key > 2**32} & numbers
