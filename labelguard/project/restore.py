@@ -371,7 +371,7 @@ def _publish(partial: Path, state: Path) -> None:
         _fill(url, partial / archive.LEDGER, head)
         (partial / archive.LEDGER).unlink(missing_ok=True)
     if own.parent != state:  # LABELGUARD_KEYS
-        if copied.exists():
+        if (copied / KEY_FILES[0]).exists():  # else a crash took part of what was installed
             KeyRing.install(own, KeyRing(copied).secrets())
         shutil.rmtree(copied, ignore_errors=True)
         copied = own
