@@ -33,7 +33,7 @@ def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(
 ) -> None:
     shown: list[str] = []
     keys: set[int] = set()
-    draw, charge, of = mechanism.draw, Ledger.charge, selection._Labels.of.__func__
+    draw, charge, of = mechanism.draw, Ledger.charge, selection._Labels.of
 
     def drawing(self: Any, job: Any, prepared: Any, grant: Any, drawn: Any) -> None:
         shown.extend(map(repr, (job, prepared.plan, grant, drawn, self)))
@@ -44,15 +44,15 @@ def test_no_repr_shows_a_key_of_a_labeler_or_of_a_label(
         keys.update(asked.labelers.ravel().tolist())
         return charge(self, asked, *arguments, **named)
 
-    def reading(cls: Any, task: Any, *arguments: Any) -> Any:
-        found = of(cls, task, *arguments)
+    def reading(task: Any, *arguments: Any) -> Any:
+        found = of(task, *arguments)
         shown.extend(map(repr, (task, found, found.released)))
         keys.update(found.key.ravel().tolist())
         return found
 
     monkeypatch.setattr(mechanism, "draw", drawing)
     monkeypatch.setattr(Ledger, "charge", charging)
-    monkeypatch.setattr(selection._Labels, "of", classmethod(reading))
+    monkeypatch.setattr(selection._Labels, "of", reading)
     project = lg.init(tmp_path)
     lg.privatize(TABLE.slice(0, 50), project=project, **BUDGET | options)
     shown.append(repr(OpenProject.open(project).ledger.labelers("rr")))
