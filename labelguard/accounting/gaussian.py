@@ -197,7 +197,8 @@ def deltas(epsilons: Floats, distance: float) -> Floats:
     # M/(|y|+2)²; the nodes err by 2 units of `far`, and ln δ changes by at most |y|+2 a unit of y.
     value = value * (1 + ROUNDING * (64 + 8 * (np.abs(near) + 2) * (far + 2)))
     below = np.minimum(epsilons, 0.0)
-    return np.asarray(np.minimum(1.0, -np.expm1(below) + np.exp(below) * value))
+    certain = -np.expm1(below) * (1 + 4 * ROUNDING)
+    return np.asarray(np.minimum(1.0, certain + np.exp(below) * value))
 
 
 @lru_cache(maxsize=2**12)

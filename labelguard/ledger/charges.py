@@ -61,6 +61,7 @@ def reserve(
             f"another job has made release {made} of this very request; run the same command again"
         )
     number = 1 + (connection.scalar(sa.select(sa.func.max(own.number))) or 0)
+    settings = settings_text(asked.settings)
     record = {
         "id": f"r{number:04d}-{asked.idempotency_key[:8]}",
         "number": number,
@@ -68,13 +69,14 @@ def reserve(
         "allowance_id": allowance_id,
         "state": "reserved",
         "created_at": clock.now(),
-        "settings": settings_text(asked.settings),
+        "settings": settings,
         "charged": int(asked.charged.sum()),
     }
     connection.execute(sa.insert(schema.releases).values(record))
     digest = charge(connection, number, allowance_id, asked)
     body = {"release": record["id"], "mechanism": asked.mechanism}
     body |= {"policy": policy_id, "event": asked.event}
+    body |= {"request": digests.request_digest(asked.idempotency_key, settings)}
     body |= {"labels": record["charged"], "labelers": int((asked.charged > 0).sum())}
     journal.append(connection, "charged", body | {"charges": digest, "prices": dict(prices)})
     return str(record["id"])

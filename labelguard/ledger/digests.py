@@ -27,6 +27,11 @@ def release_digest(connection: sa.Connection, number: int) -> str:
     return charges_digest(labelers, capacity, labels)
 
 
+def request_digest(idempotency_key: str, settings: str) -> str:
+    """Of what a release was asked for, as its row has it."""
+    return hashlib.sha256(f"{idempotency_key} {settings}".encode()).hexdigest()
+
+
 def members_digest(connection: sa.Connection) -> str:
     """Of the table of members."""
     own = schema.members.c

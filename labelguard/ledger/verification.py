@@ -47,7 +47,7 @@ def _policy_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     story: dict[int, dict[str, Any]] = {}
     for kind, body in entries:
         if kind == "policy":
-            facts = {name: body[name] for name in ("settings", "quote", "state")}
+            facts = {name: body[name] for name in ("name", "settings", "quote", "state")}
             story[body["policy"]] = facts | {"point": None}
         elif kind in _POLICY_STATES:
             story[body["policy"]] |= {"state": _POLICY_STATES[kind], "point": body.get("point")}
@@ -56,12 +56,8 @@ def _policy_fault(connection: sa.Connection, entries: _Entries) -> str | None:
         row, tale = rows.get(number), story.get(number)
         if row is None or tale is None:
             return f"policy {number} is not the one in the journal"
-        if (json.loads(row.settings), json.loads(row.quote), row.state, row.point) != (
-            tale["settings"],
-            tale["quote"],
-            tale["state"],
-            tale["point"],
-        ):
+        found = (row.name, json.loads(row.settings), json.loads(row.quote), row.state, row.point)
+        if found != tuple(tale[name] for name in ("name", "settings", "quote", "state", "point")):
             return f"policy {number} is not the one in the journal"
     return None
 
@@ -105,6 +101,10 @@ def _sum_fault(connection: sa.Connection) -> str | None:
         differing = connection.scalar(sa.select(labeler).order_by(labeler).limit(1))
         if differing is not None:
             return f"labeler {bytes(differing).hex()}: the charges do not add up to what is used"
+    orphans = sa.select(charges.release).where(charges.release.not_in(sa.select(releases.number)))
+    orphan = connection.scalar(orphans.limit(1))
+    if orphan is not None:
+        return f"there are charges for release number {orphan}, which there is none of"
     return None
 
 
@@ -130,13 +130,15 @@ def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
             return f"release {release} is not in the journal"
         refunded = story["state"] == "refunded"
         found = (record.state, record.rows, json.loads(record.files or "null"), record.charged)
-        if (*found, record.map, record.drawn) != (
+        request = digests.request_digest(record.idempotency_key, record.settings)
+        if (*found, record.map, record.drawn, request) != (
             story["state"],
             story.get("rows"),
             story.get("files"),
             0 if refunded else story["labels"],
             story.get("map"),
             story.get("drawn"),
+            story["request"],
         ):
             return f"release {release} is not what the journal says of it"
         if not refunded and digests.release_digest(connection, record.number) != story.get(

@@ -129,6 +129,13 @@ def test_an_untouched_ledger_holds(project: Project) -> None:
         (["UPDATE releases SET drawn = 51 WHERE number = 1"], "is not what the journal says"),
         (["UPDATE releases SET files = '{}' WHERE number = 2"], "is not what the journal says"),
         (["DELETE FROM releases WHERE number = 2"], "do not add up"),
+        (["UPDATE releases SET settings = '{}' WHERE number = 1"], "is not what the journal says"),
+        (
+            ["UPDATE releases SET idempotency_key = 'x' WHERE number = 1"],
+            "is not what the journal says",
+        ),
+        (["UPDATE policies SET name = 'second'"], "policy 1 is not"),
+        (["INSERT INTO charges SELECT 9, labeler, 20, 1 FROM charges LIMIT 1"], "release number 9"),
         (["UPDATE prices SET price = '1'"], "prices are not those in the journal"),
         (["UPDATE policies SET settings = replace(settings, '3.0', '2.0')"], "policy 1 is not"),
     ],
