@@ -163,7 +163,7 @@ DRESSES: dict[str, Callable[[str, str, str], Row]] = {
 
 
 @pytest.mark.parametrize("dress", DRESSES)
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 @given(compared=contents)
 def test_a_content_is_one_unit_in_every_dress(dress: str, compared: list[list[str]]) -> None:
     expected = units([plain(*content) for content in compared])

@@ -262,7 +262,7 @@ def test_a_release_writer_is_opened_by_a_grant_only(project: Project) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("workers", [2, 7])
+@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 7])
 def test_workers_change_no_byte(
     workers: int, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

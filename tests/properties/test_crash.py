@@ -106,7 +106,13 @@ def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_comman
 @pytest.mark.parametrize(
     ("moment", "state"), [("start", "computing"), ("draw", "drawn"), ("publish", "drawn")]
 )
-@pytest.mark.parametrize("options", [PRICE, AGAIN], ids=["first time", "again"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(PRICE, id="first time"),
+        pytest.param(AGAIN, id="again", marks=pytest.mark.slow),
+    ],
+)
 def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     moment: str, state: str, options: dict[str, Any], small: Path, large: Path, tmp_path: Path
 ) -> None:
@@ -138,7 +144,7 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     assert not lg.privatize(large, project=project, **PRICE | roomy).notes
 
 
-@pytest.mark.parametrize("moment", ["complete", "draw"])
+@pytest.mark.parametrize("moment", ["complete", pytest.param("draw", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "options",
     [PRICE, AGAIN | {"max_labels_per_labeler": 40}, STATISTIC | BUDGET],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from importlib.metadata import entry_points
 from typing import Any
 
 from labelguard.policy import policy
 from labelguard.release.intake import Intake, IntakeOptions
-from labelguard.release.methods import installed, options_of
+from labelguard.release.methods import GROUP, options_of
 from labelguard.release.request import Options, Request
 
 
@@ -17,7 +18,7 @@ def names(*described: Any) -> set[str]:
 
 def test_the_typed_options_are_the_fields_of_what_they_become() -> None:
     given_otherwise = {"event", "terms", "mechanism", "intake"}
-    doors = [door.name for door in installed().values() if door.value.startswith("labelguard.")]
-    asked = names(policy.Request, Request, *map(options_of, doors)) - given_otherwise
+    ours = [door.name for door in entry_points(group=GROUP) if door.value.startswith("labelguard.")]
+    asked = names(policy.Request, Request, *map(options_of, ours)) - given_otherwise
     assert set(IntakeOptions.__annotations__) == names(Intake)
     assert set(Options.__annotations__) == asked | names(Intake)

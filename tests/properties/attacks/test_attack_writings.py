@@ -54,7 +54,7 @@ def rows(kind: str, labels: tuple[int, int], *, layout: str, labelers: bool) -> 
         pytest.param("labeler", "statistic", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("layout", ["pairs", "chosen"])
+@pytest.mark.parametrize("layout", ["pairs", pytest.param("chosen", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", WRITINGS)
 def test_which_writing_of_a_chat_is_published_tells_no_label(
     kind: str, layout: str, unit: Any, mechanism: str, tmp_path: Path

@@ -136,7 +136,13 @@ FILES: dict[str, tuple[str, Callable[[Path], object] | bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", FILES)
+_LONG = "texts that unpack to gigabytes"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] * (kind == _LONG)) for kind in FILES],
+)
 def test_a_hostile_file_ends_in_one_line(project: Project, tmp_path: Path, kind: str) -> None:
     name, content, message = FILES[kind]
     path = tmp_path / name
@@ -177,8 +183,16 @@ def _rows_parquet(path: Path) -> None:
 BOMBS = {"x.csv.gz": _rows_csv, "x.jsonl.gz": _rows_jsonl, "x.parquet": _rows_parquet}
 
 
-@pytest.mark.parametrize("name", BOMBS)
-@pytest.mark.parametrize("command", [("privatize", "--epsilon", "3", "--delta", "1e-5"), ("plan",)])
+_PRIVATIZE, _PLAN = ("privatize", "--epsilon", "3", "--delta", "1e-5"), ("plan",)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *(pytest.param(_PRIVATIZE, name) for name in BOMBS),
+        *(pytest.param(_PLAN, name, marks=pytest.mark.slow) for name in BOMBS),
+    ],
+)
 def test_rows_that_unpack_to_more_than_is_allowed_stop_the_reading(
     project: Project, tmp_path: Path, name: str, command: tuple[str, ...]
 ) -> None:
