@@ -239,6 +239,7 @@ class Ledger:
             if active.policy != policy:
                 raise LedgerError("the policy in force is not the one this job was planned with")
             policies.check_ceiling(connection)
+            self._check_terms(connection)
             allowance = active.allowance_ids[asked.event]
             prices = charges.store_prices(connection, allowance, asked.prices)
             release_id = charges.reserve(connection, active.id, allowance, asked, prices)
@@ -372,7 +373,8 @@ class Ledger:
 
     def _grant_again(self, asked: Charge, epoch: int, crashed: ReleaseRecord) -> Grant:
         """The grant of a release that was charged and not finished, if it needs no more."""
-        with self._writing(epoch):
+        with self._writing(epoch) as connection:
+            self._check_terms(connection)
             record = self.release(crashed.id)
         if (
             record is None
@@ -389,6 +391,15 @@ class Ledger:
                 f"release {record.id} cannot be resumed: it would need more than it was charged"
             )
         return Grant(record, self.prices(asked.event), _SEAL)
+
+    def _check_terms(self, connection: sa.Connection) -> None:
+        """Refuse to charge by policies or prices that others wrote."""
+        broken = verification.terms_fault(connection, journal.entries(connection))
+        if broken:
+            raise LedgerError(
+                f"the ledger at {self.address} does not hold: {broken}; nothing was charged; put a "
+                "true copy back"
+            )
 
     def _records(self, condition: sa.ColumnElement[bool]) -> list[ReleaseRecord]:
         with self._reading() as connection:
