@@ -134,12 +134,9 @@ def _epsilons(text: str) -> tuple[float, ...]:
 
 def _require_pictures() -> None:
     """Refuse before the work is done, not after it."""
-    from importlib.util import find_spec
+    from labelguard.extras import require
 
-    from labelguard.learning.features import MissingExtra
-
-    if find_spec("matplotlib") is None:
-        raise MissingExtra("-o needs matplotlib; install it with: pip install labelguard[plan]")
+    require("plan", "-o")
 
 
 def _write(found: PlanResult, output: Path) -> None:

@@ -31,16 +31,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from labelguard import doors
+from labelguard import doors, extras
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.content import content_column, joined
 from labelguard.terms import Progress
 
 __all__ = [
     "FeatureProvider",
-    "MissingExtra",
     "PairFeatures",
     "column_features",
+    "default_features",
     "open_fitted",
     "open_provider",
 ]
@@ -52,12 +52,6 @@ Features: TypeAlias = NDArray[np.float32]
 State: TypeAlias = Mapping[str, NDArray[Any]]
 
 _CHECKED_ROWS = 1 << 12
-
-
-class MissingExtra(LabelguardError):
-    """What was asked needs an optional dependency; the message says what to install."""
-
-    exit_code = 2
 
 
 class FeatureProvider(Protocol):
@@ -80,11 +74,19 @@ class FeatureProvider(Protocol):
         """A stable text that names the function: encoder, digest of weights, settings."""
 
 
+def default_features() -> str:
+    """The best features that this installation can compute, where nobody says which.
+
+    A project takes them at its first release and keeps them.
+    """
+    return "text+length" if extras.missing("encoders") else "minilm+length"
+
+
 def open_provider(spec: str, state: State | None = None) -> PairFeatures:
     """The provider that `spec` describes, or the one fitted earlier whose `state()` is given.
 
     Raises `LabelguardError` for an unknown name or option, or a state of another specification, and
-    `MissingExtra` (exit code 2) if a dependency is not installed.
+    `extras.MissingExtra` (exit code 2) if a dependency is not installed.
     """
     names = [name.strip() for name in spec.split("+")]
     parts = [
@@ -303,7 +305,7 @@ def _open(part: str, state: State | None) -> FeatureProvider:
     try:
         factory = door.load()
     except ImportError as error:
-        raise MissingExtra(f"features {name} cannot be loaded: {error}") from None
+        raise extras.MissingExtra(f"features {name} cannot be loaded: {error}") from None
     return cast(FeatureProvider, factory(options, state))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from labelguard.learning.features import MissingExtra
+from labelguard.extras import require
 
 if TYPE_CHECKING:
     from labelguard.planner.forecast import PlanResult
@@ -26,13 +26,10 @@ def accuracy_png(plan: PlanResult) -> bytes:
 
     Raises `MissingExtra` without matplotlib.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra(
-            "pictures need matplotlib; install it with: pip install labelguard[plan]"
-        ) from None
+    require("plan", "a picture")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -23,6 +23,19 @@ def check_budget(epsilon: float, delta: float) -> None:
         raise PolicyError(f"delta must be at least 0 and below 1, found {delta}")
 
 
+MOST_DELTA = 1e-5
+"""δ where nobody says one, unless labelers are many."""
+
+
+def usual_delta(units: int) -> float:
+    """δ where nobody says one: a power of ten below 1/(10 · units), and 1e-5 at most.
+
+    δ bounds what a mechanism may do at worst: give one unit away with that probability. With n of
+    them, 1/n would allow to publish one whole; a tenth of it is customary.
+    """
+    return min(MOST_DELTA, 10.0 ** (-math.floor(math.log10(10 * max(units, 1))) - 1))
+
+
 def parse_budget(option: str, text: str) -> tuple[float, float]:
     """`3,1e-5`, the value of an option, as ε and δ. Raises `PolicyError` for anything else."""
     try:

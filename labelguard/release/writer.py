@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from labelguard import extras
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger.ledger import Grant
 from labelguard.release import card as cards
@@ -167,8 +168,8 @@ def load(
         try:
             from datasets import Dataset
         except ImportError:
-            raise LabelguardError(
-                "datasets is not installed; pip install labelguard[train]"
+            raise extras.MissingExtra(
+                f"datasets is not installed; install it with: {extras.install_line('train')}"
             ) from None
         return Dataset.from_parquet(str(path))
     raise ValueError(f"kind must be polars, arrow or datasets, found {kind!r}")

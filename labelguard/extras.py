@@ -1,0 +1,57 @@
+"""Optional dependencies: whether what an extra brings is installed, and how to install it here."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from urllib.parse import unquote, urlparse
+
+from labelguard.errors import LabelguardError
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class MissingExtra(LabelguardError):
+    """What was asked needs an optional dependency; the message says what to install."""
+
+    exit_code = 2
+
+
+def missing(extra: str) -> list[str]:
+    """The packages of an extra that are not installed; nothing of them is loaded."""
+    marker = re.compile(rf"""extra == ["']{re.escape(extra)}["']""")
+    wanted = [text for text in requires("labelguard") or () if marker.search(text)]
+    found = [match[0] for text in wanted if (match := _NAME.match(text))]
+    return [name for name in found if not _installed(name)]
+
+
+def require(extra: str, what: str) -> None:
+    """Raise `MissingExtra` unless the extra is installed; `what` is what needs it."""
+    if lacking := missing(extra):
+        raise MissingExtra(
+            f"{what} needs {', '.join(lacking)}; install the extra with: {install_line(extra)}"
+        )
+
+
+def install_line(extra: str) -> str:
+    """The command that installs an extra, quoted for shells, from where labelguard came from."""
+    return f"pip install '{_origin()}[{extra}]'"
+
+
+def _origin() -> str:
+    """The directory labelguard was installed from (PEP 610), else its name on the index."""
+    try:
+        said = json.loads(distribution("labelguard").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        return "labelguard"
+    url = urlparse(said.get("url", ""))
+    return unquote(url.path) if url.scheme == "file" and "dir_info" in said else "labelguard"
+
+
+def _installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True

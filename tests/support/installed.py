@@ -1,0 +1,21 @@
+"""What is installed, as far as labelguard can see."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import pytest
+
+from labelguard import extras
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """Let these packages seem not to be installed."""
+    known = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name in packages:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return known(name)
+
+    monkeypatch.setattr(extras, "version", version)
