@@ -110,7 +110,8 @@ class Reading:
     of responses that are carried along, as differences of the two sides. Unless `labelled`, the
     columns of labels are dropped at the door: every row reads like a tie, whatever it says.
     `question` is what all rows were asked about their pair, where no column tells it. `values` is
-    the domain of labels, `skips` what becomes of blank ones.
+    the domain of labels, `skips` what becomes of blank ones. `format` is one of
+    `labelguard.ingest.formats`.
     """
 
     columns: Mapping[str, str]
@@ -120,6 +121,7 @@ class Reading:
     question: str | None = None
     values: LabelValues = DEFAULT
     skips: Skips = "public"
+    format: str = "auto"
 
     def __post_init__(self) -> None:
         if self.question is not None and not (self.question and self.question.isprintable()):

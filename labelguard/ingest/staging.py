@@ -22,11 +22,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import content_units, ordering, query, scan, sources
+from labelguard.ingest import content_units, formats, ordering, query, scan, sources
 from labelguard.ingest import layouts as labels
 from labelguard.ingest.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
 from labelguard.ingest.refused import Leavers
-from labelguard.ingest.sources import Input
+from labelguard.ingest.sources import Input, Part
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.groups import Groups
@@ -58,6 +58,9 @@ class Staged:
 
     directory: Path
     chat: bool = False
+    parts: tuple[Part, ...] = ()
+    """What was read, under the format it was understood as."""
+    formats: set[str] = field(default_factory=set)
     rows_read: int = 0
     rows: int = 0
     identical_sides: int = 0
@@ -165,7 +168,7 @@ def stage(
     at the first row whose public columns are at fault.
     """
     staged = Staged(directory)
-    parts = sources.parts(source)
+    given = sources.parts(source)
     with (
         BucketWriter(staged.rows_directory) as rows,
         BucketWriter(staged.texts_directory) as texts,
@@ -174,7 +177,9 @@ def stage(
         stager = _Stager(staged, keys, options, connection)
         # Every part is looked at before any is read: a wrong column in the last file shows at
         # once, and chats whose members differ from file to file get one type.
-        layouts = [scan.look(part, connection, options.reading) for part in parts]
+        found = [formats.understood(part, connection, options.reading) for part in given]
+        parts = [one.part for one in found]
+        layouts = [scan.look(one.part, connection, one.reading) for one in found]
         content = scan.common_content(parts, layouts)
         allowed = sources.Allowance.of(parts, options.max_input_bytes)
         for part, layout in zip(parts, layouts, strict=True):
@@ -192,6 +197,8 @@ def stage(
     staged.public_digest = stager.public_digest()
     ordering.sort_buckets(staged.rows_directory)
     staged.columns = _columns(layouts)
+    staged.parts = tuple(parts)
+    staged.formats = {one.format for one in found}
     staged.identities = stager.identities()
     return staged
 

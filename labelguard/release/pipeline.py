@@ -29,7 +29,7 @@ import numpy as np
 from labelguard.errors import InvalidLabels, LedgerError, ProjectError
 from labelguard.ingest import layouts, quarantine
 from labelguard.ingest.conflicts import refuse_conflicts
-from labelguard.ingest.sources import Input, parts
+from labelguard.ingest.sources import Input
 from labelguard.ingest.staging import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
@@ -131,7 +131,7 @@ class _Run:
         self.ledger.start(grant, epoch, reads)
         grant = self._draw(job, prepared, grant, epoch)
         rows, hashes = self._publish(job, prepared, grant)
-        self._set_aside(staged, source, grant)
+        self._set_aside(staged, grant)
         self.ledger.commit(grant, epoch, rows, hashes)
         shutil.rmtree(self.project.stages / grant.release.id, ignore_errors=True)
         committed = self.ledger.release(grant.release.id)
@@ -244,13 +244,13 @@ class _Run:
             prices=prices,
         )
 
-    def _set_aside(self, staged: Staged, source: Input, grant: Grant) -> None:
+    def _set_aside(self, staged: Staged, grant: Grant) -> None:
         if staged.bad_rows:
             directory = self.project.quarantine / grant.release.id
             column = self.request.intake.columns.get("labeler_id", "labeler_id")
-            aside, name = parts(source), self.project.namespace
+            name = self.project.namespace
             scratch = self.project.work / "quarantine"
-            quarantine.write(directory, aside, staged.bad_rows, scratch, column, name)
+            quarantine.write(directory, staged.parts, staged.bad_rows, scratch, column, name)
             rows = counted(staged.fault_count, "bad row")
             self.notes.append(f"{rows} set aside in {directory}")
 
