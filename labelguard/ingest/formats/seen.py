@@ -25,7 +25,7 @@ class Seen:
     sparse: bool = False
 
     def column(self, role: str) -> str | None:
-        """The column of a role, as it was named or by the role's own name; None if there is none."""
+        """The column of a role, as it was named or by the role's own name; None if none is."""
         name = self.reading.columns.get(role, role)
         return name if name in self.types else None
 
