@@ -92,9 +92,7 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """The canonical batches of one part, about 48 MiB each; reader errors become ours."""
     try:
-        # The SELECT sees the part under the name `part`.
-        relation = part.open(_cursor(connection)).query("part", query)
-        assert relation is not None  # None is for statements without a result
+        relation = _selected(part, _cursor(connection), query)
         waiting: list[pa.RecordBatch] = []
         for batch in relation.to_arrow_reader(_read_rows(part, connection)):
             waiting.append(batch)
@@ -106,6 +104,15 @@ def batches(
             yield pa.concat_batches(waiting)
     except _READER_ERRORS as error:
         raise readable(error, part.name) from None
+
+
+def _selected(part: Part, cursor: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation:
+    """What a query selects, which sees the part under the name `part`."""
+    # By a view of its own: `relation.query` would bind the query twice as often.
+    part.open(cursor).create_view("part", replace=True)
+    relation = cursor.sql(query)
+    assert relation is not None  # None is for statements without a result
+    return relation
 
 
 def _read_rows(part: Part, connection: duckdb.DuckDBPyConnection) -> int:

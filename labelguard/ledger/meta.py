@@ -17,7 +17,7 @@ def create(connection: sa.Connection, keys: KeyRing) -> bool:
     """Make the tables, unless they exist; whether they are new."""
     if sa.inspect(connection).has_table(schema.meta.name):
         return False
-    schema.metadata.create_all(connection)
+    schema.metadata.create_all(connection, checkfirst=False)  # all are made in one transaction
     found = {"schema": schema.schema(), "key_check": keys.check_value()}
     found |= {"epoch": "0", "pseudonyms": ""}
     rows = [{"name": name, "value": value} for name, value in found.items()]

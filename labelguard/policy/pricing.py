@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -118,9 +118,7 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
     A policy that allows labelers' own numbers of labels (None) is priced for each number when it
     first occurs; its quote says ε and δ, and no more.
     """
-    versions = {"labelguard": __version__}
-    versions |= {name: version(name) for name in ("numpy", "scipy")}
-    common: dict[str, Any] = {"versions": versions, "adjacency": "replace_labels"}
+    common: dict[str, Any] = {"versions": _versions(), "adjacency": "replace_labels"}
     if policy.allowances[0].allowed is None:
         accountant = "exact composition, for each number of labels when it occurs"
         return common | {"accountant": accountant, "epsilon": policy.epsilon}, {}
@@ -139,6 +137,12 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
         },
         found,
     )
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Of what computes prices; looked up once, for an environment's packages are many."""
+    return {"labelguard": __version__} | {name: version(name) for name in ("numpy", "scipy")}
 
 
 def components(policy: Policy, found: Prices, point: int | None = None) -> dict[str, Component]:

@@ -72,7 +72,8 @@ def rows_of_bucket(task: Outcomes, bucket: int) -> pa.Table | None:
     found = []
     for texts_directory, directory in task.sources:
         texts = buckets.read_bucket(texts_directory, bucket)
-        outcomes = buckets.read_parts(directory, bucket)
+        # Parts are one file for every bucket of units: without texts none has to be looked at.
+        outcomes = None if texts is None else buckets.read_parts(directory, bucket)
         if texts is not None and outcomes is not None:
             found.append(_Rows.of(texts, outcomes, task.schema, ties=task.ties))
     return _sorted(found) if found else None
