@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import compiled, databases
+from support import compiled, databases, engines
 from support.lives import first_release
 
 import labelguard
@@ -20,9 +20,23 @@ MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
 
 
-def pytest_configure() -> None:
-    """Projects of tests lie in memory, where there is room: a third of a release is flushing."""
+def pytest_configure(config: pytest.Config) -> None:
+    """What makes thousands of tests fast, and changes no result."""
     compiled.share()
+    engines.share()
+    _keep_projects_in_memory()
+    if config.getoption("numprocesses", None):
+        _let_products_be_on_one_thread()
+
+
+def _let_products_be_on_one_thread() -> None:
+    """Of matrices: where tests run side by side, threads of one would wait for another's core."""
+    for library in ("OPENBLAS", "OMP"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # workers inherit it
+
+
+def _keep_projects_in_memory() -> None:
+    """Where there is room: a third of a release is flushing."""
     if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
         return
     if shutil.disk_usage(MEMORY).free >= ROOM:

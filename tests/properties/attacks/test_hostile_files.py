@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import bounded
+from support import bounded, engines
 from support.preferences import opinions, pairs, public
 
 import labelguard
 from labelguard.errors import InvalidLabels
+from labelguard.ingest import scan
 from labelguard.ingest.files import MOST_COLUMNS
 from labelguard.ingest.sources import Allowance, Part, parts
 from labelguard.project.project import Project
@@ -252,6 +253,7 @@ def test_every_engine_spills_within_the_project(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also the one that copies rows which are set aside, raw, with their labels."""
+    monkeypatch.setattr(scan, "connect", engines.of_its_own)
     places: list[str] = []
     connect = duckdb.connect
 

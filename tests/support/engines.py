@@ -1,0 +1,34 @@
+"""A DuckDB engine that was started for one input serves the next: a tenth of a small release.
+
+Users start an engine for each input, tests thousands. What is read lies in tables of its own, and
+no file is cached from one input to the next.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+import duckdb
+
+from labelguard.ingest import scan
+
+of_its_own = scan.connect
+"""An engine that is started anew, as users have it."""
+_kept = threading.local()
+
+
+def share() -> None:
+    """From now on: one engine for each thread."""
+    scan.connect = _of_all
+
+
+def _of_all(scratch: Path) -> duckdb.DuckDBPyConnection:
+    """A connection of its own to the engine of this thread."""
+    if not hasattr(_kept, "engine"):
+        _kept.engine = of_its_own(Path(tempfile.gettempdir()) / f"labelguard-{os.getpid()}-spill")
+        _kept.engine.execute("SET enable_external_file_cache = false")
+    cursor: duckdb.DuckDBPyConnection = _kept.engine.cursor()
+    return cursor
