@@ -100,10 +100,13 @@ class Population:
         self._variances = variances / variances[0]
         self._counts = np.bincount(rows.pair, minlength=len(z)).astype(np.float64)
 
-    def draws(self, number: int) -> Iterator[Draw]:
-        """Simulated worlds, the kinds of direction in turn; each has a random stream of its own."""
+    def draws(self, number: int, skip: int = 0) -> Iterator[Draw]:
+        """Simulated worlds but for the first few, the kinds of direction in turn.
+
+        Each has a random stream of its own, so that a world is the same however many there are.
+        """
         streams = np.random.SeedSequence(self._prior.seed).spawn(number)
-        for index, stream in enumerate(streams):
+        for index, stream in enumerate(streams[skip:], skip):
             yield self._draw(KINDS[index % len(KINDS)], np.random.default_rng(stream))
 
     def _draw(self, kind: str, rng: np.random.Generator) -> Draw:

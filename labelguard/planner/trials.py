@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.special import erf
 
 from labelguard.errors import InvalidLabels
@@ -86,19 +87,28 @@ class PublicSide:
         """`metric` of every whitening, shape (whitenings, axes)."""
         return np.stack([self.metric(whitening) for whitening in WHITENINGS])
 
-    def clips(self, whitening: int, size: int) -> tuple[Floats, Floats]:
-        """C (clips, 1), and the weights w_u (clips, sampled labelers), by indices in the grid."""
-        clip, norm = self.clip[whitening, size][:, None], self.norm[whitening, size]
-        return clip, np.minimum(1, clip / np.maximum(norm, _TINY))
+    @cached_property
+    def weights(self) -> Small:
+        """w_u = min(1, C / b_u) of the sampled labelers: (whitenings, sizes, clips, labelers)."""
+        least = np.maximum(self.norm, _TINY)[:, :, None]
+        return np.minimum(1, self.clip[..., None] / least).astype(np.float32)
 
     @cached_property
     def information(self) -> Floats:
         """¼ Σ w z² of the sampled labelers: (whitenings, sizes, clips, axes)."""
-        found = np.zeros((*self.clip.shape, len(self.values)))
-        for grid in np.ndindex(*self.clip.shape[:2]):
-            weight = self.clips(*grid)[1].astype(np.float32)
-            found[grid] = weight @ self.energy
-        return found
+        return self.totals(self.weights, self.energy)
+
+    @cached_property
+    def judged(self) -> tuple[Small, Small]:
+        """What heads are judged on, z and z² of the pairs `seen`, each (axes, seen)."""
+        z = np.ascontiguousarray(self.z[self.seen].T)
+        return z, np.square(z)
+
+    def totals(self, factor: Small, values: Small) -> Floats:
+        """Sums over labelers of values (labelers, axes), weighed by (..., labelers)."""
+        flat = factor.reshape(-1, factor.shape[-1])
+        # One product for the whole grid: many small ones would mostly wait for each other.
+        return (flat @ values).astype(np.float64).reshape(*factor.shape[:-1], -1)
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -106,9 +116,9 @@ class PublicSide:
         grid = itertools.product(WHITENINGS, self.sizes, CLIP_QUANTILES, self.ridges)
         return tuple(Shape(size, a, FLOOR, quantile, ridge) for a, size, quantile, ridge in grid)
 
-    def trials(self, prior: Prior, number: int) -> Iterator[Trial]:
-        """Simulated labels of the sampled labelers, one draw after the other."""
-        for draw in Population(self.z, self.values, self.rows, prior).draws(number):
+    def trials(self, prior: Prior, number: int, skip: int = 0) -> Iterator[Trial]:
+        """Simulated labels of the sampled labelers, one draw after the other, but for the first."""
+        for draw in Population(self.z, self.values, self.rows, prior).draws(number, skip):
             yield Trial(self, draw)
 
 
@@ -172,16 +182,18 @@ class Trial:
     def clipped(self) -> Floats:
         """Σ_u clip_C(w_u v_u) for every metric, size and clip: (whitenings, sizes, clips, axes)."""
         if self._clipped is None:
-            self._clipped = np.zeros(self._public.information.shape)
-            for index, whitening in enumerate(WHITENINGS):
-                lengths = np.square(self.sums * self._public.metric(whitening).astype(np.float32))
-                np.cumsum(lengths, axis=1, out=lengths)
-                for number, size in enumerate(self._public.sizes):
-                    length = np.sqrt(lengths[:, size - 1].astype(np.float64))
-                    clip, weight = self._public.clips(index, number)
-                    factor = weight * np.minimum(1, clip / np.maximum(weight * length, clip))
-                    own = factor.astype(np.float32) @ self.sums[:, :size]
-                    self._clipped[index, number, :, :size] = own
+            public = self._public
+            ends = np.array(public.sizes) - 1
+            lengths = np.empty((len(WHITENINGS), len(ends), len(self.sums)), np.float32)
+            for index, metric in enumerate(public.metrics.astype(np.float32)):
+                squares = np.square(self.sums * metric)
+                lengths[index] = np.sqrt(np.cumsum(squares, axis=1)[:, ends].T)
+            clip = public.clip[..., None].astype(np.float32)
+            factor = public.weights * lengths[:, :, None]
+            np.maximum(factor, clip, out=factor)
+            np.divide(clip, factor, out=factor, where=factor > 0)
+            factor *= public.weights
+            self._clipped = public.totals(factor, self.sums)
         return self._clipped
 
     def statistic_heads(self, noise_multiplier: float) -> Heads:
@@ -231,10 +243,11 @@ class Trial:
 
     def scores(self, heads: Heads) -> tuple[Floats, Floats]:
         """Expected accuracy on fresh labelers and error on the simulated labels, each (heads,)."""
-        seen = self._public.z[self._public.seen]
-        margin: Small = heads.mean.astype(np.float32) @ seen.T
-        variance: Small = 2 * heads.variance.astype(np.float32) @ np.square(seen).T
-        sign = erf(margin / np.maximum(np.sqrt(variance), _NO_SPREAD))
+        z, squares = self._public.judged
+        margin: Small = heads.mean.astype(np.float32) @ z
+        spread: Small = (2 * heads.variance).astype(np.float32) @ squares
+        np.maximum(np.sqrt(spread, out=spread), _NO_SPREAD, out=spread)
+        sign = erf(np.divide(margin, spread, out=margin), out=margin)
         right = (sign @ np.stack([self._fresh, -self._own], axis=1)).astype(np.float64)
         return 0.5 + right[:, 0], 0.5 + right[:, 1]
 
@@ -278,20 +291,15 @@ def _norms(
 
 
 def _sums(z: Small, rows: Rows, coefficient: NDArray[np.floating[Any]], power: int) -> Small:
-    """Σ coefficient · z^power over the rows of each labeler, shape (labelers, axes)."""
-    starts = np.flatnonzero(np.diff(rows.unit, prepend=-1))
-    ends = np.append(starts[1:], len(rows))
-    total = np.zeros((rows.units, z.shape[1]), np.float32)
-    factor = coefficient.astype(np.float32)[:, None]
-    first = 0
-    while first < len(starts):
-        last = max(int(np.searchsorted(ends, starts[first] + _CHUNK, side="right")), first + 1)
-        part = slice(int(starts[first]), int(ends[last - 1]))
-        block = z[rows.pair[part]]
-        block = (block**power if power > 1 else block) * factor[part]
-        total[first:last] = np.add.reduceat(block, starts[first:last] - starts[first], axis=0)
-        first = last
-    return total
+    """Σ coefficient · z^power over the rows of each labeler, shape (labelers, axes).
+
+    `rows` are grouped by labeler: they are the compressed rows of a sparse matrix as they stand.
+    """
+    starts = np.searchsorted(rows.unit, np.arange(rows.units + 1))
+    factor = csr_array(
+        (coefficient.astype(np.float32), rows.pair, starts), shape=(rows.units, len(z))
+    )
+    return np.asarray(factor @ (z**power if power > 1 else z), np.float32)
 
 
 def _seen(rows: Rows, pairs: int, rng: np.random.Generator) -> tuple[NDArray[np.intp], Floats]:

@@ -12,27 +12,31 @@ bettered the plain ridge with any number of components, and mattered little with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erf
 
-from labelguard.accounting import gaussian, randomized_response
+from labelguard.accounting import gaussian
 from labelguard.errors import PolicyError
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.statistic import Rows
+from labelguard.planner import flips
+from labelguard.planner.flips import BOUNDS, Flips, Tried
+from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval, Sizing, best
 from labelguard.planner.prior import KINDS, Prior
-from labelguard.planner.trials import Heads, PublicSide, Trial, public_side
-from labelguard.policy.bounds import rounded_bound
+from labelguard.planner.trials import PublicSide, Trial
+from labelguard.planner.worlds import Worlds
 from labelguard.terms import Progress, silent
 
 __all__ = [
+    "BOUNDS",
     "MECHANISMS",
     "Forecast",
     "Interval",
     "Prior",
+    "Sizing",
     "best",
     "check_budgets",
     "choose",
@@ -40,21 +44,11 @@ __all__ = [
     "recommend",
 ]
 
-Floats = NDArray[np.float64]
-
 MECHANISMS = ("statistic", "rr", "props")
 
-BOUNDS = (None, 1, 2, 4, 8, 16, 32)
-"""Labels per labeler that are tried for randomized response; None: all, at their own price.
-
-A labeler's k labels inform about as k · (1 − 2γ)² labels without noise would, which falls with k
-once (1 − 2γ) falls faster than 1/√k: fewer labels, answered more truly, can teach more.
-"""
-
 DRAWS = 6 * len(KINDS)
-_NOISES = 8  # noise realised per simulated world, for intervals
-_INDISTINCT = 5e-4  # less than simulations can tell
-_TIE = 0.002  # a difference in accuracy that decides nothing
+_FIRST_DRAWS = 2 * len(KINDS)
+_SURE = 3  # standard errors, of worlds in pairs, by which a mechanism has to lead
 
 
 def choose(
@@ -71,50 +65,8 @@ def choose(
 
     Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
     """
-    simulated = _Simulated.of(x, rows, prior or Prior(), DRAWS)
-    return simulated.public.shapes[simulated.best_shape(noise_multiplier)]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over simulated worlds, and the range that holds 90% of them."""
-
-    mean: float
-    """the mean"""
-    low: float
-    """the 5% quantile"""
-    high: float
-    """the 95% quantile"""
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What one mechanism may be expected to give at one ε.
-
-    A statistic has a `shape`; randomized response, and PROPS on top of it, have a flip probability
-    and a bound.
-    """
-
-    mechanism: str
-    """rr, props, statistic or non-private"""
-    epsilon: float | None
-    """its ε; null for non-private"""
-    accuracy: Interval
-    """share of fresh labelers' strict labels that a head learns to predict"""
-    label_error: Interval
-    """share of strict labels whose released value differs"""
-    shape: Shape | None = None
-    """the public choices of a statistic"""
-    flip_probability: Interval | None = None
-    """over released labels"""
-    max_labels_per_labeler: int | None = None
-    """the bound; null: everybody's own number of labels, rounded up"""
-    released: float = 1.0
-    """share of labels within the bound"""
-    twice_labelers: float | None = None
-    """accuracy with twice as many labelers"""
-    twice_labels: float | None = None
-    """accuracy with twice as many labels from each"""
+    worlds = Worlds.of(x, rows, prior or Prior(), DRAWS)
+    return worlds.public.shapes[worlds.best_shape(worlds.shapes(noise_multiplier))]
 
 
 def forecast(
@@ -125,31 +77,45 @@ def forecast(
     prior: Prior | None = None,
     *,
     draws: int = DRAWS,
-    bounds: Sequence[int | None] = BOUNDS,
+    bounds: Sequence[int | None] | None = None,
+    periods: int = 1,
     growth: bool = True,
     progress: Progress = silent,
 ) -> tuple[Forecast, ...]:
-    """One forecast a mechanism and ε, after one for `non-private`; ε in the order given.
+    """Forecasts of every mechanism and ε, after one for `non-private`; ε in the order given.
 
-    `bounds` are the numbers of labels per labeler that randomized response may choose from; None is
-    all of them. `growth` also forecasts twice the labelers and twice the labels, at twice the cost.
+    Of randomized response there are two, under the first of the bounds that release most labels
+    and under the best one, unless these are one; PROPS is forecast on the latter. `bounds` are the
+    numbers of labels per labeler to choose from, None being all of them; by default several.
+
+    (ε, δ) is for `periods` releases, which each bring as many new labels as there are now; what is
+    forecast is one of them. `growth` also forecasts twice the labelers and twice the labels, at
+    twice the cost.
 
     Raises `PolicyError` for budgets no mechanism has, `InvalidLabels` as `choose`.
     """
     check_budgets(epsilons, delta)
     prior = prior or Prior()
     progress("simulating labels", None)
-    now = _forecasts(_Simulated.of(x, rows, prior, draws), epsilons, delta, bounds)
-    if not growth:
-        return now
-    grown = []
-    for step, more in (("labelers", _twice_labelers(rows)), ("labels", _twice_labels(rows, prior))):
-        progress(f"simulating twice the {step}", None)
-        simulated = _Simulated.of(x, more, prior, max(draws // 2, 1))
-        grown.append(_forecasts(simulated, epsilons, delta, bounds))
+    terms = _Terms(tuple(epsilons), delta, None if bounds is None else tuple(bounds), periods)
+    now = terms.forecasts(Worlds.of(x, rows, prior, draws))
+    if growth:
+        grown = []
+        for name, more in (
+            ("labelers", _twice_labelers(rows)),
+            ("labels", _twice_labels(rows, prior)),
+        ):
+            progress(f"simulating twice the {name}", None)
+            grown.append(terms.forecasts(Worlds.of(x, more, prior, max(draws // 2, 1))))
+        now = [
+            replace(here, twice_labelers=a.accuracy.mean, twice_labels=b.accuracy.mean)
+            for here, a, b in zip(now, *grown, strict=True)
+        ]
+    # Where the best bound lets in all labels, its forecast stands there already.
     return tuple(
-        replace(here, twice_labelers=a.accuracy.mean, twice_labels=b.accuracy.mean)
-        for here, a, b in zip(now, *grown, strict=True)
+        one
+        for before, one in zip([None, *now], now, strict=False)
+        if before is None or not _equal(before, one)
     )
 
 
@@ -159,190 +125,102 @@ def recommend(
     epsilon: float,
     delta: float,
     prior: Prior | None = None,
-) -> Forecast:
-    """What `--mechanism auto` does at this budget. Raises as `forecast`."""
-    return best(forecast(x, rows, [epsilon], delta, prior, growth=False), epsilon)
+    *,
+    periods: int = 1,
+) -> Sizing:
+    """What `--mechanism auto` does at this budget, and what a policy for `periods` has to allow.
 
-
-def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
-    """The forecast of highest accuracy at ε.
-
-    Of those as good within .002, one that releases most labels, and of these the least label error.
+    It is the best `forecast`, found with less work: in a third of the worlds, unless these leave
+    open which mechanism is better; and without PROPS where it cannot be chosen. The accuracy of
+    PROPS lies between that of randomized response and that of half of its labels, so that it is
+    chosen only where randomized response is as good as the best. Raises as `forecast`.
     """
-    here = [f for f in forecasts if f.epsilon == epsilon]
-    top = max(f.accuracy.mean for f in here)
-    near = [f for f in here if f.accuracy.mean >= top - _TIE]
-    return min(near, key=lambda f: (-f.released, f.label_error.mean))
+    check_budgets([epsilon], delta)
+    terms = _Terms((epsilon,), delta, None, periods)
+    worlds = Worlds.of(x, rows, prior or Prior(), _FIRST_DRAWS)
+    compared = terms.compare(worlds, epsilon)
+    if not compared.clear:
+        worlds = worlds.more(DRAWS)
+        compared = terms.compare(worlds, epsilon)
+    option = flips.chosen(compared.tried)
+    statistic, rr = compared.statistic(worlds), flips.randomized(worlds, epsilon, option)
+    found = [statistic, rr]
+    if rr.accuracy.mean >= statistic.accuracy.mean - INDISTINCT:
+        found.append(flips.props(worlds, option.flips, rr))
+    return Sizing.of(best(found, epsilon), periods)
 
 
 @dataclass(frozen=True, eq=False)
-class _Simulated:
-    """A public side, and trials of simulated labels on it."""
+class _Compared:
+    """A statistic and randomized response at one ε, in the same worlds.
 
-    public: PublicSide
-    trials: tuple[Trial, ...]
-    seed: int
-
-    @classmethod
-    def of(cls, x: NDArray[np.float32], rows: Rows, prior: Prior, draws: int) -> _Simulated:
-        public = public_side(x, rows, prior.seed)
-        return cls(public, tuple(public.trials(prior, draws)), prior.seed)
-
-    def accuracy(self, heads_of: Callable[[Trial], Heads]) -> Floats:
-        """The mean accuracy of each head, shape (heads,)."""
-        return np.asarray(np.mean([t.scores(heads_of(t))[0] for t in self.trials], axis=0))
-
-    def judged(self, heads_of: Callable[[Trial], Heads], index: int) -> tuple[Interval, Interval]:
-        """Accuracy and label error of one head: means over noise, ranges with noise realised."""
-        rng = np.random.default_rng(self.seed)
-        means, realised = [], []
-        for trial in self.trials:
-            heads = heads_of(trial)
-            mean, variance = heads.mean[index], heads.variance[index]
-            noise = np.sqrt(variance) * rng.standard_normal((_NOISES, len(mean)))
-            one = Heads(mean[None], variance[None])
-            means.append([float(score[0]) for score in trial.scores(one)])
-            realised.append(trial.scores(Heads(mean + noise, np.zeros_like(noise))))
-        accuracy, error = np.mean(means, axis=0)
-        spread = np.stack([np.stack(scores) for scores in realised], axis=1)
-        return _interval(float(accuracy), spread[0]), _interval(float(error), spread[1])
-
-    def best(self, heads_of: Callable[[Trial], Heads]) -> tuple[Interval, Interval]:
-        """What the head with the highest mean accuracy is `judged`."""
-        return self.judged(heads_of, int(self.accuracy(heads_of).argmax()))
-
-    def best_shape(self, noise_multiplier: float) -> int:
-        """Which shape is most accurate; of those that cannot be told apart, fewest components."""
-        accuracy = self.accuracy(lambda trial: trial.statistic_heads(noise_multiplier))
-        equal = np.flatnonzero(accuracy >= accuracy.max() - _INDISTINCT)
-        components = np.array([self.public.shapes[index].components for index in equal])
-        fewest = equal[components == components.min()]
-        return int(fewest[accuracy[fewest].argmax()])
-
-    def statistic(self, epsilon: float, delta: float) -> Forecast:
-        """A statistic of the best shape."""
-        noise = gaussian.calibrate(epsilon, delta)
-        index = self.best_shape(noise)
-        judged = self.judged(lambda trial: trial.statistic_heads(noise), index)
-        return Forecast("statistic", epsilon, *judged, self.public.shapes[index])
-
-
-@dataclass(frozen=True, eq=False)
-class _Flips:
-    """Randomized response under one bound, or None: what each labeler's labels become.
-
-    `signal` is 1 − 2γ and `share` the share of labels released, of the sampled labelers; `every`
-    holds γ of all labelers and `released` how many of their labels are released.
+    `shapes` (worlds, shapes) are the accuracies of a statistic of every shape, of which `shape` is
+    best; `tried` holds randomized response under every bound that can be chosen.
     """
 
-    bound: int | None
-    signal: Floats
-    share: Floats
-    every: Floats
-    released: Floats
+    epsilon: float
+    noise_multiplier: float
+    shapes: NDArray[np.float64]
+    shape: int
+    tried: list[Tried]
 
-    @classmethod
-    def of(cls, public: PublicSide, epsilon: float, delta: float, bound: int | None) -> _Flips:
-        def flips(counts: NDArray[np.int64]) -> Floats:
-            answers = rounded_bound(counts) if bound is None else counts * 0 + bound
-            prices = randomized_response.calibrate_many(epsilon, delta, answers)
-            return np.asarray(1 / (1 + np.exp(prices)))
+    def statistic(self, worlds: Worlds) -> Forecast:
+        """The statistic of the best shape."""
+        return worlds.statistic(self.epsilon, self.noise_multiplier, self.shape)
 
-        most = math.inf if bound is None else bound
-        sampled = np.bincount(public.rows.unit, minlength=public.rows.units)
-        return cls(
-            bound,
-            1 - 2 * flips(sampled),
-            np.minimum(1, most / sampled),
-            flips(public.counts),
-            np.minimum(public.counts, most).astype(np.float64),
-        )
-
-    def heads(self, trial: Trial) -> Heads:
-        return trial.flipped_heads(self.signal, self.share)
-
-    def half_heads(self, trial: Trial) -> Heads:
-        """Heads from one of two stages of PROPS."""
-        return trial.flipped_heads(self.signal, self.share / 2)
-
-    def mean(self, values: Floats | float) -> float:
-        """Mean over released labels of what labelers have."""
-        return float(
-            np.average(np.broadcast_to(values, self.released.shape), weights=self.released)
-        )
-
-    def spread(self) -> Interval:
-        return Interval(self.mean(self.every), float(self.every.min()), float(self.every.max()))
+    @property
+    def clear(self) -> bool:
+        """Whether these worlds tell which of the two is more accurate."""
+        difference = self.shapes[:, self.shape] - flips.chosen(self.tried).accuracy
+        error = float(difference.std(ddof=1)) / math.sqrt(len(difference))
+        return abs(float(difference.mean())) > INDISTINCT + _SURE * error
 
 
-def _forecasts(
-    simulated: _Simulated,
-    epsilons: Sequence[float],
-    delta: float,
-    bounds: Sequence[int | None],
-) -> tuple[Forecast, ...]:
-    found = [Forecast("non-private", None, *simulated.best(Trial.plain_heads))]
-    for epsilon in epsilons:
-        found.append(simulated.statistic(epsilon, delta))
-        found += _flipped(simulated, epsilon, delta, bounds)
-    return tuple(found)
+@dataclass(frozen=True)
+class _Terms:
+    """For what budgets, bounds and periods mechanisms are forecast; no bounds: the usual ones."""
+
+    epsilons: tuple[float, ...]
+    delta: float
+    bounds: tuple[int | None, ...] | None
+    periods: int
+
+    def options(self, public: PublicSide, epsilon: float) -> list[Flips]:
+        """Randomized response under every bound that is tried."""
+        bounds = self.bounds or flips.bounds_for(public.counts, self.periods)
+        return [Flips.of(public, epsilon, self.delta, b, self.periods) for b in bounds]
+
+    def compare(self, worlds: Worlds, epsilon: float) -> _Compared:
+        """Every shape of a statistic, and randomized response under every bound worth it."""
+        noise = gaussian.calibrate(epsilon, self.delta, self.periods)
+        shapes = worlds.shapes(noise)
+        options = flips.worth(self.options(worlds.public, epsilon))
+        tried = [Tried.of(worlds, option) for option in options]
+        return _Compared(epsilon, noise, shapes, worlds.best_shape(shapes), tried)
+
+    def forecasts(self, worlds: Worlds) -> list[Forecast]:
+        """Without privacy; then, at every ε, four: randomized response twice."""
+        found = [Forecast("non-private", None, *worlds.best(Trial.plain_heads))]
+        for epsilon in self.epsilons:
+            compared = self.compare(worlds, epsilon)
+            option = flips.chosen(compared.tried)
+            rr = flips.randomized(worlds, epsilon, option)
+            every = flips.all_labels(self.options(worlds.public, epsilon))
+            plain = rr
+            if every.bound != option.flips.bound:
+                plain = flips.randomized(worlds, epsilon, Tried.of(worlds, every))
+            found += [compared.statistic(worlds), plain, rr]
+            found.append(flips.props(worlds, option.flips, rr))
+        return found
 
 
-def _flipped(
-    simulated: _Simulated, epsilon: float, delta: float, bounds: Sequence[int | None]
-) -> list[Forecast]:
-    """Randomized response under the best bound, and PROPS on its labels."""
-    options = [_Flips.of(simulated.public, epsilon, delta, bound) for bound in bounds]
-    found = [float(simulated.accuracy(option.heads).max()) for option in options]
-    near = [option for option, top in zip(options, found, strict=True) if top >= max(found) - _TIE]
-    flips = max(near, key=lambda option: float(option.released.sum()))
-    accuracy, _ = simulated.best(flips.heads)
-    error = flips.mean(flips.every)
-    rr = Forecast(
-        "rr",
-        epsilon,
-        accuracy,
-        Interval(error, error, error),
-        flip_probability=flips.spread(),
-        max_labels_per_labeler=flips.bound,
-        released=float(flips.released.sum() / simulated.public.counts.sum()),
+def _equal(one: Forecast, other: Forecast) -> bool:
+    """Whether two forecasts are of one mechanism, ε and bound."""
+    return (one.mechanism, one.epsilon, one.max_labels_per_labeler) == (
+        other.mechanism,
+        other.epsilon,
+        other.max_labels_per_labeler,
     )
-    return [rr, _props(simulated, flips, rr)]
-
-
-def _props(simulated: _Simulated, flips: _Flips, rr: Forecast) -> Forecast:
-    """Two stages, hard votes, on the labels of `rr`.
-
-    The model of stage 1 overrules a label of stage 2 where its estimated error is below γ. The
-    second model then learns what the first one knew; elsewhere it learns from all labels.
-    """
-    half, _ = simulated.best(flips.half_heads)
-    signal = 1 - 2 * flips.every
-    weight = float(signal**2 @ flips.released) / 2
-    noise = math.sqrt((signal**2 * flips.every * (1 - flips.every)) @ flips.released / 2)
-    standard_error = noise / weight
-
-    def against(accuracy: float) -> tuple[float, float]:
-        """How often the model decides, and the error of all labels."""
-        error = 1 - accuracy
-        ratio = (flips.every - error) / (math.sqrt(2) * standard_error)
-        decides = (1 + erf(ratio)) / 2
-        second = flips.mean(decides * error + (1 - decides) * flips.every)
-        return flips.mean(decides), (rr.label_error.mean + second) / 2
-
-    decides, error = against(half.mean)
-    errors = [error, against(half.low)[1], against(half.high)[1]]
-
-    def between(full: float, part: float) -> float:
-        return decides * part + (1 - decides) * full
-
-    accuracy = Interval(
-        between(rr.accuracy.mean, half.mean),
-        between(rr.accuracy.low, half.low),
-        between(rr.accuracy.high, half.high),
-    )
-    label_error = Interval(error, min(errors), max(errors))
-    return replace(rr, mechanism="props", accuracy=accuracy, label_error=label_error)
 
 
 def _twice_labelers(rows: Rows) -> Rows:
@@ -360,12 +238,8 @@ def _twice_labels(rows: Rows, prior: Prior) -> Rows:
     return Rows(pair, np.tile(rows.unit, 2), rows.units, None, size)
 
 
-def _interval(mean: float, values: Floats) -> Interval:
-    low, high = np.quantile(values, (0.05, 0.95))
-    return Interval(mean, min(float(low), mean), max(float(high), mean))
-
-
 def check_budgets(epsilons: Sequence[float], delta: float) -> None:
+    """Raise `PolicyError` for ε and δ that no mechanism has."""
     if not len(epsilons):
         raise PolicyError("expected at least one epsilon")
     for epsilon in epsilons:

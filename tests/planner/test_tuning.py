@@ -89,7 +89,7 @@ def test_a_forecast_names_every_mechanism_and_its_public_parameters(
 ) -> None:
     assert [(f.mechanism, f.epsilon) for f in forecasts] == [
         ("non-private", None),
-        *((m, e) for e in (1.0, 8.0) for m in ("statistic", "rr", "props")),
+        *((m, e) for e in (1.0, 8.0) for m in ("statistic", "rr", "rr", "props")),
     ]
     for f in forecasts:
         assert (f.shape is not None) == (f.mechanism == "statistic")
@@ -101,7 +101,10 @@ def test_a_forecast_names_every_mechanism_and_its_public_parameters(
 def test_a_larger_budget_and_more_labelers_promise_more(forecasts: tuple[Forecast, ...]) -> None:
     plain = forecasts[0].accuracy.mean
     for mechanism in tuning.MECHANISMS:
-        tight, loose = (f for f in forecasts if f.mechanism == mechanism)
+        tight, loose = (
+            [f for f in forecasts if (f.mechanism, f.epsilon) == (mechanism, epsilon)][-1]
+            for epsilon in (1.0, 8.0)
+        )
         assert tight.accuracy.mean < loose.accuracy.mean <= plain
         assert tight.twice_labelers is not None
         assert tight.twice_labelers > tight.accuracy.mean
@@ -169,13 +172,12 @@ def test_fewer_labels_answered_more_truly_teach_more_where_labelers_are_many() -
     assert one.label_error.mean == pytest.approx(gamma, abs=1e-4)
 
 
-def test_a_recommendation_is_the_best_forecast_with_its_parameters() -> None:
+def test_randomized_response_is_forecast_with_all_labels_and_under_its_best_bound() -> None:
     x, rows = features(300, 10), asked(60, 20, 300)
-    found = tuning.recommend(x, rows, 1.0, DELTA)
-    assert found.mechanism == "statistic" and found.shape is not None
-    forecasts = tuning.forecast(x, rows, [1.0], DELTA, growth=False)
-    assert found == tuning.best(forecasts, 1.0)
-    assert found.accuracy.mean == max(f.accuracy.mean for f in forecasts if f.epsilon is not None)
+    every, best = tuning.forecast(x, rows, [1.0], DELTA, draws=3, growth=False)[2:4]
+    assert (every.mechanism, every.max_labels_per_labeler, every.released) == ("rr", None, 1)
+    assert best.mechanism == "rr" and best.max_labels_per_labeler is not None
+    assert best.accuracy.mean > every.accuracy.mean and best.released < 1
 
 
 def test_components_never_exceed_the_rank_of_the_features() -> None:

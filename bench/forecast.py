@@ -1,0 +1,98 @@
+"""What the first release waits for with `--mechanism auto`: features, then the forecast at one ε.
+
+    python bench/forecast.py                # --labels, --labelers, --items for other sizes
+    python bench/forecast.py --features random      # 384 random numbers a pair: a sentence encoder
+
+Labels are simulated; the forecast reads none. The floor is one product XᵀX in double precision of
+the pairs' features, which the principal axes need anyway.
+
+Seconds mean something on a machine that does nothing else: where other programs take turns on its
+cores, the threads of a product wait for each other. `--cpu` counts the seconds of all threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import numpy as np
+from _measure import measure, report
+from numpy.typing import NDArray
+
+from labelguard.ingest.pairs import read_pairs
+from labelguard.learning.features import open_fitted
+from labelguard.planner import tuning
+from labelguard.simulation import SimulationConfig, simulate
+from labelguard.terms import silent
+
+DELTA = 1e-5
+DIMENSIONS = 384
+WANTED_SECONDS = 10
+
+
+def random_features(pairs: int) -> NDArray[np.float32]:
+    """Features whose axes have standard deviations from 1 down to 0.05."""
+    generator = np.random.default_rng(0)
+    scale = np.geomspace(1, 0.05, DIMENSIONS)
+    return (generator.standard_normal((pairs, DIMENSIONS)) * scale).astype(np.float32)
+
+
+def first_choice(
+    config: dict[str, int], spec: str, epsilon: float, periods: int, cpu: bool
+) -> dict[str, Any]:
+    """Seconds of each step, and what is chosen."""
+    clock = time.process_time if cpu else time.perf_counter
+    table = simulate(SimulationConfig(**config))
+    laps = [clock()]
+    named = "length" if spec == "random" else spec
+    pairs = read_pairs(table, features=named)
+    laps.append(clock())
+    count = pairs.table.num_rows
+    if spec == "random":
+        x = random_features(count)
+    else:
+        x = open_fitted(spec, pairs.table, silent)(pairs.table)
+    laps.append(clock())
+    sizing = tuning.recommend(x, pairs.rows, epsilon, DELTA, periods=periods)
+    laps.append(clock())
+    tuning.choose(x, pairs.rows, 1.0)
+    laps.append(clock())
+    wide = x.astype(np.float64)
+    start = clock()
+    wide.T @ wide
+    floor = clock() - start
+    names = ("reading", "features", "recommend", "choose a shape")
+    seconds = dict(zip(names, np.diff(laps).round(2).tolist(), strict=True))
+    return {"seconds": seconds, "floor": floor, "chosen": sizing.mechanism, "pairs": count}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--labels", type=int, default=84_000)
+    parser.add_argument("--labelers", type=int, default=3_800)
+    parser.add_argument("--items", type=int, default=40_000)
+    parser.add_argument("--features", default="text+length")
+    parser.add_argument("--epsilons", default="0.5,1,3,8")
+    parser.add_argument("--periods", type=int, default=1)
+    parser.add_argument("--cpu", action="store_true")
+    asked = parser.parse_args()
+    config = {name: getattr(asked, name) for name in ("labels", "labelers", "items")}
+    rows = []
+    for epsilon in map(float, asked.epsilons.split(",")):
+        found = measure(first_choice, config, asked.features, epsilon, asked.periods, asked.cpu)
+        result, peak = found["result"], found["peak_gb"]
+        seconds, floor = result["seconds"], result["floor"]
+        times = round(seconds["recommend"] / floor)
+        rows.append(
+            [epsilon, result["chosen"], *seconds.values(), round(floor, 3), f"{times}x", peak]
+        )
+    names = ["reading s", "features s", "recommend s", "choose s", "product s", "ratio", "peak GB"]
+    report("forecast", ["epsilon", "chosen", *names], rows)
+    slowest = max(row[4] for row in rows)
+    print(f"wanted: recommend within {WANTED_SECONDS} s; slowest {slowest:g} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What a mechanism may be expected to give at one ε, and which of several serves best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.mechanisms.geometry import Shape
+
+__all__ = ["INDISTINCT", "Forecast", "Interval", "Sizing", "best", "interval", "learned"]
+
+INDISTINCT = 0.002
+"""A difference in accuracy that decides nothing."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over simulated worlds, and the range that holds 90% of them."""
+
+    mean: float
+    """the mean"""
+    low: float
+    """the 5% quantile"""
+    high: float
+    """the 95% quantile"""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What one mechanism may be expected to give at one ε.
+
+    A statistic has a `shape`; randomized response, and PROPS on top of it, have a flip probability
+    and a bound.
+    """
+
+    mechanism: str
+    """rr, props, statistic or non-private"""
+    epsilon: float | None
+    """its ε; null for non-private"""
+    accuracy: Interval
+    """share of fresh labelers' strict labels that a head learns to predict"""
+    label_error: Interval
+    """share of strict labels whose released value differs"""
+    shape: Shape | None = None
+    """the public choices of a statistic"""
+    flip_probability: Interval | None = None
+    """over released labels"""
+    max_labels_per_labeler: int | None = None
+    """the bound; null: everybody's own number of labels, rounded up"""
+    released: float = 1.0
+    """share of labels within the bound"""
+    twice_labelers: float | None = None
+    """accuracy with twice as many labelers"""
+    twice_labels: float | None = None
+    """accuracy with twice as many labels from each"""
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """What a policy has to allow, so that the mechanism that serves best lasts for all periods."""
+
+    mechanism: str
+    """rr, props or statistic"""
+    periods: int
+    """how many releases the policy is for"""
+    releases: int | None
+    """statistic releases to allow; None where the mechanism takes randomized labels"""
+    max_labels_per_labeler: int | None
+    """labels of each labeler to allow; None: their own number, rounded up, or a statistic"""
+    fits: float
+    """share of the labels expected over all periods that this lets in"""
+    forecast: Forecast
+    """what a period's release may be expected to give"""
+
+    @classmethod
+    def of(cls, forecast: Forecast, periods: int) -> Sizing:
+        """What the mechanism of a forecast for so many periods needs."""
+        statistic = forecast.mechanism == "statistic"
+        return cls(
+            forecast.mechanism,
+            periods,
+            periods if statistic else None,
+            forecast.max_labels_per_labeler,
+            forecast.released,
+            forecast,
+        )
+
+
+def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
+    """The forecast of highest accuracy at ε.
+
+    Of those as good within .002, one that releases most labels, and of these the least label error.
+    """
+    here = [f for f in forecasts if f.epsilon == epsilon]
+    top = max(f.accuracy.mean for f in here)
+    near = [f for f in here if f.accuracy.mean >= top - INDISTINCT]
+    return min(near, key=lambda f: (-f.released, f.label_error.mean))
+
+
+def learned(found: Forecast, plain: Forecast) -> float:
+    """How much of what a head learns without privacy (above a coin toss) is learnt, in [0, 1]."""
+    most = plain.accuracy.mean - 0.5
+    return min(max((found.accuracy.mean - 0.5) / most, 0.0), 1.0) if most > 0 else 0.0
+
+
+def interval(mean: float, values: NDArray[np.float64]) -> Interval:
+    """The range of 90% of `values`, widened to hold their `mean`."""
+    low, high = np.quantile(values, (0.05, 0.95))
+    return Interval(mean, min(float(low), mean), max(float(high), mean))

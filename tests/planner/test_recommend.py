@@ -1,0 +1,120 @@
+"""What `--mechanism auto` chooses: the full forecast's choice, found with less work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from labelguard.mechanisms.statistic import Rows
+from labelguard.planner import flips, tuning
+from labelguard.planner.flips import Flips, Tried
+from labelguard.planner.outcomes import INDISTINCT
+from labelguard.planner.prior import Prior
+from labelguard.planner.trials import PublicSide, public_side
+from labelguard.planner.worlds import Worlds
+
+DELTA = 1e-5
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Public: features of pairs, and who labels them."""
+
+    x: NDArray[np.float32]
+    rows: Rows
+
+
+def asked(counts: NDArray[np.int64], pairs: int, *, ranked: int = 0) -> Asked:
+    """Labelers who label so many pairs each, or rankings of `ranked` responses."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((pairs, 24)) * np.geomspace(1, 0.1, 24)
+    unit = np.repeat(np.arange(len(counts)), counts)
+    rows = Rows(rng.integers(pairs, size=len(unit)), unit, len(counts))
+    if ranked:
+        per = ranked * (ranked - 1) // 2
+        numbers, size = np.arange(len(unit)) // per, np.full(len(unit), ranked)
+        rows = Rows(rows.pair, unit, len(counts), numbers, size)
+    return Asked(x.astype(np.float32), rows)
+
+
+def heavy_tailed(labelers: int) -> NDArray[np.int64]:
+    """A few labelers give hundreds of labels, most give few."""
+    drawn = np.random.default_rng(1).lognormal(2, 1.3, labelers)
+    return np.ceil(drawn).astype(np.int64)
+
+
+SHAPES = {
+    "few labelers, many labels": asked(np.full(12, 200), 800),
+    "one label each": asked(np.full(1500, 1), 500),
+    "heavy tails": asked(heavy_tailed(200), 600),
+    "rankings": asked(np.full(120, 18), 500, ranked=4),
+}
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_recommendation_is_what_the_full_forecast_says(shape: str, epsilon: float) -> None:
+    x, rows = SHAPES[shape].x, SHAPES[shape].rows
+    found = tuning.recommend(x, rows, epsilon, DELTA)
+    forecasts = tuning.forecast(x, rows, [epsilon], DELTA, growth=False)
+    best = tuning.best(forecasts, epsilon)
+    assert (found.mechanism, found.max_labels_per_labeler, found.fits) == (
+        best.mechanism,
+        best.max_labels_per_labeler,
+        best.released,
+    )
+    assert found.forecast.accuracy.mean == pytest.approx(best.accuracy.mean, abs=0.02)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_public_counts_rule_out_would_give_nothing_better(shape: str) -> None:
+    worlds = Worlds.of(SHAPES[shape].x, SHAPES[shape].rows, Prior(), 6)
+    for epsilon in (0.5, 3.0, 16.0, 60.0):
+        options = [Flips.of(worlds.public, epsilon, DELTA, bound) for bound in flips.BOUNDS]
+        kept = flips.worth(options)
+        tried = [Tried.of(worlds, option) for option in options]
+        of_all = flips.chosen(tried)
+        of_kept = flips.chosen([one for one in tried if any(one.flips is o for o in kept)])
+        assert of_kept.flips.released.sum() >= of_all.flips.released.sum()
+        assert of_kept.accuracy.mean() >= of_all.accuracy.mean() - INDISTINCT
+
+
+def public(counts: list[int]) -> PublicSide:
+    """Labelers with so many labels each."""
+    shape = asked(np.array(counts), 40)
+    return public_side(shape.x, shape.rows)
+
+
+def test_bounds_that_nobody_reaches_are_ruled_out_by_smaller_ones() -> None:
+    side = public([3, 4, 4, 2])
+    options = [Flips.of(side, 8.0, DELTA, bound) for bound in flips.BOUNDS]
+    assert max(option.bound or 0 for option in flips.worth(options)) == 4
+    assert None not in [option.bound for option in flips.worth(options)]
+
+
+def test_of_two_bounds_that_release_the_same_the_first_stays() -> None:
+    options = [Flips.of(public([8, 8, 8]), 8.0, DELTA, bound) for bound in (None, 8)]
+    assert flips.worth(options) == options[:1]
+    assert flips.worth(options[::-1]) == options[1:]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_props_is_never_more_accurate_than_the_labels_it_works_on(shape: str) -> None:
+    forecasts = tuning.forecast(
+        *(SHAPES[shape].x, SHAPES[shape].rows, [0.5, 3.0, 16.0], DELTA), draws=6, growth=False
+    )
+    for one in forecasts:
+        if one.mechanism == "props":
+            same = [f for f in forecasts if f.mechanism == "rr" and f.epsilon == one.epsilon]
+            assert one.accuracy.mean <= same[-1].accuracy.mean + INDISTINCT / 4
+
+
+def test_further_worlds_are_those_that_would_have_come_anyway() -> None:
+    x, rows = SHAPES["rankings"].x, SHAPES["rankings"].rows
+    grown = Worlds.of(x, rows, Prior(), 2).more(5)
+    at_once = Worlds.of(x, rows, Prior(), 5)
+    for one, other in zip(grown.trials, at_once.trials, strict=True):
+        np.testing.assert_array_equal(one.sums, other.sums)
