@@ -9,6 +9,13 @@ DEFAULT_AGREEMENT = 0.73
 """How often two labelers agree on a strict label, where nobody says: that of public sets."""
 DEFAULT_FEATURES = "minilm+length"
 
+AUTO_FORMAT = "auto"
+FORMAT_NAMES = (
+    *("pairs", "rankings", "choices", "scores", "hh-rlhf", "ultrafeedback", "helpsteer", "arena"),
+    *("argilla", "label-studio", "potato"),
+)
+"""The formats of inputs that have a name (`labelguard.ingest.formats`)."""
+
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with what is being done and, where it is known, the share of it that is done."""
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from labelguard.terms import AUTO_FORMAT, FORMAT_NAMES
+
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of every group and of commands that may be run without one."""
 
@@ -20,6 +22,23 @@ columns_option = click.option(
     default="",
     metavar="ROLE=NAME,...",
     help="Names of your columns, for example labeler_id=worker,prompt=question.",
+)
+labeler_column_option = click.option(
+    "--labeler-column",
+    metavar="NAME",
+    help="The column that names who gave each label; short for --columns labeler_id=NAME.",
+)
+format_option = click.option(
+    "--format",
+    type=click.Choice([AUTO_FORMAT, *FORMAT_NAMES]),
+    default=AUTO_FORMAT,
+    show_default=True,
+    help="What INPUT looks like; auto goes by the names and types of its columns.",
+)
+split_option = click.option(
+    "--split",
+    metavar="NAME",
+    help="Which split to read of a dataset that has several: train, test, …",
 )
 source_option = click.option(
     "--source",

@@ -11,7 +11,10 @@ from labelguard.cli.options import (
     HELP,
     bad_rows_option,
     columns_option,
+    format_option,
+    labeler_column_option,
     max_input_bytes_option,
+    split_option,
 )
 from labelguard.cli.terminal import echo, print_table, prints, progress, shown, to_json
 from labelguard.errors import PolicyError
@@ -68,6 +71,9 @@ def _print(found: PlanResult) -> None:
     help="How often two labelers agree on a strict label; not taken from the labels.",
 )
 @columns_option
+@labeler_column_option
+@format_option
+@split_option
 @click.option(
     "--unit",
     type=click.Choice(["labeler", "item"]),
@@ -95,6 +101,7 @@ def plan(
     inputs: tuple[str, ...],
     epsilons: str,
     columns: str,
+    labeler_column: str | None,
     output: Path | None,
     **options: Any,
 ) -> PlanResult:
@@ -111,7 +118,7 @@ def plan(
     from labelguard.planner.forecast import PlanOptions
     from labelguard.planner.forecast import plan as run
 
-    mapping = layouts.parse_columns(columns)
+    mapping = layouts.parse_columns(columns, labeler_column)
     asked = PlanOptions(epsilons=_epsilons(epsilons), columns=mapping, **options)
     if output is not None:
         _require_pictures()

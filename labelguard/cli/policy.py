@@ -12,13 +12,16 @@ from labelguard.cli.options import (
     HELP,
     bad_rows_option,
     columns_option,
+    format_option,
     label_values_option,
+    labeler_column_option,
     max_input_bytes_option,
     project_option,
     question_option,
     reactive_option,
     skips_option,
     source_option,
+    split_option,
     ties_option,
 )
 from labelguard.cli.terminal import echo, json_asked, print_facts, print_table, prints, progress
@@ -345,11 +348,18 @@ def _fit(value: Fit) -> None:
 @bad_rows_option
 @max_input_bytes_option
 @columns_option
+@labeler_column_option
+@format_option
+@split_option
 @source_option
 @project_option
 @prints(_fit, code=lambda found: 0 if found.fits else BudgetExceeded.exit_code)
 def policy_check(
-    inputs: tuple[str, ...], columns: str, project: Path | None, **options: Any
+    inputs: tuple[str, ...],
+    columns: str,
+    labeler_column: str | None,
+    project: Path | None,
+    **options: Any,
 ) -> Fit:
     """What a release of INPUT would charge, and whose allowance would not do. Reads no label.
 
@@ -362,7 +372,7 @@ def policy_check(
     from labelguard.ingest import layouts
     from labelguard.release.check import check
 
-    mapping = layouts.parse_columns(columns)
+    mapping = layouts.parse_columns(columns, labeler_column)
     with progress() as report:
         return check(list(inputs), columns=mapping, project=project, progress=report, **options)
 

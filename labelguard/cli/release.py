@@ -20,13 +20,16 @@ from labelguard.cli.options import (
     HELP,
     bad_rows_option,
     columns_option,
+    format_option,
     label_values_option,
+    labeler_column_option,
     max_input_bytes_option,
     project_option,
     question_option,
     reactive_option,
     skips_option,
     source_option,
+    split_option,
     ties_option,
 )
 from labelguard.cli.terminal import (
@@ -184,6 +187,9 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
     help="Refuse when labelers lack allowance, or leave those labels out.",
 )
 @columns_option
+@labeler_column_option
+@format_option
+@split_option
 @source_option
 @question_option
 @click.option(
@@ -214,7 +220,13 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
 )
 @project_option
 @prints(print_made)
-def privatize(inputs: tuple[str, ...], columns: str, project: Path | None, **options: Any) -> Made:
+def privatize(
+    inputs: tuple[str, ...],
+    columns: str,
+    labeler_column: str | None,
+    project: Path | None,
+    **options: Any,
+) -> Made:
     """Release the labels in INPUT (Parquet, CSV, JSONL, directories, globs) privately.
 
     INPUT has a column labeler_id and the columns of one of these layouts:
@@ -235,7 +247,7 @@ def privatize(inputs: tuple[str, ...], columns: str, project: Path | None, **opt
     from labelguard.ingest import layouts
     from labelguard.release.pipeline import privatize as run
 
-    mapping = layouts.parse_columns(columns)
+    mapping = layouts.parse_columns(columns, labeler_column)
     with progress() as report:
         release = run(list(inputs), columns=mapping, project=project, progress=report, **options)
     where = f" --project {project}" if project else ""
@@ -347,10 +359,17 @@ def _scored(value: Scored) -> None:
     help="Parquet file to write.",
 )
 @columns_option
+@format_option
+@split_option
 @project_option
 @prints(_scored)
 def score(
-    release: str, inputs: tuple[str, ...], output: Path, columns: str, project: Path | None
+    release: str,
+    inputs: tuple[str, ...],
+    output: Path,
+    columns: str,
+    project: Path | None,
+    **options: Any,
 ) -> Scored:
     """Label the pairs in INPUT by the head of RELEASE (its id, or a directory with a copy of it).
 
@@ -365,4 +384,5 @@ def score(
     from labelguard.report import overview
 
     path = Path(release) if Path(release).is_dir() else overview.release_path(release, project)
-    return score_to(path, list(inputs), output, columns=layouts.parse_columns(columns))
+    mapping = layouts.parse_columns(columns)
+    return score_to(path, list(inputs), output, columns=mapping, **options)

@@ -18,6 +18,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import ContentType, NoContent, is_text
 from labelguard.policy.label_values import DEFAULT, LabelValues, Skips
+from labelguard.terms import AUTO_FORMAT
 
 MAX_RANKED = 256
 
@@ -111,7 +112,7 @@ class Reading:
     columns of labels are dropped at the door: every row reads like a tie, whatever it says.
     `question` is what all rows were asked about their pair, where no column tells it. `values` is
     the domain of labels, `skips` what becomes of blank ones. `format` is one of
-    `labelguard.ingest.formats`.
+    `labelguard.ingest.formats`, and `split` the one to read of a dataset that has several.
     """
 
     columns: Mapping[str, str]
@@ -121,15 +122,18 @@ class Reading:
     question: str | None = None
     values: LabelValues = DEFAULT
     skips: Skips = "public"
-    format: str = "auto"
+    format: str = AUTO_FORMAT
+    split: str | None = None
 
     def __post_init__(self) -> None:
         if self.question is not None and not (self.question and self.question.isprintable()):
             raise InvalidLabels("--question expects a name of printable characters")
 
 
-def parse_columns(text: str) -> dict[str, str]:
-    """`labeler_id=worker,prompt=…` as a mapping from role to column name."""
+def parse_columns(text: str, labeler_column: str | None = None) -> dict[str, str]:
+    """`labeler_id=worker,prompt=…` as a mapping from role to column name; `labeler_column` is
+    short for the first.
+    """
     mapping: dict[str, str] = {}
     for assignment in filter(None, (piece.strip() for piece in text.split(","))):
         role, sign, name = (piece.strip() for piece in assignment.partition("="))
@@ -138,6 +142,10 @@ def parse_columns(text: str) -> dict[str, str]:
         if role in mapping:
             raise InvalidLabels(f"--columns names {role} twice")
         mapping[role] = name
+    if labeler_column is not None:
+        if "labeler_id" in mapping:
+            raise InvalidLabels("--columns names labeler_id, and so does --labeler-column")
+        mapping["labeler_id"] = labeler_column
     return mapping
 
 

@@ -24,7 +24,7 @@ from labelguard.learning.features import column_features
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.terms import Progress, silent
+from labelguard.terms import AUTO_FORMAT, Progress, silent
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,8 @@ def read_pairs(
     unit: str = "labeler",
     skip_bad: bool = False,
     question: str | None = None,
+    format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
+    split: str | None = None,
     max_input_bytes: int | None = None,
     scratch: Path | None = None,
     progress: Progress = silent,
@@ -150,14 +152,22 @@ def read_pairs(
     `features` is a specification as `--features` takes it; the columns it names are read. `unit` is
     labeler, item, or none where nobody will be charged; with the latter two no labeler_id is
     needed. One labeler's repeated comparisons of one pair count once. `question` is what all rows
-    were asked. `skip_bad` leaves unusable rows out, and `skipped` counts them. What is read lies
-    in a directory of its own in `scratch`, or in TMPDIR, that only its owner can enter, until the
-    end of the call.
+    were asked; `format` and `split` are those of `Reading`. `skip_bad` leaves unusable rows out,
+    and `skipped` counts them. What is read lies in a directory of its own in `scratch`, or in
+    TMPDIR, that only its owner can enter, until the end of the call.
 
     Raises `InvalidLabels` like any reading of labels.
     """
     numbers = column_features(features)
-    reading = Reading(columns or {}, unit, numbers, labelled=False, question=question)
+    reading = Reading(
+        columns or {},
+        unit,
+        numbers,
+        labelled=False,
+        question=question,
+        format=format,
+        split=split,
+    )
     with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
         work = Path(directory)
         keys = KeyRing.unkeyed()  # pseudonyms for this reading only

@@ -17,7 +17,14 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import tuning
 from labelguard.planner.tuning import Forecast, Prior
 from labelguard.policy.events import ITEM_BOUND
-from labelguard.terms import DEFAULT_AGREEMENT, DEFAULT_FEATURES, Progress, counted, silent
+from labelguard.terms import (
+    AUTO_FORMAT,
+    DEFAULT_AGREEMENT,
+    DEFAULT_FEATURES,
+    Progress,
+    counted,
+    silent,
+)
 
 __all__ = ["PlanOptions", "PlanResult", "plan"]
 
@@ -31,6 +38,7 @@ class PlanOptions:
     """What to plan for; `epsilons` are put in order.
 
     `columns` maps roles to the names of columns; columns of labels may be named, and are not read.
+    `format` is what the input looks like, `split` the one to read of a dataset that has several.
     `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.
     `bad_rows` is stop, or quarantine: what `privatize` would set aside is left out.
     """
@@ -41,6 +49,8 @@ class PlanOptions:
     agreement: float = DEFAULT_AGREEMENT
     unit: str = "labeler"
     columns: Mapping[str, str] | None = None
+    format: str = AUTO_FORMAT
+    split: str | None = None
     max_labels_per_labeler: int | None = None
     bad_rows: str = "stop"
     max_input_bytes: int | None = None
@@ -131,6 +141,8 @@ def plan(
     pairs = read_pairs(
         source,
         columns=options.columns,
+        format=options.format,
+        split=options.split,
         features=options.features,
         unit=options.unit,
         skip_bad=options.bad_rows == "quarantine",
@@ -218,4 +230,8 @@ def _command(source: Input, options: PlanOptions, chosen: Forecast) -> str:
         words += ["--unit", "item"]
     if options.columns:
         words += ["--columns", ",".join(f"{role}={name}" for role, name in options.columns.items())]
+    if options.format != AUTO_FORMAT:
+        words += ["--format", options.format]
+    if options.split is not None:
+        words += ["--split", options.split]
     return shlex.join([*words, "-o", "release"])

@@ -71,10 +71,9 @@ def check(
 ) -> Fit:
     """Plan a release of `source` under the policy in force, or a draft, and charge nothing.
 
-    `options` say how the input is read (`release.intake.Intake`): columns, question, bad_rows,
-    max_input_bytes. The columns of labels are dropped
-    at the door, so the answer depends on public columns only. Raises what `privatize` would raise
-    for these.
+    `options` say how the input is read (`release.intake.Intake`): columns, question, format,
+    split, bad_rows, max_input_bytes. The columns of labels are dropped at the door, so the answer
+    depends on public columns only. Raises what `privatize` would raise for these.
     """
     home = located(project)
     home = replace(home, namespace=namespace or home.namespace)
@@ -87,7 +86,12 @@ def check(
         event = open_mechanism(mechanism).priced
         policy = record.policy
         reading = layouts.Reading(
-            intake.columns, policy.unit, labelled=False, question=intake.question
+            intake.columns,
+            policy.unit,
+            labelled=False,
+            question=intake.question,
+            format=intake.format,
+            split=intake.split,
         )
         table = ledger.labelers(event) if record.state == "active" else LabelerTable.empty()
         staged = intake.stage(opened, source, reading, progress)

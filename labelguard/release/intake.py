@@ -15,7 +15,7 @@ from labelguard.ingest.staging import Staged, StagingOptions, stage
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release.protocol import Further
-from labelguard.terms import Progress
+from labelguard.terms import AUTO_FORMAT, Progress
 
 _PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id", "question")
 
@@ -25,6 +25,8 @@ class IntakeOptions(TypedDict, total=False):
 
     columns: Mapping[str, str] | None
     question: str | None
+    format: str | None
+    split: str | None
     bad_rows: Literal["stop", "quarantine"] | None
     max_input_bytes: int | None
 
@@ -34,11 +36,14 @@ class Intake:
     """How an input is read.
 
     `columns` maps roles to column names; `question` names what was asked about every pair;
+    `format` is what it looks like, and `split` the one to read of a dataset that has several;
     `bad_rows` stop the run or are left out; `max_input_bytes` is how much it may unpack to.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     question: str | None = None
+    format: str = AUTO_FORMAT
+    split: str | None = None
     bad_rows: Literal["stop", "quarantine"] = "stop"
     max_input_bytes: int | None = None
 
@@ -95,7 +100,14 @@ class Intake:
         if source is None:
             return None
         columns = {role: name for role, name in self.columns.items() if role in _PUBLIC_CONTENT}
-        reading = Reading(columns, "none", features, labelled=False, question=self.question)
+        reading = Reading(
+            columns,
+            "none",
+            features,
+            labelled=False,
+            question=self.question,
+            format=self.format,
+        )
         staged = stage(
             source,
             opened.project.work / "also",

@@ -71,7 +71,8 @@ def privatize(
 
     - what it may cost: epsilon, delta, ties, tie_status_public, unit,
       max_labels_per_labeler, releases, label_values, skips, assignment_reactive (`policy.Request`);
-    - how the input is read: columns, question, bad_rows, max_input_bytes (`release.intake.Intake`);
+    - how the input is read: columns, question, format, split, bad_rows, max_input_bytes
+      (`release.intake.Intake`);
     - how it is run: exhausted, again, accept_delta, output, workers (`release.request.Request`);
     - of `statistic`, `props` and `auto`: features, components, ridge, agreement, also; of
       `statistic`: whitening, floor, clip_quantile; of `props`: stages, combine, learner
@@ -147,6 +148,8 @@ class _Run:
             self.policy.unit,
             features,
             question=intake.question,
+            format=intake.format,
+            split=intake.split,
             values=LabelValues.parse(self.policy.label_values),
             skips=self.policy.skips,
         )

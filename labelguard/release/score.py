@@ -16,14 +16,21 @@ from labelguard.ingest.sources import Input
 from labelguard.learning.features import open_provider
 from labelguard.release.head import Head
 from labelguard.release.writer import Release, preferred
+from labelguard.terms import AUTO_FORMAT
 
 
 def score(
-    release: Release | str | Path, source: Input, *, columns: Mapping[str, str] | None = None
+    release: Release | str | Path,
+    source: Input,
+    *,
+    columns: Mapping[str, str] | None = None,
+    format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
+    split: str | None = None,
 ) -> pl.DataFrame:
     """The distinct pairs of `source`, each with the side that a release's head prefers.
 
-    `source` is any input of pairs or rankings; labels and labelers in it are not read. Returns
+    `source` is any input of pairs or rankings; labels and labelers in it are not read. `columns`,
+    `format` and `split` say how it is read, as in `privatize`. Returns
     prompt, chosen, rejected, item_id and label_probability (that `chosen` is preferred), sorted by
     item; and question, where `columns` names one. Post-processing of a release: nothing is charged.
 
@@ -38,7 +45,14 @@ def score(
             f"the head in {path} was fitted on features {head.identity}; "
             f"found {provider.identity()}"
         )
-    pairs = read_pairs(source, columns=columns, features=head.features, unit="none")
+    pairs = read_pairs(
+        source,
+        columns=columns,
+        features=head.features,
+        unit="none",
+        format=format,
+        split=split,
+    )
     probability = head.probability(provider(pairs.table))
     first = probability >= 0.5
     chosen, rejected = preferred(pairs.table, np.arange(len(first)), first)
@@ -69,13 +83,19 @@ class Scored:
 
 
 def score_to(
-    release: Path, source: Input, path: Path, *, columns: Mapping[str, str] | None = None
+    release: Path,
+    source: Input,
+    path: Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
+    split: str | None = None,
 ) -> Scored:
     """Write scored pairs to a Parquet file."""
     if path.exists():
         raise LabelguardError(f"{path} exists; choose another -o")
     if not path.absolute().parent.is_dir():
         raise ProjectError(f"{path.parent} is no directory; make it or choose another -o")
-    scored = score(release, source, columns=columns)
+    scored = score(release, source, columns=columns, format=format, split=split)
     scored.write_parquet(path)
     return Scored(str(path), scored.height)

@@ -18,10 +18,9 @@ from labelguard.ingest.formats.seen import Format, Seen
 from labelguard.ingest.formats.transcripts import MIXED, TRANSCRIPTS
 from labelguard.ingest.layouts import Reading, closest
 from labelguard.ingest.sources import Part
+from labelguard.terms import AUTO_FORMAT
 
-__all__ = ["AUTO", "FORMATS", "Understood", "understood"]
-
-AUTO = "auto"
+__all__ = ["FORMATS", "Understood", "understood"]
 
 PAIRS = Format(
     "pairs",
@@ -75,12 +74,12 @@ def _laid(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelat
 
 def _format(part: Part, seen: Seen) -> Format | None:
     named = seen.reading.format
-    if named == AUTO:
+    if named == AUTO_FORMAT:
         return next((one for one in FORMATS.values() if one.recognises(seen)), None)
     if named not in FORMATS:
         raise InvalidLabels(
             f"--format: unknown format {named!r}{closest(named, FORMATS)}; "
-            f"formats: {AUTO}, {', '.join(FORMATS)}"
+            f"formats: {AUTO_FORMAT}, {', '.join(FORMATS)}"
         )
     found = FORMATS[named]
     if not found.recognises(seen):

@@ -62,6 +62,8 @@ def choose(
             features=options.features,
             unit=terms.unit or "labeler",
             question=intake.question,
+            format=intake.format,
+            split=intake.split,
             skip_bad=intake.skip_bad,
             max_input_bytes=intake.max_input_bytes,
             scratch=held.work,
