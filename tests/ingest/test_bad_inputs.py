@@ -10,8 +10,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from support import bounded
 
 import labelguard
 from labelguard.cli.main import main
@@ -756,38 +755,19 @@ def test_the_command_line_answers_in_one_line_with_an_exit_code(
     assert untouched(project)
 
 
-FULL = """
-import resource, signal, sys
-limit = int(sys.argv[1])
-from labelguard.cli.main import main
-if limit:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-main(sys.argv[2:])
-"""
-
-
 def test_a_full_disk_leaves_one_charge_and_one_release(project: Project, tmp_path: Path) -> None:
     """Whatever file does not fit, the same command with room again makes the one release."""
     rows = [good(n, labeler_id=f"x{n % 50}", prompt=f"p{n} " + "text " * 40) for n in range(1000)]
     path = tmp_path / "x.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
-    arguments = ["privatize", str(path), "--epsilon", "3", "--delta", "1e-5"]
-    arguments += ["--project", str(project.state)]
-
-    def run(limit: int) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", FULL, str(limit), *arguments], capture_output=True, text=True
-        )
-
+    price = ("--epsilon", "3", "--delta", "1e-5", "--project", project.state)
     failed = 0
     for limit in (512, 1500, 4000, 8000, 14_000, 40_000):
-        result = run(limit)
-        assert result.returncode in (0, 1), (limit, result.stderr)
-        assert result.returncode == 0 or result.stderr.count("\n") == 1, (limit, result.stderr)
-        assert "Traceback" not in result.stderr
-        failed += result.returncode
+        seen = bounded.run(tmp_path, "privatize", path, *price, disk=limit)
+        assert seen.code == 0 or seen.refused_in_one_line(), (limit, seen.err)
+        failed += seen.code
     assert failed >= 3
-    assert run(0).returncode == 0
+    assert bounded.run(tmp_path, "privatize", path, *price).code == 0
     kinds = [entry.kind for entry in overview.journal(project.state)]
     assert kinds.count("charged") == kinds.count("committed") == 1
     made = privatize(project, path)
