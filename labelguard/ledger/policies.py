@@ -7,8 +7,9 @@ price or at one of its closing points, and the new one is paid on top.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
@@ -144,27 +145,37 @@ def point_of_use(connection: sa.Connection, record: PolicyRecord) -> int | None:
 
 def records(connection: sa.Connection) -> list[PolicyRecord]:
     """All policies, oldest first."""
-    prices: dict[int, dict[int, Price]] = {}
-    for row in connection.execute(sa.select(schema.prices)):
-        prices.setdefault(row.allowance_id, {})[row.k] = pricing.read(json.loads(row.price))
-    own: dict[int, dict[Any, int]] = {}
-    for row in connection.execute(sa.select(schema.allowances)):
-        own.setdefault(row.policy_id, {})[row.event] = row.id
-    query = sa.select(schema.policies).order_by(schema.policies.c.id)
-    return [
-        PolicyRecord(
-            row.id,
-            row.name,
-            row.created_at,
-            Policy.from_json(row.settings),
-            json.loads(row.quote),
-            row.state,
-            row.point,
-            own[row.id],
-            {event: prices.get(identity, {}) for event, identity in own[row.id].items()},
-        )
-        for row in connection.execute(query)
-    ]
+    own, allowances, prices = schema.policies.c, schema.allowances.c, schema.prices.c
+    query = (
+        sa.select(schema.policies, allowances.id.label("allowance"), allowances.event)
+        .add_columns(prices.k, prices.price)
+        .outerjoin_from(schema.policies, schema.allowances, allowances.policy_id == own.id)
+        .outerjoin(schema.prices, prices.allowance_id == allowances.id)
+        .order_by(own.id, allowances.id, prices.k)
+    )
+    rows = groupby(connection.execute(query), lambda row: row.id)  # one for each price
+    return [_record(list(of_policy)) for _, of_policy in rows]
+
+
+def _record(rows: Sequence[Any]) -> PolicyRecord:
+    """A policy from its rows: one for each allowance and each price of it."""
+    first = rows[0]
+    allowance_ids = {row.event: row.allowance for row in rows if row.event is not None}
+    prices: dict[str, dict[int, Price]] = {event: {} for event in allowance_ids}
+    for row in rows:
+        if row.k is not None:
+            prices[row.event][row.k] = pricing.read(json.loads(row.price))
+    return PolicyRecord(
+        first.id,
+        first.name,
+        first.created_at,
+        Policy.from_json(first.settings),
+        json.loads(first.quote),
+        first.state,
+        first.point,
+        allowance_ids,
+        prices,
+    )
 
 
 def _set(connection: sa.Connection, number: int, **values: Any) -> None:

@@ -36,9 +36,12 @@ class Witness:
                 f"ledger at {address} is an older copy; put one back, or, with an anchor kept "
                 "elsewhere: labelguard project witness --renew --anchor LINE"
             )
+        held: dict[int, str | None] = {}  # the files mostly know the same entry
         for path in self._paths:
             seen = _read(path)
-            if seen and journal.digest_of(connection, seen[0]) != seen[1]:
+            if seen and seen[0] not in held:
+                held[seen[0]] = journal.digest_of(connection, seen[0])
+            if seen and held[seen[0]] != seen[1]:
                 raise LedgerError(
                     f"the ledger at {address} is not what this project last saw (journal entry "
                     f"{seen[0]}, in {path}): it is an older copy, or was rewritten, and would "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 def install(directory: Path, group: str, name: str, code: str, patch: pytest.MonkeyPatch) -> None:
     """A package whose module `{name}_part` holds `code`, and in it `door`: the entry point."""
     module = f"{name}_part"
+    patch.delitem(sys.modules, module, raising=False)  # another test's, by the same name
     about = directory / f"{module}-1.dist-info"
     about.mkdir(parents=True)
     (directory / f"{module}.py").write_text(code)
