@@ -85,14 +85,17 @@ def write_part(directory: Path, source: int, table: pa.Table, targets: NDArray[n
     """What the work on bucket `source` makes for buckets of another kind, `targets` of its rows.
 
     One file with an index instead of one for each target: 4,096 small files would cost every
-    release most of a second.
+    release most of a second. Its name tells which targets it has rows for, so that it is opened for
+    these alone.
     """
     directory.mkdir(mode=0o700, exist_ok=True)
     order = np.argsort(targets, kind="stable")
-    ends = np.cumsum(np.bincount(targets, minlength=BUCKETS))
+    counts = np.bincount(targets, minlength=BUCKETS)
+    ends = np.cumsum(counts)
     schema = table.schema.with_metadata({_ENDS: ends.astype("<i8").tobytes()})
     grouped = table.take(pa.array(order)).cast(schema).combine_chunks()
-    path = directory / f"from={source:02d}.arrow"
+    held = sum(1 << target for target in np.flatnonzero(counts).tolist())
+    path = directory / f"from={source:02d},to={held:016x}.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         writer.write_table(grouped)
 
@@ -101,6 +104,9 @@ def read_parts(directory: Path, bucket: int | None = None) -> pa.Table | None:
     """The rows of one bucket, or of all, in all parts (`write_part`); None if there are none."""
     found = []
     for path in sorted(directory.glob("from=*.arrow")):
+        held = int(path.stem.partition("to=")[2], 16)
+        if bucket is not None and not held >> bucket & 1:
+            continue
         with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
             table = reader.read_all()
         if bucket is not None:
