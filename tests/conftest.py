@@ -36,6 +36,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """At the end all of it is garbage."""
+    gc.unfreeze()
+
+
 def _let_products_be_on_one_thread() -> None:
     """Of matrices: where tests run side by side, threads of one would wait for another's core."""
     for library in ("OPENBLAS", "OMP"):
