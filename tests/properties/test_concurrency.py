@@ -89,18 +89,16 @@ def test_a_second_job_is_told_that_the_project_is_busy_and_changes_nothing(
     assert lg.privatize(labels, epsilon=3, delta=1e-5, project=project).reused
 
 
+@pytest.mark.parametrize("ledger_url", ["postgresql"], indirect=True)  # on SQLite there is one host
 def test_another_host_with_the_same_database_is_told_that_it_is_busy(
     stopped: subprocess.Popen[str], project: Project, labels: Path, tmp_path: Path
 ) -> None:
     """Its project is a directory of its own, so only the database can tell."""
-    if not project.ledger_url.startswith("postgresql"):
-        pytest.skip("an SQLite ledger has one host")
     there = shutil.copytree(project.state, tmp_path / "host" / ".labelguard")
-    command = [sys.executable, "-m", "labelguard", "privatize", str(labels)]
-    command += ["--epsilon", "3", "--delta", "1e-5", "--project", str(there)]
     before = databases.dump(project.ledger_url)
-    other = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert other.returncode == 4
+    arguments = ["privatize", str(labels), "--epsilon", "3", "--delta", "1e-5"]
+    other = CliRunner().invoke(main, [*arguments, "--project", str(there)])
+    assert other.exit_code == 4
     assert "another labelguard job works with postgresql" in other.stderr
     assert databases.dump(project.ledger_url) == before
     stopped.send_signal(signal.SIGCONT)
