@@ -18,7 +18,7 @@ from labelguard.cli.options import (
 )
 from labelguard.cli.terminal import echo, print_table, prints, progress, shown, to_json
 from labelguard.errors import PolicyError
-from labelguard.terms import DEFAULT_AGREEMENT, DEFAULT_FEATURES
+from labelguard.terms import DEFAULT_AGREEMENT
 
 if TYPE_CHECKING:
     from labelguard.planner.forecast import PlanResult
@@ -29,23 +29,25 @@ _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page
 
 
 def _print(found: PlanResult) -> None:
-    from labelguard.planner.page import HEADINGS, table
+    from labelguard.planner.page import HEADINGS, headline, table
 
-    counts = found.counts
-    echo(
-        f"{counts.labelers:,} labelers, {counts.labels:,} labels of {counts.pairs:,} pairs, "
-        f"δ = {found.delta:g}; no label was read, nothing was charged"
-    )
+    echo(f"{headline(found)}; no label was read, nothing was charged")
     rows = (
-        (cells[0], cells[1] + (" *" if best else ""), *cells[2:-_HIDDEN_ON_TERMINALS])
-        for cells, best in table(found)
+        (cells[0], cells[1] + (" *" if automatic else ""), *cells[2:-_HIDDEN_ON_TERMINALS])
+        for cells, automatic in table(found)
     )
     names = HEADINGS[:-_HIDDEN_ON_TERMINALS]
     print_table(names, rows, right=set(names) - {"mechanism"}, gap=1, wrap=False)
-    echo("* recommended at this ε")
+    echo("* what --mechanism auto takes at this ε; ≤ K: at most K labels of each labeler\n")
+    for one in found.recommended:
+        echo(one.words)
     if output := click.get_current_context().params["output"]:
         echo(f"Page: {output / 'plan.html'}")
-    echo(f"Next: {found.command}")
+    commands = [one.command for one in found.recommended if one.command]
+    if commands:
+        echo("Next" + (", at the ε that you choose: " if len(commands) > 1 else ": ") + commands[0])
+    for command in commands[1:]:
+        echo(" " * 6 + command)
 
 
 @click.command(
@@ -55,14 +57,23 @@ def _print(found: PlanResult) -> None:
 @click.option(
     "--epsilons", default="0.5,1,3,8", show_default=True, metavar="E,...", help="ε to forecast."
 )
-@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of each labeler.")
+@click.option(
+    "--delta",
+    type=float,
+    help="δ of each labeler; default: a power of ten below 1/(10 · labelers), 1e-5 at most.",
+)
 @click.option(
     "--features",
-    default=DEFAULT_FEATURES,
-    show_default=True,
     metavar="SPEC",
-    help="minilm, hf:ID_OR_PATH, text, length, columns:a,b, or a sum of these.",
+    help="minilm, hf:ID_OR_PATH, text, length, columns:a,b, or a sum of these; default: "
+    "minilm+length where the extra `encoders` is installed, else text+length.",
 )
+@click.option(
+    "--recurring",
+    type=click.Choice(["daily", "weekly", "monthly"]),
+    help="Plan for releases that recur, each with as many new labels as INPUT holds; with --for.",
+)
+@click.option("--for", "duration", metavar="TIME", help="How long they recur: 90d, 26w, 6m, 1y.")
 @click.option(
     "--agreement",
     type=float,
@@ -103,6 +114,8 @@ def plan(
     columns: str,
     labeler_column: str | None,
     output: Path | None,
+    recurring: str | None,
+    duration: str | None,
     **options: Any,
 ) -> PlanResult:
     """Forecast what each mechanism gives on INPUT, without reading a label.
@@ -113,13 +126,17 @@ def plan(
     \b
     Example:
       labelguard plan labels.parquet --features text+length -o plan
+      labelguard plan labels.parquet --features length --epsilons 3 --recurring weekly --for 1y
     """
     from labelguard.ingest import layouts
     from labelguard.planner.forecast import PlanOptions
     from labelguard.planner.forecast import plan as run
+    from labelguard.planner.horizon import Horizon
 
     mapping = layouts.parse_columns(columns, labeler_column)
-    asked = PlanOptions(epsilons=_epsilons(epsilons), columns=mapping, **options)
+    horizon = Horizon.parse(recurring, duration)
+    periods = horizon.releases if horizon else 1
+    asked = PlanOptions(_epsilons(epsilons), columns=mapping, periods=periods, **options)
     if output is not None:
         _require_pictures()
     with progress() as report:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from labelguard.extras import require
+from labelguard.planner.advice import NAMES
 
 if TYPE_CHECKING:
     from labelguard.planner.forecast import PlanResult
+    from labelguard.planner.outcomes import Forecast
 
-__all__ = ["NAMES", "accuracy_png"]
+__all__ = ["accuracy_png"]
 
-NAMES = {
-    "statistic": "statistic",
-    "rr": "randomized response",
-    "props": "PROPS",
-    "non-private": "no privacy",
-}
 _COLORS = {"statistic": "#0b6e4f", "rr": "#c1440e", "props": "#7b5ea7"}
 
 
@@ -33,8 +30,7 @@ def accuracy_png(plan: PlanResult) -> bytes:
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    for mechanism, color in _COLORS.items():
-        found = [f for f in plan.forecasts if f.mechanism == mechanism]
+    for found, color in _lines(plan):
         epsilons = [f.epsilon or 0.0 for f in found]
         means = [f.accuracy.mean for f in found]
         axes.fill_between(
@@ -45,7 +41,11 @@ def accuracy_png(plan: PlanResult) -> bytes:
             alpha=0.12,
             linewidth=0,
         )
-        axes.plot(epsilons, means, "o-", color=color, label=NAMES[mechanism])
+        axes.plot(epsilons, means, "o-", color=color, label=NAMES[found[0].mechanism])
+    if every := _all_labels(plan):
+        label, color = "randomized response, all labels", _COLORS["rr"]
+        means = [f.accuracy.mean for f in every]
+        axes.plot([f.epsilon or 0.0 for f in every], means, "o:", color=color, label=label)
     axes.axhline(plan.forecasts[0].accuracy.mean, color="#333", ls="--", label="no privacy")
     axes.axhline(0.5, color="#999", lw=0.8, ls=":")
     axes.set_xscale("log")
@@ -58,3 +58,17 @@ def accuracy_png(plan: PlanResult) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
+
+
+def _lines(plan: PlanResult) -> Iterator[tuple[list[Forecast], str]]:
+    """The forecasts of each mechanism, with a color; randomized response under its best bounds."""
+    for mechanism, color in _COLORS.items():
+        of_it = [f for f in plan.forecasts if f.mechanism == mechanism]
+        yield list({f.epsilon: f for f in of_it}.values()), color  # the last at each ε
+
+
+def _all_labels(plan: PlanResult) -> list[Forecast]:
+    """Randomized response with all labels, unless that is best everywhere."""
+    found = [f for f in plan.forecasts if f.mechanism == "rr"]
+    first = {f.epsilon: f for f in reversed(found)}  # the first at each ε
+    return list(first.values())[::-1] if len(first) < len(found) else []

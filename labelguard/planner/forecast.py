@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,30 +13,28 @@ from numpy.typing import NDArray
 from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
-from labelguard.learning.features import open_fitted
+from labelguard.learning.features import default_features, open_fitted
 from labelguard.mechanisms.statistic import Rows
-from labelguard.planner import tuning
-from labelguard.planner.tuning import Forecast, Prior
+from labelguard.planner import advice, tuning
+from labelguard.planner.advice import Recommendation
+from labelguard.planner.tuning import Forecast, Prior, Sizing
 from labelguard.policy.events import ITEM_BOUND
-from labelguard.terms import (
-    AUTO_FORMAT,
-    DEFAULT_AGREEMENT,
-    DEFAULT_FEATURES,
-    Progress,
-    counted,
-    silent,
-)
+from labelguard.policy.policy import MOST_DELTA, usual_delta
+from labelguard.terms import AUTO_FORMAT, DEFAULT_AGREEMENT, Progress, counted, silent
 
 __all__ = ["PlanOptions", "PlanResult", "plan"]
 
-_GOOD_ENOUGH = 0.01
-_FURTHER = (16.0, 32.0, 64.0, 128.0)
+_FURTHER = (1.0, 3.0, 8.0, 16.0, 32.0)
 _FEW_DRAWS = 6
 
 
 @dataclass(frozen=True)
 class PlanOptions:
     """What to plan for; `epsilons` are put in order.
+
+    `delta` is, by default, the usual one for so many labelers (`policy.usual_delta`), `features`
+    the best that this installation can compute. The budget is for `periods` releases, which each
+    bring as many new labels of each labeler as the input holds.
 
     `columns` maps roles to the names of columns; columns of labels may be named, and are not read.
     `format` is what the input looks like, `split` the one to read of a dataset that has several.
@@ -44,8 +43,8 @@ class PlanOptions:
     """
 
     epsilons: tuple[float, ...] = (0.5, 1.0, 3.0, 8.0)
-    delta: float = 1e-5
-    features: str = DEFAULT_FEATURES
+    delta: float | None = None
+    features: str | None = None
     agreement: float = DEFAULT_AGREEMENT
     unit: str = "labeler"
     columns: Mapping[str, str] | None = None
@@ -54,10 +53,11 @@ class PlanOptions:
     max_labels_per_labeler: int | None = None
     bad_rows: str = "stop"
     max_input_bytes: int | None = None
+    periods: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilons", tuple(sorted(set(map(float, self.epsilons)))))
-        tuning.check_budgets(self.epsilons, self.delta)
+        tuning.check_budgets(self.epsilons, MOST_DELTA if self.delta is None else self.delta)
         if self.unit not in ("labeler", "item"):
             raise PolicyError(f"unit must be labeler or item, found {self.unit!r}")
         if self.bad_rows not in ("stop", "quarantine"):
@@ -65,15 +65,22 @@ class PlanOptions:
         bound = self.max_labels_per_labeler
         if bound is not None and bound < 1:
             raise PolicyError(f"max-labels-per-labeler must be at least 1, found {bound}")
+        if self.periods < 1:
+            raise PolicyError(f"periods must be at least 1, found {self.periods}")
+        if self.periods > 1 and self.unit == "item":
+            raise PolicyError(
+                "a content is labeled in one period, so nothing recurs for it: leave the periods "
+                "out, or plan for labelers"
+            )
         Prior(self.agreement)
 
     @property
-    def bounds(self) -> tuple[int | None, ...]:
-        """The bounds that randomized response may choose from."""
+    def bounds(self) -> tuple[int | None, ...] | None:
+        """The bounds that randomized response may choose from; None: the usual ones."""
         bound = self.max_labels_per_labeler
         if bound is None and self.unit == "item":
             bound = ITEM_BOUND
-        return tuning.BOUNDS if bound is None else (bound,)
+        return None if bound is None else (bound,)
 
 
 @dataclass(frozen=True)
@@ -86,16 +93,6 @@ class PlanCounts:
     """its labels"""
     pairs: int
     """distinct pairs"""
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """What serves best at one ε."""
-
-    epsilon: float
-    """this ε"""
-    mechanism: str
-    """rr, props or statistic"""
 
 
 @dataclass(frozen=True)
@@ -112,18 +109,16 @@ class PlanResult:
     """how often two labelers were taken to agree on a strict label"""
     unit: str
     """what is protected as a whole"""
+    periods: int
+    """how many releases like this one the budget is for"""
     counts: PlanCounts
     """what the input holds"""
     forecasts: tuple[Forecast, ...]
     """first a head without privacy, then every mechanism at every ε"""
     recommended: tuple[Recommendation, ...]
-    """the best mechanism at every ε, from the least on"""
-    epsilon: float
-    """the least ε at which it comes within .01 of a head without privacy, else the largest"""
-    command: str
-    """what releases labels that way"""
+    """what to do at every ε, from the least on"""
     notes: tuple[str, ...]
-    """what to know about the input"""
+    """what to know about the input, and what would help"""
 
 
 def plan(
@@ -138,94 +133,103 @@ def plan(
     costs no privacy and needs no project. Raises `InvalidLabels` for inputs that cannot be read.
     """
     options = options or PlanOptions()
+    features = options.features or default_features()
     pairs = read_pairs(
         source,
         columns=options.columns,
         format=options.format,
         split=options.split,
-        features=options.features,
+        features=features,
         unit=options.unit,
         skip_bad=options.bad_rows == "quarantine",
         max_input_bytes=options.max_input_bytes,
         progress=progress,
     )
-    x = open_fitted(options.features, pairs.table, progress)(pairs.table)
-    rows, prior = pairs.rows, Prior(options.agreement)
-    forecasts = tuning.forecast(
-        x, rows, options.epsilons, options.delta, prior, bounds=options.bounds, progress=progress
-    )
+    x = open_fitted(features, pairs.table, progress)(pairs.table)
+    rows = pairs.rows
+    units = len(np.unique(rows.unit))
+    delta = usual_delta(units) if options.delta is None else options.delta
+    options = replace(options, features=features, delta=delta)
+    setting = _Setting(x, rows, units, options)
+    forecasts = setting.forecast(options.epsilons, growth=True, progress=progress)
     best = {epsilon: tuning.best(forecasts, epsilon) for epsilon in options.epsilons}
-    chosen = _serving(forecasts, best)
+    recommended = tuple(
+        advice.advised(
+            Sizing.of(found, options.periods),
+            *(forecasts[0], units, options.unit),
+            lambda sizing: _command(source, options, sizing),
+        )
+        for found in best.values()
+    )
     left_out = [f"{counted(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
+    further = setting.further() if not any(one.mechanism for one in recommended) else None
     return PlanResult(
         "replace_labels",
-        options.delta,
-        options.features,
+        delta,
+        features,
         options.agreement,
         options.unit,
-        PlanCounts(labelers=len(np.unique(rows.unit)), labels=len(rows), pairs=len(x)),
+        options.periods,
+        PlanCounts(labelers=units, labels=len(rows), pairs=len(x)),
         forecasts=forecasts,
-        recommended=tuple(Recommendation(e, found.mechanism) for e, found in best.items()),
-        epsilon=chosen.epsilon or 0.0,
-        command=_command(source, options, chosen),
-        notes=(*left_out, *_notes(x, rows, options, prior, forecasts, best)),
+        recommended=recommended,
+        notes=(*left_out, *advice.helping(recommended, best, units, options.unit, further)),
     )
 
 
-def _serving(forecasts: Sequence[Forecast], best: Mapping[float, Forecast]) -> Forecast:
-    """The best mechanism at the least ε that is as good as no privacy, else at the largest."""
-    wanted = forecasts[0].accuracy.mean - _GOOD_ENOUGH
-    enough = [epsilon for epsilon, found in best.items() if found.accuracy.mean >= wanted]
-    return best[min(enough) if enough else max(best)]
+@dataclass(frozen=True, eq=False)
+class _Setting:
+    """Public: features of pairs, who labels them, how many units there are, what was asked."""
 
+    x: NDArray[np.float32]
+    rows: Rows
+    units: int
+    options: PlanOptions
 
-def _half_way(plain: Forecast) -> float:
-    return (0.5 + plain.accuracy.mean) / 2
-
-
-def _notes(
-    x: NDArray[np.float32],
-    rows: Rows,
-    options: PlanOptions,
-    prior: Prior,
-    forecasts: Sequence[Forecast],
-    best: Mapping[float, Forecast],
-) -> tuple[str, ...]:
-    """Whether there are too few labelers for what was asked, and which ε would serve."""
-    plain, last = forecasts[0], max(best)
-    if best[last].accuracy.mean >= _half_way(plain):
-        return ()
-    said = (
-        f"too few labelers or labels for ε ≤ {last:g}: no mechanism learns half of what a head "
-        "without privacy would"
-    )
-    further = [epsilon for epsilon in _FURTHER if epsilon > last]
-    if further:
-        later = tuning.forecast(
-            x, rows, further, options.delta, prior, draws=_FEW_DRAWS, growth=False
+    def forecast(
+        self,
+        epsilons: Sequence[float],
+        *,
+        growth: bool,
+        draws: int = tuning.DRAWS,
+        progress: Progress = silent,
+    ) -> tuple[Forecast, ...]:
+        """Forecasts at these ε, all else as asked."""
+        asked = self.options
+        return tuning.forecast(
+            *(self.x, self.rows, epsilons, asked.delta or 0.0, Prior(asked.agreement)),
+            draws=draws,
+            bounds=asked.bounds,
+            periods=asked.periods,
+            growth=growth,
+            progress=progress,
         )
-        for epsilon in further:
-            found = tuning.best(later, epsilon)
-            if found.accuracy.mean >= _half_way(later[0]):
-                return (f"{said}; ε = {epsilon:g} would serve ({found.mechanism})",)
-    return (f"{said}; no ε would serve: ask more labelers, or choose other features",)
+
+    def further(self) -> float | None:
+        """The least of some larger ε at which a mechanism is worth it, if there is one."""
+        epsilons = [epsilon for epsilon in _FURTHER if epsilon > max(self.options.epsilons)]
+        if not epsilons or self.units < advice.FEWEST:
+            return None
+        found = self.forecast(epsilons, growth=False, draws=_FEW_DRAWS)
+        good = (e for e in epsilons if advice.worth_it(tuning.best(found, e), self.units))
+        return next(good, None)
 
 
-def _command(source: Input, options: PlanOptions, chosen: Forecast) -> str:
-    """The command that releases labels as recommended."""
-    inputs = [source] if isinstance(source, str) else source
+def _command(source: Input, options: PlanOptions, sizing: Sizing) -> str:
+    """The command that releases labels as forecast; the release tunes what is left out alike."""
+    inputs = [source] if isinstance(source, str | Path) else source
     if not isinstance(inputs, list | tuple):
         inputs = ["INPUT"]
-    words = ["labelguard", "privatize", *map(str, inputs)]
-    words += ["--mechanism", chosen.mechanism]
-    words += ["--epsilon", f"{chosen.epsilon:g}", "--delta", f"{options.delta:g}"]
-    if chosen.mechanism != "rr":
-        words += ["--features", options.features]
-    if chosen.shape is not None:
-        for name, value in asdict(chosen.shape).items():
-            words += ["--" + name.replace("_", "-"), f"{value:g}"]
-    if chosen.max_labels_per_labeler is not None:
-        words += ["--max-labels-per-labeler", str(chosen.max_labels_per_labeler)]
+    words = ["labelguard", "privatize", *map(str, inputs), "--mechanism", sizing.mechanism]
+    words += ["--epsilon", f"{sizing.forecast.epsilon:g}", "--delta", f"{options.delta:g}"]
+    if sizing.mechanism != "rr":
+        words += ["--features", str(options.features)]
+        if options.agreement != DEFAULT_AGREEMENT:
+            words += ["--agreement", f"{options.agreement:g}"]
+    if sizing.max_labels_per_labeler is not None:
+        words += ["--max-labels-per-labeler", str(sizing.max_labels_per_labeler)]
+    if sizing.releases is not None and sizing.releases > 1:
+        words += ["--releases", str(sizing.releases)]
     if options.unit == "item":
         words += ["--unit", "item"]
     if options.columns:
@@ -234,4 +238,8 @@ def _command(source: Input, options: PlanOptions, chosen: Forecast) -> str:
         words += ["--format", options.format]
     if options.split is not None:
         words += ["--split", options.split]
+    if options.bad_rows != "stop":
+        words += ["--bad-rows", options.bad_rows]
+    if options.max_input_bytes is not None:
+        words += ["--max-input-bytes", str(options.max_input_bytes)]
     return shlex.join([*words, "-o", "release"])

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from labelguard.planner.charts import NAMES
+from labelguard.planner.advice import NOUNS, named
 
 if TYPE_CHECKING:
     from labelguard.planner.forecast import PlanResult
 
-__all__ = ["HEADINGS", "page", "table"]
+__all__ = ["HEADINGS", "headline", "page", "table"]
 
 HEADINGS = (
     "ε",
@@ -39,9 +39,9 @@ img { max-width: 100% }
 
 
 def table(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
-    """The rows under `HEADINGS`, and whether each is the one recommended at its ε."""
+    """The rows under `HEADINGS`, and whether each is what `--mechanism auto` takes at its ε."""
     rows: list[tuple[tuple[str, ...], bool]] = []
-    best = {(one.epsilon, one.mechanism) for one in plan.recommended}
+    best = {(one.epsilon, one.automatic, one.max_labels_per_labeler) for one in plan.recommended}
     for found in plan.forecasts:
         shape = found.shape
         parameters = ""
@@ -56,7 +56,7 @@ def table(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
             parameters = f"{most}, flip probability {found.flip_probability.mean:.3f}"
         cells = (
             "–" if found.epsilon is None else f"{found.epsilon:g}",
-            NAMES[found.mechanism],
+            named(found),
             f"{found.accuracy.mean:.3f}",
             f"{found.accuracy.low:.3f} to {found.accuracy.high:.3f}",
             f"{found.label_error.mean:.3f}",
@@ -65,8 +65,19 @@ def table(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
             _number(found.twice_labels),
             parameters,
         )
-        rows.append((cells, (found.epsilon, found.mechanism) in best))
+        of_it = (found.epsilon, found.mechanism, found.max_labels_per_labeler)
+        rows.append((cells, of_it in best))
     return rows
+
+
+def headline(plan: PlanResult) -> str:
+    """What was planned for: counts, δ, features, periods."""
+    counts, units = plan.counts, NOUNS[plan.unit]
+    periods = f", {plan.periods:,} releases like this one" if plan.periods > 1 else ""
+    return (
+        f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs; "
+        f"δ = {plan.delta:g} for each {plan.unit}{periods}; features {plan.features}"
+    )
 
 
 def page(plan: PlanResult, png: bytes) -> str:
@@ -76,17 +87,20 @@ def page(plan: PlanResult, png: bytes) -> str:
     body = "\n".join(
         _line(cells, "td", ' class="best"' if best else "") for cells, best in table(plan)
     )
-    counts = plan.counts
+    commands = "".join(
+        f"<pre>{escape(one.command)}</pre>\n" for one in plan.recommended if one.command
+    )
+    words = "".join(f"<li>{escape(one.words)}</li>\n" for one in plan.recommended)
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>labelguard plan</title>
 <style>{_STYLE}</style>
 <h1>What a private release may be expected to give</h1>
-<p>{counts.labelers:,} labelers, {counts.labels:,} labels of {counts.pairs:,} pairs; features
-{escape(plan.features)}; two labelers are taken to agree on
-{plan.agreement:.0%} of strict labels. δ = {plan.delta:g}, adjacency
-{plan.adjacency}.</p>
+<p>{escape(headline(plan))}; two labelers are taken to agree on {plan.agreement:.0%} of strict
+labels; adjacency {plan.adjacency}.</p>
+<ul>
+{words}</ul>
 {notes}<img alt="Accuracy against epsilon" src="data:image/png;base64,{picture}">
 <table>
 {_line(HEADINGS, "th", "")}
@@ -94,10 +108,10 @@ def page(plan: PlanResult, png: bytes) -> str:
 </table>
 <p>Accuracy is the share of held-out labelers' strict labels that a linear head predicts; label
 error the share of strict labels whose released value differs. Forecasts come from labels simulated
-over the real pairs, labelers and counts: no label was read, and nothing was charged.</p>
-<h2>Recommended</h2>
-<pre>{escape(plan.command)}</pre>
-</html>
+over the real pairs, labelers and counts: no label was read, and nothing was charged. Marked rows
+are what <code>--mechanism auto</code> takes.</p>
+{"<h2>Next, at the ε that you choose</h2>" if commands else ""}
+{commands}</html>
 """
 
 

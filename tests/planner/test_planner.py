@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from labelguard.cli.main import Main
+from labelguard.cli.main import Main, main
 from labelguard.cli.plan import plan as command
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.planner import forecast as planner
 from labelguard.planner.forecast import PlanOptions
+from labelguard.planner.page import headline
+from labelguard.policy.policy import usual_delta
 from labelguard.simulation import SimulationConfig, simulate
 
 OPTIONS = PlanOptions(epsilons=(1, 8), features="length")
@@ -97,16 +100,19 @@ def test_json_holds_forecasts_counts_and_the_recommended_command(
     assert found.exit_code == 0, found.output
     value = json.loads(found.stdout)
     assert list(value) == [
-        *("adjacency", "delta", "features", "agreement", "unit", "counts", "forecasts"),
-        *("recommended", "epsilon", "command", "notes"),
+        *("adjacency", "delta", "features", "agreement", "unit", "periods", "counts"),
+        *("forecasts", "recommended", "notes"),
     ]
     assert value["counts"]["labelers"] == 30
     assert [entry["epsilon"] for entry in value["recommended"]] == [1, 8]
     forecast = value["forecasts"][1]
     assert forecast["mechanism"] == "statistic" and forecast["shape"]["components"] == 1
     assert set(forecast["accuracy"]) == {"mean", "low", "high"}
-    assert f"privatize '{source}' --mechanism" in value["command"]
-    assert "--columns labeler_id=worker" in value["command"]
+    for entry in value["recommended"]:
+        assert entry["mechanism"] == entry["automatic"]
+        assert f"privatize '{source}' --mechanism {entry['mechanism']}" in entry["command"]
+        assert f"--epsilon {entry['epsilon']:g} --delta 1e-05" in entry["command"]
+        assert "--columns labeler_id=worker" in entry["command"]
 
 
 def test_contents_can_be_planned_without_labelers(labels: pa.Table) -> None:
@@ -124,13 +130,71 @@ def test_the_bound_of_randomized_response_can_be_fixed(labels: pa.Table) -> None
     assert {f.max_labels_per_labeler for f in found.forecasts if f.flip_probability} == {4}
 
 
-def test_too_few_labelers_are_told_which_epsilon_would_serve(tmp_path: Path) -> None:
-    table = simulate(SimulationConfig(labelers=3, labels=60, items=40, seed=1))
-    source = tmp_path / "few.parquet"
-    pq.write_table(table, source)
-    found = call(source, "--features", "length", "--epsilons", "0.05")
+def test_one_line_an_epsilon_says_what_to_expect_and_how_to_get_it(
+    labels: pa.Table, tmp_path: Path
+) -> None:
+    source = tmp_path / "labels.parquet"
+    pq.write_table(labels, source)
+    found = call(source, "--features", "length", "--epsilons", "8,30")
+    for epsilon in (8, 30):
+        assert re.search(
+            rf"ε = {epsilon}: \w.*; a model learns about \d+ of 100 of what it would learn without "
+            r"privacy; about \d+ of 100 released labels differ from what labelers said",
+            found.stdout,
+        )
+    commands = re.findall(r"labelguard privatize (.*)", found.stdout)
+    assert [re.search(r"--epsilon (\d+)", one)[1] for one in commands] == ["8", "30"]  # type: ignore[index]
+
+
+def test_the_next_command_runs_as_it_stands(labels: pa.Table, tmp_path: Path) -> None:
+    source = tmp_path / "labels.parquet"
+    pq.write_table(labels, source)
+    options = PlanOptions(epsilons=(8,), features="length", periods=2)
+    [recommended] = planner.plan(str(source), options).recommended
+    assert recommended.command
+    program, *words = shlex.split(recommended.command)
+    assert program == "labelguard" and recommended.releases == 2 and "--releases" in words
+    for arguments in (["init", str(tmp_path)], [*words[:-1], str(tmp_path / "release")]):
+        place = ["--project", str(tmp_path)] if arguments[0] == "privatize" else []
+        done = CliRunner().invoke(main, [*arguments, *place])
+        assert done.exit_code == 0, done.output
+
+
+def test_nothing_is_recommended_where_a_coin_might_do_as_well(tmp_path: Path) -> None:
+    source = tmp_path / "labels.parquet"
+    pq.write_table(simulate(SimulationConfig(labelers=24, labels=100, items=60, seed=1)), source)
+    found = call(source, "--features", "length", "--epsilons", "0.02")
     assert found.exit_code == 0, found.output
-    assert re.search(r"too few labelers or labels for ε ≤ 0.05: .*; ε = \d+ would", found.stderr)
+    assert "ε = 0.02: nothing is recommended; at best a model is right about" in found.stdout
+    assert "labelguard privatize" not in found.stdout
+    assert re.search(
+        r"too few labelers or labels for ε ≤ 0.02; what would help: a larger ε \(\d+ would "
+        r"serve\), more labelers \(with twice as many a model is right about \d+ of 100",
+        found.stderr,
+    )
+
+
+def test_nothing_is_recommended_for_fewer_than_twenty_labelers() -> None:
+    table = simulate(SimulationConfig(labelers=19, labels=300, items=100, seed=1))
+    found = planner.plan(table, PlanOptions(epsilons=(1.0, 50.0), features="length"))
+    assert [(one.mechanism, one.command) for one in found.recommended] == [(None, None)] * 2
+    assert {one.words for one in found.recommended} == {
+        "ε = 1: nothing is recommended for 19 labelers",
+        "ε = 50: nothing is recommended for 19 labelers",
+    }
+    assert all(one.automatic in ("rr", "props", "statistic") for one in found.recommended)
+    [note] = found.notes
+    assert note.startswith("19 labelers: ") and "20 labelers or more" in note
+
+
+def test_delta_and_features_are_the_usual_ones_unless_said(
+    labels: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "default_features", lambda: "length")  # no encoder is loaded
+    found = planner.plan(labels, PlanOptions(epsilons=(1,)))
+    assert (found.delta, found.features) == (usual_delta(30), "length")
+    assert headline(found).startswith("30 labelers, 900 labels of ")
+    assert headline(found).endswith("δ = 1e-05 for each labeler; features length")
 
 
 @pytest.mark.parametrize(
@@ -141,6 +205,8 @@ def test_too_few_labelers_are_told_which_epsilon_would_serve(tmp_path: Path) -> 
         (("--epsilons", "-1"), "epsilon must be finite and above 0, found -1.0"),
         (("--delta", "0"), "delta must be at least 1e-300 and below 1, found 0.0"),
         (("--agreement", "0.4"), "agreement must be between 0.55 and 0.9, found 0.4"),
+        (("--recurring", "weekly"), "give --recurring and --for together, or neither"),
+        (("--recurring", "weekly", "--for", "1"), "--for expects a number of days, weeks, months"),
         (("--max-labels-per-labeler", "0"), "max-labels-per-labeler must be at least 1, found 0"),
         (("--features", "nothing"), "there are no features 'nothing'"),
     ],
@@ -183,4 +249,4 @@ def test_words_and_plans_need_neither_torch_nor_the_trainer() -> None:
     )
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("(Recommendation(epsilon=1.0, mechanism=")
+    assert done.stdout.startswith("(Recommendation(epsilon=1.0, mechanism=None, automatic=")

@@ -1,0 +1,138 @@
+"""What follows from forecasts, in words: one line an ε, what would help, and the next command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from labelguard.planner.outcomes import Forecast, Sizing, learned
+
+__all__ = ["FEWEST", "NAMES", "NOUNS", "Recommendation", "advised", "helping", "named", "worth_it"]
+
+FEWEST = 20
+"""With fewer labelers than this nothing is recommended."""
+
+NAMES = {
+    "statistic": "statistic",
+    "rr": "randomized response",
+    "props": "PROPS",
+    "non-private": "no privacy",
+}
+NOUNS = {"labeler": "labelers", "item": "contents"}
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What serves best at one ε, or that nothing is worth it."""
+
+    epsilon: float
+    """this ε"""
+    mechanism: str | None
+    """rr, props or statistic; null: nothing is recommended"""
+    automatic: str
+    """what `--mechanism auto` takes at this ε, recommended or not"""
+    max_labels_per_labeler: int | None
+    """its bound; null: all labels of a labeler"""
+    releases: int | None
+    """statistic releases to allow; null where it is none"""
+    words: str
+    """what to expect of it, or why nothing is recommended"""
+    command: str | None
+    """what releases labels that way; null where nothing is recommended"""
+
+
+def worth_it(found: Forecast, units: int) -> bool:
+    """Whether it is worth a budget: enough labelers, and surely better than a coin toss."""
+    return units >= FEWEST and found.accuracy.low > 0.5
+
+
+def advised(
+    sizing: Sizing, plain: Forecast, units: int, unit: str, command: Callable[[Sizing], str]
+) -> Recommendation:
+    """What to say of the best mechanism at one ε.
+
+    `plain` is a head without privacy, `units` how many of `unit` are protected, `command` what
+    releases labels in this way.
+    """
+    found = sizing.forecast
+    good = worth_it(found, units)
+    said = _expectation(found, plain, unit) if good else _reason(found, units, unit)
+    return Recommendation(
+        epsilon=found.epsilon or 0.0,
+        mechanism=sizing.mechanism if good else None,
+        automatic=sizing.mechanism,
+        max_labels_per_labeler=sizing.max_labels_per_labeler,
+        releases=sizing.releases,
+        words=f"ε = {found.epsilon:g}: {said}",
+        command=command(sizing) if good else None,
+    )
+
+
+def named(found: Forecast) -> str:
+    """A mechanism with its bound, if it has one: randomized response, ≤ 8."""
+    bound = found.max_labels_per_labeler
+    return NAMES[found.mechanism] + ("" if bound is None else f", ≤ {bound}")
+
+
+def helping(
+    recommended: Sequence[Recommendation],
+    best: Mapping[float, Forecast],
+    units: int,
+    unit: str,
+    further: float | None,
+) -> tuple[str, ...]:
+    """What would help where nothing is recommended; `further` is a larger ε that would serve."""
+    poor = [one.epsilon for one in recommended if one.mechanism is None]
+    if not poor:
+        return ()
+    if units < FEWEST:
+        return (
+            f"{_counted(units, unit)}: whatever is released, each is a large part of it, so that "
+            f"nothing is recommended at any ε; what would help: {FEWEST} {NOUNS[unit]} or more, "
+            "for example by putting several datasets into one project",
+        )
+    twice = best[max(poor)].twice_labelers
+    more = f"more {NOUNS[unit]}"
+    if twice:
+        more += f" (with twice as many a model is right about {_hundredths(twice)} fresh labels)"
+    serves = [one.epsilon for one in recommended if one.mechanism and one.epsilon > max(poor)]
+    larger = min(serves) if serves else further
+    ways = [] if larger is None else [f"a larger ε ({larger:g} would serve)"]
+    return (
+        f"too few {NOUNS[unit]} or labels for ε ≤ {max(poor):g}; what would help: "
+        + ", ".join([*ways, more, "other features"]),
+    )
+
+
+def _expectation(found: Forecast, plain: Forecast, unit: str) -> str:
+    said = (
+        f"{NAMES[found.mechanism]}; a model learns about {_hundredths(learned(found, plain))} of "
+        "what it would learn without privacy; about "
+        f"{_hundredths(found.label_error.mean)} released labels differ from what labelers said"
+    )
+    if found.released < 1:
+        bound = f"at most {found.max_labels_per_labeler} of each {_SINGULAR[unit]}"
+        said += f"; {_hundredths(found.released)} labels are released ({bound})"
+    return said
+
+
+_SINGULAR = {"labeler": "labeler", "item": "content"}
+
+
+def _reason(found: Forecast, units: int, unit: str) -> str:
+    if units < FEWEST:
+        return f"nothing is recommended for {_counted(units, unit)}"
+    return (
+        "nothing is recommended; at best a model is right about "
+        f"{_hundredths(found.accuracy.mean)} fresh labels, which may be chance: a coin is right "
+        "about 50 of 100"
+    )
+
+
+def _counted(units: int, unit: str) -> str:
+    return f"1 {_SINGULAR[unit]}" if units == 1 else f"{units:,} {NOUNS[unit]}"
+
+
+def _hundredths(share: float) -> str:
+    """`87 of 100`, or `less than 1 of 100`."""
+    return "less than 1 of 100" if 0 < share < 0.005 else f"{share * 100:.0f} of 100"
