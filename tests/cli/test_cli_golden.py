@@ -225,15 +225,25 @@ def test_the_doctor_reads_well(project: Run) -> None:
 
 
 def test_the_demo_reads_well(run: Run) -> None:
-    compare("demo", run("demo"))
+    found = run("demo")
+    written = (GOLDEN / "demo.txt").read_text(encoding="utf-8")
+    if "UPDATE_GOLDEN" in os.environ:
+        written = found.output
+        compare("demo", found)
+    # A product of matrices differs in its last digits between processors: measured shares may too.
+    shares = re.compile(r"\b0\.\d\d\b")
+    assert shares.sub("", found.output) == shares.sub("", written)
+    for one, other in zip(
+        *(map(float, shares.findall(text)) for text in (found.output, written)), strict=True
+    ):
+        assert one == pytest.approx(other, abs=0.05)
 
 
-def test_the_command_that_the_demo_names_answers_from_the_same_release(run: Run) -> None:
-    made = json.loads(run("demo", "--json").output)
-    for step in made["next"]:
-        assert run(*step.split()[1:]).exit_code == 0
-    again = json.loads(run(*made["next"][-1].split()[1:], "--json").output)
-    assert (again["id"], again["reused"]) == (made["id"], True)
+def test_the_demo_goes_nowhere_where_something_is(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = run("demo", str(tmp_path))
+    assert found.exit_code == 1
+    assert "is not empty; remove it or name another directory" in found.output
 
 
 # ---------------------------------------------------------------- JSON

@@ -41,7 +41,13 @@ def _reference() -> ModuleType:
 
 reference = _reference()
 LEAVES = [
-    pytest.param(path, command, id="-".join(path))
+    pytest.param(
+        path,
+        command,
+        id="-".join(path),
+        # The text that it prints is compared already, by the very command of its example.
+        marks=[pytest.mark.slow] if path == ("demo",) else [],
+    )
     for path, command in reference.commands()
     if not isinstance(command, click.Group)
 ]

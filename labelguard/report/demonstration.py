@@ -1,0 +1,238 @@
+"""What privacy costs, shown on simulated labelers whose true labels are known.
+
+Three real releases of the same labels, each in a project of its own, and a head without privacy.
+It looks at raw labels to say how good releases are: that is only possible because they are made up.
+On people's labels every such number would be one more release; `labelguard plan` needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelguard.errors import ProjectError
+from labelguard.extras import missing
+from labelguard.learning import heads
+from labelguard.learning.features import open_fitted
+from labelguard.learning.learners import HeadLearner
+from labelguard.mechanisms.statistic import Rows
+from labelguard.planner import tuning
+from labelguard.policy.policy import usual_delta
+from labelguard.project.opening import init
+from labelguard.release.head import Head
+from labelguard.release.pipeline import privatize
+from labelguard.release.writer import load
+from labelguard.report.outcome import Outcome, picture
+from labelguard.simulation import SimulationConfig, simulate
+from labelguard.terms import Progress, silent
+
+__all__ = ["Demonstration", "demonstrate"]
+
+EPSILON = 3.0
+FEATURES = "text+length"
+"""Computed alike wherever labelguard is installed, without an encoder."""
+
+_CONFIG = SimulationConfig(labelers=250, labels=12_000, items=48_000)
+_FRESH = 5  # every so many labelers, one gives no label to any release
+_FEW_DRAWS = 6
+_LEARNER = HeadLearner(ridge=3.0)
+
+Features: TypeAlias = NDArray[np.float32]
+Scorer: TypeAlias = Callable[[Features], NDArray[np.float64]]
+
+_CONTENT = ("prompt", "response_a", "response_b")
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """Releases of simulated labels, measured against the truth."""
+
+    directory: str
+    """where they are"""
+    epsilon: float
+    """ε of each labeler, in each of the projects"""
+    delta: float
+    """δ of each labeler"""
+    features: str
+    """what heads learn from"""
+    labelers: int
+    """labelers whose labels are released"""
+    labels: int
+    """their labels"""
+    fresh_labels: int
+    """strict labels of other labelers, by whom heads are judged"""
+    outcomes: tuple[Outcome, ...]
+    """without privacy, then each mechanism"""
+    picture: str | None
+    """a picture of them; null without matplotlib"""
+    next: tuple[str, ...]
+    """commands to try on one's own FILE"""
+
+
+def demonstrate(directory: Path, *, progress: Progress = silent) -> Demonstration:
+    """Simulate labelers in `directory`, release their labels in three ways, and measure these.
+
+    The labels are the same each time, the noise is not: real releases have no seed, so the last
+    digits differ from run to run. Raises `ProjectError` if the directory holds anything.
+    """
+    if directory.exists() and any(directory.iterdir()):
+        raise ProjectError(f"{directory} is not empty; remove it or name another directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    progress("simulating labelers", None)
+    own, fresh = _simulated()
+    file = directory / "labels.parquet"
+    pq.write_table(own.to_arrow(), file, compression="zstd")
+    trial = _Trial.of(file, own, fresh, progress)
+    outcomes = [trial.plain()]
+    for name, options in trial.settings().items():
+        progress(f"releasing: {name}", None)
+        outcomes.append(trial.released(directory / name, options))
+    return Demonstration(
+        str(directory),
+        EPSILON,
+        trial.delta,
+        FEATURES,
+        own["labeler_id"].n_unique(),
+        len(own),
+        len(trial.fresh_label),
+        tuple(outcomes),
+        _picture(directory, outcomes),
+        (
+            "labelguard inspect FILE",
+            "labelguard plan FILE",
+            f"labelguard privatize FILE --epsilon {EPSILON:g}",
+        ),
+    )
+
+
+def _simulated() -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Labels to release and those of fresh labelers; every pair is labeled once.
+
+    So a released label can be compared with the one it was made of, by its content.
+    """
+    table = pl.from_arrow(simulate(_CONFIG))
+    assert isinstance(table, pl.DataFrame)
+    table = table.unique(subset=_CONTENT, keep="first", maintain_order=True)
+    fresh = pl.col("labeler_id").is_in(table["labeler_id"].unique().sort()[::_FRESH].to_list())
+    return table.filter(~fresh), table.filter(fresh)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """The labels in `file`, with the features of their pairs, and labels that judge heads.
+
+    `own` has one row a label, x (labels, d) are its features; those of fresh labelers are strict.
+    """
+
+    file: Path
+    own: pl.DataFrame
+    x: Features
+    fresh: Features
+    fresh_label: NDArray[np.float64]
+    delta: float
+    progress: Progress
+
+    @classmethod
+    def of(cls, file: Path, own: pl.DataFrame, fresh: pl.DataFrame, progress: Progress) -> _Trial:
+        """Fit the features, on public pairs, and compute them once."""
+        pairs = _pairs(own)
+        features = open_fitted(FEATURES, pairs, progress)
+        strict = fresh.filter(pl.col("label").is_not_null())
+        return cls(
+            file,
+            own.with_row_index("row"),
+            features(pairs),
+            features(_pairs(strict)),
+            strict["label"].to_numpy(),
+            usual_delta(own["labeler_id"].n_unique()),
+            progress,
+        )
+
+    def settings(self) -> Mapping[str, dict[str, Any]]:
+        """Options of each release, by the name of its directory; all of them public choices."""
+        unit = self.own["labeler_id"].rank("dense").to_numpy().astype(np.intp) - 1
+        rows = Rows(np.arange(len(unit)), unit, int(unit.max()) + 1)
+        forecasts = tuning.forecast(
+            *(self.x, rows, [EPSILON], self.delta),
+            draws=_FEW_DRAWS,
+            growth=False,
+            progress=self.progress,
+        )
+        bound = [one.max_labels_per_labeler for one in forecasts if one.mechanism == "rr"][-1]
+        return {
+            "rr": {"mechanism": "rr"},
+            "rr-bounded": {"mechanism": "rr", "max_labels_per_labeler": bound},
+            "statistic": {"mechanism": "statistic", "features": FEATURES},
+        }
+
+    def plain(self) -> Outcome:
+        """A head of the raw labels."""
+        strict = self.own.filter(pl.col("label").is_not_null())
+        label = strict["label"].to_numpy()
+        head = _LEARNER.fit(self.x[strict["row"].to_numpy()], label, 0 * label, None)
+        return Outcome("non-private", None, len(self.own), 0.0, self._accuracy(head), None)
+
+    def released(self, project: Path, options: dict[str, Any]) -> Outcome:
+        """One release in a project of its own."""
+        release = privatize(
+            self.file,
+            epsilon=EPSILON,
+            delta=self.delta,
+            project=init(project),
+            progress=self.progress,
+            **options,
+        )
+        frame = load(release)
+        assert isinstance(frame, pl.DataFrame)
+        rows = self._matched(frame)
+        if release.card["train_with"] == "forward":
+            flips = rows["flip_probability"].to_numpy()
+            first = rows["first"].to_numpy().astype(np.float64)
+            head: Scorer = _LEARNER.fit(self.x[rows["row"].to_numpy()], first, flips, None)
+        else:
+            head = Head.load(release.path).margins
+        strict = rows.filter(pl.col("label").is_not_null())
+        return Outcome(
+            options["mechanism"],
+            options.get("max_labels_per_labeler"),
+            len(frame),
+            float((strict["first"] != (strict["label"] > 0.5)).mean()),  # type: ignore[arg-type]
+            self._accuracy(head),
+            str(release.path),
+        )
+
+    def _matched(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Released rows with the row they were made of, and whether response_a was `first`."""
+        parts = [
+            frame.join(
+                self.own.select("row", "prompt", "label", chosen=chosen, rejected=rejected),
+                on=["prompt", "chosen", "rejected"],
+            ).with_columns(first=pl.lit(chosen == "response_a"))
+            for chosen, rejected in (("response_a", "response_b"), ("response_b", "response_a"))
+        ]
+        return pl.concat(parts).sort("row")
+
+    def _accuracy(self, head: Scorer) -> float:
+        """Share of fresh strict labels that the sign of a head's margins gets right."""
+        return heads.accuracy(head(self.fresh), self.fresh_label)
+
+
+def _pairs(labels: pl.DataFrame) -> pa.Table:
+    """Pairs as features read them."""
+    return labels.select("prompt", first="response_a", second="response_b").to_arrow()
+
+
+def _picture(directory: Path, outcomes: list[Outcome]) -> str | None:
+    if missing("plan"):
+        return None
+    path = directory / "demo.png"
+    path.write_bytes(picture(outcomes))
+    return str(path)

@@ -1,0 +1,48 @@
+"""The picture of the demonstration; what it measures is in the golden text of the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labelguard.report import demonstration
+from labelguard.report.outcome import Outcome, name, picture
+
+
+def outcome(mechanism: str, bound: int | None, accuracy: float) -> Outcome:
+    return Outcome(mechanism, bound, 100, 0.2, accuracy, None)
+
+
+PLAIN, EVERY = outcome("non-private", None, 0.8), outcome("rr", None, 0.6)
+
+
+def test_the_same_outcomes_give_the_same_picture() -> None:
+    assert picture([PLAIN, EVERY]) == picture([PLAIN, EVERY]) != picture([PLAIN, PLAIN])
+    assert picture([PLAIN]).startswith(b"\x89PNG")
+
+
+def test_mechanisms_are_told_apart_by_their_bounds() -> None:
+    names = [name(one) for one in (PLAIN, EVERY, outcome("rr", 2, 0.7))]
+    assert names == [
+        "no privacy",
+        "randomized response, all labels",
+        "randomized response, ≤ 2 a labeler",
+    ]
+
+
+def test_every_simulated_pair_is_labeled_once_and_fresh_labelers_give_nothing_else() -> None:
+    own, fresh = demonstration._simulated()
+    pairs = ["prompt", "response_a", "response_b"]
+    assert own[pairs].is_unique().all()
+    assert not set(own["labeler_id"]) & set(fresh["labeler_id"])
+    assert own["labeler_id"].n_unique() == 4 * fresh["labeler_id"].n_unique()
+    again, _ = demonstration._simulated()
+    assert own.equals(again)
+
+
+def test_without_matplotlib_there_is_no_picture(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(demonstration, "missing", lambda extra: ["matplotlib"])
+    assert demonstration._picture(tmp_path, [PLAIN]) is None
