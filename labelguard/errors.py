@@ -32,6 +32,12 @@ class PolicyError(LabelguardError):
     """The request contradicts the project's policy, which never changes silently."""
 
 
+class NotAgreed(LabelguardError):
+    """Somebody said no, or nobody could be asked; nothing was done."""
+
+    exit_code = 2
+
+
 class LedgerError(LabelguardError):
     """The ledger cannot be read or written, or its records do not fit together."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -21,7 +23,7 @@ from labelguard.cli.plan import plan
 from labelguard.cli.policy import policy
 from labelguard.cli.project import project
 from labelguard.cli.release import privatize, release, score
-from labelguard.cli.terminal import echo, prints, shown
+from labelguard.cli.terminal import echo, print_json, prints, shown
 from labelguard.errors import LabelguardError
 from labelguard.terms import DEFAULT_AGREEMENT
 
@@ -33,29 +35,60 @@ if TYPE_CHECKING:
 class Main(click.Group):
     """Turns labelguard's errors into one line and an exit code, and finds commands of extras."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_TYPED] = list(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except LabelguardError as error:
-            echo(f"labelguard: {shown(str(error))}", err=True)
-            ctx.exit(error.exit_code)
+            _fail(ctx, type(error).__name__, str(error), error.exit_code)
         except BrokenPipeError:
             raise  # `labelguard … | head` is no error; click ends quietly
         except OSError as error:
             problem = f"{error.strerror}: {error.filename or ''}".rstrip(": ")
-            echo(f"labelguard: {shown(problem)}", err=True)
-            ctx.exit(1)
+            _fail(ctx, "OSError", problem, 1)
         except click.ClickException as error:
             usage = io.StringIO()
             error.show(usage)
             echo(usage.getvalue().rstrip("\n"), err=True)
-            ctx.exit(error.exit_code)
+            _fail(ctx, "UsageError", error.format_message(), error.exit_code, said=True)
+        except KeyboardInterrupt:
+            again = shlex.join(["labelguard", *ctx.meta[_TYPED]])
+            _fail(ctx, "Interrupted", f"stopped; to finish, run it again: {again}", 130)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, *_extra_commands()]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         return self.commands.get(name) or _extra_command(name)
+
+
+_TYPED = "labelguard.typed"
+
+
+def _fail(
+    ctx: click.Context, kind: str, message: str, code: int, *, said: bool = False
+) -> NoReturn:
+    """End with a line on standard error and, where JSON was asked for, an object on the other."""
+    if not said:
+        echo(f"labelguard: {shown(message)}", err=True)
+    if "--json" in ctx.meta[_TYPED]:
+        print_json(Failure(kind, message, code))
+    ctx.exit(code)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a command came to nothing."""
+
+    error: str
+    """the kind of error, as Python has it"""
+    message: str
+    """what is wrong, where, and what to do"""
+    exit_code: int
+    """the exit code of the command"""
 
 
 def _extra_commands() -> list[str]:

@@ -32,6 +32,7 @@ from labelguard.cli.options import (
     split_option,
     ties_option,
 )
+from labelguard.cli.preview import found_or_made, print_preview, reviewer
 from labelguard.cli.terminal import (
     echo,
     near,
@@ -44,12 +45,14 @@ from labelguard.cli.terminal import (
     verdict_code,
 )
 from labelguard.errors import LabelguardError
+from labelguard.planner.horizon import EVERY
 from labelguard.release.methods import AUTO, installed, options_of
 from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
     from labelguard.project.recovery import Abandoned
     from labelguard.project.verdict import FilesVerdict
+    from labelguard.release.preview import Preview
     from labelguard.release.score import Scored
     from labelguard.release.writer import Release
     from labelguard.report.overview import ReleaseLine
@@ -69,25 +72,34 @@ class Made:
     """its card, as `release show` prints it"""
     next: Sequence[str]
     """commands worth trying next"""
+    notes: Sequence[str]
+    """what else to know"""
 
     @classmethod
     def of(cls, release: Release, next_steps: Sequence[str]) -> Made:
-        """What became of a release; its notes go to standard error."""
-        for note in release.notes:
-            echo(f"labelguard: note: {shown(note)}", err=True)
-        card = dict(release.card)
-        return cls(release.id, str(release.path), release.reused, card, next_steps)
+        """What became of a release."""
+        card, path = dict(release.card), str(release.path)
+        return cls(release.id, path, release.reused, card, next_steps, release.notes)
 
 
 def print_made(made: Made) -> None:
     """The summary of a release: whom it protects, what it cost, where it is."""
-    print_facts([*_card_facts(made.card), ("where", near(made.path))])
+    facts = [*_card_facts(made.card), ("where", near(made.path))]
+    if made.reused:
+        facts = [(name, value) for name, value in facts if name.strip() != "newly charged"]
+    print_facts(facts)
+    for note in made.notes:
+        echo(f"labelguard: note: {shown(note)}", err=True)
     if made.reused:
         echo(
             "This very release was made before: no label was looked at, nothing was charged.\n"
             "To draw the labels anew, at a new charge: --again"
         )
     echo("Next: " + "\n      ".join(_runnable(step) for step in made.next))
+
+
+def _print(result: Made | Preview) -> None:
+    print_made(result) if isinstance(result, Made) else print_preview(result)
 
 
 def _runnable(command: str) -> str:
@@ -117,7 +129,7 @@ class _Privatize(click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The command's own, and those of mechanisms before the last few."""
         own = super().get_params(ctx)
-        last = [parameter.name for parameter in own].index("again")
+        last = [parameter.name for parameter in own].index("recurring")
         return [own[0], _mechanism_option(), *own[1:last], *_choices(own), *own[last:]]
 
 
@@ -125,9 +137,10 @@ def _mechanism_option() -> click.Option:
     return click.Option(
         ["--mechanism"],
         type=click.Choice([*installed(), AUTO]),
-        default="rr",
+        default=AUTO,
         show_default=True,
-        help="How labels are privatized; auto follows `labelguard plan`.",
+        help="How labels are privatized; auto takes what the project releases already, and at "
+        "first what `labelguard plan` recommends.",
     )
 
 
@@ -155,8 +168,17 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
 
 @click.command(cls=_Privatize, short_help="Release preference labels privately.")
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@click.option("--epsilon", type=float, help="ε of each labeler; default: as the policy has it.")
-@click.option("--delta", type=float, help="δ of each labeler; default: as the policy has it.")
+@click.option(
+    "--epsilon",
+    type=float,
+    help="ε of each labeler; default: as the policy has it, 3 for the first.",
+)
+@click.option(
+    "--delta",
+    type=float,
+    help="δ of each labeler; default: as the policy has it; for the first, the largest power of "
+    "ten below 1/(10 · labelers), and 1e-5 at most.",
+)
 @click.option(
     "--accept-delta",
     is_flag=True,
@@ -204,6 +226,14 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
     metavar="N",
     help="statistic: releases that may use a labeler's labels, over the project; default 1.",
 )
+@click.option(
+    "--recurring",
+    type=click.Choice(EVERY),
+    help="Let the first policy allow releases like this one again and again; with --for.",
+)
+@click.option("--for", "duration", metavar="TIME", help="How long they recur: 90d, 26w, 6m, 1y.")
+@click.option("--dry-run", is_flag=True, help="Say what would be released and charged, and stop.")
+@click.option("--yes", is_flag=True, help="Do not ask before the first release of a project.")
 @click.option("--again", is_flag=True, help="Draw released labels anew: a new event, a new charge.")
 @click.option(
     "-o",
@@ -219,14 +249,16 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
     help="How many buckets are worked on at once; default: one a core. The output is the same.",
 )
 @project_option
-@prints(print_made)
+@prints(_print)
 def privatize(
     inputs: tuple[str, ...],
     columns: str,
     labeler_column: str | None,
     project: Path | None,
+    dry_run: bool,
+    yes: bool,
     **options: Any,
-) -> Made:
+) -> Made | Preview:
     """Release the labels in INPUT (Parquet, CSV, JSONL, directories, globs) privately.
 
     INPUT has a column labeler_id and the columns of one of these layouts:
@@ -236,20 +268,30 @@ def privatize(
       prompt, response_a, response_b, label[, tie]
       prompt, responses, ranks
 
-    The first run fixes the project's policy, unless one was made before (`labelguard policy`).
-    Running the same command again returns the same
-    release; labels that were released before cost nothing in any later one.
+    The first run fixes the project's policy, unless one was made before (`labelguard policy`): it
+    shows what that means, and asks. Running the same command again returns the same release; labels
+    that were released before cost nothing in any later one.
 
     \b
     Example:
-      labelguard privatize labels.parquet --epsilon 3 --delta 1e-5 -o release
+      labelguard privatize labels.parquet --epsilon 3 --yes -o release
     """
     from labelguard.ingest import layouts
-    from labelguard.release.pipeline import privatize as run
+    from labelguard.release import pipeline
 
-    mapping = layouts.parse_columns(columns, labeler_column)
+    options |= {"columns": layouts.parse_columns(columns, labeler_column)}
+    if dry_run:
+        with progress() as report:
+            return pipeline.preview(list(inputs), project=project, progress=report, **options)
+    home = found_or_made(project, ask=not yes)
     with progress() as report:
-        release = run(list(inputs), columns=mapping, project=project, progress=report, **options)
+        release = pipeline.privatize(
+            list(inputs),
+            project=home,
+            progress=report,
+            review=reviewer(report, yes=yes),
+            **options,
+        )
     where = f" --project {project}" if project else ""
     return Made.of(release, (f"labelguard release show {release.id}{where}",))
 

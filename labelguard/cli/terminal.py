@@ -12,12 +12,14 @@ import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
 from labelguard.cli.options import json_option
-from labelguard.terms import Progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -168,11 +170,34 @@ def near(path: str | Path) -> str:
     return str(path)
 
 
+class Reporter:
+    """A `Progress`: one line on standard error, which `paused` makes room for questions."""
+
+    def __init__(self, bar: Bar | None = None) -> None:
+        self._bar = bar
+        self._task = bar.add_task("starting", total=None) if bar else None
+
+    def __call__(self, step: str, share: float | None) -> None:
+        if self._bar is not None and self._task is not None:
+            whole, done = (None, 0.0) if share is None else (1, share)
+            self._bar.update(self._task, description=shown(step), total=whole, completed=done)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """No line meanwhile."""
+        if self._bar is None:
+            yield
+            return
+        self._bar.stop()
+        yield
+        self._bar.start()
+
+
 @contextlib.contextmanager
-def progress() -> Iterator[Progress]:
+def progress() -> Iterator[Reporter]:
     """A progress line on standard error while a job runs; silent when not a terminal."""
     if not sys.stderr.isatty():
-        yield lambda step, share: None
+        yield Reporter()
         return
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -182,7 +207,4 @@ def progress() -> Iterator[Progress]:
     console = Console(stderr=True)
     columns = (SpinnerColumn(), text, BarColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda step, share: bar.update(
-            task, description=shown(step), total=None if share is None else 1, completed=share or 0
-        )
+        yield Reporter(bar)

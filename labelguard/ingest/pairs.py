@@ -180,11 +180,11 @@ def read_pairs(
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
         pairs = distinct_pairs(staged)
-        rows = _rows(staged, pairs.of_row)
+        rows = public_rows(staged, pairs.of_row)
         return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)
 
 
-def _rows(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
+def public_rows(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
     """Every labeler's distinct comparisons, in canonical order; units are numbered in theirs."""
     tables = [
         table

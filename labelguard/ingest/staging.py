@@ -103,6 +103,14 @@ class Staged:
         """Public texts by item."""
         return self.directory / "texts"
 
+    def units(self) -> int:
+        """How many units gave usable rows; each lies whole in one bucket."""
+        found = 0
+        for bucket in range(buckets.BUCKETS):
+            if (table := buckets.read_bucket(self.rows_directory, bucket)) is not None:
+                found += len(blocks.unique(buckets.blocks(table, "unit"))[0])
+        return found
+
     def raise_for(self, faults: list[Fault], count: int) -> None:
         """Stop at bad rows: the first one in full, and how many more there are."""
         if not count:

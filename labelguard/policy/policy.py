@@ -23,6 +23,8 @@ def check_budget(epsilon: float, delta: float) -> None:
         raise PolicyError(f"delta must be at least 0 and below 1, found {delta}")
 
 
+USUAL_EPSILON = 3.0
+"""ε where nobody says one."""
 MOST_DELTA = 1e-5
 """δ where nobody says one, unless labelers are many."""
 
@@ -234,18 +236,16 @@ class Request:
                 raise PolicyError(f"{option} must be at least 1, found {uses}")
             if one.name != self.event:
                 raise PolicyError(one.misplaced)
-        if (self.epsilon is None) != (self.delta is None):
-            raise PolicyError("give --epsilon and --delta together, or neither")
-        if self.epsilon is not None and self.delta is not None:
-            check_budget(self.epsilon, self.delta)
+        check_budget(
+            USUAL_EPSILON if self.epsilon is None else self.epsilon,
+            MOST_DELTA if self.delta is None else self.delta,
+        )
 
-    def first_policy(self) -> Policy:
-        """The policy that the first release of a project writes."""
-        if self.epsilon is None or self.delta is None:
-            raise PolicyError(
-                "this project has no policy yet: give --epsilon and --delta, or make one "
-                "(labelguard policy new, then labelguard policy activate)"
-            )
+    def first_policy(self, units: int) -> Policy:
+        """The policy that the first release of a project writes, where so many units gave labels.
+
+        ε and δ are the usual ones unless they were asked for.
+        """
         one = events.kind(self.event)
         allowed = one.first(getattr(self, one.option), self.unit)
         given = {
@@ -257,8 +257,8 @@ class Request:
             if getattr(self, name) is not None
         }
         return Policy(
-            self.epsilon,
-            self.delta,
+            USUAL_EPSILON if self.epsilon is None else self.epsilon,
+            usual_delta(units) if self.delta is None else self.delta,
             (Allowance(self.event, allowed),),
             **{"ties": one.default_ties} | given,
         )
@@ -269,7 +269,7 @@ class Request:
         ε and δ are judged by what the whole project costs (`check_price`).
         """
         allowance = policy.allowance(self.event)
-        replace(self, epsilon=policy.epsilon, delta=policy.delta).first_policy()
+        replace(self, epsilon=policy.epsilon, delta=policy.delta).first_policy(1)
         fixed = {field.name: getattr(policy, field.name) for field in fields(policy)}
         fixed |= {"ties": policy.ties_of(self.event), allowance.kind.option: allowance.allowed}
         for name, value in asdict(self).items():
@@ -287,11 +287,13 @@ class Request:
 
     def check_price(self, epsilon: float, delta: float) -> None:
         """Refuse a request for less than what all policies of the project cost together."""
-        if self.epsilon is None or self.delta is None:
-            return
-        if epsilon > self.epsilon or delta > self.delta:
+        most = math.inf if self.epsilon is None else self.epsilon
+        most_delta = 1.0 if self.delta is None else self.delta
+        if epsilon > most or delta > most_delta:
+            asked = [f"ε = {self.epsilon:g}"] if self.epsilon is not None else []
+            asked += [f"δ = {self.delta:g}"] if self.delta is not None else []
             raise PolicyError(
                 f"this project costs ε = {epsilon:g}, δ = {delta:g} over its life, so nothing in "
-                f"it can be had at the stricter ε = {self.epsilon:g}, δ = {self.delta:g}; leave "
-                "both out, or use another project"
+                f"it can be had at the stricter {', '.join(asked)}; leave them out, or use another "
+                "project"
             )

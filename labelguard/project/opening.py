@@ -85,10 +85,17 @@ def located(where: Where = None) -> Project:
     return where if isinstance(where, Project) else find(Path(where) if where else None)
 
 
-def init(directory: Path, *, max_epsilon: float = 10.0, max_delta: float = 1e-4) -> Project:
+def init(
+    directory: Path,
+    *,
+    max_epsilon: float = 10.0,
+    max_delta: float = 1e-4,
+    lasting: bool = True,
+) -> Project:
     """Make a project in `directory`: configuration, keys, empty ledger.
 
     All policies of the project together will cost a labeler at most (`max_epsilon`, `max_delta`).
+    One that is not `lasting` is not found from its directory later; who made it removes it.
     """
     ceiling = Ceiling(float(max_epsilon), float(max_delta))
     state = directory / STATE
@@ -116,7 +123,8 @@ def init(directory: Path, *, max_epsilon: float = 10.0, max_delta: float = 1e-4)
             KeyRing.create(project.keys)
         keys = KeyRing(project.keys)
         Ledger.create(project.ledger_url, keys, project.witnesses, ceiling)
-        seclude(state)
+        if lasting:
+            seclude(state)
         # Written last: a directory without it is not a project, so a crash above can be repeated.
         write_atomically(state / CONFIG, _CONFIG.encode())
     except OSError as error:

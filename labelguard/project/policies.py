@@ -264,23 +264,29 @@ def settled_epoch(ledger: Ledger) -> int:
     return epoch
 
 
-def for_request(ledger: Ledger, request: Request) -> tuple[int, Policy]:
-    """The policy that a release is charged to, and its number: that in force, or a first one.
+def in_force(ledger: Ledger) -> PolicyRecord | None:
+    """The policy that releases are charged to; None before a first release, which makes one.
 
-    Raises `PolicyError` if the request does not fit it, or if none is in force but some were made.
+    Raises `PolicyError` if none is in force but some were made.
     """
     active = ledger.policy()
-    if active:
-        return active.id, request.under(active.policy)
-    made = ledger.policies()
-    if made:
+    if active is None and ledger.policies():
         raise PolicyError(
             "no policy is in force in this project; see labelguard policy list, and put one into "
             "force: labelguard policy activate NAME"
         )
-    first = request.first_policy()
-    ledger.ceiling().check(Total(first.epsilon, first.delta))  # the charge would fail on it later
-    return 1, first
+    return active
+
+
+def first(ledger: Ledger, request: Request, units: int) -> Policy:
+    """The policy that a first release makes; `units` gave labels to it.
+
+    Raises `PolicyError` if it costs more than the project's ceiling: the charge would fail on it
+    later.
+    """
+    policy = request.first_policy(units)
+    ledger.ceiling().check(Total(policy.epsilon, policy.delta))
+    return policy
 
 
 def life(ledger: Ledger) -> list[Chapter]:

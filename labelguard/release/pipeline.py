@@ -18,15 +18,19 @@ read. So there is one charge and one answer, whatever happens, and no randomness
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from pathlib import Path
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 
-from labelguard.errors import InvalidLabels, LedgerError, ProjectError
+from labelguard.errors import InvalidLabels, LedgerError, NoProject, ProjectError
 from labelguard.ingest import layouts, quarantine
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.sources import Input
@@ -35,13 +39,16 @@ from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.policy import pricing
 from labelguard.policy.bounds import Bound
+from labelguard.policy.events import Price
 from labelguard.policy.label_values import LabelValues
 from labelguard.project import policies, recovery
-from labelguard.project.opening import OpenProject, Where, located
-from labelguard.release import delivery, judge, planning, publish
+from labelguard.project.opening import OpenProject, Where, init, located
+from labelguard.project.project import Project
+from labelguard.release import delivery, judge, planning, publish, resolve
 from labelguard.release.admission import admit
 from labelguard.release.planning import Plan
-from labelguard.release.protocol import Job, Prepared
+from labelguard.release.preview import Preview, previewed
+from labelguard.release.protocol import Job, Mechanism, Prepared
 from labelguard.release.request import Options, Request, requested
 from labelguard.release.writer import Release, read_card
 from labelguard.storage import blocks
@@ -57,6 +64,7 @@ def privatize(
     namespace: str | None = None,
     project: Where = None,
     progress: Progress = silent,
+    review: Review | None = None,
     **options: Unpack[Options],
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.
@@ -65,7 +73,8 @@ def privatize(
     call fixes the project's policy, unless one was made before (`project.policies`); later calls
     release new labels under it, and labels released before keep their value at no cost. `namespace`
     names the source of these labelers' ids (default: that of `labelguard.toml`; see
-    `project.linking`).
+    `project.linking`). `review` is called with a `Preview` before anything is charged, unless a run
+    is taken up that was begun before; what it raises stops the run.
 
     `options` are, as on the command line,
 
@@ -87,11 +96,56 @@ def privatize(
     """
     home = located(project)
     home = replace(home, namespace=namespace or home.namespace)
-    request = requested(home, source, mechanism, options, progress)
+    request = requested(home, mechanism, options)
     delivery.check(request.output)
-    try:
+    with _room_in(home), OpenProject.job(home) as opened:
+        return _Run(opened, request, progress, review).run(source)
+
+
+def preview(
+    source: Input,
+    *,
+    mechanism: str = "auto",
+    namespace: str | None = None,
+    project: Where = None,
+    progress: Progress = silent,
+    **options: Unpack[Options],
+) -> Preview:
+    """What `privatize` would fix, charge and give, without doing it.
+
+    Takes what `privatize` takes and raises what it raises. Where there is no project, it is said of
+    one that would be made.
+    """
+    with _project_or_none(project) as found, _room_in(found):
+        home = replace(found, namespace=namespace or found.namespace)
+        request = requested(home, mechanism, options)
         with OpenProject.job(home) as opened:
-            return _Run(opened, request, progress).run(source)
+            return _Run(opened, request, progress, None).preview(source)
+
+
+@contextlib.contextmanager
+def _project_or_none(where: Where) -> Iterator[Project]:
+    """The project that is meant, or one for the time being where none is."""
+    try:
+        found = located(where)
+    except NoProject:
+        # What the environment names belongs to a project that is there, or should be.
+        elsewhere = ("LABELGUARD_KEY", "LABELGUARD_LEDGER")
+        if where is not None or any(name.startswith(elsewhere) for name in os.environ):
+            raise
+        found = None
+    if found:
+        yield found
+        return
+    with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
+        yield init(Path(directory), lasting=False)
+
+
+@contextlib.contextmanager
+def _room_in(home: Project) -> Iterator[None]:
+    """Say of a full disk, or memory, what it means for a release."""
+    try:
+        yield
     except (OSError, MemoryError) as error:
         raise ProjectError(
             f"cannot write in {home.state}: {getattr(error, 'strerror', None) or error}; "
@@ -99,75 +153,107 @@ def privatize(
         ) from None
 
 
+Review: TypeAlias = Callable[[Preview], None]
+
+
 class _Run:
     """One run of `privatize`, under the project's lock."""
 
-    def __init__(self, opened: OpenProject, request: Request, progress: Progress) -> None:
+    def __init__(
+        self, opened: OpenProject, request: Request, progress: Progress, review: Review | None
+    ) -> None:
         self.opened, self.request, self.progress = opened, request, progress
         self.project, self.keys, self.ledger = opened.project, opened.keys, opened.ledger
-        self.mechanism = request.mechanism
-        self.policy_id, self.policy = policies.for_request(self.ledger, request.terms)
-        self.event = self.mechanism.priced
+        self.review = review
         self.executor = open_executor(request.workers)
-        self.notes = judge.price(request.terms, policies.total(self.ledger, self.policy))
+        self.terms = resolve.begin(request, self.ledger)
+        total = policies.total(self.ledger, self.terms.policy)
+        self.notes = judge.price(self.terms.asked, total)
         self.again = 0
 
+    @property
+    def mechanism(self) -> Mechanism[Any]:
+        """How labels are released: settled once the input was read."""
+        assert self.terms.mechanism is not None
+        return self.terms.mechanism
+
     def run(self, source: Input) -> Release:
+        """Read, judge, plan, charge, draw, publish; or answer as before."""
         job = self._read(source)
-        staged = job.staged
-        reads = admit(self.ledger, self.project.namespace, staged)
-        further = job.further.staged.public_digest if job.further else b""
-        key, record = self._request(staged.public_digest + further)
+        reads = admit(self.ledger, self.project.namespace, job.staged)
+        key, record = self._request(job)
         if record and record.state == "committed":
             return self._answer(record, reused=True)
         delivery.check_new(self.request.output)
-        self._judge(staged)
+        self._judge(job.staged)
         epoch = self.ledger.begin_job()
         self.notes += recovery.settle(self.opened, record.id if record else None, epoch)
-        plan = self._plan(staged, record)
+        plan = self._plan(job, record)
+        prices = self._prices(plan)
+        if record is None:
+            found = self._preview(job, plan, prices)
+            self.notes = list(found.notes)
+            if self.review:
+                self.review(found)
         recorded = record.settings["parameters"] if record else None
         prepared = self.mechanism.prepare(job, plan, recorded)
-        event = self._event(plan, key, prepared.parameters)
-        grant = self.ledger.charge(event, self.policy, epoch, resumed=record)
+        event = self._event(plan, key, prepared.parameters, prices)
+        grant = self.ledger.charge(event, job.policy, epoch, resumed=record)
         self.ledger.start(grant, epoch, reads)
         grant = self._draw(job, prepared, grant, epoch)
         rows, hashes = self._publish(job, prepared, grant)
-        self._set_aside(staged, grant)
+        self._set_aside(job.staged, grant)
         self.ledger.commit(grant, epoch, rows, hashes)
         shutil.rmtree(self.project.stages / grant.release.id, ignore_errors=True)
         committed = self.ledger.release(grant.release.id)
         assert committed is not None
         return self._answer(committed)
 
-    def _read(self, source: Input) -> Job:
-        """Stage the labels, and further pairs if there are any."""
-        ties = self.policy.ties_of(self.event)
-        intake, features = self.request.intake, self.mechanism.features
+    def preview(self, source: Input) -> Preview:
+        """What `run` would do; nothing is charged, drawn or written into the ledger."""
+        job = self._read(source, forecast=True)
+        admit(self.ledger, self.project.namespace, job.staged)
+        _, record = self._request(job)
+        made = record is not None and record.state == "committed"
+        if not made:
+            self._judge(job.staged)
+        plan = self._plan(job, None if made else record)
+        found = self._preview(job, plan, self._prices(plan))
+        return replace(found, reused=record.id) if record and made else found
+
+    def _read(self, source: Input, *, forecast: bool = False) -> Job:
+        """Stage the labels, and further pairs if there are any; settle on what is done to them."""
+        terms, intake = self.terms, self.request.intake
+        ties = terms.policy.ties_of(terms.event)
         reading = layouts.Reading(
             intake.columns,
-            self.policy.unit,
-            features,
+            terms.policy.unit,
+            terms.columns,
             question=intake.question,
             format=intake.format,
             split=intake.split,
-            values=LabelValues.parse(self.policy.label_values),
-            skips=self.policy.skips,
+            values=LabelValues.parse(terms.policy.label_values),
+            skips=terms.policy.skips,
         )
         public = ties if ties in ("drop", "half") else ""
         staged = intake.stage(self.opened, source, reading, self.progress, public)
         if staged.refused_rows:
             who = counted(staged.refused_labelers, "retired or erased labeler")
             self.notes.append(f"{counted(staged.refused_rows, 'row')} of {who} left out")
-        also = self.mechanism.also
+        also = intake.stage_further(self.opened, terms.also, terms.columns, staged, self.progress)
+        if terms.first or terms.mechanism is None:
+            self._judge(staged)  # no request was answered yet, and forecasts may take long
+        wanted = forecast or self.review is not None
+        self.terms = resolve.settle(terms, self.ledger, staged, self.progress, forecast=wanted)
         return Job(
             self.opened,
-            self.policy,
-            self.policy.allowance(self.event),
+            self.terms.policy,
+            self.terms.policy.allowance(self.terms.event),
             self.request.again,
             self.executor,
             self.progress,
             staged,
-            intake.stage_further(self.opened, also, features, staged, self.progress),
+            also,
         )
 
     def _settings(self) -> dict[str, object]:
@@ -175,17 +261,19 @@ class _Run:
             "mechanism": self.mechanism.name,
             "mechanism_version": self.mechanism.version,
             "format": 1,
-            "policy": self.policy_id,  # it fixes all that a `Request` may say
+            "policy": self.terms.policy_id or 1,  # it fixes all that a `Request` may say
             "choices": self.mechanism.settings(),
             "exhausted": self.request.exhausted,
             "again": self.again,
         }
 
-    def _request(self, public_digest: bytes) -> tuple[str, ReleaseRecord | None]:
+    def _request(self, job: Job) -> tuple[str, ReleaseRecord | None]:
         """The idempotency key of this request, and the release that it made before, if any.
 
         Each --again is an event of its own, counted per request; one that crashed is taken up.
         """
+        further = job.further.staged.public_digest if job.further else b""
+        public_digest = job.staged.public_digest + further
         self.again = int(self.request.again)
         while True:
             settings = json.dumps(self._settings(), sort_keys=True).encode()
@@ -204,9 +292,10 @@ class _Run:
                 "no usable row in the input: every row is bad, skipped or has identical sides"
             )
 
-    def _plan(self, staged: Staged, record: ReleaseRecord | None) -> Plan:
+    def _plan(self, job: Job, record: ReleaseRecord | None) -> Plan:
+        staged, event = job.staged, self.terms.event
         drawn = record is not None and record.state == "drawn"
-        labelers = self.ledger.labelers(self.event, excluding=None if drawn else record)
+        labelers = self.ledger.labelers(event, excluding=None if drawn else record)
         plan = planning.plan(
             staged,
             self.project,
@@ -214,15 +303,15 @@ class _Run:
             labelers,
             again=self.request.again,
             finished=record.id if record and drawn else None,
-            earlier=recovery.known(self.ledger.releases(), self.event),
-            bound=Bound.of(self.policy, self.event, named=staged.labelers or staged.recorded),
+            earlier=recovery.known(self.ledger.releases(), event),
+            bound=Bound.of(job.policy, event, named=staged.labelers or staged.recorded),
             executor=self.executor,
             progress=lambda share: self.progress("planning", share),
         )
         self.notes += judge.judge(
             replace(plan, units=self.keys.pseudonyms().hide(plan.units)),
-            self.policy,
-            self.event,
+            job.policy,
+            event,
             people=len(blocks.unique(np.concatenate([plan.units, self.ledger.charged()]))[0]),
             drop=self.request.exhausted == "drop" or record is not None,
             resumed=record is not None,
@@ -230,15 +319,25 @@ class _Run:
         )
         return plan
 
-    def _event(self, plan: Plan, key: str, parameters: Mapping[str, Any]) -> Charge:
-        prices = self.ledger.prices(self.event)
-        missing = np.setdiff1d(plan.capacity, np.array(sorted(prices), dtype=np.int64))
-        if len(missing):
-            self.progress("calibrating", None)
-            prices |= pricing.prices(self.policy, self.event, missing)
+    def _prices(self, plan: Plan) -> Mapping[int, Price]:
+        """What a use costs for every k of the plan: as the ledger has it, or calibrated now."""
+        known = self.ledger.prices(self.terms.event)
+        missing = np.setdiff1d(plan.capacity, np.array(sorted(known), dtype=np.int64))
+        if not len(missing):
+            return known
+        self.progress("calibrating", None)
+        return {**known, **pricing.prices(self.terms.policy, self.terms.event, missing)}
+
+    def _preview(self, job: Job, plan: Plan, prices: Mapping[int, Price]) -> Preview:
+        known = self.ledger.labelers(self.terms.event, excluding=None)
+        return previewed(self.terms, job, plan, prices, known, tuple(self.notes))
+
+    def _event(
+        self, plan: Plan, key: str, parameters: Mapping[str, Any], prices: Mapping[int, Price]
+    ) -> Charge:
         return Charge(
             mechanism=self.mechanism.name,
-            event=self.event,
+            event=self.terms.event,
             idempotency_key=key,
             settings=self._settings() | planning.counts(plan) | {"parameters": dict(parameters)},
             labelers=plan.units,

@@ -7,16 +7,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from labelguard.errors import LabelguardError, PolicyError
+from labelguard.errors import LabelguardError
 from labelguard.ingest.sources import Input
+from labelguard.planner.horizon import Horizon
 from labelguard.policy import policy
 from labelguard.policy.label_values import Skips, Ties
 from labelguard.project.project import Project
 from labelguard.release.intake import Intake, IntakeOptions
-from labelguard.release.methods import AUTO, auto, check_options, open_mechanism
+from labelguard.release.methods import AUTO, check_options, names, open_mechanism, options_of
 from labelguard.release.methods.options import FeatureOptions
 from labelguard.release.protocol import Mechanism
-from labelguard.terms import Progress
 
 
 class Options(IntakeOptions, total=False):
@@ -37,6 +37,8 @@ class Options(IntakeOptions, total=False):
     skips: Skips | None
     assignment_reactive: bool | None
     # How it is run (`Request`).
+    recurring: Literal["daily", "weekly", "monthly"] | None
+    duration: str | None
     exhausted: Literal["refuse", "drop"] | None
     again: bool | None
     accept_delta: bool | None
@@ -58,17 +60,22 @@ class Options(IntakeOptions, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """What a run may cost (`terms`), by which mechanism, and how it treats its input.
+    """What a run is asked for: by which mechanism, at which cost, and how it treats its input.
 
-    `exhausted`: labels of exhausted labelers stop the run or are left out. `again` draws the latest
-    submission of every label anew, as a new event with a new charge. `accept_delta` allows a δ of 1
-    over the number of units, or more. `output` is a directory that gets a copy of the release,
-    `workers` how many buckets are worked on at once.
+    `mechanism` may be `auto`; `terms` are what a `policy.Request` may say beside the kind of event,
+    and `choices` the options of the mechanism. A first policy allows what is `recurring` for the
+    `duration`, each time with as many new labels as this time. `exhausted`: labels of exhausted labelers stop the
+    run or are left out. `again` draws the latest submission of every label anew, as a new event
+    with a new charge. `accept_delta` allows a δ of 1 over the number of units, or more. `output` is
+    a directory that gets a copy of the release, `workers` how many buckets are worked on at once.
     """
 
-    terms: policy.Request
-    mechanism: Mechanism[Any]
+    mechanism: str
+    terms: Mapping[str, Any]
+    choices: Mapping[str, Any]
     intake: Intake
+    recurring: str | None = None
+    duration: str | None = None
     exhausted: Literal["refuse", "drop"] = "refuse"
     again: bool = False
     accept_delta: bool = False
@@ -76,39 +83,58 @@ class Request:
     workers: int | None = None
 
     def __post_init__(self) -> None:
+        Horizon.parse(self.recurring, self.duration)
         if self.exhausted not in ("refuse", "drop"):
             raise LabelguardError("exhausted must be one of refuse, drop")
         if self.workers is not None and self.workers < 1:
             raise LabelguardError(f"workers must be at least 1, found {self.workers}")
         object.__setattr__(self, "output", Path(self.output) if self.output else None)
+        if self.mechanism == AUTO:
+            check_options(self.choices)
+            self.head()
+        else:
+            self.opened(self.mechanism)
+
+    @property
+    def periods(self) -> int:
+        """For how many releases like this one a first policy is made."""
+        horizon = Horizon.parse(self.recurring, self.duration)
+        return horizon.releases if horizon else 1
+
+    def opened(self, name: str, features: str | None = None) -> Mechanism[Any]:
+        """Mechanism `name` with its choices; `features` where none were asked for, if it takes any.
+
+        Raises `PolicyError` for an option that it does not have, or a value out of range.
+        """
+        takes, choices = names(options_of(name)), dict(self.choices)
+        if self.mechanism == AUTO:
+            choices = {choice: value for choice, value in choices.items() if choice in takes}
+        if features and "features" in takes:
+            choices.setdefault("features", features)
+        return open_mechanism(name, **choices)
+
+    def head(self, features: str | None = None) -> FeatureOptions:
+        """What is asked of heads, by whichever mechanism; `features` as in `opened`."""
+        takes = {field.name for field in fields(FeatureOptions)}
+        choices = {choice: value for choice, value in self.choices.items() if choice in takes}
+        return FeatureOptions(**({"features": features} if features else {}) | choices)
 
 
-def requested(
-    home: Project, source: Input, mechanism: str, options: Mapping[str, Any], progress: Progress
-) -> Request:
+def requested(home: Project, mechanism: str, options: Mapping[str, Any]) -> Request:
     """The request that `privatize` makes of its options; what is nobody else's is the mechanism's.
 
-    `auto` looks at the public columns of `source` first. Raises `PolicyError` for an option that
-    the mechanism does not have, or a value out of range.
+    Raises `PolicyError` for an option that the mechanism does not have, or a value out of range.
     """
     choices = dict(options)
     asked_for = [field.name for field in fields(policy.Request) if field.name != "event"]
     terms = _taken(asked_for, choices)  # the kind of event is the mechanism's to say
-    own = _taken(["exhausted", "again", "accept_delta", "output", "workers"], choices)
+    own = _taken(
+        ["recurring", "duration", "exhausted", "again", "accept_delta", "output", "workers"],
+        choices,
+    )
     intake = Intake.of(home, _taken([field.name for field in fields(Intake)], choices))
-    if mechanism == AUTO:
-        check_options(choices)
-        asked = policy.Request(terms.get("epsilon"), terms.get("delta"), unit=terms.get("unit"))
-        head = FeatureOptions(**_taken([f.name for f in fields(FeatureOptions)], {**choices}))
-        found = auto.choose(home, source, asked, intake, head, progress)
-        mechanism = found.mechanism
-        bound = terms.get("max_labels_per_labeler") or found.max_labels_per_labeler
-        terms["max_labels_per_labeler"] = bound
-        if mechanism == "rr" and head.also is not None:
-            raise PolicyError("auto chose rr, which has no head to label --also; leave it out")
-        choices = {} if mechanism == "rr" else choices
-    opened = open_mechanism(mechanism, **choices)
-    return Request(policy.Request(**terms, event=opened.priced), opened, intake, **own)
+    given = {name: value for name, value in choices.items() if value is not None}
+    return Request(mechanism, terms, given, intake, **own)
 
 
 def _taken(names: Collection[str], options: dict[str, Any]) -> dict[str, Any]:

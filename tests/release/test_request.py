@@ -17,7 +17,7 @@ def names(*described: Any) -> set[str]:
 
 
 def test_the_typed_options_are_the_fields_of_what_they_become() -> None:
-    given_otherwise = {"event", "terms", "mechanism", "intake"}
+    given_otherwise = {"event", "terms", "choices", "mechanism", "intake"}
     ours = [door.name for door in entry_points(group=GROUP) if door.value.startswith("labelguard.")]
     asked = names(policy.Request, Request, *map(options_of, ours)) - given_otherwise
     assert set(IntakeOptions.__annotations__) == names(Intake)

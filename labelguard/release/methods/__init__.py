@@ -50,7 +50,7 @@ def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
     """
     options = options_of(name)
     given = {choice: value for choice, value in choices.items() if value is not None}
-    _check(given, _names(options), name)
+    _check(given, names(options), name)
     chosen = options(**given)
     mechanism: Mechanism[Any] = _loaded(EntryPoint(name, chosen.mechanism, GROUP))(chosen)
     return mechanism
@@ -61,11 +61,12 @@ def check_options(choices: Mapping[str, Any]) -> None:
     known: set[str] = set()
     for name in installed():
         with contextlib.suppress(LabelguardError):
-            known |= _names(options_of(name))
+            known |= names(options_of(name))
     _check({choice for choice, value in choices.items() if value is not None}, known, AUTO)
 
 
-def _names(options: type[Options]) -> set[str]:
+def names(options: type[Options]) -> set[str]:
+    """What can be asked of a mechanism: the fields of its options."""
     return {field.name for field in fields(options)}  # type: ignore[arg-type]
 
 

@@ -1,75 +1,81 @@
 """`--mechanism auto`: what `labelguard plan` recommends, or what the project's policy prices.
 
-The forecast reads the input without its labels, so the choice tells nothing about them.
+The forecast reads public columns only, so the choice tells nothing about labels.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
 from labelguard.errors import PolicyError
-from labelguard.ingest.pairs import read_pairs
-from labelguard.ingest.sources import Input
+from labelguard.ingest.pairs import distinct_pairs, public_rows
+from labelguard.ingest.staging import Staged
 from labelguard.learning.features import open_fitted
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.policies import PolicyRecord
 from labelguard.planner import tuning
-from labelguard.policy.policy import Request
-from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project
-from labelguard.release.intake import Intake
+from labelguard.planner.outcomes import Sizing, best
+from labelguard.policy.events import EVENTS
 from labelguard.release.methods.options import FeatureOptions
 from labelguard.terms import Progress
 
-
-@dataclass(frozen=True)
-class Choice:
-    """A mechanism by name, and its bound where it draws coins."""
-
-    mechanism: str
-    max_labels_per_labeler: int | None = None
+_FEW_DRAWS = 6
 
 
-def choose(
-    project: Project,
-    source: Input,
-    terms: Request,
-    intake: Intake,
+def named(terms: Mapping[str, Any]) -> str | None:
+    """The mechanism that options of a policy mean: each kind of event has one of its own."""
+    found = [one.name for one in EVENTS.values() if terms.get(one.option) is not None]
+    if len(found) > 1:
+        raise PolicyError(f"{' and '.join(found)} are two mechanisms: ask for one of them")
+    if terms.get("ties") == "zero":
+        return "statistic"
+    return found[0] if found else None
+
+
+def standing(ledger: Ledger, record: PolicyRecord) -> str | None:
+    """The mechanism of the newest release that the policy in force could pay for, or its only one.
+
+    None where it pays for several and nothing was released.
+    """
+    payable = record.policy.events
+    made = [r for r in ledger.releases() if r.state != "refunded" and r.event in payable]
+    if made:
+        return str(made[-1].settings["mechanism"])
+    return payable[0] if len(payable) == 1 else None
+
+
+def size(
+    staged: Staged,
+    epsilon: float,
+    delta: float,
     options: FeatureOptions,
     progress: Progress,
-) -> Choice:
-    """The mechanism of the newest release, or, before the first, that of the best forecast.
+    *,
+    mechanism: str | None = None,
+    periods: int = 1,
+) -> Sizing:
+    """What serves best at this price, or what this `mechanism` gives, and what it has to be
+    allowed for so many releases like this one.
 
-    Of the `terms` it reads ε, δ and the unit.
+    Raises `PolicyError` where randomized response serves best and further pairs want a head.
     """
-    ledger = OpenProject.open(project).ledger
-    epsilon, delta, stored = terms.epsilon, terms.delta, ledger.policy()
-    made = [record for record in ledger.releases() if record.state != "refunded"]
-    if stored:
-        payable = stored.policy.events
-        choices = [r.settings["mechanism"] for r in made if r.event in payable]
-        if choices or len(payable) == 1:
-            return Choice(choices[-1] if choices else payable[0])
-        epsilon, delta = stored.policy.epsilon, stored.policy.delta
-    if epsilon is None or delta is None:
-        raise PolicyError(
-            "this project has no policy yet: give --epsilon and --delta, or make one "
-            "(labelguard policy new, then labelguard policy activate)"
-        )
-    with project.lock() as held:
-        held.work.mkdir(mode=0o700, parents=True)
-        pairs = read_pairs(
-            source,
-            columns=intake.columns,
-            features=options.features,
-            unit=terms.unit or "labeler",
-            question=intake.question,
-            format=intake.format,
-            split=intake.split,
-            skip_bad=intake.skip_bad,
-            max_input_bytes=intake.max_input_bytes,
-            scratch=held.work,
-        )
+    pairs = distinct_pairs(staged)
     features = open_fitted(options.features, pairs.table, progress)
-    progress("comparing mechanisms on simulated labels", None)
+    x, rows = features(pairs.table), public_rows(staged, pairs.of_row)
     prior = tuning.Prior(options.agreement)
-    found = tuning.recommend(features(pairs.table), pairs.rows, epsilon, delta, prior)
-    return Choice(found.mechanism, None if stored else found.max_labels_per_labeler)
+    progress("comparing mechanisms on simulated labels", None)
+    if mechanism:
+        found = tuning.forecast(
+            *(x, rows, [epsilon], delta, prior),
+            draws=_FEW_DRAWS,
+            periods=periods,
+            growth=False,
+        )
+        return Sizing.of(
+            best([one for one in found if one.mechanism == mechanism], epsilon), periods
+        )
+    sizing = tuning.recommend(x, rows, epsilon, delta, prior, periods=periods)
+    if sizing.mechanism == "rr" and options.also is not None:
+        raise PolicyError("auto chose rr, which has no head to label --also; leave it out")
+    return sizing

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from labelguard.errors import PolicyError
-from labelguard.terms import DEFAULT_AGREEMENT, DEFAULT_FEATURES
+from labelguard.terms import DEFAULT_AGREEMENT
 
 if TYPE_CHECKING:
     from labelguard.ingest.sources import Input
@@ -42,6 +42,12 @@ class Options(Protocol):
     mechanism: ClassVar[str]
 
 
+def _usual_features() -> str:
+    from labelguard.learning.features import default_features
+
+    return default_features()
+
+
 @dataclass(frozen=True)
 class RandomizedResponseOptions:
     """`rr` has none."""
@@ -57,10 +63,10 @@ class FeatureOptions:
     """
 
     features: str = field(
-        default=DEFAULT_FEATURES,
+        default_factory=_usual_features,
         metadata=option(
-            "minilm, hf:ID_OR_PATH, text, length, columns:a,b, or a sum of these; default "
-            f"{DEFAULT_FEATURES}.",
+            "minilm, hf:ID_OR_PATH, text, length, columns:a,b, or a sum of these; default: those "
+            "of the project's last release, or the best installed, minilm+length or text+length.",
             metavar="SPEC",
         ),
     )

@@ -1,0 +1,122 @@
+"""What a release will be, in plain words, and the question before a project's first one."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from labelguard.cli.terminal import Reporter, echo, near, print_facts, shown
+from labelguard.errors import NoProject, NotAgreed
+from labelguard.policy import events
+from labelguard.terms import budget_of, counted
+
+if TYPE_CHECKING:
+    from labelguard.project.project import Project
+    from labelguard.release.preview import Preview
+
+
+def print_preview(found: Preview, *, err: bool = False) -> None:
+    """What a release will fix, cost and be like."""
+    if found.reused:
+        echo(f"Release {found.reused} is this very request's: nothing would be charged.", err=err)
+        return
+    if found.first:
+        echo("The first release fixes this, for the life of the project:", err=err)
+    print_facts(list(_facts(found)), err=err)
+    for note in found.notes:
+        echo(f"labelguard: note: {shown(note)}", err=True)
+
+
+def _facts(found: Preview) -> Iterator[tuple[str, str]]:
+    whole = f"all labels of each {found.unit} together" if found.unit != "item" else "each content"
+    yield "protects", f"{whole}: {budget_of(found)}"
+    if usual := " and ".join(_SIGNS[name] for name in found.usual):
+        yield "", f"  {usual} as usual, since nobody said: --epsilon, --delta"
+    learns = f", a head on {found.features}" if found.features else ""
+    yield "mechanism", f"{found.mechanism}{learns}"
+    kind = events.kind(found.event)
+    own = "their own number of labels, rounded up" if found.allowed is None else None
+    yield "pays for", f"{own or counted(found.allowed or 0, kind.noun)} per {found.unit}"
+    if found.first and not kind.per_label and found.allowed == 1:
+        yield "", "  one only; for weekly ones: --recurring weekly --for 1y"
+    yield (
+        "this release",
+        (
+            f"{counted(found.labels, 'label')} of {counted(found.units, found.unit)}; charges "
+            f"{counted(found.charged, kind.noun)}"
+        ),
+    )
+    if found.left:
+        few, most = (f"{found.left[name]:,.0f}" for name in ("min", "max"))
+        left = few if few == most else f"{few} to {most}"
+        yield "left for later files", f"{left} per {found.unit}"
+    yield from _expectations(found)
+
+
+def _expectations(found: Preview) -> Iterator[tuple[str, str]]:
+    if found.label_error is not None:
+        wrong, differ = _of_100(found.label_error), _of_100(found.disagreement)
+        yield (
+            "to expect",
+            f"about {wrong} of 100 released labels will differ from what the labeler said "
+            f"({differ} is how often two people differ)",
+        )
+    if found.accuracy is not None:
+        right = _of_100(found.accuracy.mean)
+        yield "", f"a model that learns from it agrees with about {right} of 100 new labels"
+
+
+_SIGNS = {"epsilon": "ε", "delta": "δ"}
+
+
+def _of_100(share: float) -> int:
+    return math.floor(100 * share + 0.5)
+
+
+def reviewer(report: Reporter, *, yes: bool) -> Callable[[Preview], None]:
+    """Shows a first release and asks; others need no question, having a policy already.
+
+    Raises `NotAgreed` where nobody can be asked or says no.
+    """
+
+    def review(found: Preview) -> None:
+        if not found.first:
+            return
+        with report.paused():
+            print_preview(found, err=True)
+            if not yes:
+                _ask("Release it?", "go on with --yes, or look only with --dry-run")
+
+    return review
+
+
+def _ask(question: str, otherwise: str) -> None:
+    if not sys.stdin.isatty():
+        raise NotAgreed(f"nothing was charged or released, and nobody is here to ask; {otherwise}")
+    if not click.confirm(question, err=True):
+        raise NotAgreed("nothing was charged or released")
+
+
+def found_or_made(where: Path | None, *, ask: bool) -> Project:
+    """The project, or one made here if there is none and somebody at the terminal wants it.
+
+    Never unless it may `ask`: what runs every night would make a new budget every night.
+    """
+    from labelguard.project.opening import init, located
+
+    try:
+        return located(where)
+    except NoProject:
+        if where is not None or not ask or not sys.stdin.isatty():
+            raise
+    said = "There is no project here or above. It keeps keys, and what each labeler has spent."
+    echo(said, err=True)
+    _ask(f"Make one in {Path.cwd()}?", "labelguard init makes one")
+    project = init(Path())
+    echo(f"Project made in {near(project.state)}; back up {near(project.keys)}.", err=True)
+    return project

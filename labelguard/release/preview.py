@@ -1,0 +1,130 @@
+"""What a release will fix, cost and be like, said before anything is charged.
+
+All of it follows from public columns, the ledger and the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from labelguard.ledger.records import LabelerTable
+from labelguard.planner.outcomes import Interval
+from labelguard.policy.events import RANDOMIZED_LABELS, Price
+from labelguard.policy.policy import Policy, Unit
+from labelguard.release import card
+from labelguard.release.planning import Plan
+from labelguard.release.protocol import Job
+from labelguard.release.resolve import Terms
+
+TOO_MUCH = 0.4
+"""Expected label error above which a release says that there may be better."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a release will be, if it is made."""
+
+    first: bool
+    """whether it fixes the project's policy"""
+    reused: str | None
+    """the release that this very request made before: then nothing is drawn or charged"""
+    epsilon: float
+    """ε of each unit, over everything that the policy pays for"""
+    delta: float
+    """its δ"""
+    usual: Sequence[str]
+    """which of epsilon and delta nobody asked for"""
+    unit: Unit
+    """what is protected as a whole"""
+    units: int
+    """how many there are in this release"""
+    mechanism: str
+    """how labels are released"""
+    features: str | None
+    """what a head learns from; null for mechanisms without one"""
+    formats: Sequence[str]
+    """as what the input was read"""
+    event: str
+    """the kind of event that is charged"""
+    allowed: int | None
+    """how many of them the policy allows each unit; null: its own number of labels, rounded up"""
+    labels: int
+    """labels in the release"""
+    charged: int
+    """uses that are charged: of each new label, or of each unit with any"""
+    left: Mapping[str, float]
+    """uses left to a unit afterwards: min, median, max; empty if there is no unit"""
+    label_error: float | None
+    """share of new labels expected to differ from what the labeler said; null: not forecast"""
+    disagreement: float
+    """how often two labelers are taken to differ"""
+    accuracy: Interval | None
+    """share of a new labeler's answers that a head learns to predict; null: not forecast"""
+    notes: Sequence[str]
+    """what else to know"""
+
+
+def previewed(
+    terms: Terms,
+    job: Job,
+    plan: Plan,
+    prices: Mapping[int, Price],
+    known: LabelerTable,
+    notes: Sequence[str],
+) -> Preview:
+    """What a plan will be under its terms; `known` are the labelers charged before."""
+    mechanism, policy = terms.mechanism, terms.policy
+    assert mechanism is not None
+    usual = [name for name in ("epsilon", "delta") if getattr(terms.asked, name) is None]
+    forecast = terms.forecast
+    error = forecast.label_error.mean if forecast else None
+    if mechanism.name == RANDOMIZED_LABELS.name and plan.new:
+        error = expected_flips(policy, plan, prices)
+    head = terms.request.head(terms.features)
+    return Preview(
+        first=terms.first,
+        reused=None,
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        usual=usual if terms.first else [],
+        unit=policy.unit,
+        units=len(plan.units),
+        mechanism=mechanism.name,
+        features=mechanism.settings().get("features"),
+        formats=sorted(job.staged.formats),
+        event=terms.event,
+        allowed=job.allowance.allowed,
+        labels=plan.rows,
+        charged=plan.new,
+        left=_left(plan, known),
+        label_error=error,
+        disagreement=1 - head.agreement,
+        accuracy=forecast.accuracy if forecast else None,
+        notes=(*notes, *_warnings(error)),
+    )
+
+
+def _warnings(error: float | None) -> Iterator[str]:
+    """That a release will be mostly noise, and what may serve better."""
+    if error is not None and error > TOO_MUCH:
+        yield (
+            f"about {100 * error:.0f} of 100 released labels will differ from what labelers said; "
+            "labelguard plan, with the same input, shows what else the same ε gives"
+        )
+
+
+def expected_flips(policy: Policy, plan: Plan, prices: Mapping[int, Price]) -> float:
+    """The mean probability that a new label of a plan is flipped; there must be one."""
+    bounds, bound = np.unique(plan.capacity, return_inverse=True)
+    noise = [RANDOMIZED_LABELS.noise(prices[int(k)], policy.ties) for k in bounds]
+    flips = np.array([one["flip_probability"] for one in noise])[bound]
+    return float(np.average(flips, weights=plan.charged))
+
+
+def _left(plan: Plan, known: LabelerTable) -> dict[str, float]:
+    """Uses left to the units of a plan once it is charged: minimum, median, maximum."""
+    _, used = known.of(plan.units)
+    return card.spread(plan.capacity - used - plan.charged)
