@@ -103,13 +103,11 @@ class Staged:
         """Public texts by item."""
         return self.directory / "texts"
 
-    def units(self) -> int:
-        """How many units gave usable rows; each lies whole in one bucket."""
-        found = 0
-        for bucket in range(buckets.BUCKETS):
-            if (table := buckets.read_bucket(self.rows_directory, bucket)) is not None:
-                found += len(blocks.unique(buckets.blocks(table, "unit"))[0])
-        return found
+    def labels_of_units(self) -> NDArray[np.int64]:
+        """How many usable rows every unit gave, (units,); each lies whole in one bucket."""
+        found = (buckets.read_bucket(self.rows_directory, b) for b in range(buckets.BUCKETS))
+        units = (blocks.unique(buckets.blocks(table, "unit"))[1] for table in found if table)
+        return np.concatenate([np.zeros(0, np.int64), *map(np.bincount, units)])
 
     def raise_for(self, faults: list[Fault], count: int) -> None:
         """Stop at bad rows: the first one in full, and how many more there are."""

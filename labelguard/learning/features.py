@@ -82,6 +82,17 @@ def default_features() -> str:
     return "text+length" if extras.missing("encoders") else "minilm+length"
 
 
+def check_features(spec: str) -> None:
+    """Raise what `open_provider` would for features that cannot be computed here, opening none.
+
+    A provider that needs an extra has its name in the attribute `extra`.
+    """
+    for part in spec.split("+"):
+        name = part.strip().partition(":")[0]
+        if extra := getattr(_factory(name), "extra", None):
+            extras.require(extra, f"features {name}")
+
+
 def open_provider(spec: str, state: State | None = None) -> PairFeatures:
     """The provider that `spec` describes, or the one fitted earlier whose `state()` is given.
 
@@ -298,15 +309,18 @@ def _numbers(pairs: pa.Table, name: str) -> Features:
 
 def _open(part: str, state: State | None) -> FeatureProvider:
     name, _, options = part.partition(":")
+    return cast(FeatureProvider, _factory(name)(options, state))
+
+
+def _factory(name: str) -> Any:
     door = doors.door(GROUP, name)
     if door is None:
         known = ", ".join(doors.names(GROUP)) or "none"
         raise LabelguardError(f"there are no features {name!r}; available: {known}")
     try:
-        factory = door.load()
+        return door.load()
     except ImportError as error:
         raise extras.MissingExtra(f"features {name} cannot be loaded: {error}") from None
-    return cast(FeatureProvider, factory(options, state))
 
 
 def _state_of_part(state: State, number: int) -> dict[str, NDArray[Any]]:

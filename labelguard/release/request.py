@@ -64,10 +64,11 @@ class Request:
 
     `mechanism` may be `auto`; `terms` are what a `policy.Request` may say beside the kind of event,
     and `choices` the options of the mechanism. A first policy allows what is `recurring` for the
-    `duration`, each time with as many new labels as this time. `exhausted`: labels of exhausted labelers stop the
-    run or are left out. `again` draws the latest submission of every label anew, as a new event
-    with a new charge. `accept_delta` allows a δ of 1 over the number of units, or more. `output` is
-    a directory that gets a copy of the release, `workers` how many buckets are worked on at once.
+    `duration`, each time with as many new labels as this time. `exhausted`: labels of exhausted
+    labelers stop the run or are left out. `again` draws the latest submission of every label anew,
+    as a new event with a new charge. `accept_delta` allows a δ of 1 over the number of units, or
+    more. `output` is a directory that gets a copy of the release, `workers` how many buckets are
+    worked on at once.
     """
 
     mechanism: str

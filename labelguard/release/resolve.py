@@ -4,19 +4,22 @@ and, at a project's first release, what public columns recommend.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from labelguard.errors import PolicyError
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staging import Staged
-from labelguard.learning.features import column_features
+from labelguard.learning.features import check_features, column_features
 from labelguard.ledger.ledger import Ledger
-from labelguard.planner.outcomes import Forecast, Sizing
+from labelguard.planner.outcomes import Forecast
+from labelguard.planner.tuning import MECHANISMS
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Policy
 from labelguard.policy.policy import Request as Asked
 from labelguard.project import policies
-from labelguard.release.methods import AUTO, auto
+from labelguard.release.methods import AUTO, auto, names, options_of
 from labelguard.release.protocol import Mechanism
 from labelguard.release.request import Request
 from labelguard.terms import Progress
@@ -74,6 +77,8 @@ def begin(request: Request, ledger: Ledger) -> Terms:
         name = standing or auto.named(request.terms)
     features = _recorded_features(ledger)
     mechanism = request.opened(name, features) if name else None
+    if name is None or "features" in names(options_of(name)):
+        check_features(request.head(features).features)
     event = mechanism.priced if mechanism else RANDOMIZED_LABELS.name
     if record and not mechanism:
         event = record.policy.events[0]
@@ -91,12 +96,17 @@ def settle(
     `forecast`: what the mechanism may be expected to give is wanted at a first release.
     """
     request, named = terms.request, terms.mechanism
-    units = staged.units() if terms.first else 0
+    if not terms.first and named is not None:
+        return terms
+    periods = request.periods if terms.first else 1
+    if periods > 1 and terms.policy.unit == "item":
+        raise PolicyError("a content is labeled once, so nothing recurs: leave out --recurring")
+    if named is not None and named.name == RANDOMIZED_LABELS.name:
+        given = {"max_labels_per_labeler": auto.room(staged, periods)} if periods > 1 else {}
+        return _first(terms, ledger, staged, given)
     if terms.first:
-        terms = replace(terms, policy=policies.first(ledger, terms.asked, units))
-    plain = named is not None and named.name == RANDOMIZED_LABELS.name
-    wanted = terms.first and (request.periods > 1 or (forecast and not plain))
-    if named is not None and not wanted:
+        terms = _first(terms, ledger, staged, {})
+    if named is not None and periods == 1 and not forecast:
         return terms
     sizing = auto.size(
         staged,
@@ -104,22 +114,28 @@ def settle(
         terms.policy.delta,
         request.head(terms.features),
         progress,
-        mechanism=named.name if named else None,
-        periods=request.periods if terms.first else 1,
+        mechanism=(named.name if named.name in MECHANISMS else named.priced) if named else None,
+        periods=periods,
     )
     mechanism = named or request.opened(sizing.mechanism, terms.features)
-    terms = replace(terms, mechanism=mechanism, forecast=sizing.forecast)
-    own = _allowed(sizing, sized=request.periods > 1 or named is None) if terms.first else {}
-    asked = Asked(**{**own, **request.terms}, event=mechanism.priced)
+    known = sizing.forecast if sizing.mechanism == mechanism.name else None
+    terms = replace(terms, mechanism=mechanism, forecast=known)
     if terms.first:
-        return replace(terms, asked=asked, policy=policies.first(ledger, asked, units))
+        own = {"releases": sizing.releases, "max_labels_per_labeler": sizing.max_labels_per_labeler}
+        wanted = named is None or periods > 1
+        return _first(terms, ledger, staged, own if wanted else {})
+    asked = Asked(**request.terms, event=mechanism.priced)
     return replace(terms, asked=asked, policy=asked.under(terms.policy))
 
 
-def _allowed(sizing: Sizing, *, sized: bool) -> dict[str, int]:
-    """What a first policy is asked to allow, where nobody says it."""
-    found = {"releases": sizing.releases, "max_labels_per_labeler": sizing.max_labels_per_labeler}
-    return {name: uses for name, uses in found.items() if sized and uses is not None}
+def _first(
+    terms: Terms, ledger: Ledger, staged: Staged, allowed: Mapping[str, int | None]
+) -> Terms:
+    """With a first policy for the units of an input; it allows so much, or what was asked for."""
+    given = {name: uses for name, uses in allowed.items() if uses is not None}
+    asked = Asked(**{**given, **terms.request.terms}, event=terms.event)
+    units = len(staged.labels_of_units())
+    return replace(terms, asked=asked, policy=policies.first(ledger, asked, units))
 
 
 def _recorded_features(ledger: Ledger) -> str | None:

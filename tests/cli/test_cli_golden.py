@@ -36,7 +36,8 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 REFERENCE = Path(__file__).parents[2] / "docs" / "generate_cli.py"
 
 Run = Callable[..., Result]
-PRIVATIZE = ("privatize", "labels.parquet", "--epsilon", "3", "--delta", "1e-5")
+PRIVATIZE = ("privatize", "labels.parquet", "--epsilon", "3", "--delta", "1e-5", "--yes")
+PRIVATIZE += ("--mechanism", "rr")
 STATISTIC = ("--mechanism", "statistic", "--features", "length", "--components", "1")
 STATISTIC += ("--whitening", "0", "--floor", "1", "--clip-quantile", "0.5", "--ridge", "1")
 STATISTIC += ("--releases", "4")

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 from support import world
+from support.commands import PRIVATIZE
 from support.databases import KINDS, copy_of, dump, on
 from support.preferences import files, opinions, pairs, public, write
 
@@ -313,7 +314,7 @@ def test_no_message_shows_the_password_of_the_ledger(
     asked = public()
     labels = write(pairs(asked, opinions(len(asked), 1)), tmp_path / "labels.parquet")
     for arguments in (
-        ["privatize", str(labels), "--epsilon", "3", "--delta", "1e-5"],
+        [*PRIVATIZE, str(labels), "--epsilon", "3", "--delta", "1e-5"],
         ["budget", "show"],
         ["doctor"],
     ):

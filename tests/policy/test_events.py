@@ -57,7 +57,7 @@ def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(
 
 @pytest.mark.parametrize("kind", EVENTS.values(), ids=list(EVENTS))
 def test_the_option_of_one_kind_is_refused_beside_another(kind: events.EventKind) -> None:
-    assert Request(1, 0.1, event=kind.name, **{kind.option: 3}).first_policy().allowances == (
+    assert Request(1, 0.1, event=kind.name, **{kind.option: 3}).first_policy(1).allowances == (
         Allowance(kind.name, 3),
     )
     for other in EVENTS.values():

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.commands import PRIVATIZE
 from support.leaving import (
     ASKED,
     BAD,
@@ -125,7 +126,7 @@ def test_refused_rows_are_as_if_they_were_not_there(
         )
     ]
     number = np.flatnonzero(stays)
-    apart = ("directory", "faults", "identities")
+    apart = ("directory", "faults", "identities", "parts")
     counts = [{k: v for k, v in vars(s).items() if k not in apart} for s in staged]
     assert counts[0].pop("refused_rows") == int((~stays).sum())
     assert counts[0].pop("refused_labelers") == len(gone)
@@ -278,5 +279,5 @@ def test_the_command_shows_what_will_happen_and_asks(project: Project) -> None:
     for result in (refused, done, again, listed):  # nobody else is shown
         for other in ("worker 1", pseudonym(project, "worker 1")):
             assert other not in result.output
-    left_out = invoke(project, "privatize", str(write(labels_table(), project.state / "t.csv")))
+    left_out = invoke(project, *PRIVATIZE, str(write(labels_table(), project.state / "t.csv")))
     assert "12 rows of 1 retired or erased labeler left out" in left_out.stderr

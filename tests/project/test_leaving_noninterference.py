@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from support import world
+from support.commands import PRIVATIZE
 from support.leaving import ASKED, BAD
 from support.preferences import LAYOUTS, dump, files, opinions, write
 from support.worlds import Coins
@@ -35,7 +36,7 @@ def observed(here: Path, layout: str, ranks: Any, coins: Coins, options: tuple[s
         for row in BAD:
             rows[row]["prompt"] = None
         write(pa.Table.from_pylist(rows), here / "in.parquet")
-        more = ("privatize", "in.parquet", "--bad-rows", "quarantine", *options)
+        more = (*PRIVATIZE, "in.parquet", "--bad-rows", "quarantine", *options)
         for arguments in (
             ("init",),
             more,

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from support import databases, preferences, world
+from support.commands import PRIVATIZE
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -417,7 +418,7 @@ def test_the_commands_ask_and_answer(project: Project, tmp_path: Path) -> None:
     assert "nobody of them has labels under another source" in asked and "people link" in asked
     assert "one person" in run("people", "link", "tool:worker 0", "worker 0")
     assert "two people" in run("policy", "distinct", "worker 1", "Worker 1")
-    run("privatize", str(tmp_path / "tool.parquet"), "--source", "tool", "--exhausted", "drop")
+    run(*PRIVATIZE, str(tmp_path / "tool.parquet"), "--source", "tool", "--exhausted", "drop")
     shown = json.loads(run("source", "list", "--json"))
     assert [one["people"] for one in shown] == ["first", "known"]
     assert "takes from" in run("people", "list")

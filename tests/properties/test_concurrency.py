@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 from support import databases, world
+from support.commands import PRIVATIZE
 from support.preferences import (
     LAYOUTS,
     dump,
@@ -58,7 +59,7 @@ def labels(tmp_path: Path) -> Path:
 @pytest.fixture
 def stopped(project: Project, labels: Path) -> Iterator[subprocess.Popen[str]]:
     """A real `privatize` that was stopped in the middle of its work."""
-    command = [sys.executable, "-m", "labelguard", "privatize", str(labels)]
+    command = [sys.executable, "-m", "labelguard", *PRIVATIZE, str(labels)]
     command += ["--epsilon", "3", "--delta", "1e-5", "--project", str(project.state)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + PATIENCE
@@ -78,7 +79,7 @@ def test_a_second_job_is_told_that_the_project_is_busy_and_changes_nothing(
     stopped: subprocess.Popen[str], project: Project, labels: Path
 ) -> None:
     before = files(project.state), databases.dump(project.ledger_url)
-    arguments = ["privatize", str(labels), "--epsilon", "3", "--delta", "1e-5"]
+    arguments = [*PRIVATIZE, str(labels), "--epsilon", "3", "--delta", "1e-5"]
     result = CliRunner().invoke(main, [*arguments, "--project", str(project.state)])
     assert result.exit_code == 4
     assert "another labelguard job works in" in result.stderr
@@ -96,7 +97,7 @@ def test_another_host_with_the_same_database_is_told_that_it_is_busy(
     """Its project is a directory of its own, so only the database can tell."""
     there = shutil.copytree(project.state, tmp_path / "host" / ".labelguard")
     before = databases.dump(project.ledger_url)
-    arguments = ["privatize", str(labels), "--epsilon", "3", "--delta", "1e-5"]
+    arguments = [*PRIVATIZE, str(labels), "--epsilon", "3", "--delta", "1e-5"]
     other = CliRunner().invoke(main, [*arguments, "--project", str(there)])
     assert other.exit_code == 4
     assert "another labelguard job works with postgresql" in other.stderr

@@ -98,8 +98,8 @@ def test_a_mechanism_of_another_package_releases_with_its_options(
     shown = run("--help")
     assert "rr|props|stamped|statistic|auto" in shown and "stamped: What is stamped." in shown
     project = lg.init(tmp_path)
-    asked = ["labels.parquet", "--epsilon", "3", "--delta", "1e-5", "--stamp", "3"]
-    assert "--stamp does not go with --mechanism rr" in run(*asked)
+    asked = ["labels.parquet", "--epsilon", "3", "--delta", "1e-5", "--stamp", "3", "--yes"]
+    assert "--stamp does not go with --mechanism rr" in run(*asked, "--mechanism", "rr")
     run(*asked, "--mechanism", "stamped", "-o", "out")
     assert (tmp_path / "out" / "stamp.txt").read_text() == "3"
     again = lg.privatize(TABLE, project=project, mechanism="stamped", stamp=3)

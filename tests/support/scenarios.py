@@ -20,6 +20,8 @@ STATISTIC = (*TUNED, *FEATURES[2:], "--whitening", "0.5", "--floor", "0.01")
 STATISTIC += ("--clip-quantile", "0.5")
 NUMBERS = (*STATISTIC[:3], "columns:score+length", *STATISTIC[4:])
 WINDOWS = (*STATISTIC, "--releases", "2")
+AUTO = ("--mechanism", "auto", "--features", "text+length")
+LOOK = (*AUTO, "--dry-run")
 PROPS = ("--mechanism", "props", *FEATURES, "--stages", "3")
 SOFT = ("--combine", "soft")
 
@@ -75,6 +77,15 @@ SCENARIOS = {
     "statistic of single labels": Scenario((Run((*STATISTIC, "--unit", "item")),), labelers=False),
     "statistic of public ties": Scenario(
         (Run((*STATISTIC, "--ties", "drop", "--tie-status-public")),), public_ties=True
+    ),
+    "chosen by auto, looked at before and after": Scenario(
+        (
+            Run(LOOK),
+            Run((*LOOK, "--json")),
+            Run(AUTO),
+            Run(LOOK),
+            Run(("--dry-run",), HALF, exits=1),
+        )
     ),
     "props": Scenario((Run(PROPS, HALF), Run(PROPS, HALF), Run((*PROPS, *SOFT), HALF))),
     "props after rr": Scenario((Run(), Run(PROPS))),

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 from support import world
+from support.commands import PRIVATIZE
 from support.preferences import (
     LAYOUTS,
     Public,
@@ -160,7 +161,7 @@ def observed(
             for command in run.before:
                 assert invoke(*shlex.split(command.format(input=path.name))) == 0, seen
             options = [option.format(output=here / "output") for option in run.options]
-            code = invoke("privatize", path.name, *PRICE, *options)
+            code = invoke(*PRIVATIZE, path.name, *PRICE, *options)
             path.unlink()
             assert run.exits in (None, code), seen
         for arguments in scenario.afterwards:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import distinct_pairs, public_rows
 from labelguard.ingest.staging import Staged
@@ -15,6 +17,7 @@ from labelguard.learning.features import open_fitted
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.planner import tuning
+from labelguard.planner.flips import bounds_for
 from labelguard.planner.outcomes import Sizing, best
 from labelguard.policy.events import EVENTS
 from labelguard.release.methods.options import FeatureOptions
@@ -65,17 +68,27 @@ def size(
     x, rows = features(pairs.table), public_rows(staged, pairs.of_row)
     prior = tuning.Prior(options.agreement)
     progress("comparing mechanisms on simulated labels", None)
-    if mechanism:
+    if mechanism is None and periods == 1:
+        sizing = tuning.recommend(x, rows, epsilon, delta, prior)
+    else:
+        # One bound that lets in the labels of all periods: a lower one would be used up early.
+        bounds = (bounds_for(np.bincount(rows.unit), periods)[0],)
         found = tuning.forecast(
             *(x, rows, [epsilon], delta, prior),
             draws=_FEW_DRAWS,
+            bounds=bounds,
             periods=periods,
             growth=False,
         )
-        return Sizing.of(
-            best([one for one in found if one.mechanism == mechanism], epsilon), periods
-        )
-    sizing = tuning.recommend(x, rows, epsilon, delta, prior, periods=periods)
-    if sizing.mechanism == "rr" and options.also is not None:
+        own = [one for one in found if mechanism in (None, one.mechanism)]
+        sizing = Sizing.of(best(own, epsilon), periods)
+    if mechanism is None and sizing.mechanism == "rr" and options.also is not None:
         raise PolicyError("auto chose rr, which has no head to label --also; leave it out")
     return sizing
+
+
+def room(staged: Staged, periods: int) -> int:
+    """Labels of a labeler that so many inputs like this one bring, for policies of coins."""
+    bound = bounds_for(staged.labels_of_units(), periods)[0]
+    assert bound is not None  # of several periods nobody knows everybody's own number
+    return bound

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from support.commands import PRIVATIZE
 
 import labelguard
 from labelguard.cli.main import main
@@ -249,7 +250,7 @@ def test_the_command_line_names_values_and_rules(tmp_path: Path) -> None:
     options = ["--epsilon", "3", "--delta", "1e-5", "--project", str(tmp_path)]
     CliRunner().invoke(main, ["init", str(tmp_path)])
     options += ["--label-values", "a=l,b=r", "--skips", "tie", "--assignment-reactive", "--json"]
-    result = CliRunner().invoke(main, ["privatize", str(path), *options])
+    result = CliRunner().invoke(main, [*PRIVATIZE, str(path), *options])
     assert result.exit_code == 0, result.stderr
     card = json.loads(result.stdout)["card"]
     assert card["privacy"]["assignment"] == "reactive"

@@ -104,4 +104,4 @@ def test_an_option_that_there_is_not_is_refused_before_anything_is_read(
     with pytest.raises(PolicyError, match=f"--{option} does not go with --mechanism {mechanism}"):
         lg.privatize("nowhere.parquet", project=project, mechanism=mechanism, **{option: "x"})  # type: ignore[arg-type]
     with pytest.raises(PolicyError, match=f"--{option} does not go with"):
-        request.requested(project, "nowhere.parquet", mechanism, {option: "x"}, print)
+        request.requested(project, mechanism, {option: "x"})

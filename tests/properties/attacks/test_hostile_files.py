@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support import bounded, engines
+from support.commands import PRIVATIZE
 from support.preferences import opinions, pairs, public
 
 import labelguard
@@ -154,7 +155,7 @@ def test_a_hostile_file_ends_in_one_line(project: Project, tmp_path: Path, kind:
     assert path.stat().st_size < 20 << 20
     seen = bounded.run(
         tmp_path,
-        *("privatize", path, "--epsilon", "3", "--delta", "1e-5", "--project", project.state),
+        *(*PRIVATIZE, path, "--epsilon", "3", "--delta", "1e-5", "--project", project.state),
     )
     assert seen.refused_in_one_line(), seen.err
     assert message in seen.err
@@ -184,7 +185,10 @@ def _rows_parquet(path: Path) -> None:
 BOMBS = {"x.csv.gz": _rows_csv, "x.jsonl.gz": _rows_jsonl, "x.parquet": _rows_parquet}
 
 
-_PRIVATIZE, _PLAN = ("privatize", "--epsilon", "3", "--delta", "1e-5"), ("plan",)
+_PRIVATIZE, _PLAN = (
+    (*PRIVATIZE, "--epsilon", "3", "--delta", "1e-5"),
+    ("plan",),
+)
 
 
 @pytest.mark.parametrize(

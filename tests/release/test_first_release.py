@@ -1,0 +1,226 @@
+"""The first release of a project: what it fixes is said, and asked, before anything is charged."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from support import world
+from support.installed import without
+from support.preferences import dump, files
+from support.surveys import survey
+
+import labelguard as lg
+from labelguard.errors import NoProject, NotAgreed, PolicyError
+from labelguard.extras import MissingExtra
+from labelguard.policy.policy import usual_delta
+from labelguard.project import policies
+from labelguard.project.project import Project
+from labelguard.release.pipeline import preview
+from labelguard.release.preview import Preview
+
+SMALL = survey(labelers=24, per_labeler=6, items=40)
+COLUMNS: dict[str, Any] = {"mechanism": "auto", "features": "columns:score,length"}
+RR: dict[str, Any] = {"mechanism": "rr"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return lg.init(tmp_path / "project")
+
+
+def flipped(table: pl.DataFrame) -> pl.DataFrame:
+    """The same rows with other labels, in another order."""
+    return table.with_columns(label=1 - pl.col("label")).sort("label", "labeler_id")
+
+
+def seen(project: Project, source: Any = SMALL, **options: Any) -> Preview:
+    """What a release shows before it is charged, where nobody agrees to it."""
+    shown: list[Preview] = []
+
+    def decline(found: Preview) -> None:
+        shown.append(found)
+        raise NotAgreed("no")
+
+    with pytest.raises(NotAgreed):
+        lg.privatize(source, project=project, review=decline, **options)
+    [found] = shown
+    return found
+
+
+@pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
+def test_who_declines_is_charged_nothing_and_fixes_nothing(
+    options: dict[str, Any], project: Project
+) -> None:
+    before = dump(project.state)
+    seen(project, **options)
+    after = dump(project.state)
+    assert {name: rows for name, rows in after.items() if name != "meta"} == {
+        name: rows for name, rows in before.items() if name != "meta"
+    }
+    assert not list(project.releases.iterdir()) and not list(project.released.iterdir())
+    release = lg.privatize(SMALL, project=project, epsilon=0.5, **options)
+    assert release.card["privacy"]["epsilon"] == 0.5
+
+
+@pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
+def test_what_was_shown_is_what_is_released(options: dict[str, Any], project: Project) -> None:
+    shown = preview(SMALL, project=project, **options)
+    assert shown == seen(project, **options)
+    assert shown.first and shown.usual == ["epsilon", "delta"]
+    release = lg.privatize(SMALL, project=project, **options)
+    card = release.card
+    assert card["mechanism"] == shown.mechanism
+    assert card["privacy"]["epsilon"] == shown.epsilon == 3
+    assert card["privacy"]["delta"] == shown.delta == usual_delta(24)
+    assert card["counts"]["rows"] == shown.labels
+    assert card["counts"]["charged"] == shown.charged
+    assert card["budget"]["left"] == shown.left
+    if shown.mechanism == "rr":
+        flips = lg.load(release)["flip_probability"]
+        assert shown.label_error == pytest.approx(flips.mean(), rel=1e-12)
+
+
+def test_a_preview_writes_nothing_into_a_project(project: Project) -> None:
+    for _ in range(2):
+        before = files(project.state)
+        preview(SMALL, project=project, **RR)
+        after = files(project.state)
+        assert {**after, "lock": b""} == {**before, "lock": b""}
+        lg.privatize(SMALL, project=project, **RR)
+
+
+def test_a_preview_needs_no_project_and_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = tmp_path / "tmp"
+    room.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(room))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    assert preview(SMALL, **RR).first
+    assert not list(room.iterdir()) and not (tmp_path / "state").exists()
+    with pytest.raises(NoProject):
+        preview(SMALL, project=tmp_path / "elsewhere", **RR)
+
+
+@pytest.mark.parametrize("name", ["LABELGUARD_KEYS", "LABELGUARD_LEDGER_URL"])
+def test_keys_and_a_ledger_of_a_project_are_not_taken_for_a_preview_without_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, str(tmp_path / "given"))
+    with pytest.raises(NoProject):
+        preview(SMALL, **RR)
+    assert not (tmp_path / "given").exists()
+
+
+@pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
+def test_a_preview_does_not_depend_on_labels(options: dict[str, Any], project: Project) -> None:
+    assert preview(SMALL, project=project, **options) == preview(
+        flipped(SMALL), project=project, **options
+    )
+
+
+def test_what_was_released_is_said_to_be_free(project: Project) -> None:
+    made = lg.privatize(SMALL, project=project, **RR)
+    again = preview(SMALL, project=project, **RR)
+    assert again.reused == made.id and not again.first
+    other = preview(SMALL.head(100), project=project, **RR)
+    assert other.reused is None and other.charged == 0 and other.labels == 100
+    anew = preview(SMALL.head(60), project=project, again=True, exhausted="drop", **RR)
+    assert 0 < anew.charged <= 60
+
+
+def test_a_policy_for_a_year_pays_for_its_last_week(project: Project) -> None:
+    weekly: dict[str, Any] = {"recurring": "weekly", "duration": "4w", "epsilon": 8, **COLUMNS}
+    shown = preview(SMALL, project=project, **weekly)
+    assert (shown.mechanism, shown.allowed) == ("statistic", 4)
+    for week in range(4):
+        table = survey(24, 6, 40, seed=week)
+        fresh = table.with_columns(prompt=pl.lit(f"week {week}: ") + pl.col("prompt"))
+        release = lg.privatize(fresh, project=project, **weekly)
+        assert release.card["counts"]["charged"] == 24
+    assert release.card["budget"]["left"] == {"min": 0, "median": 0, "max": 0}
+
+
+def test_a_policy_of_coins_for_several_times_has_room_for_them(project: Project) -> None:
+    weekly: dict[str, Any] = {"recurring": "weekly", "duration": "3w", **RR}
+    shown = preview(SMALL, project=project, **weekly)
+    assert shown.allowed is not None and shown.allowed >= 3
+    lg.privatize(SMALL, project=project, **weekly)
+    fresh = SMALL.with_columns(prompt=pl.lit("later: ") + pl.col("prompt"))
+    later = lg.privatize(fresh, project=project, **weekly)
+    assert later.card["counts"]["charged"] > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"recurring": "weekly"}, "--recurring and --for together"),
+        ({"recurring": "hourly", "duration": "1y"}, "daily, weekly, monthly"),
+        ({"recurring": "monthly", "duration": "1d"}, "too short"),
+        ({"releases": 2, "max_labels_per_labeler": 3}, "two mechanisms"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_before_anything_is_read(
+    given: dict[str, Any], error: str, project: Project
+) -> None:
+    with pytest.raises(PolicyError, match=error):
+        lg.privatize("nowhere.parquet", project=project, mechanism="auto", **given)
+
+
+@pytest.mark.parametrize(("given", "mechanism"), [("releases", "statistic"), ("ties", "statistic")])
+def test_options_of_one_mechanism_choose_it(given: str, mechanism: str, project: Project) -> None:
+    value = {"releases": 2, "ties": "zero"}[given]
+    shown = preview(SMALL, project=project, **COLUMNS, **{given: value})
+    assert shown.mechanism == mechanism
+
+
+def test_noise_that_drowns_labels_is_said(project: Project) -> None:
+    loud = lg.privatize(SMALL, project=project, epsilon=0.5, **RR)
+    [note] = [note for note in loud.notes if "released labels will differ" in note]
+    assert "labelguard plan" in note
+    quiet = lg.privatize(SMALL, project=lg.init(project.state / "other"), epsilon=9, **RR)
+    assert not quiet.notes
+
+
+def test_a_project_keeps_the_features_of_its_first_release(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = {"mechanism": "statistic", "components": 2, "ridge": 1.0, "releases": 3}
+    with monkeypatch.context() as light:
+        without(light, "torch")
+        first = lg.privatize(SMALL, project=project, epsilon=8, **shape)
+    assert first.card["statistic"]["features"] == "text+length"
+    fresh = SMALL.with_columns(prompt=pl.lit("later: ") + pl.col("prompt"))
+    later = lg.privatize(fresh, project=project, mechanism="auto", components=2, ridge=1.0)
+    assert later.card["statistic"]["features"] == "text+length"
+
+
+def test_features_that_cannot_be_computed_here_are_refused_before_anything_is_read(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "transformers")
+    with pytest.raises(MissingExtra, match=r"transformers.*pip install '.*\[encoders\]'"):
+        lg.privatize(
+            "nowhere.parquet", project=project, mechanism="statistic", features="minilm+length"
+        )
+
+
+def test_a_first_release_is_public_in_all_it_fixes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """δ, mechanism and allowances come from public counts: other labels, the same policy."""
+
+    def policy(table: pl.DataFrame, name: str) -> dict[str, Any]:
+        world.fix(monkeypatch)
+        project = lg.init(tmp_path / name)
+        lg.privatize(table, project=project, recurring="weekly", duration="8w", **COLUMNS)
+        return asdict(policies.show(project=project))
+
+    assert policy(SMALL, "one") == policy(flipped(SMALL), "other")
