@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from labelguard.release.preview import Preview
 
 
-def print_preview(found: Preview, *, err: bool = False) -> None:
+def print_preview(found: Preview, *, err: bool = False, notes: bool = True) -> None:
     """What a release will fix, cost and be like."""
     if found.reused:
         echo(f"Release {found.reused} is this very request's: nothing would be charged.", err=err)
@@ -28,7 +28,7 @@ def print_preview(found: Preview, *, err: bool = False) -> None:
     if found.first:
         echo("The first release fixes this, for the life of the project:", err=err)
     print_facts(list(_facts(found)), err=err)
-    for note in found.notes:
+    for note in found.notes if notes else ():
         echo(f"labelguard: note: {shown(note)}", err=True)
 
 
@@ -40,8 +40,9 @@ def _facts(found: Preview) -> Iterator[tuple[str, str]]:
     learns = f", a head on {found.features}" if found.features else ""
     yield "mechanism", f"{found.mechanism}{learns}"
     kind = events.kind(found.event)
-    own = "their own number of labels, rounded up" if found.allowed is None else None
-    yield "pays for", f"{own or counted(found.allowed or 0, kind.noun)} per {found.unit}"
+    own = f"each {found.unit}'s own number of labels, rounded up"
+    fixed = f"{counted(found.allowed or 0, kind.noun)} per {found.unit}"
+    yield "pays for", own if found.allowed is None else fixed
     if found.first and not kind.per_label and found.allowed == 1:
         yield "", "  one only; for weekly ones: --recurring weekly --for 1y"
     yield (
@@ -88,7 +89,7 @@ def reviewer(report: Reporter, *, yes: bool) -> Callable[[Preview], None]:
         if not found.first:
             return
         with report.paused():
-            print_preview(found, err=True)
+            print_preview(found, err=True, notes=not yes)
             if not yes:
                 _ask("Release it?", "go on with --yes, or look only with --dry-run")
 

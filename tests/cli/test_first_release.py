@@ -1,0 +1,143 @@
+"""The first release on the command line: what is said, what is asked, and who may answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from support.surveys import survey
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.report import overview
+
+ASKED = ("privatize", "labels.parquet", "--mechanism", "rr")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("LABELGUARD_PROJECT", "LABELGUARD_KEYS", "LABELGUARD_LEDGER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    survey(labelers=12, per_labeler=5, items=20).write_parquet("labels.parquet")
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, catch_exceptions=False)
+
+
+def on_a_terminal(answers: str, *arguments: str) -> tuple[int, str]:
+    """Run a command whose input and output are a terminal at which somebody types `answers`."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "labelguard", *arguments]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        os.write(ours, answers.encode())
+        said = b""
+        while select.select([ours], [], [], 60)[0]:
+            try:
+                said += os.read(ours, 4096)
+            except OSError:  # nobody holds the other end any more
+                break
+        code = process.wait(60)
+    os.close(ours)
+    return code, said.decode()
+
+
+def releases() -> int:
+    return len(overview.releases(None))
+
+
+def test_without_a_terminal_and_without_yes_nothing_is_charged() -> None:
+    lg.init(Path())
+    result = run(*ASKED)
+    assert result.exit_code == 2 and not result.stdout and not releases()
+    assert "for the life of the project" in result.stderr
+    assert "ε = 3, δ = 1e-5" in result.stderr and "--yes" in result.stderr
+    assert run(*ASKED, "--yes").exit_code == 0
+    assert releases() == 1
+
+
+def test_a_project_that_has_a_policy_is_not_asked_again() -> None:
+    lg.init(Path())
+    run(*ASKED, "--yes")
+    survey(labelers=12, per_labeler=2, items=9, seed=3).write_parquet("labels.parquet")
+    later = run(*ASKED)
+    assert later.exit_code == 0 and "for the life of the project" not in later.stderr
+
+
+@pytest.mark.parametrize("more", [("--yes",), ()])
+def test_a_project_is_never_made_for_a_script(more: tuple[str, ...]) -> None:
+    result = run(*ASKED, *more)
+    assert result.exit_code == 1 and "labelguard init" in result.stderr
+    assert not Path(".labelguard").exists()
+
+
+def test_at_a_terminal_a_project_is_offered_and_the_release_asked_for() -> None:
+    code, said = on_a_terminal("n\n", *ASKED)
+    assert code == 2 and "There is no project here" in said and not Path(".labelguard").exists()
+    code, said = on_a_terminal("y\nn\n", *ASKED)
+    assert code == 2 and "nothing was charged or released" in said and not releases()
+    code, said = on_a_terminal("y\n", *ASKED)
+    assert code == 0 and "There is no project here" not in said and releases() == 1
+    code, said = on_a_terminal("", "privatize", "labels.parquet", "--yes")
+    assert code == 0 and "newly charged" not in said and "made before" in said
+
+
+def test_a_dry_run_says_it_all_and_leaves_nothing(here: Path) -> None:
+    result = run(*ASKED, "--dry-run", "--json")
+    assert result.exit_code == 0
+    shown = json.loads(result.stdout)
+    assert shown["first"] and shown["charged"] == shown["labels"] == 60
+    assert sorted(path.name for path in here.iterdir()) == ["labels.parquet"]
+
+
+def test_notes_are_in_json_and_not_beside_it() -> None:
+    lg.init(Path())
+    made = run(*ASKED, "--yes", "--json", "--epsilon", "0.5")
+    notes = json.loads(made.stdout)["notes"]
+    assert any("released labels will differ" in note for note in notes)
+    assert "labelguard: note" not in made.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind"),
+    [
+        (("privatize", "nowhere.parquet", "--json", "--yes"), 1, "InvalidLabels"),
+        (("privatize", "labels.parquet", "--epsilon", "x", "--json"), 2, "UsageError"),
+        (("release", "show", "--json"), 1, "LedgerError"),
+    ],
+)
+def test_errors_are_json_where_json_was_asked_for(
+    arguments: tuple[str, ...], code: int, kind: str
+) -> None:
+    lg.init(Path())
+    result = run(*arguments)
+    said = json.loads(result.stdout)
+    assert (said["exit_code"], said["error"]) == (code, kind) and result.exit_code == code
+    assert said["message"] in result.stderr
+
+
+def test_who_stops_a_command_is_told_how_to_finish_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    lg.init(Path())
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("labelguard.release.publish.publish", stop)
+        result = CliRunner().invoke(main, [*ASKED, "--yes"])
+    assert result.exit_code == 130
+    again = "labelguard privatize labels.parquet --mechanism rr --yes"
+    assert result.stderr.endswith(f"run it again: {again}\n")
+    finished = run(*again.split()[1:])
+    assert finished.exit_code == 0 and releases() == 1
