@@ -128,14 +128,16 @@ def type_of_json(structure: object) -> ContentType:
 
 
 def encoded(expression: str, content: ContentType) -> str:
-    """SQL for the canonical encoding of a text or chat; NULL where it or a message is empty."""
+    """SQL for the canonical encoding of a text or chat; NULL where it or a message is null, or a
+    chat has no message. An empty text is a text.
+    """
     if isinstance(content, list):
         complete = f"len({expression}) > 0 AND list_count({expression}) = len({expression})"
         body = f"CASE WHEN {complete} THEN {_json(expression, content)} END"
         return f"('c' || strlen({body}) || ':' || {body})"
     # One concat() copies once; a chain of || copies at every step.
     return (
-        f"CASE WHEN {expression} <> '' "
+        f"CASE WHEN {expression} IS NOT NULL "
         f"THEN concat('t', strlen({expression}), ':', {expression}) END"
     )
 

@@ -1,4 +1,7 @@
-"""CSV and TSV files as relations of DuckDB: every column is text."""
+"""CSV and TSV files as relations of DuckDB: every column is text.
+
+An empty field is an empty text: CSV cannot tell it from one that is not there.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,12 @@ def opener(path: Path) -> Opener:
         names, delimiter = _header(path)
         check()
         columns = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in names)
+        texts = ", ".join(map(literal, names))
         return connection.sql(
             f"FROM read_csv({file_literal(path)}, auto_detect=false, header=true, "
             f"delim={literal(delimiter)}, quote='\"', escape='\"', strict_mode=true, "
             f"max_line_size={MAX_LINE}, buffer_size={MAX_LINE}, columns={{{columns}}}, "
+            f"force_not_null=[{texts}], "
             "hive_partitioning=true, hive_types_autocast=false)"
         )
 

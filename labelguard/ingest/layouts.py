@@ -41,7 +41,7 @@ question may have columns of its own for them."""
 
 NO_ID = "expected an id, found null or an empty string"
 FRACTION = "found a number with a fraction like 7.0; write whole numbers or names"
-_NO_CONTENT = "expected text or chat messages, found null or empty"
+_NO_CONTENT = "expected text or chat messages, found null or a chat without messages"
 
 PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
     1: ("labeler_id", NO_ID),
@@ -50,7 +50,7 @@ PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
     4: ("response_b", _NO_CONTENT),
     # One message for both: naming the empty side would name the preferred one.
     5: ("chosen or rejected", _NO_CONTENT),
-    6: ("responses", "expected a list of texts or chats, found null or an empty element"),
+    6: ("responses", "expected a list of texts or chats, found null, or a chat without messages"),
     7: ("responses", f"expected 2 to {MAX_RANKED} responses"),
     8: ("item_id", NO_ID),
     9: ("ranking_id", NO_ID),
@@ -150,10 +150,15 @@ def parse_columns(text: str, labeler_column: str | None = None) -> dict[str, str
 
 
 def layout(
-    relation: duckdb.DuckDBPyRelation, name: str, reading: Reading, *, sparse: bool = False
+    relation: duckdb.DuckDBPyRelation,
+    name: str,
+    reading: Reading,
+    *,
+    sparse: bool = False,
+    labelers: str = "",
 ) -> Layout:
     """Find each role's column in a part; `InvalidLabels` says what lacks. In a `sparse` part a
-    column is missing where no row has a value for it.
+    column is missing where no row has a value for it. `labelers` says where a format names them.
     """
     types = dict(zip(relation.columns, relation.types, strict=True))
     named = reading.columns
@@ -174,7 +179,9 @@ def layout(
                 f"({', '.join(layouts[kind])})"
             )
     columns = {role: column for role, column in columns.items() if role in used}
-    _check_roles(columns, types, kind, reading, name)
+    if "labeler_id" not in columns and reading.unit in ("labeler", "group"):
+        raise InvalidLabels(_nobody(name, types, labelers))
+    _check_roles(columns, kind, reading, name)
     kinds = {role: types[column] for role, column in columns.items()}
     _check_types(kinds, columns, name)
     content = _content(kinds, columns, kind, name)
@@ -205,24 +212,24 @@ def _columns(
     }
 
 
-def _check_roles(
-    columns: Mapping[str, str],
-    types: Mapping[str, DuckDBPyType],
-    kind: str,
-    reading: Reading,
-    name: str,
-) -> None:
-    """Refuse two answers to one question, nobody to charge, and private columns in public roles."""
+def _nobody(name: str, types: Mapping[str, DuckDBPyType], labelers: str) -> str:
+    """What is said where no column tells whose labels these are."""
+    export = f"{labelers} " if labelers else ""
+    return (
+        f"{name}: no column labeler_id{closest('labeler_id', types)}; name the one that says who "
+        f"gave each label: --labeler-column NAME. {export}Without one, --unit item protects each "
+        "pair that was compared instead of each person: whoever gave several labels is protected "
+        "for each alone, and all of them together may tell about that person. Choose it only if "
+        f"nobody gave more than one label, or if that is enough; found: {', '.join(types)}"
+    )
+
+
+def _check_roles(columns: Mapping[str, str], kind: str, reading: Reading, name: str) -> None:
+    """Refuse two answers to one question, and private columns in public roles."""
     if "question" in columns and reading.question is not None:
         raise InvalidLabels(
             f"{name}: column {columns['question']} says which question every row answers; "
             "leave out --question, or drop the column"
-        )
-    if "labeler_id" not in columns and reading.unit in ("labeler", "group"):
-        raise InvalidLabels(
-            f"{name}: no column labeler_id{closest('labeler_id', types)}; name it (--columns "
-            "labeler_id=NAME) or, if nobody gave more than one label, use --unit item; "
-            f"found: {', '.join(types)}"
         )
     # Which text was chosen is a label, whatever else the column is called.
     hidden = (*PRIVATE_ROLES, *(LAYOUTS[kind][1:] if kind == "chosen" else ()))
@@ -249,13 +256,15 @@ def _absent(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, .
     found = sides if chosen else []
     if chosen:
         for name in reading.features:
-            both = [name + side for side in _SIDES["chosen"]]
+            both = [name + side for side in FEATURE_SIDES["chosen"]]
             missing = [column for column in both if column.lower() not in present]
             found += missing if len(missing) == 1 else []
     if reading.labelled and (pairs or chosen):
         found += lacking("tie")
-    if reading.labelled and reading.skips == "tie" and not chosen:
-        found += lacking("label") if pairs else [] if lacking("responses") else lacking("ranks")
+    if reading.labelled and pairs and (reading.skips == "tie" or not lacking("tie")):
+        found += lacking("label")
+    if reading.labelled and reading.skips == "tie" and not pairs and not chosen:
+        found += [] if lacking("responses") else lacking("ranks")
     return tuple(dict.fromkeys(found))
 
 
@@ -269,7 +278,12 @@ def _layouts(labelled: bool) -> Mapping[str, tuple[str, ...]]:
     }
 
 
-_SIDES = {"pairs": ("_a", "_b"), "chosen": ("_chosen", "_rejected"), "ranking": ("",)}
+FEATURE_SIDES: Mapping[str, tuple[str, ...]] = {
+    "pairs": ("_a", "_b"),
+    "chosen": ("_chosen", "_rejected"),
+    "ranking": ("",),
+}
+"""How the columns of a feature are called after its name, in each layout."""
 
 
 def _features(
@@ -284,7 +298,7 @@ def _features(
     """
     found = {}
     for name in names:
-        wanted = tuple(name + side for side in _SIDES[kind])
+        wanted = tuple(name + side for side in FEATURE_SIDES[kind])
         for column in wanted:
             if column not in types:
                 raise InvalidLabels(

@@ -47,6 +47,9 @@ def _read(role: str, column: str, layout: Layout, content_type: str) -> str:
         read = f"{column}::{content_type}"
     else:
         read = f"{column}::VARCHAR" if role in IDS else column
+        # In CSV what is not there is an empty text.
+        blank = role == "record_id" or (role == "submitted_at" and is_text(layout.types[role]))
+        read = f"nullif({read}, '')" if blank else read
     return f"{read} AS {role}"
 
 
@@ -289,14 +292,15 @@ def _said(layout: Layout) -> str:
 
 
 def _given(layout: Layout) -> str:
-    """SQL of the given label, from `said` and the flag of ties, or a code of LABEL_FAULTS."""
+    """SQL of the given label, from `said` and the flag of ties, or a code of LABEL_FAULTS.
+
+    The flag decides: what stands beside it in a column that can only say A or B is a filler.
+    """
     skipped = f"WHEN said = {LABEL_SKIP} THEN {_skipped(layout)}"
     if "tie" not in layout.columns:
         return f"CASE {skipped} ELSE said END"
-    strict = "" if layout.kind == "chosen" else f"WHEN {_FLAG} AND said < {LABEL_TIE} THEN 101"
     return f"""CASE
         WHEN tie <> '' AND {_FLAG} IS NULL THEN 102
-        {strict}
         WHEN {_FLAG} AND said < 100 THEN {LABEL_TIE}
         WHEN NOT {_FLAG} AND said = {LABEL_TIE} THEN 101
         {skipped}

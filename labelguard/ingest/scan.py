@@ -48,11 +48,13 @@ def _cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
     return cursor
 
 
-def look(part: Part, connection: duckdb.DuckDBPyConnection, reading: Reading) -> Layout:
-    """The layout of one part, from its schema."""
+def look(
+    part: Part, connection: duckdb.DuckDBPyConnection, reading: Reading, labelers: str = ""
+) -> Layout:
+    """The layout of one part, from its schema; `labelers` says where its format names them."""
     try:
         relation = part.open(_cursor(connection))
-        layout = labels.layout(relation, part.name, reading, sparse=part.sparse)
+        layout = labels.layout(relation, part.name, reading, sparse=part.sparse, labelers=labelers)
     except _READER_ERRORS as error:
         raise readable(error, part.name) from None
     telling = {*labels.ANSWERS, *(reading.columns.get(r, r) for r in labels.ANSWERS)}

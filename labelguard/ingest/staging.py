@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import content_units, formats, ordering, query, scan, sources
 from labelguard.ingest import layouts as labels
+from labelguard.ingest.formats import Understood
 from labelguard.ingest.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
 from labelguard.ingest.refused import Leavers
 from labelguard.ingest.sources import Input, Part
@@ -61,6 +62,8 @@ class Staged:
     parts: tuple[Part, ...] = ()
     """What was read, under the format it was understood as."""
     formats: set[str] = field(default_factory=set)
+    own_values: set[str] = field(default_factory=set)
+    """Those that say what their labels mean, whatever the policy does."""
     rows_read: int = 0
     rows: int = 0
     identical_sides: int = 0
@@ -126,9 +129,17 @@ class Staged:
             return
         more = self.label_fault_count - 1
         rest = f" ({more} more such rows)" if more else ""
-        raise InvalidLabels(
-            f"{self.label_fault}{rest}; mend the input, or name all values beforehand: "
-            "--label-values"
+        raise InvalidLabels(f"{self.label_fault}{rest}; {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        """What to do about labels outside their domain, whatever they are."""
+        if self.own_values:
+            own = ", ".join(sorted(self.own_values))
+            return f"mend the input, or name another --format than {own}"
+        return (
+            "mend the input, or name all values beforehand: --label-values a=1,b=0,tie=0.5, or "
+            "a=1,b=2, a=A,b=B, a=left,b=right, a=true,b=false"
         )
 
 
@@ -185,11 +196,12 @@ def stage(
         # once, and chats whose members differ from file to file get one type.
         found = [formats.understood(part, connection, options.reading) for part in given]
         parts = [one.part for one in found]
-        layouts = [scan.look(one.part, connection, one.reading) for one in found]
+        layouts = [scan.look(one.part, connection, one.reading, one.labelers) for one in found]
         content = scan.common_content(parts, layouts)
         allowed = sources.Allowance.of(parts, options.max_input_bytes)
-        for part, layout in zip(parts, layouts, strict=True):
-            stager.begin(part.name, layout)
+        for one, layout in zip(found, layouts, strict=True):
+            part = one.part
+            stager.begin(one, layout)
             for batch in read_ahead(scan.batches(part, connection, query.query(layout, content))):
                 allowed.take(part.name, batch.nbytes)
                 stager.take(part.name, batch, rows, texts)
@@ -202,21 +214,23 @@ def stage(
         raise InvalidLabels(f"{parts[0].name}: no rows in the input")
     staged.public_digest = stager.public_digest()
     ordering.sort_buckets(staged.rows_directory)
-    staged.columns = _columns(layouts)
+    staged.columns = _columns(found, layouts)
     staged.parts = tuple(parts)
     staged.formats = {one.format for one in found}
+    staged.own_values = {one.format for one in found if one.own_values}
     staged.identities = stager.identities()
     return staged
 
 
-def _columns(layouts: list[Layout]) -> dict[str, str]:
+def _columns(found: list[Understood], layouts: list[Layout]) -> dict[str, str]:
     """The column of each role; where one question is asked, what answers it is its own role."""
-    found = {}
-    for layout in layouts:
+    columns = {}
+    for one, layout in zip(found, layouts, strict=True):
         question = layout.reading.question
         for role, name in layout.columns.items():
-            found[f"{role} of {question}" if question and role in labels.ANSWERS else role] = name
-    return found
+            key = f"{role} of {question}" if question and role in labels.ANSWERS else role
+            columns[key] = one.recorded.get(role, name)
+    return columns
 
 
 class _Stager:
@@ -239,8 +253,9 @@ class _Stager:
         self._labeler_keys = np.zeros((0, 2), np.uint64)
         self._part_rows = 0
 
-    def begin(self, name: str, layout: Layout) -> None:
+    def begin(self, understood: Understood, layout: Layout) -> None:
         """Start a part; all parts must give the same kinds of columns."""
+        name = understood.part.name
         staged, columns = self.staged, layout.columns
         shape = {
             "chat": layout.chat,
@@ -260,7 +275,7 @@ class _Stager:
         for key, value in shape.items():
             setattr(staged, key, value)
         staged.layouts.add(layout.kind)
-        self._layout = layout
+        self._names = {**layout.columns, **understood.names}
         self._part_rows = 0
 
     def take(
@@ -390,7 +405,7 @@ class _Stager:
 
     def _fault(self, part: str, row: int, fault: tuple[str, str]) -> Fault:
         role, reason = fault
-        column = " or ".join(self._layout.columns.get(r, r) for r in role.split(" or "))
+        column = " or ".join(self._names.get(r, r) for r in role.split(" or "))
         return Fault(part, row + 1, column, reason)
 
     def _labeler_blocks(self, batch: pa.RecordBatch) -> Blocks:

@@ -36,7 +36,8 @@ class LabelValues:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`a=left,b=right,tie=same|both bad,skip=n/a`; the empty text is the default domain.
+        """`a=left,b=right,tie=same|both bad,skip=n/a`; the empty text is the default domain. A and
+        B may be capitals.
 
         Raises `InvalidLabels` if a or b is missing, or if one value has two meanings.
         """
@@ -45,7 +46,7 @@ class LabelValues:
         found: dict[str, tuple[str, ...]] = {}
         for piece in text.split(","):
             meaning, _, values = piece.partition("=")
-            meaning = meaning.strip()
+            meaning = meaning.strip().lower()
             named = tuple(sorted(value.strip(WHITE_SPACE) for value in values.split("|")))
             if meaning not in _MEANINGS or meaning in found or not all(named):
                 raise InvalidLabels(

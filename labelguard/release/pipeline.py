@@ -33,6 +33,7 @@ import numpy as np
 from labelguard.errors import InvalidLabels, LedgerError, NoProject, ProjectError
 from labelguard.ingest import layouts, quarantine
 from labelguard.ingest.conflicts import refuse_conflicts
+from labelguard.ingest.formats import FORMATS
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staging import Staged
 from labelguard.ledger.ledger import Grant
@@ -237,6 +238,7 @@ class _Run:
         )
         public = ties if ties in ("drop", "half") else ""
         staged = intake.stage(self.opened, source, reading, self.progress, public)
+        self._note_formats(staged)
         if staged.refused_rows:
             who = counted(staged.refused_labelers, "retired or erased labeler")
             self.notes.append(f"{counted(staged.refused_rows, 'row')} of {who} left out")
@@ -255,6 +257,16 @@ class _Run:
             staged,
             also,
         )
+
+    def _note_formats(self, staged: Staged) -> None:
+        """Say as what the labels were read, where that is not plain from their columns' names."""
+        if staged.own_values and self.request.terms.label_values is not None:
+            raise InvalidLabels(
+                f"format {', '.join(sorted(staged.own_values))} says itself what its labels mean; "
+                "leave out --label-values, or name another --format"
+            )
+        for name in sorted(staged.formats - {"pairs", "rankings"}):
+            self.notes.append(f"read as {name}: {FORMATS[name].about}")
 
     def _settings(self) -> dict[str, object]:
         return {
@@ -349,7 +361,7 @@ class _Run:
     def _set_aside(self, staged: Staged, grant: Grant) -> None:
         if staged.bad_rows:
             directory = self.project.quarantine / grant.release.id
-            column = self.request.intake.columns.get("labeler_id", "labeler_id")
+            column = staged.columns.get("labeler_id", "labeler_id")
             name = self.project.namespace
             scratch = self.project.work / "quarantine"
             quarantine.write(directory, staged.parts, staged.bad_rows, scratch, column, name)

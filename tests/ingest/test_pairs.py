@@ -93,7 +93,7 @@ def test_a_numeric_property_of_responses_is_carried_as_a_difference() -> None:
             "labeler_id": ["u", "v", "u"],
         }
     )
-    read = read_pairs(table, features="columns:score")
+    read = read_pairs(table, features="columns:score", format="pairs")
     # x comes before y and z: each difference is that of the first side in canonical order.
     assert sorted(read.table["feature_score"].to_pylist()) == [-3.0, -0.5]
     assert sorted(np.bincount(read.rows.pair)) == [1, 2]
@@ -105,7 +105,7 @@ def test_a_numeric_property_of_responses_is_carried_as_a_difference() -> None:
             "score_b": "score_rejected",
         }
     )
-    assert same(read_pairs(chosen, features="columns:score"), read)
+    assert same(read_pairs(chosen, features="columns:score", format="pairs"), read)
 
 
 def test_a_numeric_property_of_ranked_responses_is_a_list() -> None:
@@ -123,7 +123,7 @@ def test_a_numeric_property_that_is_no_number_is_refused(bad: float | None) -> N
     table = pl.DataFrame(columns | {"score_a": [bad], "score_b": [1.0]})
     table = table.with_columns(pl.col("score_a").cast(pl.Float64))
     with pytest.raises(InvalidLabels, match="row 1: column of a feature: expected a finite"):
-        read_pairs(table, features="columns:score")
+        read_pairs(table, features="columns:score", format="pairs")
 
 
 def test_a_missing_or_private_property_is_named() -> None:
@@ -149,7 +149,7 @@ def test_unusable_rows_can_be_left_out_and_are_counted() -> None:
 def test_equal_properties_do_not_tell_which_side_was_chosen() -> None:
     row = {"prompt": "p", "labeler_id": "u", "score_chosen": 2.0, "score_rejected": 2.0}
     for sides in ({"chosen": "x", "rejected": "y"}, {"chosen": "y", "rejected": "x"}):
-        read = read_pairs(pl.DataFrame([row | sides]), features="columns:score")
+        read = read_pairs(pl.DataFrame([row | sides]), features="columns:score", format="pairs")
         assert not np.signbit(read.table["feature_score"].to_numpy()[0])
 
 

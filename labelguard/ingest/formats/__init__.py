@@ -8,62 +8,92 @@ that follows (layouts, canonical pairs, quarantine) sees columns that are called
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import duckdb
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import scan
-from labelguard.ingest.formats.seen import Format, Seen
-from labelguard.ingest.formats.transcripts import MIXED, TRANSCRIPTS
-from labelguard.ingest.layouts import Reading, closest
+from labelguard.ingest.formats.arena import ARENA
+from labelguard.ingest.formats.helpsteer import HELPSTEER
+from labelguard.ingest.formats.pairs import PAIRS, RANKINGS
+from labelguard.ingest.formats.scores import SCORES, ULTRAFEEDBACK
+from labelguard.ingest.formats.seen import Adapted, Format, Seen
+from labelguard.ingest.formats.transcripts import TRANSCRIPTS
+from labelguard.ingest.layouts import FEATURE_SIDES, Reading, closest
 from labelguard.ingest.sources import Part
 from labelguard.terms import AUTO_FORMAT
 
 __all__ = ["FORMATS", "Understood", "understood"]
 
-PAIRS = Format(
-    "pairs",
-    "prompt, chosen, rejected; or prompt, response_a, response_b, label",
-    lambda seen: (
-        seen.all("prompt", "chosen", "rejected") or seen.all("prompt", "response_a", "response_b")
-    ),
-    MIXED.adapt,
-)
-RANKINGS = Format(
-    "rankings", "prompt, responses, ranks", lambda seen: seen.all("prompt", "responses")
-)
-
-FORMATS: Mapping[str, Format] = {one.name: one for one in (PAIRS, RANKINGS, TRANSCRIPTS)}
-"""Every format by name. The first that recognises a part is taken, in this order."""
+FORMATS: Mapping[str, Format] = {
+    one.name: one for one in (ULTRAFEEDBACK, PAIRS, SCORES, HELPSTEER, ARENA, RANKINGS, TRANSCRIPTS)
+}
+"""Every format by name. The first that recognises a part is taken, in this order, of those that
+find the columns they read labels from.
+"""
+_FEATURES = ("", *(side for sides in FEATURE_SIDES.values() for side in sides))
 
 
 @dataclass(frozen=True)
 class Understood:
-    """A part under the format it was recognised as; `reading` knows where its roles are."""
+    """A part under the format it was recognised as; `reading` knows where its roles are.
+
+    `names` is what the file calls the roles that the format made, for messages, and `recorded` what
+    the ledger keeps of them. `labelers` is what to say where nobody is named.
+    """
 
     part: Part
     reading: Reading
     format: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    labelers: str = ""
+    own_values: bool = False
+    """Whether the format says what its labels mean, whatever the policy does."""
 
 
 def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Reading) -> Understood:
     """A part as its format has it: the one that `reading` names, else the one recognised.
 
-    Raises `InvalidLabels` for a part that is not of the format that was named. A part that no
-    format recognises is left as it is; `layouts.layout` says what it lacks.
+    Raises `InvalidLabels` for a part that is not of the format that was named, and for a column of
+    labels in a public role. A part that no format recognises is left as it is; `layouts.layout`
+    says what it lacks.
     """
     seen = Seen(scan.columns(part, connection), reading, part.sparse)
     found = _format(part, seen)
-    adapted = found.adapt(seen) if found else None
-    if found is None or adapted is None:
-        return Understood(part, reading, found.name if found else PAIRS.name)
-    kept = {role: name for role, name in reading.columns.items() if role not in adapted.made}
-    read = replace(
-        reading, columns={**adapted.columns, **kept}, values=adapted.values or reading.values
+    if found is None:
+        return Understood(part, reading, PAIRS.name)
+    seen = replace(seen, private=frozenset(found.private) & frozenset(seen.types))
+    _check(part, found, seen)
+    adapted = found.adapt(seen)
+    if adapted is None and seen.private:
+        adapted = Adapted(f"SELECT {seen.without()} FROM part", frozenset())
+    if adapted is None:
+        return Understood(part, reading, found.name, labelers=found.labelers)
+    named = reading.columns
+    for role in sorted(adapted.made & named.keys()):
+        if adapted.names.get(role, named[role]) != named[role]:
+            raise InvalidLabels(
+                f"{part.name}: format {found.name} makes {role} of {adapted.names[role]}; leave "
+                f"{role} out of --columns, or name another --format"
+            )
+    return Understood(
+        replace(part, open=lambda connection: _laid(part.open(connection), adapted.query)),
+        replace(
+            reading,
+            columns={
+                **adapted.columns,
+                **{role: name for role, name in named.items() if role not in adapted.made},
+            },
+            values=adapted.values or reading.values,
+        ),
+        found.name,
+        adapted.names,
+        {role: named.get(role, role) for role in adapted.made},
+        found.labelers,
+        adapted.values is not None,
     )
-    laid = replace(part, open=lambda connection: _laid(part.open(connection), adapted.query))
-    return Understood(laid, read, found.name)
 
 
 def _laid(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
@@ -75,15 +105,53 @@ def _laid(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelat
 def _format(part: Part, seen: Seen) -> Format | None:
     named = seen.reading.format
     if named == AUTO_FORMAT:
-        return next((one for one in FORMATS.values() if one.recognises(seen)), None)
+        return _recognised(seen)
     if named not in FORMATS:
         raise InvalidLabels(
             f"--format: unknown format {named!r}{closest(named, FORMATS)}; "
             f"formats: {AUTO_FORMAT}, {', '.join(FORMATS)}"
         )
     found = FORMATS[named]
-    if not found.recognises(seen):
+    if not (found.fits or found.recognises)(seen):
         raise InvalidLabels(
             f"{part.name}: not of format {named} ({found.about}); found: {', '.join(seen.types)}"
         )
     return found
+
+
+def _recognised(seen: Seen) -> Format | None:
+    fitting = [one for one in FORMATS.values() if one.recognises(seen)]
+    # Which column of labels a sparse part lacks may follow from labels. Where blanks are public
+    # that tells nothing new; elsewhere, what its other columns say has to do.
+    blind = seen.sparse and seen.reading.labelled and seen.reading.skips == "tie"
+    telling = fitting if blind else [one for one in fitting if one.tells(seen)]
+    return next(iter(telling or fitting), None)
+
+
+def _check(part: Part, found: Format, seen: Seen) -> None:
+    """Refuse columns of labels in other roles, or as names of directories; and labels that lack."""
+    for role, name in seen.reading.columns.items():
+        if name in seen.private and seen.column(role):
+            raise InvalidLabels(
+                f"{part.name}: format {found.name} reads column {name} for labels, which are "
+                f"private: it cannot be {role}; leave it out of --columns, or name another --format"
+            )
+    for name in seen.reading.features:
+        column = next((name + side for side in _FEATURES if name + side in seen.private), None)
+        if column:
+            raise InvalidLabels(
+                f"{part.name}: format {found.name} reads column {column} for labels, which are "
+                "private: it cannot be a feature; if it tells no label, name --format pairs"
+            )
+    for name in sorted(found.private):
+        if name.lower() in part.partitions:
+            raise InvalidLabels(
+                f"the input's directories are named by {name}, so that the order of its rows tells "
+                "labels; write them into one table, mixed"
+            )
+    if found.private and seen.reading.labelled and not seen.sparse and not found.tells(seen):
+        wanted = " or ".join(found.private)
+        raise InvalidLabels(
+            f"{part.name}: format {found.name} reads labels from column {wanted}, which is not "
+            f"there; found: {', '.join(seen.types)}"
+        )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.ingest.layouts import Reading
-from labelguard.ingest.sql import identifier
-from labelguard.policy.label_values import LabelValues
+from labelguard.ingest.sql import identifier, literal
+from labelguard.policy.label_values import WHITE_SPACE, LabelValues
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,13 @@ class Seen:
     """What a format may look at: names and types of a part's columns, and what was asked.
 
     Never a value: so no label can decide how a part is read. A `sparse` part lacks the columns for
-    which no row has a value.
+    which no row has a value. `private` columns tell labels: they are in no list of columns.
     """
 
     types: Mapping[str, DuckDBPyType]
     reading: Reading
     sparse: bool = False
+    private: frozenset[str] = frozenset()
 
     def column(self, role: str) -> str | None:
         """The column of a role, as it was named or by the role's own name; None if none is."""
@@ -37,36 +38,55 @@ class Seen:
         """Whether there is a column for each of these roles."""
         return all(self.column(role) for role in roles)
 
+    def any(self, *roles: str) -> bool:
+        """Whether there is a column for one of these roles."""
+        return any(self.column(role) for role in roles)
+
     def sql(self, role: str) -> str:
         """That column in SQL."""
         return identifier(self.reading.columns.get(role, role))
 
+    def text(self, name: str) -> str:
+        """SQL of a column as text without the blanks around it; NULL if there is no such column."""
+        if name not in self.types:
+            return "NULL::VARCHAR"
+        return f"nullif(trim({identifier(name)}::VARCHAR, {literal(WHITE_SPACE)}), '')"
+
     def without(self, *roles: str) -> str:
-        """SELECT list of all columns but those of these roles."""
-        dropped = {name for role in roles if (name := self.column(role))}
-        return ", ".join(identifier(name) for name in self.types if name not in dropped)
+        """All columns but those of these roles and private ones: a SELECT list and a comma."""
+        dropped = {name for role in roles if (name := self.column(role))} | self.private
+        return "".join(f"{identifier(name)}, " for name in self.types if name not in dropped)
 
 
 @dataclass(frozen=True)
 class Adapted:
     """How a part is read: SQL over `part`, whose columns `made` are called like their roles.
 
-    `columns` names the columns of further roles (a judge is the labeler), and `values` is the
-    domain of labels where the format fixes it.
+    `columns` names the columns of further roles (a judge is the labeler), `values` is the domain of
+    labels where the format fixes it, and `names` is what messages call the roles that were made.
     """
 
     query: str
     made: frozenset[str]
     columns: Mapping[str, str] = field(default_factory=dict)
     values: LabelValues | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def always(seen: Seen) -> bool:
+    """Of formats whose labels are in the same columns as their texts."""
+    return True
 
 
 @dataclass(frozen=True)
 class Format:
     """One published shape: what it looks like, how it is recognised, how it is read.
 
-    `adapt` returns None where columns are as they should be. `labelers` says which export of a tool
-    names its labelers, for those that do not.
+    `recognises` goes by columns that are public. Of several formats that recognise a part, the one
+    is taken that finds the columns it reads labels from (`tells`). `private` columns tell labels,
+    too: they are read by `adapt` alone, and carried by nothing. `adapt` returns None where columns
+    are as they should be. `fits` is what a part must have where the format is named. `labelers`
+    says which export of a tool names its labelers, for those that do not.
     """
 
     name: str
@@ -74,3 +94,6 @@ class Format:
     recognises: Callable[[Seen], bool]
     adapt: Callable[[Seen], Adapted | None] = lambda seen: None
     labelers: str = ""
+    tells: Callable[[Seen], bool] = always
+    private: tuple[str, ...] = ()
+    fits: Callable[[Seen], bool] | None = None

@@ -1,4 +1,4 @@
-"""Whole dialogues: both sides hold the prompt (hh-rlhf, TRL's implicit prompt), or hold it too.
+"""Whole dialogues: both sides hold the prompt (hh-rlhf, TRL's implicit prompt).
 
 What both sides have in common at their beginning is the prompt. It is found the same way whichever
 side is called chosen: every function of the two sides here is symmetric, or treats each alone.
@@ -6,70 +6,93 @@ side is called chosen: every function of the two sides here is symmetric, or tre
 
 from __future__ import annotations
 
+from duckdb.sqltypes import SQLNULL
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest import canonical
+from labelguard.ingest.canonical import NoContent
+from labelguard.ingest.formats import sides
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
-from labelguard.ingest.sql import literal
+from labelguard.ingest.formats.sides import ONE, OTHER, SHARED
+from labelguard.ingest.sql import identifier, literal
 
 _TURN = "\n\nAssistant:"
 """Where hh-rlhf lets a reply begin: the prompt ends with it."""
+_SIDES = ("chosen", "rejected")
+_TURNS, _TURNS_OF_OTHER, _COUNT, _WORDS, _WORDS_OF_OTHER = (
+    identifier(f"labelguard: {name}")
+    for name in ("turns", "turns of the other", "turns in common", "words", "words of the other")
+)
 
 
-def _is_chat(seen: Seen, role: str) -> bool:
-    return seen.type(role).id in ("list", "array")
+def _recognises(seen: Seen) -> bool:
+    """A sparse part lacks a side that is null in every row: which one it is must not matter."""
+    return _fits(seen) and not seen.all("prompt")
+
+
+def _fits(seen: Seen) -> bool:
+    return seen.any(*_SIDES) if seen.sparse else seen.all(*_SIDES)
 
 
 def _implicit(seen: Seen) -> Adapted:
     """chosen and rejected without a prompt: their common beginning is the prompt."""
-    sides = ("chosen", "rejected")
-    one, other = map(seen.sql, sides)
-    rest = seen.without("prompt", *sides)
-    head = f"{rest}, " if rest else ""
-    if _is_chat(seen, "chosen") or _is_chat(seen, "rejected"):
-        count = (
-            f"CASE WHEN {one} IS NOT NULL AND {other} IS NOT NULL THEN {_common(one, other)} END"
-        )
-        query = (
-            f"SELECT {head}{one}[:shared] AS prompt, {one}[shared + 1:] AS chosen, "
-            f"{other}[shared + 1:] AS rejected FROM (SELECT *, {count} AS shared FROM part)"
-        )
+    kinds = [seen.type(role) if seen.column(role) else SQLNULL for role in _SIDES]
+    one, other = (seen.sql(role) if seen.column(role) else "NULL" for role in _SIDES)
+    try:
+        content = canonical.content_type(kinds)
+    except NoContent:
+        # Types are not said: those of a JSON file follow from the labels.
+        raise InvalidLabels(
+            f"columns {', '.join(seen.reading.columns.get(role, role) for role in _SIDES)}: "
+            "expected all text, or all chat messages (lists of role, content) that agree in their "
+            "types; found something else"
+        ) from None
+    rest = seen.without("prompt", *_SIDES)
+    if content == "VARCHAR":
+        query = _texts(rest, f"{one}::VARCHAR", f"{other}::VARCHAR")
     else:
-        query = _texts(head, one, other)
-    return Adapted(query, frozenset(("prompt", *sides)))
+        query = (
+            f"SELECT {rest}{ONE}[:{SHARED}] AS prompt, {ONE}[{SHARED} + 1:] AS chosen, "
+            f"{OTHER}[{SHARED} + 1:] AS rejected "
+            f"FROM {sides.shared_beginning(one, other, content)}"
+        )
+    return Adapted(query, frozenset(("prompt", *_SIDES)), names={"prompt": "chosen or rejected"})
 
 
-def _texts(head: str, one: str, other: str) -> str:
-    """The same for texts: up to the last turn in common, else up to the last word in common."""
+def _texts(rest: str, one: str, other: str) -> str:
+    """The same for texts: up to the last turn in common, else up to the last word in common.
+
+    Lists of turns and words are columns: within a lambda each would be split once an element.
+    """
     turn, word = literal(_TURN), literal(" ")
     return f"""
-        SELECT {head}
-            left({one}, characters) AS prompt,
-            substr({one}, characters + 1) AS chosen,
-            substr({other}, characters + 1) AS rejected
+        SELECT {rest}
+            left({ONE}, {SHARED}) AS prompt,
+            substr({ONE}, {SHARED} + 1) AS chosen,
+            substr({OTHER}, {SHARED} + 1) AS rejected
         FROM (SELECT *,
-                CASE WHEN turns > 0
-                    THEN length(array_to_string(string_split({one}, {turn})[:turns], {turn}))
-                        + {len(_TURN)}
-                    ELSE length(array_to_string(string_split({one}, {word})[:words], {word}))
-                END AS characters
+                CASE WHEN {_COUNT} > 0
+                    THEN length(array_to_string({_TURNS}[:{_COUNT}], {turn})) + {len(_TURN)}
+                    ELSE length(array_to_string({_WORDS}[:{sides.common(_WORDS, _WORDS_OF_OTHER)}],
+                        {word}))
+                END AS {SHARED}
             FROM (SELECT *,
-                    {_common(f"string_split({one}, {turn})", f"string_split({other}, {turn})")}
-                        AS turns,
-                    {_common(f"string_split({one}, {word})", f"string_split({other}, {word})")}
-                        AS words
-                FROM part))"""
-
-
-def _common(one: str, other: str) -> str:
-    """SQL of how many elements two lists have in common at their beginning; one is left to each."""
-    most = f"least(len({one}), len({other}))"
-    differs = f"list_transform(range(1, {most}), lambda i: {one}[i] IS DISTINCT FROM {other}[i])"
-    return f"coalesce(list_position({differs}, true), {most}) - 1"
+                    CASE WHEN {_COUNT} = 0 THEN string_split({ONE}, {word}) END AS {_WORDS},
+                    CASE WHEN {_COUNT} = 0 THEN string_split({OTHER}, {word}) END
+                        AS {_WORDS_OF_OTHER}
+                FROM (SELECT *, {sides.common(_TURNS, _TURNS_OF_OTHER)} AS {_COUNT}
+                    FROM (SELECT *,
+                            {one} AS {ONE}, string_split({one}, {turn}) AS {_TURNS},
+                            {other} AS {OTHER}, string_split({other}, {turn}) AS {_TURNS_OF_OTHER}
+                        FROM part))))"""
 
 
 TRANSCRIPTS = Format(
     "hh-rlhf",
-    "chosen and rejected hold whole dialogues, which begin with the prompt",
-    lambda seen: seen.all("chosen", "rejected") and not seen.all("prompt"),
+    "chosen and rejected hold whole dialogues, whose common beginning is the prompt",
+    _recognises,
     _implicit,
-    "The published files name no labelers; those of a collection of your own may.",
+    "The files of hh-rlhf as published name no labelers, and neither does TRL's implicit prompt; "
+    "a collection of your own may.",
+    fits=_fits,
 )
-MIXED = Format("pairs", "", lambda seen: False)

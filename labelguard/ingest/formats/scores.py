@@ -1,0 +1,160 @@
+"""Labels that are scores of responses: the higher is preferred, equal ones are a tie.
+
+Scores decide the label and are dropped: how far they are apart is as private as which is higher.
+"""
+
+from __future__ import annotations
+
+from duckdb.sqltypes import DuckDBPyType
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest import canonical
+from labelguard.ingest.formats.seen import Adapted, Format, Seen
+from labelguard.ingest.formats.sides import Agreeing, Value, adapt_sides, agreeing
+from labelguard.ingest.sql import literal
+from labelguard.policy.label_values import LabelValues
+
+SIGNS = LabelValues(a=("a",), b=("b",), tie=("tie",), skip=())
+"""The domain of labels that are made of numbers; a text that is no number is in none."""
+OUTSIDE = literal("no number")
+
+_SCORES = ("score_a", "score_b")
+_BINARIZED = ("score_chosen", "score_rejected")
+_MEMBERS = ("overall_score", "fine-grained_score", "rating", "score")
+
+
+def sign(number: str, blank: str, known: str = "true") -> str:
+    """SQL of a label: a where a number is positive, b where it is negative, a tie where it is zero.
+
+    NULL where `blank` holds; outside of the domain where the number is none, or not `known`.
+    """
+    return (
+        f"CASE WHEN {blank} THEN NULL WHEN isnan({number}) OR NOT ({known}) THEN {OUTSIDE} "
+        f"WHEN {number} > 0 THEN 'a' WHEN {number} < 0 THEN 'b' WHEN {number} = 0 THEN 'tie' "
+        f"ELSE {OUTSIDE} END"
+    )
+
+
+def pair(seen: Seen, prompt: Agreeing, made: str, *consumed: str) -> str:
+    """SQL of pairs with what a format found: the sides and, if there are labels, `made` of them."""
+    a, b = prompt.sides
+    label = f", {made} AS label" if seen.reading.labelled else ""
+    return (
+        f"SELECT {seen.without('prompt', 'response_a', 'response_b', 'label', *consumed)}"
+        f"{prompt.prompt} AS prompt, {a} AS response_a, {b} AS response_b{label} "
+        f"FROM {prompt.source}"
+    )
+
+
+def _pairs(seen: Seen) -> Adapted:
+    """score_a and score_b beside the two responses."""
+    missing = [name for name in _SCORES if name not in seen.types]
+    if seen.reading.labelled and missing and not seen.sparse:
+        raise InvalidLabels(
+            f"format scores: no column {' and '.join(missing)}; found: {', '.join(seen.types)}"
+        )
+    roles = ("prompt", "response_a", "response_b")
+    prompt, *sides = (Value(seen.sql(role), seen.type(role)) for role in roles)
+    one, other = (seen.text(name) for name in _SCORES)
+    # Compared, not subtracted: the difference of two infinite scores is no number.
+    number = (
+        f"CASE WHEN isnan({_number(one)}) OR isnan({_number(other)}) THEN NULL "
+        f"ELSE ({_number(one)} > {_number(other)})::DOUBLE - ({_number(one)} < {_number(other)})"
+        "::DOUBLE END"
+    )
+    label = sign(number, f"{one} IS NULL OR {other} IS NULL")
+    return Adapted(
+        pair(seen, agreeing(prompt, sides), label, "tie"),
+        frozenset((*roles, "label")),
+        values=SIGNS,
+        names={role: seen.column(role) or role for role in roles} | {"label": " or ".join(_SCORES)},
+    )
+
+
+def _number(text: str) -> str:
+    return f"try_cast({text} AS DOUBLE)"
+
+
+SCORES = Format(
+    "scores",
+    "prompt, response_a, response_b and the scores of both, score_a and score_b: the higher is "
+    "preferred",
+    lambda seen: seen.all("prompt", "response_a", "response_b"),
+    _pairs,
+    tells=lambda seen: seen.any(*_SCORES),
+    private=_SCORES,
+)
+
+
+def _member(completion: str, name: str, kind: DuckDBPyType) -> str:
+    """SQL of a member of a completion as text, whether it is a struct or JSON; NULL if missing."""
+    if kind.id != "struct":
+        path = literal(f'$."{name}"')
+        return f"nullif(trim(json_extract_string(try_cast({completion} AS JSON), {path})), '')"
+    if name not in [member for member, _ in kind.children]:
+        return "NULL::VARCHAR"
+    return f"nullif(trim(struct_extract({completion}, {literal(name)})::VARCHAR), '')"
+
+
+def _said(completion: str, kind: DuckDBPyType) -> str:
+    """SQL of a completion's response, an empty one too."""
+    if kind.id != "struct":
+        return f"json_extract_string(try_cast({completion} AS JSON), '$.response')"
+    return f"struct_extract({completion}, 'response')::VARCHAR"
+
+
+def _completions(seen: Seen) -> Adapted:
+    """A ranking: every completion's response, and its rank by the first score that all have.
+
+    The scores of one row decide that, never the types of its column: in JSON they follow from what
+    is written in all rows.
+    """
+    kind = seen.type("completions")
+    inner = canonical.element(kind) if kind.id in ("list", "array") else kind
+    listed = seen.sql("completions")
+    listed = listed if inner is not kind else f"try_cast({listed} AS JSON[])"
+    responses = f"list_transform({listed}, lambda c: {_said('c', inner)})"
+    ranks = ""
+    if seen.reading.labelled:
+        scores = [
+            f"list_transform({listed}, lambda c: {_member('c', name, inner)})" for name in _MEMBERS
+        ]
+        whole = [
+            f"CASE WHEN list_count({found}) = len({found}) THEN {found} END" for found in scores
+        ]
+        found = f"coalesce({', '.join(whole)})"
+        ranks = f", list_transform({found}, lambda s: -try_cast(s AS DOUBLE)) AS ranks"
+    query = (
+        f"SELECT {seen.without('prompt', 'responses', 'ranks', 'instruction', 'completions')}"
+        f"{seen.sql('instruction')}::VARCHAR AS prompt, {responses} AS responses{ranks} FROM part"
+    )
+    return Adapted(
+        query,
+        frozenset(("prompt", "responses", "ranks")),
+        names={"prompt": "instruction", "responses": "completions", "ranks": "completions"},
+    )
+
+
+def _is_rated(seen: Seen) -> bool:
+    if not seen.all("instruction", "completions"):
+        return False
+    kind = seen.type("completions")
+    one = canonical.element(kind) if kind.id in ("list", "array") else kind
+    return str(one) == "JSON" or (one.id == "struct" and "response" in dict(one.children))
+
+
+def _is_binarized(seen: Seen) -> bool:
+    return seen.all("prompt", "chosen", "rejected") and seen.any(*_BINARIZED)
+
+
+ULTRAFEEDBACK = Format(
+    "ultrafeedback",
+    "instruction and completions with their scores; or prompt, chosen and rejected beside "
+    "score_chosen and score_rejected",
+    lambda seen: _is_rated(seen) or _is_binarized(seen),
+    lambda seen: _completions(seen) if _is_rated(seen) else adapt_sides(seen, "chosen", "rejected"),
+    "UltraFeedback was rated by a model, and its files name no labelers; one of your own in this "
+    "shape may.",
+    private=(*_BINARIZED, "completions"),
+    fits=lambda seen: _is_rated(seen) or seen.all("prompt", "chosen", "rejected"),
+)

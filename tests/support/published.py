@@ -1,0 +1,389 @@
+"""Preference data in every shape that is published, and what a reading of it tells.
+
+`SHAPES[format].rows(preferences)` are the rows of a file: one comparison a preference, which is `a`,
+`b`, `tie` or None (no answer). What is compared is the same whatever is preferred.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from labelguard.errors import LabelguardError
+from labelguard.ingest.layouts import Reading
+from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.storage import buckets
+
+Rows = list[dict[str, Any]]
+Preference = str | None
+
+SAID = (("Use a map.", "Use a list."), ("Ask first.", "Just do it."), ("", "No."))
+"""What both sides say, of three questions in turn; one says nothing."""
+
+
+def question(number: int) -> str:
+    return f"What of {number}?"
+
+
+def sides(number: int) -> tuple[str, str]:
+    return SAID[number % len(SAID)]
+
+
+def who(number: int) -> str:
+    return f"w{number % 3}"
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def by_position(number: int, preference: Preference) -> tuple[str, str]:
+    """The sides as chosen and rejected; of a tie, as they come."""
+    one, other = sides(number)
+    return (other, one) if preference == "b" else (one, other)
+
+
+def pairs(preferences: Sequence[Preference]) -> Rows:
+    values = {"a": 1, "b": 0, "tie": 0.5, None: None}
+    return [
+        {
+            "labeler_id": who(n),
+            "prompt": question(n),
+            "response_a": sides(n)[0],
+            "response_b": sides(n)[1],
+            "label": values[p],
+        }
+        for n, p in enumerate(preferences)
+    ]
+
+
+def mixed(preferences: Sequence[Preference]) -> Rows:
+    """A prompt of messages beside sides of text, as tools for trainers write them."""
+    rows = []
+    for n, p in enumerate(preferences):
+        chosen, rejected = by_position(n, p)
+        row = {"prompt": [user(question(n))], "chosen": chosen, "rejected": rejected}
+        rows.append({"labeler_id": who(n), **row, "tie": p == "tie"})
+    return rows
+
+
+def rankings(preferences: Sequence[Preference]) -> Rows:
+    ranks = {"a": [1, 2], "b": [2, 1], "tie": [1, 1], None: None}
+    return [
+        {
+            "labeler_id": who(n),
+            "prompt": question(n),
+            "responses": list(sides(n)),
+            "ranks": ranks[p],
+        }
+        for n, p in enumerate(preferences)
+    ]
+
+
+def scores(preferences: Sequence[Preference]) -> Rows:
+    found = {"a": (0.9, -0.5), "b": (1.0, 7.0), "tie": (0.25, 0.25), None: (None, 0.5)}
+    return [
+        {
+            "labeler_id": who(n),
+            "prompt": question(n),
+            "response_a": sides(n)[0],
+            "response_b": sides(n)[1],
+            "score_a": found[p][0],
+            "score_b": found[p][1],
+        }
+        for n, p in enumerate(preferences)
+    ]
+
+
+def hh_rlhf(preferences: Sequence[Preference]) -> Rows:
+    """Whole dialogues as texts; a tie is flagged, which the published files have no way to say."""
+    rows = []
+    for n, p in enumerate(preferences):
+        begin = f"\n\nHuman: Hello\n\nAssistant: Hi\n\nHuman: {question(n)}\n\nAssistant:"
+        chosen, rejected = (f"{begin} {said}" for said in by_position(n, p))
+        rows.append(
+            {"chosen": chosen, "rejected": rejected, "labeler_id": who(n), "tie": p == "tie"}
+        )
+    return rows
+
+
+def implicit(preferences: Sequence[Preference]) -> Rows:
+    """TRL's implicit prompt: whole conversations as messages."""
+    rows = []
+    for n, p in enumerate(preferences):
+        chosen, rejected = (
+            [user("Hello"), assistant("Hi"), user(question(n)), assistant(said)]
+            for said in by_position(n, p)
+        )
+        rows.append(
+            {"chosen": chosen, "rejected": rejected, "labeler_id": who(n), "tie": p == "tie"}
+        )
+    return rows
+
+
+def ultrafeedback(preferences: Sequence[Preference]) -> Rows:
+    """Completions with their scores (openbmb/UltraFeedback), by a rater of one's own."""
+    found = {"a": (8.5, 2.0), "b": (3.0, 3.5), "tie": (5.0, 5.0), None: (None, 5.0)}
+
+    def completion(model: str, said: str, score: float | None) -> dict[str, Any]:
+        rating = {"helpfulness": {"Rating": "N/A", "Rationale": ""}}
+        return {
+            "model": model,
+            "response": said,
+            "annotations": rating,
+            "critique": "",
+            "overall_score": score,
+        }
+
+    return [
+        {
+            "source": "made",
+            "instruction": question(n),
+            "models": ["one", "other"],
+            "completions": [
+                completion(model, said, score)
+                for model, said, score in zip(("one", "other"), sides(n), found[p], strict=True)
+            ],
+            "labeler_id": who(n),
+        }
+        for n, p in enumerate(preferences)
+    ]
+
+
+def binarized(preferences: Sequence[Preference]) -> Rows:
+    """ultrafeedback_binarized: a prompt of text that both lists of messages begin with."""
+    rows = []
+    for n, p in enumerate(preferences):
+        chosen, rejected = ([user(question(n)), assistant(said)] for said in by_position(n, p))
+        rows.append(
+            {
+                "prompt": question(n),
+                "prompt_id": f"p{n}",
+                "chosen": chosen,
+                "rejected": rejected,
+                "messages": chosen,
+                "score_chosen": 5.0 if p == "tie" else 8.0 + n,
+                "score_rejected": 5.0,
+                "labeler_id": who(n),
+                "tie": p == "tie",
+            }
+        )
+    return rows
+
+
+def helpsteer(preferences: Sequence[Preference]) -> Rows:
+    """HelpSteer3: the context in messages, and how much better the second response is."""
+    values = {"a": (-3, -1, -2), "b": (1, 3, 2), "tie": (0,) * 3, None: (None,) * 3}
+    return [
+        {
+            "domain": "general",
+            "language": "english",
+            "context": [user("Hello"), assistant("Hi"), user(question(n))],
+            "response1": sides(n)[0],
+            "response2": sides(n)[1],
+            "overall_preference": values[p][n % 3],
+            "individual_preference": [
+                {
+                    "score": values[p][n % 3],
+                    "reasoning": f"because {p}",
+                    "feedback1": "",
+                    "feedback2": "",
+                }
+            ],
+            "annotator": who(n),
+        }
+        for n, p in enumerate(preferences)
+    ]
+
+
+def helpsteer2(preferences: Sequence[Preference]) -> Rows:
+    """HelpSteer2's preferences: prompts of text, other names."""
+    values = {"a": -1, "b": 2, "tie": 0, None: None}
+    return [
+        {
+            "split": "train",
+            "prompt": question(n),
+            "response_1": sides(n)[0],
+            "response_2": sides(n)[1],
+            "preference_strength": values[p],
+            "preference_statement": f"{p} is better",
+            "preference_elaboration": "",
+            "annotator": who(n),
+        }
+        for n, p in enumerate(preferences)
+    ]
+
+
+def arena(preferences: Sequence[Preference]) -> Rows:
+    """Chatbot Arena: battles of two models, the second of two turns judged."""
+    values = {"a": "model_a", "b": "model_b", "tie": "tie (bothbad)", None: None}
+    return [
+        {
+            "question_id": f"q{n}",
+            "model_a": "one",
+            "model_b": "other",
+            "winner": values[p],
+            "judge": who(n),
+            "conversation_a": [user("Hello"), assistant("Hi"), user(question(n)), assistant(a)],
+            "conversation_b": [user("Hello"), assistant("Hi"), user(question(n)), assistant(b)],
+            "turn": 2,
+            "anony": True,
+            "language": "English",
+            "tstamp": 1682351591.5 + n,
+        }
+        for n, p in enumerate(preferences)
+        for a, b in [sides(n)]
+    ]
+
+
+def mt_bench(preferences: Sequence[Preference]) -> Rows:
+    """MT-bench: the first of two turns was judged; the whole conversations are in the file."""
+    values = {"a": "model_a", "b": "model_b", "tie": "tie", None: None}
+    return [
+        {
+            "question_id": 80 + n,
+            "model_a": "one",
+            "model_b": "other",
+            "winner": values[p],
+            "judge": who(n),
+            "conversation_a": [user(question(n)), assistant(a), user("More"), assistant("later")],
+            "conversation_b": [user(question(n)), assistant(b), user("More"), assistant("late")],
+            "turn": 1,
+        }
+        for n, p in enumerate(preferences)
+        for a, b in [sides(n)]
+    ]
+
+
+def votes(preferences: Sequence[Preference]) -> Rows:
+    """A winner beside a prompt and two responses, as votes of one's own arena are kept."""
+    values = {"a": "model_a", "b": "model_b", "tie": "both_bad", None: None}
+    return [
+        {
+            "prompt": question(n),
+            "response_a": sides(n)[0],
+            "response_b": sides(n)[1],
+            "winner": values[p],
+            "judge_hash": who(n),
+        }
+        for n, p in enumerate(preferences)
+    ]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a format's rows are made, what it is called, and how its labelers are."""
+
+    rows: Callable[[Sequence[Preference]], Rows]
+    format: str
+    labeler: str = "labeler_id"
+    blank: bool = True
+    """Whether a row can say that no answer was given."""
+
+
+SHAPES = {
+    "pairs": Shape(pairs, "pairs"),
+    "mixed": Shape(mixed, "pairs", blank=False),
+    "rankings": Shape(rankings, "rankings"),
+    "scores": Shape(scores, "scores"),
+    "hh-rlhf": Shape(hh_rlhf, "hh-rlhf", blank=False),
+    "implicit": Shape(implicit, "hh-rlhf", blank=False),
+    "ultrafeedback": Shape(ultrafeedback, "ultrafeedback"),
+    "binarized": Shape(binarized, "ultrafeedback", blank=False),
+    "helpsteer": Shape(helpsteer, "helpsteer", "annotator"),
+    "helpsteer2": Shape(helpsteer2, "helpsteer", "annotator"),
+    "arena": Shape(arena, "arena", "judge"),
+    "mt-bench": Shape(mt_bench, "arena", "judge"),
+    "votes": Shape(votes, "arena", "judge_hash"),
+}
+
+
+def as_table(rows: Rows) -> pa.Table:
+    return pa.Table.from_pylist(rows)
+
+
+def as_jsonl(rows: Rows, path: Path, *, sparse: bool = False) -> Path:
+    """A file of one object a line; `sparse`: without members that are null."""
+    kept = [{k: v for k, v in row.items() if not sparse or v is not None} for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a reading tells: the public part, and the labels apart, by who said what of which item.
+
+    A label is 1 where the side that comes first in canonical order is preferred, 0 where the other
+    is, 2 for a tie.
+    """
+
+    public: Any
+    labels: dict[tuple[int, ...], int]
+    told: frozenset[tuple[str, str]] = frozenset()
+    """What was asked last, and the response that is preferred, or `a tie`."""
+
+
+def read(source: Any, path: Path, keys: KeyRing, reading: Reading, **options: Any) -> Outcome:
+    """Everything that staging an input writes down or says, labels apart."""
+    given = StagingOptions(reading, "files", **options)
+    try:
+        staged = stage(source, path, keys, given)
+    except LabelguardError as error:
+        return Outcome(str(error), {})
+    rows, texts = (_all(d) for d in (staged.rows_directory, staged.texts_directory))
+    label = rows["label"].to_pylist() if rows else []
+    names = [name for name in ("unit_hi", "unit_lo", "item_hi", "item_lo", "pair") if rows]
+    known = [rows[n].to_pylist() for n in names if rows is not None and n in rows.column_names]
+    apart = ("label", "row") if rows else ()
+    public = (
+        staged.public_digest,
+        staged.formats,
+        sorted(map(repr, rows.drop_columns([*apart]).to_pylist())) if rows else [],
+        sorted(map(repr, texts.drop_columns(["row"]).to_pylist())) if texts else [],
+        staged.rows_read,
+        staged.rows,
+        staged.identical_sides,
+        staged.skipped,
+        [str(fault) for fault in staged.faults],
+        staged.columns,
+        str(staged.content_type),
+    )
+    labels = dict(zip(zip(*known, strict=True), label, strict=True))
+    return Outcome(public, labels, frozenset(_told(rows, texts)))
+
+
+def _told(rows: pa.Table | None, texts: pa.Table | None) -> Iterator[tuple[str, str]]:
+    if rows is None or texts is None:
+        return
+    line = {row: index for index, row in enumerate(texts["row"].to_pylist())}
+    pairs = texts.select(["prompt", "first", "second"]).to_pylist()
+    for row, label in zip(rows["row"].to_pylist(), rows["label"].to_pylist(), strict=True):
+        pair = pairs[line[row]]
+        yield _last(pair["prompt"]), "a tie" if label == 2 else _last(pair[SIDE[label]])
+
+
+SIDE = {1: "first", 0: "second"}
+
+
+def _last(content: Any) -> str:
+    """A text without its speakers, or what a chat says last."""
+    if isinstance(content, str):
+        turns = content.removesuffix("\n\nAssistant:").rpartition("Human: ")
+        return turns[2].strip()
+    return str(content[-1]["content"])
+
+
+def _all(directory: Path) -> pa.Table | None:
+    tables = (buckets.read_bucket(directory, bucket) for bucket in range(buckets.BUCKETS))
+    found = [table for table in tables if table is not None]
+    return pa.concat_tables(found, promote_options="permissive") if found else None
