@@ -16,26 +16,28 @@ import duckdb
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.files import COMPRESSIONS, MAX_LINE, Opener, check_columns, shown
+from labelguard.ingest.files import COMPRESSIONS, MAX_LINE, Opener, check_columns
 from labelguard.ingest.reader_errors import LONG_LINE
 from labelguard.ingest.sql import file_literal, literal
 
 _MAX_HEADER = 1 << 20
 
 
-def opener(path: Path) -> Opener:
-    """Opens a file of comma-, tab- or semicolon-separated values with a header."""
+def opener(path: Path, name: str) -> Opener:
+    """Opens a file of comma-, tab- or semicolon-separated values with a header; messages call it
+    `name`.
+    """
 
     @cache
     def check() -> None:
         if _ends_in_long_line(path):
-            raise InvalidLabels(f"{shown(path)}: a {LONG_LINE}")  # DuckDB would leave it out
+            raise InvalidLabels(f"{name}: a {LONG_LINE}")  # DuckDB would leave it out
 
     # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        names, delimiter = _header(path)
+        names, delimiter = _header(path, name)
         check()
-        columns = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in names)
+        columns = ", ".join(f"{literal(column)}: 'VARCHAR'" for column in names)
         texts = ", ".join(map(literal, names))
         return connection.sql(
             f"FROM read_csv({file_literal(path)}, auto_detect=false, header=true, "
@@ -48,24 +50,24 @@ def opener(path: Path) -> Opener:
     return opened
 
 
-def _header(path: Path) -> tuple[list[str], str]:
+def _header(path: Path, name: str) -> tuple[list[str], str]:
     compression = COMPRESSIONS.get(path.suffix.lower())
     with pa.input_stream(str(path), compression=compression) as stream:
         text = stream.read(_MAX_HEADER)
     first = re.split(rb"\r|\n", text, maxsplit=1)[0]
     if len(first) == _MAX_HEADER:
-        raise InvalidLabels(f"{shown(path)}: the first line must name every column; it is too long")
+        raise InvalidLabels(f"{name}: the first line must name every column; it is too long")
     try:
         line = first.decode("utf-8-sig")
         delimiter = max(",\t;", key=line.count)
         names = next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
     except UnicodeDecodeError:
-        raise InvalidLabels(f"{shown(path)}: the header is not UTF-8 text") from None
+        raise InvalidLabels(f"{name}: the header is not UTF-8 text") from None
     except csv.Error:
-        raise InvalidLabels(f"{shown(path)}: the first line must name every column") from None
+        raise InvalidLabels(f"{name}: the first line must name every column") from None
     if not names or not all(names):
-        raise InvalidLabels(f"{shown(path)}: the first line must name every column")
-    check_columns(names, shown(path))
+        raise InvalidLabels(f"{name}: the first line must name every column")
+    check_columns(names, name)
     return names, delimiter
 
 

@@ -1,37 +1,68 @@
-"""JSONL files as relations of DuckDB: chats keep their structure, all else is text."""
+"""JSON files, one object a line or all in one array, as relations of DuckDB.
+
+Chats keep their structure, all else is text.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
+from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import NoContent
-from labelguard.ingest.files import MAX_LINE, Opener, check_columns, shown
+from labelguard.ingest.files import COMPRESSIONS, MAX_LINE, Opener, check_columns
 from labelguard.ingest.sql import file_literal, identifier, literal
 
+_PEEK = 1 << 16
+_SIDES = ("prompt", "chosen", "rejected", "response_a", "response_b", "responses")
+_BLANKS = b" \t\r\n\xef\xbb\xbf"
 
-def opener(path: Path) -> Opener:
-    """Opens a file of one object a line."""
+
+def opener(path: Path, name: str) -> Opener:
+    """Opens a file of one object a line, or of one array of objects: its first byte says which.
+
+    Messages call it `name`.
+    """
+
     # Two readings: the first finds which columns are nested; the second reads all others as text,
     # because guessed types rewrite ids ("007", "2024-1-1", upper-case UUIDs).
-    options = (
-        f"{file_literal(path)}, format='newline_delimited', "
-        f"maximum_object_size={MAX_LINE}, hive_partitioning=true, hive_types_autocast=false"
-    )
+    @cache
+    def reading() -> str:
+        return (
+            f"{file_literal(path)}, format='{_arrangement(path)}', "
+            f"maximum_object_size={MAX_LINE}, hive_partitioning=true, hive_types_autocast=false"
+        )
+
     found: dict[str, str] = {}
 
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        options = reading()
         if not found:
-            found.update(_columns(connection, options, shown(path)))
-        columns = ", ".join(f"{literal(name)}: {literal(kind)}" for name, kind in found.items())
+            found.update(_columns(connection, options, name))
+        columns = ", ".join(f"{literal(own)}: {literal(kind)}" for own, kind in found.items())
         return connection.sql(f"FROM read_json({options}, columns={{{columns}}})")
 
     return opened
+
+
+def _arrangement(path: Path) -> str:
+    """Of one array, or of an object a line; an object may also be written over several lines."""
+    compression = COMPRESSIONS.get(path.suffix.lower())
+    with pa.input_stream(str(path), compression=compression) as stream:
+        while text := stream.read(_PEEK):
+            if begin := text.lstrip(_BLANKS):
+                if begin.startswith(b"["):
+                    return "array"
+                break
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in COMPRESSIONS]
+    return "unstructured" if suffixes[-1:] == [".json"] else "newline_delimited"
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, options: str, where: str) -> dict[str, str]:
@@ -48,16 +79,13 @@ def _columns(connection: duckdb.DuckDBPyConnection, options: str, where: str) ->
     check_columns(guessed.columns, where)
     if guessed.columns[0] == "json":  # DuckDB's name for what is not an object.
         if guessed.limit(1).fetchall():
-            raise InvalidLabels(f"{where}: not JSONL; every line must hold one object")
+            raise InvalidLabels(
+                f"{where}: not JSON Lines or an array; every row must be one object"
+            )
         raise InvalidLabels(f"{where}: no rows in the input")
     columns = dict(zip(guessed.columns, guessed.types, strict=True))
     kinds = {name: canonical.json_type(kind) for name, kind in columns.items()}
-    chats = [
-        name
-        for name, kind in columns.items()
-        if kind.id == "list"
-        and (canonical.element(kind).id in ("struct", "null") or str(kind) == "JSON[]")
-    ]
+    chats = [name for name, kind in columns.items() if _may_be_chat(name, kind)]
     if len(chats) > 1:
         kinds |= dict.fromkeys(chats, _common_type(connection, options, chats))
     mixed = [name for name, kind in kinds.items() if kind == "MIXED"]
@@ -66,6 +94,20 @@ def _columns(connection: duckdb.DuckDBPyConnection, options: str, where: str) ->
         nested = guessed.aggregate(", ".join(checks)).fetchall()[0]
         kinds |= {n: "JSON" if is_so else "VARCHAR" for n, is_so in zip(mixed, nested, strict=True)}
     return kinds
+
+
+def _may_be_chat(name: str, kind: DuckDBPyType) -> bool:
+    """Whether a column's type is to be that of the chats of its file.
+
+    Lists of other objects (what each annotator said, scores) may hold labels, which would decide
+    the type of prompts; but sides are sides, whatever is in them.
+    """
+    if kind.id != "list":
+        return False
+    one = canonical.element(kind)
+    if one.id != "struct" or name.lower() in _SIDES:
+        return one.id in ("struct", "null") or str(kind) == "JSON[]"
+    return bool({"role", "content"} & {member for member, _ in one.children})
 
 
 def _columns_by_structure(

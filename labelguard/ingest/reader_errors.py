@@ -23,7 +23,7 @@ _FAULTS = (
     ("invalid unicode", NOT_UTF8),
     ("invalid utf-8", NOT_UTF8),
     ("not valid utf8", NOT_UTF8),
-    ("malformed json", "not valid JSON; every line must hold one object"),
+    ("malformed json", "not valid JSON; every line, or element of an array, must be one object"),
     ("json transform error", "not the JSON of the lines before it, or a key given twice"),
     ("end of gzip", "the compressed file is cut off"),
     ("truncated compressed", "the compressed file is cut off"),

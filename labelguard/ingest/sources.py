@@ -14,24 +14,27 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import csv_files, json_files
+from labelguard.ingest import csv_files, json_files, splits, standard_input
 from labelguard.ingest.files import COMPRESSIONS, Opener, shown
-from labelguard.ingest.tables import arrow_opener, parquet_opener, table_opener
+from labelguard.ingest.tables import arrow_opener, dataset_opener, parquet_opener, table_opener
 
 Input: TypeAlias = Any
-"""A path or glob (str, Path), a table (pyarrow, polars, pandas), or a sequence of these."""
+"""A path or glob (str, Path), `-` for standard input, a table (pyarrow, polars, pandas, datasets),
+splits by name, or a sequence of these."""
 
-_FORMATS: Mapping[str, Callable[[Path], Opener]] = {
+_STANDARD_INPUT = "-"
+_FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
     ".parquet": parquet_opener,
     ".pq": parquet_opener,
     ".csv": csv_files.opener,
     ".tsv": csv_files.opener,
     ".jsonl": json_files.opener,
     ".ndjson": json_files.opener,
+    ".json": json_files.opener,
     ".arrow": arrow_opener,
 }
 _COMPRESSIBLE = (csv_files.opener, json_files.opener)
-_SUPPORTED = "Parquet, CSV, JSONL (.gz, .zst), or a Hugging Face dataset directory"
+_SUPPORTED = "Parquet, CSV, JSON, JSONL (.gz, .zst), or a Hugging Face dataset directory"
 _PLENTY, _EXPANSION = 1 << 30, 200
 """Bytes that any input may take, and how many times the size of its files on top."""
 
@@ -82,19 +85,35 @@ class Allowance:
             )
 
 
-def parts(source: Input) -> list[Part]:
-    """The parts of an input, in a fixed order; raises `InvalidLabels` if there are none."""
+def parts(source: Input, split: str | None = None) -> list[Part]:
+    """The parts of an input, in a fixed order, those of one split of what has several.
+
+    Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
+    """
     items = list(_flat(source))
     found: list[Part] = []
+    divided = []
     for number, item in enumerate(items, 1):
         if isinstance(item, str | Path):
-            found += _path_parts(str(item))
+            own, has_splits = _path_parts(str(item), split)
         else:
             name = "table" if len(items) == 1 else f"table {number}"
-            found.append(Part(name, table_opener(item, name)))
+            has_splits = isinstance(item, Mapping)
+            tables = splits.chosen(item, split, name) if has_splits and item else [item]
+            own = [Part(name, _table_opener(table, name)) for table in tables]
+        found += own
+        divided.append(has_splits)
     if not found:
         raise InvalidLabels("no input: the list of files or tables is empty")
+    splits.refuse_unused(split, divided)
     return found
+
+
+def _table_opener(table: Any, name: str) -> Opener:
+    # By the names of its class: nothing is imported to look for it.
+    kind = type(table)
+    of_datasets = kind.__module__.partition(".")[0] == "datasets"
+    return (dataset_opener if of_datasets else table_opener)(table, name)
 
 
 def _flat(source: Input) -> Iterator[Any]:
@@ -105,34 +124,48 @@ def _flat(source: Input) -> Iterator[Any]:
         yield source
 
 
-def _path_parts(pattern: str) -> list[Part]:
+def _path_parts(pattern: str, split: str | None) -> tuple[list[Part], bool]:
+    """The parts of a path or glob, and whether it has splits."""
+    if pattern == _STANDARD_INPUT:
+        return [_file_part(standard_input.spooled(), standard_input.NAME)], False
     path = Path(pattern)
     if path.is_dir():
-        return _directory_parts(path)
+        return _directory_parts(path, split)
     if path.is_file():
-        return [_file_part(path)]
+        return [_file_part(path)], False
     # Path.glob takes no absolute patterns.
     matches = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
     if not matches:
         raise InvalidLabels(f"{shown(path)}: no such file or directory")
-    found = []
+    found, divided = [], False
     for match in matches:
-        found += _directory_parts(match) if match.is_dir() else [_file_part(match)]
-    return found
+        own, has_splits = (
+            _directory_parts(match, split) if match.is_dir() else ([_file_part(match)], False)
+        )
+        found += own
+        divided = divided or has_splits
+    return found, divided
 
 
-def _directory_parts(directory: Path) -> list[Part]:
+def _directory_parts(directory: Path, split: str | None) -> tuple[list[Part], bool]:
+    """The parts of a directory's files, or of one split of them, and whether it has splits."""
     files = sorted(
         path
         for path in directory.rglob("*")
         if path.is_file()
         and _format(path)
         and not path.name.startswith((".", "_"))
+        and path.name not in splits.METADATA
         and not (path.suffix == ".arrow" and _is_cache(path))
     )
+    # Beside data of another type, .json holds what is said of the data.
+    files = [path for path in files if ".json" not in path.suffixes] or files
     if not files:
         raise InvalidLabels(f"{shown(directory)}: no readable file in it; expected {_SUPPORTED}")
-    return [_file_part(path) for path in files]
+    found = splits.of_directory(directory, files)
+    if found:
+        files = splits.chosen(found, split, shown(directory))[0]
+    return [_file_part(path) for path in files], bool(found)
 
 
 def _is_cache(path: Path) -> bool:
@@ -145,20 +178,21 @@ def _is_cache(path: Path) -> bool:
         return path.name.startswith("cache-")
 
 
-def _format(path: Path) -> Callable[[Path], Opener] | None:
+def _format(path: Path) -> Callable[[Path, str], Opener] | None:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
     kind = _FORMATS.get(suffixes[-2 if compressed else -1]) if len(suffixes) > compressed else None
     return None if compressed and kind not in _COMPRESSIBLE else kind
 
 
-def _file_part(path: Path) -> Part:
+def _file_part(path: Path, name: str = "") -> Part:
+    name = name or shown(path)
     kind = _format(path)
     if kind is None:
-        raise InvalidLabels(f"{shown(path)}: unknown file type; expected {_SUPPORTED}")
+        raise InvalidLabels(f"{name}: unknown file type; expected {_SUPPORTED}")
     size = path.stat().st_size
     if size == 0:
-        raise InvalidLabels(f"{shown(path)}: the file is empty")
+        raise InvalidLabels(f"{name}: the file is empty")
     folders = (folder.lower() for folder in path.parts[:-1] if "=" in folder)
     keys = frozenset(folder.partition("=")[0] for folder in folders)
-    return Part(shown(path), kind(path), keys, size, sparse=kind is json_files.opener)
+    return Part(name, kind(path, name), keys, size, sparse=kind is json_files.opener)

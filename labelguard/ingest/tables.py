@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import arrow
-from labelguard.ingest.files import Opener, check_columns, shown
+from labelguard.ingest.files import Opener, check_columns
 from labelguard.ingest.reader_errors import OURS
 from labelguard.ingest.sql import file_literal, identifier
+
+_DATASET_ROWS = 1000
 
 
 def table_opener(table: Any, name: str) -> Opener:
@@ -25,7 +27,8 @@ def table_opener(table: Any, name: str) -> Opener:
         isinstance(table, pa.Table | pa.RecordBatch) or hasattr(table, "__arrow_c_stream__")
     ):
         raise InvalidLabels(
-            f"expected a path or a table (pyarrow, polars, pandas), found {type(table).__name__}"
+            "expected a path or a table (pyarrow, polars, pandas, datasets), "
+            f"found {type(table).__name__}"
         )
     try:
         converted = pa.table(table)
@@ -47,16 +50,39 @@ def table_opener(table: Any, name: str) -> Opener:
     return _opener(lambda: converted)
 
 
-def arrow_opener(path: Path) -> Opener:
-    """Opens an Arrow file or stream, never a compressed one."""
+def dataset_opener(dataset: Any, name: str) -> Opener:
+    """Opens a `datasets.Dataset` as a stream of its rows, in the order that it shows them in.
+
+    All of its columns, whatever its format shows. Raises `InvalidLabels` for a streamed dataset.
+    """
+    if not hasattr(dataset, "with_format") or not hasattr(dataset, "num_rows"):
+        raise InvalidLabels(
+            f"{name}: a streamed dataset can be read only once; load it without streaming=True, or "
+            "write it to Parquet"
+        )
+    rows = dataset.with_format("arrow")
+    if not len(rows):
+        raise InvalidLabels(f"{name}: no rows in the input")
+    schema = rows[:1].schema
+    check_columns(schema.names, name)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for table in rows.iter(_DATASET_ROWS):
+            yield from table.combine_chunks().to_batches()
+
+    return _opener(lambda: _judged(schema, batches()))
+
+
+def arrow_opener(path: Path, name: str) -> Opener:
+    """Opens an Arrow file or stream, never a compressed one; messages call it `name`."""
 
     @cache
     def check() -> None:
         if arrow.compressed(path):
             raise InvalidLabels(
-                f"{shown(path)}: compressed Arrow data; write it uncompressed, or as Parquet"
+                f"{name}: compressed Arrow data; write it uncompressed, or as Parquet"
             )
-        check_columns(_arrow_batches(path).schema.names, shown(path))
+        check_columns(_arrow_batches(path).schema.names, name)
 
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         check()
@@ -65,8 +91,8 @@ def arrow_opener(path: Path) -> Opener:
     return opened
 
 
-def parquet_opener(path: Path) -> Opener:
-    """Opens a Parquet file."""
+def parquet_opener(path: Path, name: str) -> Opener:
+    """Opens a Parquet file; messages call it `name`."""
     query = (
         f"FROM read_parquet({file_literal(path)}, hive_partitioning=true, "
         "hive_types_autocast=false)"
@@ -74,7 +100,7 @@ def parquet_opener(path: Path) -> Opener:
 
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         schema = pq.read_schema(path)
-        check_columns(schema.names, shown(path))
+        check_columns(schema.names, name)
         return _opaque(connection.sql(query), arrow.clashing(schema))
 
     return opened

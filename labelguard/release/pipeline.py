@@ -70,7 +70,8 @@ def privatize(
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.
 
-    `source` is a path, a glob, a list of paths, or a table (pyarrow, polars, pandas). The first
+    `source` is a path, a glob, `-` for standard input, a table (pyarrow, polars, pandas, datasets),
+    splits by name, or a list of these. The first
     call fixes the project's policy, unless one was made before (`project.policies`); later calls
     release new labels under it, and labels released before keep their value at no cost. `namespace`
     names the source of these labelers' ids (default: that of `labelguard.toml`; see

@@ -337,7 +337,7 @@ COLUMNS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no table": (
         object(),
         {},
-        "expected a path or a table (pyarrow, polars, pandas), found object",
+        "expected a path or a table (pyarrow, polars, pandas, datasets), found object",
     ),
     "a stream": (table().to_reader(), {}, "found RecordBatchReader"),
     "nothing": ([], {}, "no input"),
@@ -510,13 +510,8 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     ),
     "utf-8 in json": ("x.jsonl", b'{"a": "' + INVALID_UTF8 + b'"}', f"line 1: {NOT_UTF8}"),
     "surrogate": ("x.jsonl", b'{"a": "\\ud800"}', "line 1: not valid JSON"),
-    "list as row": ("x.jsonl", b"[1, 2]\n", "not JSONL; every line must hold one object"),
-    "list of rows": (
-        "x.jsonl",
-        json.dumps([good()]).encode(),
-        "not JSONL; every line must hold one",
-    ),
-    "text as row": ("x.jsonl", b'"text"\n', "not JSONL; every line must hold one object"),
+    "list as row": ("x.jsonl", b"[1, 2]\n", "not JSON of rows; every line, or element of an array"),
+    "text as row": ("x.jsonl", b'"text"\n', "not JSON of rows; every line, or element of an array"),
     "labeler in json": ("x.jsonl", jsonl(good(), good(labeler_id=7.0)), "row 2: column labeler_id"),
     "objects in json": (
         "x.jsonl",

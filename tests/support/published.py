@@ -1,6 +1,6 @@
 """Preference data in every shape that is published, and what a reading of it tells.
 
-`SHAPES[format].rows(preferences)` are the rows of a file: one comparison a preference, which is `a`,
+`SHAPES[format].rows(preferences)` are a file's rows: one comparison a preference, which is `a`,
 `b`, `tie` or None (no answer). What is compared is the same whatever is preferred.
 """
 

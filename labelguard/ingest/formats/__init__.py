@@ -97,7 +97,8 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
 
 
 def _laid(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
-    laid = relation.query("part", query)
+    # Under a name of its own: whoever reads the laid part calls that one `part`.
+    laid = relation.query("part as it is", f'WITH part AS (FROM "part as it is") {query}')
     assert laid is not None  # None is for statements without a result
     return laid
 

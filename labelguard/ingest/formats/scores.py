@@ -40,7 +40,7 @@ def pair(seen: Seen, prompt: Agreeing, made: str, *consumed: str) -> str:
     a, b = prompt.sides
     label = f", {made} AS label" if seen.reading.labelled else ""
     return (
-        f"SELECT {seen.without('prompt', 'response_a', 'response_b', 'label', *consumed)}"
+        f"SELECT {seen.rest('prompt', 'response_a', 'response_b', 'label', *consumed)}"
         f"{prompt.prompt} AS prompt, {a} AS response_a, {b} AS response_b{label} "
         f"FROM {prompt.source}"
     )
@@ -125,7 +125,7 @@ def _completions(seen: Seen) -> Adapted:
         found = f"coalesce({', '.join(whole)})"
         ranks = f", list_transform({found}, lambda s: -try_cast(s AS DOUBLE)) AS ranks"
     query = (
-        f"SELECT {seen.without('prompt', 'responses', 'ranks', 'instruction', 'completions')}"
+        f"SELECT {seen.rest('prompt', 'responses', 'ranks', 'instruction', 'completions')}"
         f"{seen.sql('instruction')}::VARCHAR AS prompt, {responses} AS responses{ranks} FROM part"
     )
     return Adapted(

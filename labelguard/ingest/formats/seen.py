@@ -53,9 +53,14 @@ class Seen:
         return f"nullif(trim({identifier(name)}::VARCHAR, {literal(WHITE_SPACE)}), '')"
 
     def without(self, *roles: str) -> str:
-        """All columns but those of these roles and private ones: a SELECT list and a comma."""
+        """SELECT list of all columns but those of these roles and private ones."""
         dropped = {name for role in roles if (name := self.column(role))} | self.private
-        return "".join(f"{identifier(name)}, " for name in self.types if name not in dropped)
+        return ", ".join(identifier(name) for name in self.types if name not in dropped)
+
+    def rest(self, *roles: str) -> str:
+        """The same before what a format makes: with a comma, unless there is nothing."""
+        listed = self.without(*roles)
+        return f"{listed}, " if listed else ""
 
 
 @dataclass(frozen=True)

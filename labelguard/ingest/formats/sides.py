@@ -134,6 +134,6 @@ def adapt_sides(seen: Seen, *sides: str) -> Adapted | None:
     made = ", ".join(
         f"{sql} AS {role}" for role, sql in zip(roles, (found.prompt, *found.sides), strict=True)
     )
-    query = f"SELECT {seen.without(*roles)}{made} FROM {found.source}"
+    query = f"SELECT {seen.rest(*roles)}{made} FROM {found.source}"
     names = {role: seen.column(role) or role for role in roles}
     return Adapted(query, frozenset(roles), names=names)

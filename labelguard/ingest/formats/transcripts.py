@@ -47,7 +47,7 @@ def _implicit(seen: Seen) -> Adapted:
             "expected all text, or all chat messages (lists of role, content) that agree in their "
             "types; found something else"
         ) from None
-    rest = seen.without("prompt", *_SIDES)
+    rest = seen.rest("prompt", *_SIDES)
     if content == "VARCHAR":
         query = _texts(rest, f"{one}::VARCHAR", f"{other}::VARCHAR")
     else:

@@ -83,7 +83,6 @@ OUTSIDE: dict[str, pa.Table] = {
     "NaN": pairs([1.0, float("nan"), 0.0, 1.0]),
     "infinite": pairs([1.0, float("inf"), 0.0, 1.0]),
     "a list": pairs([[1], [1], [0], [1]]),
-    "a strict tie": pairs([1, 1, 0, 0], tie=[False, True, False, False]),
     "a denied tie": pairs([1, 0.5, 0, 0], tie=[False, False, False, False]),
     "an odd tie": pairs([1, 1, 0, 0], tie=["no", "maybe", "no", "no"]),
     "an odd tie of chosen": chosen(["no", "maybe", "no"]),
