@@ -106,8 +106,8 @@ def helping(
 
 def _expectation(found: Forecast, plain: Forecast, unit: str) -> str:
     said = (
-        f"{NAMES[found.mechanism]}; a model learns about {_hundredths(learned(found, plain))} of "
-        "what it would learn without privacy; about "
+        f"{NAMES[found.mechanism]}; a model learns about {_share_learned(found, plain)} without "
+        "privacy; about "
         f"{_hundredths(found.label_error.mean)} released labels differ from what labelers said"
     )
     if found.released < 1:
@@ -127,6 +127,11 @@ def _reason(found: Forecast, units: int, unit: str) -> str:
         f"{_hundredths(found.accuracy.mean)} fresh labels, which may be chance: a coin is right "
         "about 50 of 100"
     )
+
+
+def _share_learned(found: Forecast, plain: Forecast) -> str:
+    share = learned(found, plain)
+    return "as much as" if share > 0.995 else f"{_hundredths(share)} of what it would learn"
 
 
 def _counted(units: int, unit: str) -> str:

@@ -19,8 +19,10 @@ from click.testing import CliRunner, Result
 from labelguard.cli.main import Main, main
 from labelguard.cli.plan import plan as command
 from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.planner import advice
 from labelguard.planner import forecast as planner
 from labelguard.planner.forecast import PlanOptions
+from labelguard.planner.outcomes import Forecast, Interval, Sizing
 from labelguard.planner.page import headline
 from labelguard.policy.policy import usual_delta
 from labelguard.simulation import SimulationConfig, simulate
@@ -138,8 +140,8 @@ def test_one_line_an_epsilon_says_what_to_expect_and_how_to_get_it(
     found = call(source, "--features", "length", "--epsilons", "8,30")
     for epsilon in (8, 30):
         assert re.search(
-            rf"ε = {epsilon}: \w.*; a model learns about \d+ of 100 of what it would learn without "
-            r"privacy; about \d+ of 100 released labels differ from what labelers said",
+            rf"ε = {epsilon}: \w.*; a model learns about (\d+ of 100 of what it would learn|as much "
+            r"as) without privacy; about \d+ of 100 released labels differ from what labelers said",
             found.stdout,
         )
     commands = re.findall(r"labelguard privatize (.*)", found.stdout)
@@ -250,3 +252,25 @@ def test_words_and_plans_need_neither_torch_nor_the_trainer() -> None:
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("(Recommendation(epsilon=1.0, mechanism=None, automatic=")
+
+
+def test_as_good_as_no_privacy_is_said_so() -> None:
+    level = Interval(0.7, 0.68, 0.72)
+    found = Forecast("statistic", 8.0, level, Interval(0.3, 0.2, 0.4))
+    said = advice.advised(Sizing.of(found, 1), found, 50, "labeler", lambda sizing: "").words
+    assert "a model learns about as much as without privacy" in said
+
+
+def test_what_a_bound_lets_in_is_said() -> None:
+    plain = Forecast("non-private", None, Interval(0.7, 0.68, 0.72), Interval(0.3, 0.2, 0.4))
+    found = Forecast(
+        *("rr", 1.0, Interval(0.6, 0.55, 0.65), Interval(0.27, 0.27, 0.27)),
+        max_labels_per_labeler=1,
+        released=0.05,
+    )
+    said = advice.advised(Sizing.of(found, 1), plain, 50, "labeler", lambda sizing: "").words
+    assert said == (
+        "ε = 1: randomized response; a model learns about 50 of 100 of what it would learn without "
+        "privacy; about 27 of 100 released labels differ from what labelers said; 5 of 100 labels "
+        "are released (at most 1 of each labeler)"
+    )
