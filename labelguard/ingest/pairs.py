@@ -180,12 +180,15 @@ def read_pairs(
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
         pairs = distinct_pairs(staged)
-        rows = public_rows(staged, pairs.of_row)
+        rows = comparisons(staged, pairs.of_row)
         return Pairs(pairs.table, pairs.ids, rows, staged.fault_count, pairs.questions)
 
 
-def public_rows(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
-    """Every labeler's distinct comparisons, in canonical order; units are numbered in theirs."""
+def comparisons(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
+    """Every labeler's distinct comparisons, in canonical order; units are numbered in theirs.
+
+    `of_row` says which pair each staged row compared (`DistinctPairs`).
+    """
     tables = [
         table
         for bucket in range(buckets.BUCKETS)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from labelguard.errors import PolicyError
-from labelguard.ingest.pairs import distinct_pairs, public_rows
+from labelguard.ingest.pairs import distinct_pairs, comparisons
 from labelguard.ingest.staging import Staged
 from labelguard.learning.features import open_fitted
 from labelguard.ledger.ledger import Ledger
@@ -65,7 +65,7 @@ def size(
     """
     pairs = distinct_pairs(staged)
     features = open_fitted(options.features, pairs.table, progress)
-    x, rows = features(pairs.table), public_rows(staged, pairs.of_row)
+    x, rows = features(pairs.table), comparisons(staged, pairs.of_row)
     prior = tuning.Prior(options.agreement)
     progress("comparing mechanisms on simulated labels", None)
     if mechanism is None and periods == 1:
