@@ -261,7 +261,7 @@ class _Run:
 
     def _note_formats(self, staged: Staged) -> None:
         """Say as what the labels were read, where that is not plain from their columns' names."""
-        if staged.own_values and self.request.terms.label_values is not None:
+        if staged.own_values and "label_values" in self.request.terms:
             raise InvalidLabels(
                 f"format {', '.join(sorted(staged.own_values))} says itself what its labels mean; "
                 "leave out --label-values, or name another --format"

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "generate_cli.py"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
-PRIVATIZE = "privatize labels.parquet --epsilon 3 --delta 1e-5"
+PRIVATIZE = "privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr --yes"
 HEAD = "--mechanism props --features length"
 FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""

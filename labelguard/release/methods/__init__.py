@@ -24,7 +24,7 @@ AUTO = "auto"
 
 
 def installed() -> list[str]:
-    """The names of all mechanisms; randomized response first, which is the default."""
+    """The names of all mechanisms; randomized response first."""
     return sorted(doors.names(GROUP), key=lambda name: (name != "rr", name))
 
 

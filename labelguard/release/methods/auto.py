@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from labelguard.errors import PolicyError
-from labelguard.ingest.pairs import distinct_pairs, comparisons
+from labelguard.ingest.pairs import comparisons, distinct_pairs
 from labelguard.ingest.staging import Staged
 from labelguard.learning.features import open_fitted
 from labelguard.ledger.ledger import Ledger
