@@ -72,6 +72,8 @@ def _expectations(found: Preview) -> Iterator[tuple[str, str]]:
         yield "", f"a model that learns from it agrees with about {right} of 100 new labels"
 
 
+_LONG = 60.0
+"""Seconds that are worth a question."""
 _SIGNS = {"epsilon": "ε", "delta": "δ"}
 
 
@@ -94,6 +96,25 @@ def reviewer(report: Reporter, *, yes: bool) -> Callable[[Preview], None]:
                 _ask("Release it?", "go on with --yes, or look only with --dry-run")
 
     return review
+
+
+def patient(report: Reporter, *, yes: bool) -> Callable[[float], None]:
+    """Says how long a first look at the texts will take, and asks if it is long."""
+
+    def wait(seconds: float) -> None:
+        if seconds < _LONG:
+            return
+        with report.paused():
+            minutes = math.ceil(seconds / 60)
+            echo(
+                f"Reading the texts by an encoder will take about {minutes:,} min, this once; "
+                "--features text+length takes seconds, and tells less.",
+                err=True,
+            )
+            if not yes and sys.stdin.isatty() and not click.confirm("Go on?", err=True):
+                raise NotAgreed("nothing was charged or released")
+
+    return wait
 
 
 def _ask(question: str, otherwise: str) -> None:

@@ -32,7 +32,7 @@ from labelguard.cli.options import (
     split_option,
     ties_option,
 )
-from labelguard.cli.preview import found_or_made, print_preview, reviewer
+from labelguard.cli.preview import found_or_made, patient, print_preview, reviewer
 from labelguard.cli.terminal import (
     echo,
     near,
@@ -290,6 +290,7 @@ def privatize(
             project=home,
             progress=report,
             review=reviewer(report, yes=yes),
+            wait=patient(report, yes=yes),
             **options,
         )
     where = f" --project {project}" if project else ""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -49,6 +49,8 @@ GROUP = "labelguard.features"
 _COLUMNS = "columns:"
 
 Features: TypeAlias = NDArray[np.float32]
+Wait: TypeAlias = Callable[[float], None]
+"""Hears how many seconds something will take, before it begins; raises if it had better not."""
 State: TypeAlias = Mapping[str, NDArray[Any]]
 
 _CHECKED_ROWS = 1 << 12
@@ -116,10 +118,17 @@ def open_provider(spec: str, state: State | None = None) -> PairFeatures:
     return provider
 
 
-def open_fitted(spec: str, pairs: pa.Table, progress: Progress) -> PairFeatures:
-    """The provider that `spec` describes, fitted on public pairs; raises as `open_provider`."""
+def open_fitted(
+    spec: str, pairs: pa.Table, progress: Progress, wait: Wait | None = None
+) -> PairFeatures:
+    """The provider that `spec` describes, fitted on public pairs; raises as `open_provider`.
+
+    `wait` is told beforehand how many seconds this will take, and may raise.
+    """
     provider = open_provider(spec)
     provider.report_to(progress)
+    if wait:
+        wait(provider.seconds(pairs))
     progress(f"computing features {spec}", None)
     provider.fit(pairs)
     return provider
@@ -149,6 +158,11 @@ class PairFeatures:
         for part in self._parts:
             if hasattr(part, "progress"):
                 part.progress = progress
+
+    def seconds(self, pairs: pa.Table) -> float:
+        """About how long these pairs take, of the parts that can tell; the others take little."""
+        known = (part for part in self._parts if hasattr(part, "seconds"))
+        return float(sum(part.seconds(pairs) for part in known))
 
     def fit(self, pairs: pa.Table) -> None:
         """Fit every part and, if there are several, their scales.

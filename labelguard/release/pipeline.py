@@ -36,6 +36,7 @@ from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.formats import FORMATS
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staging import Staged
+from labelguard.learning.features import Wait
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.policy import pricing
@@ -66,6 +67,7 @@ def privatize(
     project: Where = None,
     progress: Progress = silent,
     review: Review | None = None,
+    wait: Wait | None = None,
     **options: Unpack[Options],
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.
@@ -76,7 +78,8 @@ def privatize(
     release new labels under it, and labels released before keep their value at no cost. `namespace`
     names the source of these labelers' ids (default: that of `labelguard.toml`; see
     `project.linking`). `review` is called with a `Preview` before anything is charged, unless a run
-    is taken up that was begun before; what it raises stops the run.
+    is taken up that was begun before; `wait`, at a first release, with the seconds that computing
+    features for its forecast will take. What they raise stops the run.
 
     `options` are, as on the command line,
 
@@ -101,7 +104,7 @@ def privatize(
     request = requested(home, mechanism, options)
     delivery.check(request.output)
     with _room_in(home), OpenProject.job(home) as opened:
-        return _Run(opened, request, progress, review).run(source)
+        return _Run(opened, request, progress, review, wait).run(source)
 
 
 def preview(
@@ -122,7 +125,7 @@ def preview(
         home = replace(found, namespace=namespace or found.namespace)
         request = requested(home, mechanism, options)
         with OpenProject.job(home) as opened:
-            return _Run(opened, request, progress, None).preview(source)
+            return _Run(opened, request, progress).preview(source)
 
 
 @contextlib.contextmanager
@@ -162,11 +165,16 @@ class _Run:
     """One run of `privatize`, under the project's lock."""
 
     def __init__(
-        self, opened: OpenProject, request: Request, progress: Progress, review: Review | None
+        self,
+        opened: OpenProject,
+        request: Request,
+        progress: Progress,
+        review: Review | None = None,
+        wait: Wait | None = None,
     ) -> None:
         self.opened, self.request, self.progress = opened, request, progress
         self.project, self.keys, self.ledger = opened.project, opened.keys, opened.ledger
-        self.review = review
+        self.review, self.wait = review, wait
         self.executor = open_executor(request.workers)
         self.terms = resolve.begin(request, self.ledger)
         total = policies.total(self.ledger, self.terms.policy)
@@ -247,7 +255,9 @@ class _Run:
         if terms.first or terms.mechanism is None:
             self._judge(staged)  # no request was answered yet, and forecasts may take long
         wanted = forecast or self.review is not None
-        self.terms = resolve.settle(terms, self.ledger, staged, self.progress, forecast=wanted)
+        self.terms = resolve.settle(
+            terms, self.ledger, staged, self.progress, self.wait, forecast=wanted
+        )
         return Job(
             self.opened,
             self.terms.policy,

@@ -11,7 +11,7 @@ from typing import Any
 from labelguard.errors import PolicyError
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staging import Staged
-from labelguard.learning.features import check_features, column_features
+from labelguard.learning.features import Wait, check_features, column_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.planner.outcomes import Forecast
 from labelguard.planner.tuning import MECHANISMS
@@ -89,11 +89,18 @@ def begin(request: Request, ledger: Ledger) -> Terms:
 
 
 def settle(
-    terms: Terms, ledger: Ledger, staged: Staged, progress: Progress, *, forecast: bool
+    terms: Terms,
+    ledger: Ledger,
+    staged: Staged,
+    progress: Progress,
+    wait: Wait | None,
+    *,
+    forecast: bool,
 ) -> Terms:
     """The same with all that public columns decide: the mechanism, and a first policy's numbers.
 
-    `forecast`: what the mechanism may be expected to give is wanted at a first release.
+    `forecast`: what the mechanism may be expected to give is wanted at a first release; features
+    are computed for it, and `wait` hears how long that takes.
     """
     request, named = terms.request, terms.mechanism
     if not terms.first and named is not None:
@@ -114,6 +121,7 @@ def settle(
         terms.policy.delta,
         request.head(terms.features),
         progress,
+        wait,
         mechanism=(named.name if named.name in MECHANISMS else named.priced) if named else None,
         periods=periods,
     )

@@ -141,7 +141,8 @@ def test_one_line_an_epsilon_says_what_to_expect_and_how_to_get_it(
     for epsilon in (8, 30):
         assert re.search(
             rf"ε = {epsilon}: \w.*; a model learns about (\d+ of 100 of what it would learn|"
-            r"as much as) without privacy; about \d+ of 100 released labels differ from what labelers said",
+            r"as much as) without privacy; "
+            r"about \d+ of 100 released labels differ from what labelers said",
             found.stdout,
         )
     commands = re.findall(r"labelguard privatize (.*)", found.stdout)

@@ -13,7 +13,7 @@ import numpy as np
 from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import comparisons, distinct_pairs
 from labelguard.ingest.staging import Staged
-from labelguard.learning.features import open_fitted
+from labelguard.learning.features import Wait, open_fitted
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.planner import tuning
@@ -54,17 +54,18 @@ def size(
     delta: float,
     options: FeatureOptions,
     progress: Progress,
+    wait: Wait | None = None,
     *,
     mechanism: str | None = None,
     periods: int = 1,
 ) -> Sizing:
     """What serves best at this price, or what this `mechanism` gives, and what it has to be
-    allowed for so many releases like this one.
+    allowed for so many releases like this one; `wait` as in `open_fitted`.
 
     Raises `PolicyError` where randomized response serves best and further pairs want a head.
     """
     pairs = distinct_pairs(staged)
-    features = open_fitted(options.features, pairs.table, progress)
+    features = open_fitted(options.features, pairs.table, progress, wait)
     x, rows = features(pairs.table), comparisons(staged, pairs.of_row)
     prior = tuning.Prior(options.agreement)
     progress("comparing mechanisms on simulated labels", None)
