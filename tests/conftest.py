@@ -39,6 +39,7 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """At the end all of it is garbage."""
     gc.unfreeze()
+    gc.collect()
 
 
 def _let_products_be_on_one_thread() -> None:
