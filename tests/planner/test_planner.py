@@ -140,9 +140,9 @@ def test_one_line_an_epsilon_says_what_to_expect_and_how_to_get_it(
     found = call(source, "--features", "length", "--epsilons", "8,30")
     for epsilon in (8, 30):
         assert re.search(
-            rf"ε = {epsilon}: \w.*; a model learns about (\d+ of 100 of what it would learn|"
-            r"as much as) without privacy; "
-            r"about \d+ of 100 released labels differ from what labelers said",
+            rf"ε = {epsilon}: \w.*; a model learns about (\d+ of 100 of what it would "
+            r"learn|as much as) without privacy; about \d+ of 100 released labels differ from what "
+            r"labelers said",
             found.stdout,
         )
     commands = re.findall(r"labelguard privatize (.*)", found.stdout)
@@ -158,7 +158,8 @@ def test_the_next_command_runs_as_it_stands(labels: pa.Table, tmp_path: Path) ->
     program, *words = shlex.split(recommended.command)
     assert program == "labelguard" and recommended.releases == 2 and "--releases" in words
     for arguments in (["init", str(tmp_path)], [*words[:-1], str(tmp_path / "release")]):
-        place = ["--project", str(tmp_path)] if arguments[0] == "privatize" else []
+        # At a terminal a first release asks; here nobody answers.
+        place = ["--project", str(tmp_path), "--yes"] if arguments[0] == "privatize" else []
         done = CliRunner().invoke(main, [*arguments, *place])
         assert done.exit_code == 0, done.output
 
