@@ -62,7 +62,7 @@ from labelguard.terms import Progress, counted, silent
 def privatize(
     source: Input,
     *,
-    mechanism: str = "rr",
+    mechanism: str = "auto",
     namespace: str | None = None,
     project: Where = None,
     progress: Progress = silent,

@@ -38,9 +38,8 @@ INVALID_UTF8 = b"\xff\xfe" + SECRET.encode()
 
 
 def privatize(project: Project, source: Any, **options: Any) -> Release:
-    return labelguard.privatize(
-        source, **{"epsilon": 3, "delta": 1e-5, "project": project, **options}
-    )
+    budget = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
+    return labelguard.privatize(source, **{**budget, "project": project, **options})
 
 
 def good(number: int = 0, **changes: Any) -> dict[str, Any]:
@@ -620,15 +619,15 @@ def test_the_output_directory_must_be_empty(project: Project, tmp_path: Path) ->
     for path in (tmp_path / "out", tmp_path / "file", tmp_path / "file" / "below"):
         refusal(project, table(), output=path)
     assert (tmp_path / "out" / "precious").read_text() == "x"
-    made = privatize(project, table(), output=tmp_path / "new" / "deep")
+    made = privatize(project, table(), mechanism="rr", output=tmp_path / "new" / "deep")
     assert made.path == tmp_path / "new" / "deep"
-    again = privatize(project, table(), output=made.path)
+    again = privatize(project, table(), mechanism="rr", output=made.path)
     assert (again.reused, again.path) == (True, made.path)
     (made.path / "data.parquet").unlink()
     with pytest.raises(ProjectError, match=r"data.parquet is missing; remove"):
-        privatize(project, table(), output=made.path)
+        privatize(project, table(), mechanism="rr", output=made.path)
     with pytest.raises(ProjectError, match="holds another release"):
-        privatize(project, table(), again=True, output=made.path)
+        privatize(project, table(), mechanism="rr", again=True, output=made.path)
     assert len(overview.releases(project.state)) == 1
 
 
@@ -679,7 +678,9 @@ def test_bad_rows_are_set_aside_for_the_owner_only(project: Project, tmp_path: P
     rows = [good(1), good(2, prompt=None), good(3), good(4, labeler_id=""), good(5, row=1)]
     path = tmp_path / "x.jsonl"
     path.write_bytes(jsonl(*rows))
-    made = privatize(project, [path, table(good(labeler_id=" "))], bad_rows="quarantine")
+    made = privatize(
+        project, [path, table(good(labeler_id=" "))], mechanism="rr", bad_rows="quarantine"
+    )
     counts = made.card["counts"]
     assert counts["set_aside"] == 3
     assert counts["rows_read"] == 8
@@ -699,7 +700,7 @@ def test_bad_rows_are_set_aside_for_the_owner_only(project: Project, tmp_path: P
 
 def test_whole_rankings_are_set_aside(project: Project) -> None:
     rows = [with_ranks(), with_ranks(prompt=None), with_ranks(responses=None)]
-    made = privatize(project, pa.Table.from_pylist(rows), bad_rows="quarantine")
+    made = privatize(project, pa.Table.from_pylist(rows), mechanism="rr", bad_rows="quarantine")
     assert made.card["counts"]["set_aside"] == 2
     assert made.card["counts"]["rows"] == 3
     (file,) = (file for file in project.quarantine.rglob("*") if file.is_file())

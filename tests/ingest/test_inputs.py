@@ -31,7 +31,8 @@ Rows = list[dict[str, Any]]
 
 
 def release(project: Project, source: Any, **options: Any) -> Release:
-    return labelguard.privatize(source, epsilon=3, delta=1e-5, project=project, **options)
+    options = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, **options}
+    return labelguard.privatize(source, project=project, **options)
 
 
 def data(made: Release) -> pa.Table:

@@ -38,7 +38,7 @@ def world(path: Path, odd: Any, swapped: tuple[bool, ...], kind: str) -> tuple[A
     else:
         source = pa.Table.from_pylist(rows)
     try:
-        release = labelguard.privatize(source, epsilon=3, delta=1e-5, project=path)
+        release = labelguard.privatize(source, mechanism="rr", epsilon=3, delta=1e-5, project=path)
     except LabelguardError as error:
         return type(error), str(error).replace(str(path), "")
     frame = labelguard.load(release)

@@ -27,7 +27,7 @@ from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.report import overview
 
-PRICE = {"epsilon": 3, "delta": 1e-5}
+PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
 def released(home: Project) -> Project:

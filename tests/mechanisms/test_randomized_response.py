@@ -235,7 +235,7 @@ def survey(rows: int = 20_000, labelers: int = 5_000) -> pa.Table:
 
 def flips_of(table: pa.Table, project: Path) -> pl.DataFrame:
     """The rows of a table with what was released of them; ties do not count."""
-    release = lg.privatize(table, epsilon=4, delta=1e-6, project=lg.init(project))
+    release = lg.privatize(table, mechanism="rr", epsilon=4, delta=1e-6, project=lg.init(project))
     rows = pl.from_arrow(table)
     assert isinstance(rows, pl.DataFrame)
     joined = rows.with_row_index().join(lg.load(release), on="prompt")
@@ -287,7 +287,7 @@ def test_a_release_whose_threshold_is_ten_percent_off_is_rejected(
 def test_released_ties_show_each_side_alike(tmp_path: Path) -> None:
     table = survey()
     ties = table.set_column(3, "label", pa.array(np.full(len(table), 0.5)))
-    release = lg.privatize(ties, epsilon=4, delta=1e-6, project=lg.init(tmp_path))
+    release = lg.privatize(ties, mechanism="rr", epsilon=4, delta=1e-6, project=lg.init(tmp_path))
     frame = lg.load(release)
     assert len(frame) == len(ties)
     assert fits(int((frame["chosen"] == "first").sum()), len(frame), 0.5)

@@ -152,7 +152,7 @@ def test_labels_released_after_the_backup_are_drawn_anew(tmp_path: Path) -> None
     again = restored(made, home)
     policies.new("next", epsilon=20, delta=1e-5, allow=["rr:labels=64"], project=again)
     policies.activate("next", project=again)
-    found = lg.privatize(table, project=again)
+    found = lg.privatize(table, mechanism="rr", project=again)
     shown = ["item_id", "prompt", "chosen"]
     assert len(lg.load(lost)) == len(lg.load(found)) == 1000
     assert sorted(lg.load(lost).select(shown).rows()) != sorted(lg.load(found).select(shown).rows())
@@ -178,16 +178,16 @@ def test_what_may_have_followed_is_paid_in_full(tmp_path: Path) -> None:
     options: dict[str, Any] = {"delta": 1e-5, "allow": ["rr:labels=64"], "project": home}
     policies.new("old", epsilon=4, closing_points=4, **options)
     policies.activate("old", project=home)
-    lg.privatize(TABLE.slice(0, 20), project=home)
+    lg.privatize(TABLE.slice(0, 20), mechanism="rr", project=home)
     policies.new("new", epsilon=2, **options)
     made = backup(tmp_path / "backup.tar.zst", project=home)
     early = policies.preview("new", project=home).total.epsilon
     again = restored(made, home)
     assert overview.budget(again.state).policy is None
     with pytest.raises(PolicyError, match="no policy is in force"):
-        lg.privatize(TABLE, project=again)
+        lg.privatize(TABLE, mechanism="rr", project=again)
     policies.activate("new", project=again)
-    lg.privatize(TABLE, project=again)
+    lg.privatize(TABLE, mechanism="rr", project=again)
     assert early < 6
     assert lifetime(again) == (6.0, 2e-5)
     assert overview.verify(again.state).ok
@@ -509,7 +509,7 @@ def test_names_changed_after_the_backup_are_the_restored_ones(
     again = restored(made, project)
     policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=20"], project=again)
     policies.activate("next", project=again)
-    lg.privatize(TABLE, project=again)
+    lg.privatize(TABLE, mechanism="rr", project=again)
     assert overview.labeler("worker 1", again.state).pseudonym == new
     assert overview.verify(again.state).ok
 

@@ -32,6 +32,7 @@ from support.leaving import (
 from support.preferences import (
     LAYOUTS,
     files,
+    notes,
     opinions,
     public,
     write,
@@ -65,7 +66,7 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
     assert overview.budget(project.state).allowances == spent
 
     second = lg.privatize(table, project=project, **PRICE)
-    assert second.notes == (f"{len(THEIRS)} rows of 1 retired or erased labeler left out",)
+    assert notes(second) == [f"{len(THEIRS)} rows of 1 retired or erased labeler left out"]
     assert second.card["counts"]["charged"] == 0
     assert second.card["counts"]["rows_read"] == len(OTHERS)
     after = values(second)
@@ -238,7 +239,7 @@ def test_a_member_leaves_and_the_group_keeps_what_it_spent(project: Project) -> 
 def test_where_contents_are_the_unit_rows_are_refused_and_the_rest_is_said(
     project: Project,
 ) -> None:
-    price = {"epsilon": 3.0, "delta": 1e-5, "unit": "item", "workers": 1}
+    price = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "unit": "item", "workers": 1}
     first = lg.privatize(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
     found = erasure.leave(WHO, "erased", project)
     assert found.rows_set_aside == 2 and found.rows_remembered > 0

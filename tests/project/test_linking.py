@@ -99,18 +99,18 @@ def test_two_people_whose_ids_look_alike_are_said_to_be_two(project: Project) ->
     lg.privatize(renamed(TABLE, {"worker 0": "7"}), **PRICE, project=project)
     both = renamed(TABLE, {"worker 0": "7", "worker 1": "07"})
     with pytest.raises(InvalidLabels, match="policy distinct"):
-        lg.privatize(both, project=project)
+        lg.privatize(both, mechanism="rr", project=project)
     with pytest.raises(InvalidLabels, match="policy distinct"):
         check(both, project=project)
     assert linking.distinct("7", "07", project).new
     assert not linking.distinct("07", "7", project).new  # nothing is said twice
     assert kinds(project).count("distinct") == 1
     assert check(both, project=project).fits
-    lg.privatize(both, project=project)
+    lg.privatize(both, mechanism="rr", project=project)
     assert (used(project, "7"), used(project, "07")) == (12, 12)
     third = renamed(TABLE, {"worker 2": "007"})
     with pytest.raises(InvalidLabels, match="'007'"):  # of a third nothing was said
-        lg.privatize(third, project=project)
+        lg.privatize(third, mechanism="rr", project=project)
     linking.distinct("ada", "Ada", project)
     with pytest.raises(PolicyError, match="said to be two people"):
         linking.link("Ada", "ada", project)
@@ -130,10 +130,12 @@ def test_a_group_says_that_two_spellings_are_one(project: Project, tmp_path: Pat
 def test_a_pseudonym_in_the_message_serves_as_an_id(project: Project) -> None:
     lg.privatize(TABLE, **PRICE, project=project)
     with pytest.raises(InvalidLabels) as caught:
-        lg.privatize(renamed(OTHERS, {"worker 0": "Worker 0"}), project=project)
+        lg.privatize(renamed(OTHERS, {"worker 0": "Worker 0"}), mechanism="rr", project=project)
     [pseudonym] = [w for w in str(caught.value).replace(",", " ").split() if len(w) == 32]
     linking.distinct("Worker 0", pseudonym, project)
-    lg.privatize(renamed(OTHERS, {"worker 0": "Worker 0"}), exhausted="drop", project=project)
+    lg.privatize(
+        renamed(OTHERS, {"worker 0": "Worker 0"}), mechanism="rr", exhausted="drop", project=project
+    )
     assert used(project, "Worker 0") == 12
 
 
@@ -148,8 +150,8 @@ def test_linked_ids_have_one_budget_whoever_comes_first(project: Project) -> Non
     assert [who.source for who in done.people] == ["tool", "files"]
     mine = renamed(OTHERS.filter(pc.equal(OTHERS["labeler_id"], "worker 0")), {"worker 0": "7"})
     with pytest.raises(BudgetExceeded):
-        lg.privatize(mine, namespace="tool", project=project)
-    made = lg.privatize(mine, namespace="tool", exhausted="drop", project=project)
+        lg.privatize(mine, mechanism="rr", namespace="tool", project=project)
+    made = lg.privatize(mine, mechanism="rr", namespace="tool", exhausted="drop", project=project)
     assert made.card["counts"]["charged"] == 8  # of 20 places, 12 were taken under the other id
     assert used(project, "tool:7") == used(project, "worker 0") == 20
     assert overview.verify(project.state).ok
@@ -158,7 +160,7 @@ def test_linked_ids_have_one_budget_whoever_comes_first(project: Project) -> Non
 def test_linking_moves_no_released_label(project: Project, tmp_path: Path) -> None:
     first = lg.privatize(TABLE, **PRICE, project=project)
     linking.link("worker 0", "somebody", project)
-    again = lg.privatize(TABLE.slice(0, len(TABLE) - 1), project=project)
+    again = lg.privatize(TABLE.slice(0, len(TABLE) - 1), mechanism="rr", project=project)
     assert again.card["counts"]["charged"] == 0
     before = lg.load(first)
     after = lg.load(again)
@@ -222,11 +224,11 @@ def test_a_source_is_added_before_it_is_read(project: Project) -> None:
     assert (first.name, first.people) == ("files", "first")
     assert first.columns["labeler_id"] == "labeler_id"
     with pytest.raises(PolicyError, match="labelguard source add tool"):
-        lg.privatize(TABLE, namespace="tool", project=project)
+        lg.privatize(TABLE, mechanism="rr", namespace="tool", project=project)
     with pytest.raises(PolicyError, match="labelguard source add tool"):
         check(TABLE, namespace="tool", project=project)
     linking.add_source("tool", "new", project)
-    made = lg.privatize(TABLE, namespace="tool", project=project)
+    made = lg.privatize(TABLE, mechanism="rr", namespace="tool", project=project)
     assert made.card["counts"]["charged"] == len(TABLE)
     with pytest.raises(PolicyError, match="already"):
         linking.add_source("tool", "new", project)
@@ -238,17 +240,23 @@ def test_a_source_is_added_before_it_is_read(project: Project) -> None:
 def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project: Project) -> None:
     lg.privatize(TABLE.slice(0, 40), **PRICE, project=project)
     timed = TABLE.slice(40).append_column("when", pa.array(range(len(TABLE) - 40)))
-    lg.privatize(timed, columns={"submitted_at": "when"}, project=project)
+    lg.privatize(timed, mechanism="rr", columns={"submitted_at": "when"}, project=project)
     assert linking.list_sources(project)[0].columns["submitted_at"] == "when"
     told = [entry.body.get("columns", {}) for entry in overview.journal(project.state)]
     assert ["submitted_at" in columns for columns in told if columns] == [False, True]
-    lg.privatize(TABLE, project=project)  # it may be left out again
+    lg.privatize(TABLE, mechanism="rr", project=project)  # it may be left out again
     again = timed.append_column("then", timed["when"])
     with pytest.raises(PolicyError, match="differs in submitted_at: was 'when', found 'then'"):
-        lg.privatize(again, columns={"submitted_at": "then"}, project=project)
+        lg.privatize(again, mechanism="rr", columns={"submitted_at": "then"}, project=project)
     linking.add_source("tool", "new", project)
     other = TABLE.rename_columns({"labeler_id": "annotator"})
-    lg.privatize(other, namespace="tool", columns={"labeler_id": "annotator"}, project=project)
+    lg.privatize(
+        other,
+        mechanism="rr",
+        namespace="tool",
+        columns={"labeler_id": "annotator"},
+        project=project,
+    )
 
 
 def test_every_question_has_columns_of_its_own(project: Project) -> None:
@@ -257,11 +265,11 @@ def test_every_question_has_columns_of_its_own(project: Project) -> None:
     safer = {"columns": {"label": "safer"}, "question": "safer", "exhausted": "drop"}
     lg.privatize(table, **safer, project=project)
     with pytest.raises(PolicyError, match="differs in label of safer"):
-        lg.privatize(table, question="safer", project=project)
+        lg.privatize(table, mechanism="rr", question="safer", project=project)
     with pytest.raises(PolicyError, match="its column 'response_b' was response_b"):
         columns = {"chosen": "response_b", "rejected": "response_a"}
         table = table.drop_columns(["label"])
-        lg.privatize(table, columns=columns, question="nicer", project=project)
+        lg.privatize(table, mechanism="rr", columns=columns, question="nicer", project=project)
 
 
 def test_what_was_never_read_binds_nobody(
@@ -292,10 +300,11 @@ def prepared(project: Project) -> None:
 def holds(project: Project) -> None:
     assert overview.verify(project.state).ok
     with pytest.raises(InvalidLabels, match=r"'JOS\\xc9'"):
-        lg.privatize(renamed(OTHERS, {"worker 0": "JOSÉ"}), project=project)
+        lg.privatize(renamed(OTHERS, {"worker 0": "JOSÉ"}), mechanism="rr", project=project)
     assert used(project, "tool:7") == used(project, "worker 1")
     done = lg.privatize(
         renamed(OTHERS, {"worker 0": "José", "worker 2": "Worker 2"}),
+        mechanism="rr",
         exhausted="drop",
         project=project,
     )
@@ -355,9 +364,9 @@ def test_an_id_of_another_source_leaves_and_its_namesake_stays(project: Project)
     gone = erasure.leave(f"tool:{who}", "erased", project)
     assert gone.known and gone.rows_set_aside == rows
     assert used(project, who) == used(project, f"tool:{who}")
-    made = lg.privatize(TABLE, namespace="tool", exhausted="drop", project=project)
+    made = lg.privatize(TABLE, mechanism="rr", namespace="tool", exhausted="drop", project=project)
     assert any("1 retired or erased labeler" in note for note in made.notes)
-    made = lg.privatize(TABLE, exhausted="drop", project=project)
+    made = lg.privatize(TABLE, mechanism="rr", exhausted="drop", project=project)
     assert not any("retired or erased" in note for note in made.notes)
     assert erasure.leave(who, "erased", project).rows_set_aside == rows
 

@@ -169,7 +169,7 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(
     )  # fmt: skip
     assert shown.state == "draft" and shown.quote.adjacency == "replace_labels"
     with pytest.raises(PolicyError, match="labelguard policy activate NAME"):
-        lg.privatize(table, project=project)
+        lg.privatize(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="a policy 'one' already"):
         policies.new("one", epsilon=1, delta=1e-5, allow=["rr:labels=1"], project=project)
     policies.activate("one", project)
@@ -182,12 +182,12 @@ def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_lab
     table: pa.Table, project: Project
 ) -> None:
     made(project, "both", "rr:labels=50", "statistic:releases=12")
-    coins = lg.privatize(table, project=project)
+    coins = lg.privatize(table, mechanism="rr", project=project)
     sums = lg.privatize(table, project=project, **STATISTIC)
     assert coins.card["counts"]["charged"] == coins.card["counts"]["rows"]
     assert sums.card["statistic"]["labels_in_window"] == len(table)
     assert sums.card["counts"]["charged"] == 25
-    again = lg.privatize(table.slice(0, 100), project=project, exhausted="drop")
+    again = lg.privatize(table.slice(0, 100), mechanism="rr", project=project, exhausted="drop")
     assert again.card["counts"]["charged"] == 0
     assert set(lg.load(again).rows()) <= set(lg.load(coins).rows())
     one, other = overview.budget(project.state).allowances
@@ -206,21 +206,32 @@ def test_the_order_of_events_changes_no_label(
     for order in ((0, 1), (1, 0)):
         home = lg.init(tmp_path / str(order[0]))
         made(home, "both", "rr:labels=50", "statistic:releases=12")
-        found = {i: lg.privatize(table, project=home, **({}, STATISTIC)[i]) for i in order}
+        found = {
+            i: lg.privatize(table, project=home, **({"mechanism": "rr"}, STATISTIC)[i])
+            for i in order
+        }
         released.append([(found[i].path / "data.parquet").read_bytes() for i in (0, 1)])
     assert released[0] == released[1]
 
 
 def test_a_request_without_a_budget_takes_the_policys(table: pa.Table, project: Project) -> None:
     made(project, "p", "rr:labels=30")
-    assert lg.privatize(table, project=project).card["privacy"]["epsilon"] == 3
+    assert lg.privatize(table, mechanism="rr", project=project).card["privacy"]["epsilon"] == 3
     with pytest.raises(PolicyError, match="stricter"):
         few = table.slice(0, 3)
-        lg.privatize(few, project=project, epsilon=1, delta=1e-5, again=True, exhausted="drop")
+        lg.privatize(
+            few,
+            mechanism="rr",
+            project=project,
+            epsilon=1,
+            delta=1e-5,
+            again=True,
+            exhausted="drop",
+        )
     with pytest.raises(PolicyError, match="max-labels-per-labeler = 30"):
         lg.privatize(table, project=project, max_labels_per_labeler=10)
     with pytest.raises(PolicyError, match="stricter ε = 1; leave"):
-        lg.privatize(table, project=project, epsilon=1)
+        lg.privatize(table, mechanism="rr", project=project, epsilon=1)
     with pytest.raises(PolicyError, match="pays for rr, not for statistic"):
         lg.privatize(table, project=project, **STATISTIC)
     assert (
@@ -233,7 +244,7 @@ def test_a_request_without_a_budget_takes_the_policys(table: pa.Table, project: 
 
 def test_nobody_gets_more_than_an_allowance(table: pa.Table, project: Project) -> None:
     made(project, "p", "rr:labels=10", "statistic:releases=1")
-    lg.privatize(table, project=project)
+    lg.privatize(table, mechanism="rr", project=project)
     counters = dump(project.state)["counters"]
     assert max(used for _, _, _, used in counters) == 10
     lg.privatize(table.slice(0, 250), project=project, **STATISTIC)
@@ -250,7 +261,9 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
     table: pa.Table, project: Project
 ) -> None:
     made(project, "old", "rr:labels=50", "statistic:releases=12")
-    first = lg.privatize(table.slice(0, 10), project=project)  # nearly nothing is used
+    first = lg.privatize(
+        table.slice(0, 10), mechanism="rr", project=project
+    )  # nearly nothing is used
     policies.new("new", epsilon=2, delta=5e-6, allow=["rr:labels=20"], project=project)
     told = policies.preview("new", project)
     assert asdict(told.closes) == {
@@ -262,13 +275,13 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
         "epsilon": 5.0, "delta": pytest.approx(1.5e-5), "policies": 2
     }  # fmt: skip
     assert spent(project) == 0  # places of the new one are unused
-    card = lg.privatize(table, project=project).card
+    card = lg.privatize(table, mechanism="rr", project=project).card
     # Labels that the old policy released are in it: both pay for this release.
     assert (card["privacy"]["epsilon"], card["privacy"]["delta"]) == (5.0, pytest.approx(1.5e-5))
     assert card["privacy"]["newly_charged"] == {"epsilon": 2.0, "delta": 5e-6}
     # What the old policy released keeps its value, its price, and costs nothing.
     assert card["counts"]["released_before"] == 10
-    frame = lg.load(lg.privatize(table.slice(0, 10), project=project))
+    frame = lg.load(lg.privatize(table.slice(0, 10), mechanism="rr", project=project))
     assert set(frame.rows()) == set(lg.load(first).rows())
     assert overview.verify(project.state).ok
 
@@ -283,7 +296,7 @@ def test_a_closing_point_credits_what_was_not_used(table: pa.Table, project: Pro
     assert told.closes.epsilon == points[0].epsilon < 3
     # The δ of all four points stays paid, whichever of them it was.
     assert told.total.delta == pytest.approx(1e-5 + 1e-6)
-    lg.privatize(table, project=project)  # the busiest labeler has used all 40 now
+    lg.privatize(table, mechanism="rr", project=project)  # the busiest labeler has used all 40 now
     assert policies.preview("new", project).closes.point == 4
     policies.activate("new", project)
     assert policies.show("old", project).closed_at_point == 4
@@ -300,13 +313,13 @@ def test_the_point_is_that_of_the_busiest_labeler_in_the_dearest_allowance() -> 
 
 def test_a_policy_can_end_without_another(table: pa.Table, project: Project) -> None:
     shown = made(project, "p", "rr:labels=40", closing_points=4)
-    lg.privatize(table.slice(0, 20), project=project)
+    lg.privatize(table.slice(0, 20), mechanism="rr", project=project)
     closing = overview.budget(project.state).closing
     assert closing == overview.Closing(1, shown.quote.points[0].epsilon)
     assert policies.close(project).point == 1
     assert overview.budget(project.state).lifetime.epsilon == closing.epsilon
     with pytest.raises(PolicyError, match="no policy is in force"):
-        lg.privatize(table, project=project)
+        lg.privatize(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="no policy is in force"):
         policies.close(project)
     assert overview.verify(project.state).ok
@@ -316,7 +329,7 @@ def test_what_was_agreed_to_must_still_be_so(table: pa.Table, project: Project) 
     made(project, "p", "rr:labels=40", closing_points=4)
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=9"], project=project)
     agreed = policies.preview("q", project)
-    lg.privatize(table, project=project)
+    lg.privatize(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="the price is another now"):
         policies.activate("q", project, agreed=agreed)
     assert policies.show(None, project).name == "p"
@@ -347,7 +360,7 @@ def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=30"], project=project)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(Ledger, "commit", _crash)
-        lg.privatize(table, project=project)
+        lg.privatize(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="is unfinished"):
         policies.activate("q", project)
     with pytest.raises(LedgerError, match="names 0 unfinished"):
@@ -357,7 +370,9 @@ def test_an_unfinished_release_stands_in_the_way_until_it_is_given_up(
     assert given_up.charged == charged == spent(project)
     assert overview.releases(project.state)[0].state == "abandoned"
     policies.activate("q", project)
-    release = lg.privatize(table, project=project)  # labels that were charged come free
+    release = lg.privatize(
+        table, mechanism="rr", project=project
+    )  # labels that were charged come free
     assert release.card["counts"]["released_before"] == charged
     assert overview.verify(project.state).ok
 
@@ -391,7 +406,7 @@ def test_members_of_a_group_share_its_places(table: pa.Table, project: Project) 
     assert policies.add_groups(path, project) == policies.Grouped(6, 6, 3)
     assert policies.add_groups(path, project).added == 0
     made(project, "p", "rr:labels=12", "statistic:releases=2", unit="group")
-    release = lg.privatize(table, project=project)
+    release = lg.privatize(table, mechanism="rr", project=project)
     assert release.card["privacy"]["unit"] == "group"
     assert release.card["counts"]["labelers"] == len(ids) - 3
     assert release.card["budget"]["used"]["max"] <= 12
@@ -415,7 +430,7 @@ def test_a_check_says_what_a_release_would_charge_and_charges_nothing(
     before = files(project.state)
     told = check(table, project=project)
     assert files(project.state) == before
-    released = lg.privatize(table, project=project)
+    released = lg.privatize(table, mechanism="rr", project=project)
     counts = released.card["counts"]
     for name, value in (
         ("charged", counts["charged"]),
@@ -438,11 +453,11 @@ def test_a_check_does_not_look_at_labels(table: pa.Table, project: Project) -> N
 
 def test_a_draft_is_checked_as_if_it_were_in_force(table: pa.Table, project: Project) -> None:
     made(project, "p", "rr:labels=15")
-    lg.privatize(table, project=project)
+    lg.privatize(table, mechanism="rr", project=project)
     policies.new("q", epsilon=1, delta=1e-6, allow=["rr:labels=30"], project=project)
     told = check(table, name="q", project=project)
     policies.activate("q", project)
-    released = lg.privatize(table, project=project)
+    released = lg.privatize(table, mechanism="rr", project=project)
     assert told.charged == released.card["counts"]["charged"] > 0
 
 
@@ -462,7 +477,7 @@ def test_activating_asks_after_showing_the_total(project: Project) -> None:
 
 def test_an_export_holds_every_table_and_no_secret(table: pa.Table, project: Project) -> None:
     made(project, "p", "rr:labels=15", "statistic:releases=1")
-    lg.privatize(table, project=project)
+    lg.privatize(table, mechanism="rr", project=project)
     where, here = ["--project", str(project.state)], project.state.parent
     for options in (["-o", str(here / "e.json")], ["--format", "csv", "-o", str(here / "e")]):
         result = CliRunner().invoke(main, ["budget", "export", *options, *where])
@@ -485,7 +500,7 @@ def test_an_export_holds_every_table_and_no_secret(table: pa.Table, project: Pro
 def test_an_anchor_proves_what_the_journal_held(table: pa.Table, project: Project) -> None:
     made(project, "p", "rr:labels=15")
     kept = overview.anchor(project.state).anchor
-    lg.privatize(table, project=project)
+    lg.privatize(table, mechanism="rr", project=project)
     assert overview.verify(project.state, kept).ok
     newest = overview.anchor(project.state).anchor
     # Somebody cuts the journal off, and puts everything that would tell away.
@@ -523,7 +538,7 @@ def test_the_table_of_a_release_does_not_depend_on_the_policys_name(
     for name in ("one", "two"):
         home = lg.init(tmp_path / name)
         made(home, name, "rr:labels=15")
-        release = lg.privatize(table, project=home)
+        release = lg.privatize(table, mechanism="rr", project=home)
         assert release.card["privacy"]["policy"] == name
     assert release is not None
     assert pq.read_schema(release.path / "data.parquet").names[:4] == [

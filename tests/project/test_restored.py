@@ -61,10 +61,12 @@ def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(restore, "_publish", crash)
         restore.restore(saved, tmp_path / "again", since=since)
-    lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), project=home)
+    lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), mechanism="rr", project=home)
     with pytest.raises(PolicyError, match="nothing shows that this backup is the last state"):
         restore.restore(saved, tmp_path / "again", since=since)
-    lg.privatize(labels(("x", 1, 1), ("x", 2, 0), ("x", 3, 1)), project=home)  # it was not hurt
+    lg.privatize(
+        labels(("x", 1, 1), ("x", 2, 0), ("x", 3, 1)), mechanism="rr", project=home
+    )  # it was not hurt
 
 
 def test_a_restore_that_crashed_in_peace_is_taken_up(
@@ -101,7 +103,7 @@ def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path: Pa
     policies.new("p", epsilon=3, delta=1e-5, allow=["rr:labels=5"], unit="group", project=home)
     policies.activate("p", home)
     backup(tmp_path / "backup.tar.zst", project=home)
-    lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), project=home)
+    lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), mechanism="rr", project=home)
     with pytest.raises(PolicyError, match="charged before having one"):
         groups(home, tmp_path, ("x", "g"), ("y", "g"))
     back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back")
@@ -117,7 +119,7 @@ def test_a_policy_that_was_lost_leaves_room_for_another(
     terms: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "allow": ["rr:labels=20"], **ties}
     policies.new("a", project=home, **terms)
     policies.activate("a", home)
-    lg.privatize(labels(("x", 1, 1)), project=home)
+    lg.privatize(labels(("x", 1, 1)), mechanism="rr", project=home)
     backup(tmp_path / "backup.tar.zst", project=home)
     back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back", "2,1e-5")
     policies.new("b", project=back, **terms)
@@ -129,7 +131,7 @@ def test_a_group_that_its_only_voice_has_left_stops_nobody(tmp_path: Path) -> No
     groups(home, tmp_path, ("x", "g"), ("y", "g"))
     policies.new("p", epsilon=3, delta=1e-5, allow=["rr:labels=9"], unit="group", project=home)
     policies.activate("p", home)
-    lg.privatize(labels(("x", 1, 1), ("z", 1, 0)), project=home)
+    lg.privatize(labels(("x", 1, 1), ("z", 1, 0)), mechanism="rr", project=home)
     erasure.leave("x", "retired", home)
-    later = lg.privatize(labels(("y", 2, 1), ("z", 3, 1)), project=home)
+    later = lg.privatize(labels(("y", 2, 1), ("z", 3, 1)), mechanism="rr", project=home)
     assert later.card["counts"]["charged"] == 2

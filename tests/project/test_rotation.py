@@ -175,7 +175,7 @@ def test_names_can_change_again_and_again(project: Project) -> None:
 @pytest.mark.parametrize("unit", ["item", "labeler"])
 def test_units_and_refunds_survive_it(unit: Any, tmp_path: Path) -> None:
     home = lg.init(tmp_path / "project")
-    lg.privatize(TABLE, epsilon=1, delta=1e-6, unit=unit, project=home)
+    lg.privatize(TABLE, mechanism="rr", epsilon=1, delta=1e-6, unit=unit, project=home)
     with sqlite3.connect(home.state / "ledger.sqlite3") as connection:
         assert connection.execute("SELECT count(*) FROM charges").fetchone()[0] > 0
     rotate(home)

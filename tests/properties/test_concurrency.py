@@ -87,7 +87,7 @@ def test_a_second_job_is_told_that_the_project_is_busy_and_changes_nothing(
     stopped.send_signal(signal.SIGCONT)
     _, errors = stopped.communicate(timeout=PATIENCE)
     assert stopped.returncode == 0, errors
-    assert lg.privatize(labels, epsilon=3, delta=1e-5, project=project).reused
+    assert lg.privatize(labels, mechanism="rr", epsilon=3, delta=1e-5, project=project).reused
 
 
 @pytest.mark.parametrize("ledger_url", ["postgresql"], indirect=True)  # on SQLite there is one host
@@ -112,7 +112,7 @@ def test_one_of_two_commands_at_once_works_and_the_other_is_told(
 ) -> None:
     def run(_: int) -> str:
         try:
-            release = lg.privatize(labels, epsilon=3, delta=1e-5, project=project)
+            release = lg.privatize(labels, mechanism="rr", epsilon=3, delta=1e-5, project=project)
         except ProjectBusy:
             return "busy"
         return "reused" if release.reused else "made"

@@ -14,6 +14,7 @@ from support.preferences import (
     STATISTIC,
     Public,
     files,
+    notes,
     opinions,
     pairs,
     public,
@@ -26,7 +27,7 @@ import labelguard as lg
 from labelguard.project.project import find
 from labelguard.report import overview
 
-BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "workers": 1}
+BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "workers": 1}
 PRICE = BUDGET | {"max_labels_per_labeler": 12}
 AGAIN = PRICE | {"again": True, "exhausted": "drop"}
 
@@ -94,7 +95,7 @@ def test_a_charge_that_no_label_was_read_for_is_given_back_to_a_different_comman
     [(first, state)] = charged(project).items()
     assert state == ("reserved", 30) and used(project) == 30
     release = lg.privatize(large, project=project, **PRICE)
-    [note] = release.notes
+    [note] = notes(release)
     assert first in note and "given back" in note
     assert charged(project) == {first: ("refunded", 0), release.id: ("committed", 45)}
     assert used(project) == 45
@@ -134,20 +135,20 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     assert used(project) == before + 30
 
     other = lg.privatize(large, project=project, **PRICE | roomy)
-    [note] = other.notes
+    [note] = notes(other)
     assert first in note and "stays charged" in note
     finished = lg.privatize(small, project=project, **options | roomy)
     assert finished.id == first and not finished.reused
     assert charged(project)[first] == ("committed", 30)
     assert finished.card["counts"]["charged"] == 30
     assert_sound(project)
-    assert not lg.privatize(large, project=project, **PRICE | roomy).notes
+    assert not notes(lg.privatize(large, project=project, **PRICE | roomy))
 
 
 @pytest.mark.parametrize("moment", ["complete", pytest.param("draw", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "options",
-    [PRICE, AGAIN | {"max_labels_per_labeler": 40}, STATISTIC | BUDGET],
+    [PRICE, AGAIN | {"max_labels_per_labeler": 40}, BUDGET | STATISTIC],
     ids=["first time", "again", "statistic"],
 )
 def test_a_map_is_drawn_afresh_until_it_is_marked_and_from_then_on_published_as_it_is(

@@ -119,10 +119,10 @@ def test_a_mechanism_that_cannot_be_loaded_hinders_no_other(
         lg.privatize(TABLE, project=project, mechanism="broken", **BUDGET)
     with pytest.raises(PolicyError, match="unknown mechanism 'uls'; available: rr, broken, props"):
         lg.privatize(TABLE, project=project, mechanism="uls", **BUDGET)
-    assert lg.privatize(TABLE, project=project, **BUDGET).card["mechanism"] == "rr"
+    assert lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET).card["mechanism"] == "rr"
 
 
-@pytest.mark.parametrize("options", [{}, STATISTIC], ids=["rr", "statistic"])
+@pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
 def test_processes_release_the_same_bytes_as_threads(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -600,7 +600,9 @@ def test_every_released_pair_follows_from_key_nonce_prices_and_labels(
     tmp_path: Path, nonces: list[bytes], ties: str
 ) -> None:
     project = lg.init(tmp_path)
-    release = lg.privatize(table(answers()), epsilon=9, delta=1e-5, ties=ties, project=project)
+    release = lg.privatize(
+        table(answers()), mechanism="rr", epsilon=9, delta=1e-5, ties=ties, project=project
+    )
     stored = Stored(project.state, nonces[-1])
     stored.check(release, labels_of(answers(), stored))
 
@@ -618,7 +620,7 @@ def test_a_label_drawn_again_has_the_coins_of_that_release(
 
 def test_no_nonce_is_left_behind(tmp_path: Path, nonces: list[bytes]) -> None:
     project = lg.init(tmp_path)
-    lg.privatize(table(answers()), epsilon=9, delta=1e-5, project=project)
+    lg.privatize(table(answers()), mechanism="rr", epsilon=9, delta=1e-5, project=project)
     nonce = nonces[-1]
     everything = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(everything) > 10
@@ -661,7 +663,7 @@ def test_chats_with_given_ids_follow_too(tmp_path: Path, nonces: list[bytes]) ->
         for row in range(12)
     ]
     project = lg.init(tmp_path)
-    release = lg.privatize(table(rows), epsilon=9, delta=1e-5, project=project)
+    release = lg.privatize(table(rows), mechanism="rr", epsilon=9, delta=1e-5, project=project)
     stored = Stored(project.state, nonces[-1])
     labels = []
     for row in rows:
@@ -684,7 +686,7 @@ def test_rankings_follow_too(tmp_path: Path, nonces: list[bytes]) -> None:
         for row in range(6)
     ]
     project = lg.init(tmp_path)
-    release = lg.privatize(table(rows), epsilon=9, delta=1e-5, project=project)
+    release = lg.privatize(table(rows), mechanism="rr", epsilon=9, delta=1e-5, project=project)
     stored = Stored(project.state, nonces[-1])
     labels = []
     for row in rows:
@@ -734,7 +736,7 @@ def test_contents_as_units_follow_too(
 
 def test_a_map_without_a_labelers_rows_has_the_digest_of_the_rest(tmp_path: Path) -> None:
     project = lg.init(tmp_path)
-    release = lg.privatize(table(answers()), epsilon=9, delta=1e-5, project=project)
+    release = lg.privatize(table(answers()), mechanism="rr", epsilon=9, delta=1e-5, project=project)
     erasure.leave("worker 3", "retired", project.state)
     stored = Stored(project.state, b"")
     directory = project.released / release.id

@@ -119,8 +119,10 @@ def test_planning_and_answering_never_read_the_label_column(
 
 def test_a_request_is_the_same_however_it_is_written(project: Project) -> None:
     table = pairs(ASKED, RANKS)
-    first = lg.privatize(table, epsilon=3, delta=0, project=project)
-    second = lg.privatize(table, epsilon=np.float64(3.0), delta=0.0, workers=1, project=project)
+    first = lg.privatize(table, mechanism="rr", epsilon=3, delta=0, project=project)
+    second = lg.privatize(
+        table, mechanism="rr", epsilon=np.float64(3.0), delta=0.0, workers=1, project=project
+    )
     assert second.reused and second.id == first.id
 
 
@@ -189,7 +191,12 @@ def test_before_a_release_the_latest_submission_counts_wherever_it_stands(tmp_pa
         home = lg.init(tmp_path / str(number), max_epsilon=20_000, max_delta=1e-3)
         # All but deterministic: a huge ε leaves labels as they are, but for ties.
         release = lg.privatize(
-            table.take(pa.array(order)), epsilon=20_000, delta=0, project=home, ties="ternary"
+            table.take(pa.array(order)),
+            mechanism="rr",
+            epsilon=20_000,
+            delta=0,
+            project=home,
+            ties="ternary",
         )
         outcomes.append(values(release))
     truth = privatized_exactly(tmp_path / "truth")
@@ -199,7 +206,7 @@ def test_before_a_release_the_latest_submission_counts_wherever_it_stands(tmp_pa
 def privatized_exactly(directory: Path) -> list[tuple[Any, ...]]:
     home = lg.init(directory, max_epsilon=20_000)
     release = lg.privatize(
-        pairs(ASKED, RANKS), epsilon=20_000, delta=0, project=home, ties="ternary"
+        pairs(ASKED, RANKS), mechanism="rr", epsilon=20_000, delta=0, project=home, ties="ternary"
     )
     return values(release)
 

@@ -118,7 +118,7 @@ def privatize(source: object, project: Path, epsilon: float, **options: Any) -> 
 
 
 def test_web_arguments(tmp_path: Path) -> None:
-    release = privatize(SHARED / "ukpconvarg1.parquet", tmp_path, epsilon=6)
+    release = privatize(SHARED / "ukpconvarg1.parquet", tmp_path, mechanism="rr", epsilon=6)
     counts = release.card["counts"]
     assert (counts["rows_read"], counts["labelers"]) == (84_445, 3_815)
     assert_released_as_charged(release, read("ukpconvarg1.parquet"))
@@ -128,8 +128,10 @@ def test_answers_of_language_models_with_empty_responses(tmp_path: Path) -> None
     raw = read("llmfao_crowd.parquet")
     source = SHARED / "llmfao_crowd.parquet"
     with pytest.raises(InvalidLabels, match="null or empty"):
-        privatize(source, tmp_path / "strict", epsilon=6)
-    release = privatize(source, tmp_path / "lenient", epsilon=60, bad_rows="quarantine")
+        privatize(source, tmp_path / "strict", mechanism="rr", epsilon=6)
+    release = privatize(
+        source, tmp_path / "lenient", mechanism="rr", epsilon=60, bad_rows="quarantine"
+    )
     empty = pl.any_horizontal(pl.col(side).fill_null("") == "" for side in SIDES)
     assert release.card["counts"]["set_aside"] == raw.filter(empty).height > 0
     assert_released_as_charged(release, raw.filter(~empty))
@@ -143,7 +145,7 @@ def test_a_sample_of_translation_pairs(tmp_path: Path) -> None:
     sample = sample.with_columns(prompt="item_id").drop("item_id", "ranking_id")
     sample = sided(sample, *SIDES).unique(["labeler_id", *CONTENT], maintain_order=True)
     sample = sample.drop("first", "second", "a_first")
-    release = privatize(sample, tmp_path, epsilon=300)
+    release = privatize(sample, tmp_path, mechanism="rr", epsilon=300)
     assert_released_as_charged(release, sample)
 
 
@@ -155,7 +157,7 @@ def test_a_sample_of_translation_rankings(tmp_path: Path) -> None:
     sample = sample.unique(["labeler_id", "sentence", "everyone"], maintain_order=True)
     sample = sample.drop("everyone")
     columns = {"prompt": "sentence", "responses": "systems"}
-    release = privatize(sample, tmp_path, epsilon=300, columns=columns)
+    release = privatize(sample, tmp_path, mechanism="rr", epsilon=300, columns=columns)
     rankings = sample.with_row_index("ranking")
     pairs = rankings.explode("systems", "ranks").select(
         "ranking", "labeler_id", "sentence", "systems", "ranks"

@@ -18,7 +18,7 @@ from labelguard.project.project import Project
 from labelguard.release.head import Head
 from labelguard.report import overview
 
-PRICE: dict[str, Any] = {"epsilon": 20.0, "delta": 1e-5}
+PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 20.0, "delta": 1e-5}
 PROPS: dict[str, Any] = PRICE | {"mechanism": "props", "features": "columns:score,length"}
 
 

@@ -32,7 +32,7 @@ from labelguard.release.selection import bounded
 from labelguard.report import overview
 from labelguard.storage import buckets
 
-PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
 @pytest.fixture(autouse=True)
@@ -184,6 +184,7 @@ def test_a_content_has_one_place_unless_it_is_given_more(tmp_path: Path) -> None
         release = lg.privatize(
             table,
             project=project,
+            mechanism="rr",
             unit="item",
             epsilon=1,
             delta=0,

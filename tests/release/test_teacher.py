@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.preferences import spent
+from support.preferences import notes, spent
 from support.surveys import label_error, survey
 
 import labelguard as lg
@@ -55,7 +55,9 @@ def test_labels_of_the_teacher_are_far_better_than_randomized_ones(
 ) -> None:
     raw = survey()
     teacher = lg.privatize(raw, project=project, **TEACHER)
-    randomized = lg.privatize(raw, epsilon=1, delta=1e-5, project=lg.init(tmp_path / "rr"))
+    randomized = lg.privatize(
+        raw, mechanism="rr", epsilon=1, delta=1e-5, project=lg.init(tmp_path / "rr")
+    )
     flips = randomized.card["flip_probability"]["min"]
     # The best any scorer does here is about .21; randomized labels are wrong by about γ.
     assert flips > 0.45
@@ -156,7 +158,7 @@ def test_a_release_finished_after_another_keeps_to_its_own_sum(project: Project)
         with pytest.raises(TypeError):
             lg.privatize(early, project=project, **options)
     other = lg.privatize(late, project=project, **options)
-    [note] = other.notes
+    [note] = notes(other)
     assert "stays charged" in note
     finished = lg.privatize(early, project=project, **options)
     assert finished.card["statistic"]["windows"] == other.card["statistic"]["windows"] == 1
@@ -265,13 +267,13 @@ def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
     project: Project, tmp_path: Path
 ) -> None:
     raw = survey()
-    lg.privatize(raw, epsilon=1, delta=1e-5, project=project)
+    lg.privatize(raw, mechanism="rr", epsilon=1, delta=1e-5, project=project)
     with pytest.raises(PolicyError, match="pays for rr, not for statistic"):
         lg.privatize(raw, project=project, **TEACHER)
     other = lg.init(tmp_path / "other")
     lg.privatize(raw, project=other, **TEACHER)
     with pytest.raises(PolicyError, match="pays for statistic, not for rr"):
-        lg.privatize(raw, epsilon=1, delta=1e-5, project=other)
+        lg.privatize(raw, mechanism="rr", epsilon=1, delta=1e-5, project=other)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ FIRST = privatize(IMPLICIT_RR)
 SCENARIOS = {
     "first": Scenario((INIT,), FIRST),
     "again": Scenario((INIT, FIRST), privatize(IMPLICIT_RR | {"again": True, "exhausted": "drop"})),
-    "statistic": Scenario((INIT,), privatize(STATISTIC | BUDGET)),
+    "statistic": Scenario((INIT,), privatize(BUDGET | STATISTIC)),
     "rr under a policy": Scenario((INIT, JOINT, ACTIVATE), privatize(RR)),
     "statistic under a policy": Scenario(
         (INIT, JOINT, ACTIVATE, privatize(RR)), privatize(STATISTIC)
@@ -190,7 +190,7 @@ class Ring:
         if not self.is_done(project):
             answer = self._perform(project)
             if isinstance(answer, Release):
-                assert not answer.notes
+                assert not preferences.notes(answer)
                 return int(answer.reused)
             return 0
         if self.command["do"] == "activate":

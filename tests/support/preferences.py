@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard.project.project import Project
+from labelguard.release.writer import Release
 from labelguard.report import overview
 
 RESPONSES = 3
@@ -175,3 +176,8 @@ def files(directory: Path) -> dict[str, bytes]:
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
+
+
+def notes(release: Release) -> list[str]:
+    """What a release says beside how noisy it is."""
+    return [note for note in release.notes if "released labels will differ" not in note]

@@ -12,7 +12,7 @@ from labelguard.release.check import Fit, check
 def releases(table: Any, third_party: dict[str, Any]) -> list[lg.Release]:
     """Every group of options, with a mechanism's own, and those of another package's mechanism."""
     return [
-        lg.privatize("labels.parquet", epsilon=3, delta=1e-5),
+        lg.privatize("labels.parquet", mechanism="rr", epsilon=3, delta=1e-5),
         lg.privatize(
             [Path("a.csv"), table],
             project="study",
@@ -36,9 +36,9 @@ def releases(table: Any, third_party: dict[str, Any]) -> list[lg.Release]:
 
 def mistakes(table: Any) -> None:
     """A type checker finds them; without that, each of these comments would be unused."""
-    lg.privatize(table, epsilom=3, delta=1e-5)  # type: ignore[call-arg]
-    lg.privatize(table, epsilon="3", delta=1e-5)  # type: ignore[arg-type]
-    lg.privatize(table, ties="split")  # type: ignore[arg-type]
+    lg.privatize(table, mechanism="rr", epsilom=3, delta=1e-5)  # type: ignore[call-arg]
+    lg.privatize(table, mechanism="rr", epsilon="3", delta=1e-5)  # type: ignore[arg-type]
+    lg.privatize(table, mechanism="rr", ties="split")  # type: ignore[arg-type]
     lg.privatize(table, mechanism="props", combine="both")  # type: ignore[arg-type]
     check(table, bad_row="stop")  # type: ignore[call-arg]
     check(table, epsilon=3)  # type: ignore[call-arg]

@@ -37,7 +37,7 @@ def guessed(frame: pl.DataFrame, home: Path) -> np.ndarray:
     """Whether the first two annotators disagreed, guessed from the number of rows of a release."""
     labelguard.init(home)
     made = labelguard.privatize(
-        frame, epsilon=0.5, delta=1e-6, assignment_reactive=True, project=home
+        frame, mechanism="rr", epsilon=0.5, delta=1e-6, assignment_reactive=True, project=home
     )
     assert made.card["privacy"]["assignment"] == "reactive"
     assert "**Condition.**" in (made.path / "CARD.md").read_text()

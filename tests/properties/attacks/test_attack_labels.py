@@ -25,7 +25,7 @@ from labelguard.project.project import Project
 from labelguard.release.writer import Release
 from labelguard.report import overview
 
-PRICE = {"epsilon": 3, "delta": 1e-5}
+PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
 def pairs(labels: list[Any], **more: list[Any]) -> pa.Table:
@@ -100,7 +100,7 @@ def test_a_label_outside_its_domain_stops_the_run(
 ) -> None:
     """Set aside, the row would tell its label: of labels coded 1 and 2, every 2 was missing."""
     with pytest.raises(InvalidLabels, match=r"table row [12]: column (label|tie|ranks)") as caught:
-        privatize(project, OUTSIDE[case], bad_rows=bad_rows)
+        privatize(project, OUTSIDE[case], mechanism="rr", bad_rows=bad_rows)
     assert caught.value.exit_code == 1
     assert "quarantine" not in str(caught.value)
     assert not overview.releases(project.state)
@@ -110,7 +110,9 @@ def test_a_label_outside_its_domain_stops_the_run(
 def test_rows_are_set_aside_for_public_reasons_beside_labels_of_any_kind(project: Project) -> None:
     table = pairs(["x", "y", "", "y", "z"])
     table = table.set_column(1, "prompt", pa.array(["p0", None, "p2", "p3", "p4"]))
-    made = privatize(project, table, bad_rows="quarantine", label_values="a=x,b=y,tie=z")
+    made = privatize(
+        project, table, mechanism="rr", bad_rows="quarantine", label_values="a=x,b=y,tie=z"
+    )
     assert rows(made) == {"p0", "p3", "p4"}
     counts = made.card["counts"]
     assert (counts["rows_read"], counts["set_aside"], counts["skipped"]) == (5, 1, 1)
@@ -130,7 +132,7 @@ def test_every_type_of_column_reads_as_the_same_labels(tmp_path: Path) -> None:
     found = []
     for name, labels in SAME.items():
         project = labelguard.init(tmp_path / name, max_epsilon=40)
-        made = privatize(project, pairs(labels), epsilon=40, delta=0, unit="item")
+        made = privatize(project, pairs(labels), mechanism="rr", epsilon=40, delta=0, unit="item")
         found.append(dict(labelguard.load(made).select("prompt", "chosen").rows()))
     assert found == [{"p0": "a", "p1": "b", "p2": "a", "p3": "b"}] * len(SAME)
 
@@ -139,13 +141,15 @@ def test_named_values_are_read_as_they_are_named(tmp_path: Path) -> None:
     project = labelguard.init(tmp_path, max_epsilon=40)
     named = "skip=n/a, b=2|right, a=1|left, tie=both bad|same"
     labels = ["1.0", "right", " left ", "2", "n/a", "", None]
-    made = privatize(project, pairs(labels), epsilon=40, delta=0, unit="item", label_values=named)
+    made = privatize(
+        project, pairs(labels), mechanism="rr", epsilon=40, delta=0, unit="item", label_values=named
+    )
     read = dict(labelguard.load(made).select("prompt", "chosen").rows())
     assert read == {"p0": "a", "p1": "b", "p2": "a", "p3": "b"}
     assert made.card["counts"]["skipped"] == 3
     for other in ("Left", "0", "true", "both", "0.5"):
         with pytest.raises(InvalidLabels, match="outside the domain"):
-            privatize(project, pairs([*labels, other]), epsilon=40, delta=0)
+            privatize(project, pairs([*labels, other]), mechanism="rr", epsilon=40, delta=0)
 
 
 def test_values_have_one_text_however_they_are_named() -> None:
@@ -160,7 +164,7 @@ def test_values_have_one_text_however_they_are_named() -> None:
 
 def test_another_domain_or_rule_than_the_policys_is_refused(project: Project) -> None:
     table = pairs(["x", "y", "", "y"])
-    made = privatize(project, table, label_values="a=x,b=y", skips="tie")
+    made = privatize(project, table, mechanism="rr", label_values="a=x,b=y", skips="tie")
     assert rows(made) == {"p0", "p1", "p2", "p3"}
     assert made.card["privacy"]["skip_status"] == "protected"
     for options, said in (
@@ -171,7 +175,7 @@ def test_another_domain_or_rule_than_the_policys_is_refused(project: Project) ->
     ):
         with pytest.raises(PolicyError, match=said):
             privatize(project, table, **options)
-    later = privatize(project, pairs(["y", "y", "x", "y", "x"]), exhausted="drop")
+    later = privatize(project, pairs(["y", "y", "x", "y", "x"]), mechanism="rr", exhausted="drop")
     assert later.card["counts"]["released_before"] == 4
 
 
@@ -211,14 +215,16 @@ def test_hidden_skips_leave_no_trace_even_if_all_labels_are_blank(
             path = tmp_path / f"{number}.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in source.to_pylist()))
             source = path
-        made = privatize(project, source, skips="tie")
+        made = privatize(project, source, mechanism="rr", skips="tie")
         found.append((rows(made), made.card["counts"], made.card["privacy"]))
     assert found == found[:1] * 3
 
 
 def test_hidden_skips_do_not_go_with_public_ties(project: Project) -> None:
     with pytest.raises(PolicyError, match="--skips tie"):
-        privatize(project, pairs([1, 0]), skips="tie", ties="drop", tie_status_public=True)
+        privatize(
+            project, pairs([1, 0]), mechanism="rr", skips="tie", ties="drop", tie_status_public=True
+        )
 
 
 def test_plans_and_checks_look_at_no_label(project: Project) -> None:
@@ -232,7 +238,7 @@ def test_plans_and_checks_look_at_no_label(project: Project) -> None:
 
 
 def test_later_policies_keep_the_rule_of_skips_and_the_condition(project: Project) -> None:
-    privatize(project, pairs([1, 0]), assignment_reactive=True)
+    privatize(project, pairs([1, 0]), mechanism="rr", assignment_reactive=True)
     for options, said in (
         ({"skips": "tie", "assignment_reactive": True}, "another treatment of skips"),
         ({}, "assignment-reactive"),

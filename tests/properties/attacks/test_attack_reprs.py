@@ -19,7 +19,7 @@ from labelguard.release.protocol import Mechanism
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
-BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,9 @@ def test_a_copy_of_a_release_removes_no_directory_beside_it(
     table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out.partial/mine").write_text("mine")
-    labelguard.privatize(table, epsilon=3, delta=1e-5, project=project, output=tmp_path / "out")
+    labelguard.privatize(
+        table, mechanism="rr", epsilon=3, delta=1e-5, project=project, output=tmp_path / "out"
+    )
     assert (tmp_path / "out.partial/mine").read_text() == "mine"
     assert (tmp_path / "out/card.json").exists()
     assert (tmp_path / "out").stat().st_mode & 0o777 == 0o755
@@ -189,6 +191,8 @@ def test_what_appears_in_the_place_of_a_copy_is_not_removed(
 
     monkeypatch.setattr(shutil, "copytree", slow)
     with pytest.raises(LabelguardError, match="the release is safe in"):
-        labelguard.privatize(table, epsilon=3, delta=1e-5, project=project, output=tmp_path / "out")
+        labelguard.privatize(
+            table, mechanism="rr", epsilon=3, delta=1e-5, project=project, output=tmp_path / "out"
+        )
     assert (tmp_path / "out/mine").read_text() == "mine"
     assert [p.name for p in tmp_path.glob("*out*")] == ["out"]

@@ -21,7 +21,7 @@ from labelguard.storage.executor import open_executor
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
-BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 MECHANISM = """
 from dataclasses import dataclass

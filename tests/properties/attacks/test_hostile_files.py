@@ -239,7 +239,7 @@ def test_a_long_line_at_the_end_is_never_left_out_silently(
         for _ in range(40):
             stream.write(b"a" * (1 << 20))
     with pytest.raises(InvalidLabels, match="line is longer than 32 MiB"):
-        labelguard.privatize(path, epsilon=3, delta=1e-5, project=project)
+        labelguard.privatize(path, mechanism="rr", epsilon=3, delta=1e-5, project=project)
 
 
 def test_arrow_data_with_dictionaries_is_read(project: Project, tmp_path: Path) -> None:
@@ -249,7 +249,9 @@ def test_arrow_data_with_dictionaries_is_read(project: Project, tmp_path: Path) 
     for make, name in ((pa.ipc.new_file, "file.arrow"), (pa.ipc.new_stream, "stream.arrow")):
         with make(tmp_path / name, table.schema) as writer:
             writer.write_table(table)
-        release = labelguard.privatize(tmp_path / name, epsilon=3, delta=1e-5, project=project)
+        release = labelguard.privatize(
+            tmp_path / name, mechanism="rr", epsilon=3, delta=1e-5, project=project
+        )
         assert release.card["counts"]["rows"] == 12
 
 

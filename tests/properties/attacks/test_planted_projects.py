@@ -20,7 +20,7 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import Project, find
 
 TABLE = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
-PRICE = {"epsilon": 3, "delta": 1e-5}
+PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 NOBODY = 65534
 

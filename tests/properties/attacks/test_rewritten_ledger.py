@@ -24,7 +24,7 @@ from labelguard.storage import blocks
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
-PRICE = {"epsilon": 3, "delta": 1e-5}
+PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 
 
 def verify(project: Project) -> Result:
@@ -65,7 +65,7 @@ def test_a_journal_rewritten_to_its_end_opens_no_more(project: Project) -> None:
     result = verify(project)
     assert result.exit_code == 1 and "without the project's key" in result.stderr
     with pytest.raises(LedgerError, match="without the project's key"):
-        lg.privatize(TABLE, project=project)
+        lg.privatize(TABLE, mechanism="rr", project=project)
 
 
 def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(
@@ -82,7 +82,7 @@ def test_an_older_ledger_whose_witnesses_were_deleted_charges_nobody(
     result = verify(project)
     assert result.exit_code == 1 and "labelguard project witness --renew" in result.stderr
     for act in (
-        lambda: lg.privatize(TABLE, project=project),
+        lambda: lg.privatize(TABLE, mechanism="rr", project=project),
         lambda: policies.activate("next", project),
         lambda: overview.budget(project.state),
     ):

@@ -16,7 +16,7 @@ from labelguard.report import overview
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
-BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
 Work = Callable[[Any, int], Any]
 
 
@@ -83,7 +83,7 @@ def test_it_draws_no_second_coin_of_a_released_label(
         return replace(task, outcomes=tmp_path / "lost")
 
     project, made = both("randomize_bucket", TABLE, short, tmp_path, monkeypatch)
-    later = lg.privatize(TABLE, project=project, exhausted="drop")
+    later = lg.privatize(TABLE, mechanism="rr", project=project, exhausted="drop")
     assert later.card["counts"]["charged"] == 0
     assert sorted(lg.load(later).rows()) == sorted(lg.load(made).rows())
     assert overview.verify(project.state).ok
