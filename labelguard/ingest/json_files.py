@@ -21,7 +21,13 @@ from labelguard.ingest.files import COMPRESSIONS, MAX_LINE, Opener, check_column
 from labelguard.ingest.sql import file_literal, identifier, literal
 
 _PEEK = 1 << 16
-_SIDES = ("prompt", "chosen", "rejected", "response_a", "response_b", "responses")
+_CHATS = (
+    *("prompt", "chosen", "rejected", "response_a", "response_b", "responses"),
+    *("context", "conversation_a", "conversation_b"),
+)
+"""Columns of published formats that are chats, or may be."""
+_APART = ("individual_preference", "completions")
+"""Columns of published formats that hold labels within lists."""
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 
 
@@ -80,7 +86,7 @@ def _columns(connection: duckdb.DuckDBPyConnection, options: str, where: str) ->
     if guessed.columns[0] == "json":  # DuckDB's name for what is not an object.
         if guessed.limit(1).fetchall():
             raise InvalidLabels(
-                f"{where}: not JSON Lines or an array; every row must be one object"
+                f"{where}: not JSON of rows; every line, or element of an array, must be one object"
             )
         raise InvalidLabels(f"{where}: no rows in the input")
     columns = dict(zip(guessed.columns, guessed.types, strict=True))
@@ -99,15 +105,16 @@ def _columns(connection: duckdb.DuckDBPyConnection, options: str, where: str) ->
 def _may_be_chat(name: str, kind: DuckDBPyType) -> bool:
     """Whether a column's type is to be that of the chats of its file.
 
-    Lists of other objects (what each annotator said, scores) may hold labels, which would decide
-    the type of prompts; but sides are sides, whatever is in them.
+    Lists of other things (what each annotator said, scores) may hold labels, which would decide the
+    type of prompts; but sides are sides, whatever is in them.
     """
-    if kind.id != "list":
+    if kind.id != "list" or name.lower() in _APART:
         return False
     one = canonical.element(kind)
-    if one.id != "struct" or name.lower() in _SIDES:
+    if name.lower() in _CHATS:
         return one.id in ("struct", "null") or str(kind) == "JSON[]"
-    return bool({"role", "content"} & {member for member, _ in one.children})
+    members = {member for member, _ in one.children} if one.id == "struct" else set()
+    return one.id == "null" or bool({"role", "content"} & members)
 
 
 def _columns_by_structure(

@@ -19,9 +19,9 @@ from labelguard.ingest.sql import identifier, literal
 _TURN = "\n\nAssistant:"
 """Where hh-rlhf lets a reply begin: the prompt ends with it."""
 _SIDES = ("chosen", "rejected")
-_TURNS, _TURNS_OF_OTHER, _COUNT, _WORDS, _WORDS_OF_OTHER = (
+_ONE_TURNS, _OTHER_TURNS, _COUNT, _ONE_WORDS, _OTHER_WORDS = (
     identifier(f"labelguard: {name}")
-    for name in ("turns", "turns of the other", "turns in common", "words", "words of the other")
+    for name in ("turns", "other turns", "turns in common", "words", "other words")
 )
 
 
@@ -65,25 +65,33 @@ def _texts(rest: str, one: str, other: str) -> str:
     Lists of turns and words are columns: within a lambda each would be split once an element.
     """
     turn, word = literal(_TURN), literal(" ")
+    turns, words = (_ONE_TURNS, _OTHER_TURNS), (_ONE_WORDS, _OTHER_WORDS)
+
+    def rest_of(side: int) -> str:
+        """A side without what is common; the blank before its first word of its own is its own."""
+        blank = f"CASE WHEN {SHARED} > 0 THEN ' ' ELSE '' END"
+        return (
+            f"CASE WHEN {_COUNT} > 0 THEN {joined(f'{turns[side]}[{_COUNT} + 1:]', turn)} "
+            f"ELSE {blank} || {joined(f'{words[side]}[{SHARED} + 1:]', word)} END"
+        )
+
+    def joined(pieces: str, by: str) -> str:
+        return f"array_to_string({pieces}, {by})"
+
     return f"""
         SELECT {rest}
-            left({ONE}, {SHARED}) AS prompt,
-            substr({ONE}, {SHARED} + 1) AS chosen,
-            substr({OTHER}, {SHARED} + 1) AS rejected
-        FROM (SELECT *,
-                CASE WHEN {_COUNT} > 0
-                    THEN length(array_to_string({_TURNS}[:{_COUNT}], {turn})) + {len(_TURN)}
-                    ELSE length(array_to_string({_WORDS}[:{sides.common(_WORDS, _WORDS_OF_OTHER)}],
-                        {word}))
-                END AS {SHARED}
+            CASE WHEN {_COUNT} > 0 THEN {joined(f"{_ONE_TURNS}[:{_COUNT}]", turn)} || {turn}
+                ELSE {joined(f"{_ONE_WORDS}[:{SHARED}]", word)} END AS prompt,
+            {rest_of(0)} AS chosen,
+            {rest_of(1)} AS rejected
+        FROM (SELECT *, {sides.common(*words)} AS {SHARED}
             FROM (SELECT *,
-                    CASE WHEN {_COUNT} = 0 THEN string_split({ONE}, {word}) END AS {_WORDS},
-                    CASE WHEN {_COUNT} = 0 THEN string_split({OTHER}, {word}) END
-                        AS {_WORDS_OF_OTHER}
-                FROM (SELECT *, {sides.common(_TURNS, _TURNS_OF_OTHER)} AS {_COUNT}
+                    CASE WHEN {_COUNT} = 0 THEN string_split({one}, {word}) END AS {_ONE_WORDS},
+                    CASE WHEN {_COUNT} = 0 THEN string_split({other}, {word}) END AS {_OTHER_WORDS}
+                FROM (SELECT *, {sides.common(*turns)} AS {_COUNT}
                     FROM (SELECT *,
-                            {one} AS {ONE}, string_split({one}, {turn}) AS {_TURNS},
-                            {other} AS {OTHER}, string_split({other}, {turn}) AS {_TURNS_OF_OTHER}
+                            string_split({one}, {turn}) AS {_ONE_TURNS},
+                            string_split({other}, {turn}) AS {_OTHER_TURNS}
                         FROM part))))"""
 
 
