@@ -9,6 +9,7 @@ from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
+from labelguard.ingest.canonical import is_text
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.sides import Agreeing, Value, adapt_sides, agreeing
 from labelguard.ingest.sql import literal
@@ -144,7 +145,13 @@ def _is_rated(seen: Seen) -> bool:
 
 
 def _is_binarized(seen: Seen) -> bool:
-    return seen.all("prompt", "chosen", "rejected") and seen.any(*_BINARIZED)
+    """Elsewhere, score_chosen and score_rejected may be what a model says of the two texts."""
+    return (
+        seen.all("prompt", "chosen", "rejected")
+        and seen.any(*_BINARIZED)
+        and is_text(seen.type("prompt"))
+        and seen.type("chosen").id == seen.type("rejected").id == "list"
+    )
 
 
 ULTRAFEEDBACK = Format(

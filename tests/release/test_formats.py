@@ -1,0 +1,92 @@
+"""Releases of published formats: what is said of them, who is charged, what is set aside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from support.published import SHAPES, Rows, as_table
+
+import labelguard
+from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.ingest.formats import FORMATS
+from labelguard.project.erasure import leave
+from labelguard.project.project import Project
+from labelguard.release.writer import Release
+
+WANTED = ["a", "b", "tie", "b", "a", "b"]
+
+
+def release(project: Project, rows: Rows, **options: Any) -> Release:
+    return labelguard.privatize(as_table(rows), project=project, epsilon=3, delta=1e-5, **options)
+
+
+def battles() -> Rows:
+    return SHAPES["arena"].rows(WANTED)
+
+
+def test_a_release_says_what_its_input_was_read_as(project: Project) -> None:
+    made = release(project, battles())
+    assert f"read as arena: {FORMATS['arena'].about}" in made.notes
+    assert made.card["counts"]["charged"] == len(WANTED)
+    assert not any(note.startswith("read as") for note in _plain(project).notes)
+
+
+def _plain(project: Project) -> Release:
+    return release(project, [row | {"judge": row["labeler_id"]} for row in _pairs()], columns=JUDGE)
+
+
+JUDGE = {"labeler_id": "judge"}
+
+
+def _pairs() -> Rows:
+    return SHAPES["pairs"].rows(WANTED)
+
+
+def test_labels_that_a_format_reads_are_those_of_plain_pairs(
+    project: Project, tmp_path: Path
+) -> None:
+    """A file of scores, and the same labels as plain pairs, buy the same coins once."""
+    assert release(project, SHAPES["scores"].rows(WANTED)).card["counts"]["charged"] == 6
+    again = release(project, SHAPES["pairs"].rows(WANTED))
+    assert again.reused or again.card["counts"]["charged"] == 0
+
+
+def test_values_of_labels_that_a_format_fixes_cannot_be_named(project: Project) -> None:
+    with pytest.raises(InvalidLabels, match="format arena says itself what its labels mean"):
+        release(project, battles(), label_values="a=model_a,b=model_b")
+    release(project, SHAPES["pairs"].rows(["a", "b"]), label_values="A=1,B=0,tie=0.5")
+
+
+def test_swapped_sides_of_dialogues_are_noticed(project: Project) -> None:
+    release(project, SHAPES["hh-rlhf"].rows(WANTED))
+    with pytest.raises(PolicyError, match="chosen: was 'chosen', found 'rejected'"):
+        release(
+            project,
+            SHAPES["hh-rlhf"].rows(WANTED),
+            columns={"chosen": "rejected", "rejected": "chosen"},
+        )
+
+
+def test_bad_battles_are_set_aside_and_leave_with_their_judge(project: Project) -> None:
+    bad = [row | {"tstamp": "yesterday"} if n == 1 else row for n, row in enumerate(battles())]
+    rows = [row | {"tstamp": str(row["tstamp"])} for row in bad]
+    with pytest.raises(InvalidLabels, match="table row 2: column tstamp: expected a time"):
+        release(project, rows)
+    made = release(project, rows, bad_rows="quarantine")
+    (aside,) = (project.quarantine / made.id).iterdir()
+    assert pq.read_table(aside)["judge"].to_pylist() == ["w1"]
+    leave("w1", "erased", project)
+    assert not aside.exists()
+
+
+def test_a_flagged_tie_is_a_tie_whatever_fills_the_label(project: Project, tmp_path: Path) -> None:
+    rows = [row | {"tie": n % 2 == 0} for n, row in enumerate(SHAPES["pairs"].rows(["a"] * 6))]
+    flipped = [row | {"label": 0} if row["tie"] else row for row in rows]
+    options = {"ties": "half", "tie_status_public": True}
+    made = release(project, rows, **options)
+    assert release(project, flipped, **options).reused
+    halves = pq.read_table(made.path / "data.parquet")["label_probability"].to_pylist()
+    assert halves.count(0.5) == 3
