@@ -271,7 +271,7 @@ def test_every_engine_spills_within_the_project(
     monkeypatch.setattr(duckdb, "connect", seen)
     table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
     pq.write_table(table, tmp_path / "labels.parquet")
-    bad = json.dumps(OBJECT | {"prompt": ""}).encode() + b"\n"
+    bad = json.dumps(OBJECT | {"prompt": None}).encode() + b"\n"
     (tmp_path / "labels.jsonl").write_bytes(LINE + bad)
     (tmp_path / "groups.csv").write_text("labeler_id,group_id\n1,a\n2,a\n")
     price = {"epsilon": 3, "delta": 1e-5, "project": project}
