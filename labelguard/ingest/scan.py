@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -73,6 +74,16 @@ def columns(part: Part, connection: duckdb.DuckDBPyConnection) -> dict[str, Duck
     except _READER_ERRORS as error:
         raise readable(error, part.name) from None
     return dict(zip(relation.columns, relation.types, strict=True))
+
+
+def rows(part: Part, connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[Any, ...]]:
+    """The few rows of a query over `part`."""
+    try:
+        relation = part.open(_cursor(connection)).query("part", query)
+        assert relation is not None  # None is for statements without a result
+        return relation.fetchall()
+    except _READER_ERRORS as error:
+        raise readable(error, part.name) from None
 
 
 def common_content(parts: list[Part], layouts: list[Layout]) -> ContentType:

@@ -11,12 +11,14 @@ sorted by them. Only the numbers of rows in messages follow the file.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from support import exports
 from support.preferences import LAYOUTS, opinions, public
 from support.scenarios import ALL, ONE, SCENARIOS
 from support.worlds import Coins, Scenario, differences, observed
@@ -25,6 +27,8 @@ from labelguard.ingest import ordering, staging
 from labelguard.release import planning
 from labelguard.terms import LABEL_TIE
 
+SAID = {1: 1, 0: 0, None: 1}
+"""Label Studio has no ties: who has none here prefers the left."""
 EVERYWHERE = ("one run", "more labels later", "skips hidden among ties", "statistic", "props")
 """What other layouts than pairs go through in every run of the tests; the rest is slow."""
 CASES = [
@@ -47,6 +51,18 @@ def test_nothing_but_released_labels_depends_on_raw_labels(
     layout: str, scenario: Scenario, labelers: list[int], tmp_path: Path
 ) -> None:
     assert differences(tmp_path, layout, scenario, labelers) == []
+
+
+@pytest.mark.parametrize("tool", [exports.argilla_flat, exports.label_studio])
+def test_an_export_of_an_annotation_tool_tells_released_labels_only(
+    tool: exports.Writer, tmp_path: Path
+) -> None:
+    def exported(table: pa.Table) -> pa.Table:
+        rows = [{**row, "label": SAID[row["label"]]} for row in table.to_pylist()]
+        return pa.Table.from_pylist([tool([row])[0] for row in rows])
+
+    later = replace(SCENARIOS["more labels later"], suffix=".jsonl", dressed=exported)
+    assert differences(tmp_path, "pairs", later, ALL) == []
 
 
 def test_the_comparison_sees_everything_a_project_holds(tmp_path: Path) -> None:

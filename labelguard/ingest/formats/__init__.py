@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import duckdb
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import scan
 from labelguard.ingest.formats.arena import ARENA
+from labelguard.ingest.formats.argilla import ARGILLA
 from labelguard.ingest.formats.helpsteer import HELPSTEER
+from labelguard.ingest.formats.label_studio import LABEL_STUDIO
 from labelguard.ingest.formats.pairs import PAIRS, RANKINGS
+from labelguard.ingest.formats.potato import POTATO
 from labelguard.ingest.formats.scores import SCORES, ULTRAFEEDBACK
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.transcripts import TRANSCRIPTS
@@ -26,9 +30,9 @@ from labelguard.terms import AUTO_FORMAT
 
 __all__ = ["FORMATS", "Understood", "understood"]
 
-FORMATS: Mapping[str, Format] = {
-    one.name: one for one in (ULTRAFEEDBACK, PAIRS, SCORES, HELPSTEER, ARENA, RANKINGS, TRANSCRIPTS)
-}
+_TOOLS = (ARGILLA, LABEL_STUDIO, POTATO)
+_SETS = (ULTRAFEEDBACK, PAIRS, SCORES, HELPSTEER, ARENA, RANKINGS, TRANSCRIPTS)
+FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_SETS)}
 """Every format by name. The first that recognises a part is taken, in this order, of those that
 find the columns they read labels from.
 """
@@ -60,7 +64,9 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
     labels in a public role. A part that no format recognises is left as it is; `layouts.layout`
     says what it lacks.
     """
-    seen = Seen(scan.columns(part, connection), reading, part.sparse)
+    types = scan.columns(part, connection)
+    names = partial(scan.rows, part, connection)
+    seen = Seen(types, reading, part.sparse, part.name, names)
     found = _format(part, seen)
     if found is None:
         return Understood(part, reading, PAIRS.name)

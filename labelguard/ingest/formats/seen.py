@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from duckdb.sqltypes import DuckDBPyType
 
@@ -17,13 +18,21 @@ class Seen:
     """What a format may look at: names and types of a part's columns, and what was asked.
 
     Never a value: so no label can decide how a part is read. A `sparse` part lacks the columns for
-    which no row has a value. `private` columns tell labels: they are in no list of columns.
+    which no row has a value. `private` columns tell labels: they are in no list of columns. `part`
+    is its name in messages. `names` asks the part, in SQL, for what objects within its columns call
+    their members (of fields, of questions), which no type tells where they differ from row to row.
     """
 
     types: Mapping[str, DuckDBPyType]
     reading: Reading
     sparse: bool = False
     private: frozenset[str] = frozenset()
+    part: str = ""
+    names: Callable[[str], list[tuple[Any, ...]]] = lambda query: []
+
+    def has(self, *columns: str) -> bool:
+        """Whether there are columns of these names."""
+        return all(name in self.types for name in columns)
 
     def column(self, role: str) -> str | None:
         """The column of a role, as it was named or by the role's own name; None if none is."""

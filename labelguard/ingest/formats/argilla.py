@@ -1,0 +1,137 @@
+"""Exports of Argilla: flattened records (Python SDK, Parquet), and records of its REST interface.
+
+Only submitted responses of people count; drafts are not there, discarded ones are skips, and
+suggestions are nobody's. Exports that drop the status of responses are refused: in them a discarded
+response looks submitted.
+"""
+
+from __future__ import annotations
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest.formats import tasks
+from labelguard.ingest.formats.fields import SIDES, Fields, fields
+from labelguard.ingest.formats.seen import Adapted, Format, Seen
+from labelguard.ingest.formats.tasks import PAIR, RANKING, Task
+from labelguard.ingest.sql import identifier, literal
+
+_TOOL = "Argilla"
+_VALUES, _USERS, _STATUS = ".responses", ".responses.users", ".responses.status"
+_COUNTED = "('submitted', 'discarded')"
+_LABELERS = (
+    "records.to_list(flatten=True), records.to_datasets() and the REST interface with "
+    "include=responses name the labelers."
+)
+
+
+def _is_flattened(seen: Seen) -> bool:
+    return any(name.endswith(_USERS) for name in seen.types)
+
+
+def _is_page(seen: Seen) -> bool:
+    return seen.has("items", "total") and len(seen.types) == len(("items", "total"))
+
+
+def _is_records(seen: Seen) -> bool:
+    return seen.has("fields", "responses") and (
+        seen.has("external_id") or seen.has("dataset_id") or seen.has("_server_id")
+    )
+
+
+def _adapt(seen: Seen) -> Adapted:
+    if _is_flattened(seen):
+        return _flattened(seen)
+    if seen.has("_server_id"):
+        raise InvalidLabels(
+            f"{seen.part}: this export of Argilla drops the status of responses, so that discarded "
+            "ones look submitted; take records.to_list(flatten=True), records.to_datasets() or the "
+            "REST interface (include=responses)"
+        )
+    return _records(seen)
+
+
+def _flattened(seen: Seen) -> Adapted:
+    """A row for each response of lists that run side by side: answers, users, status."""
+    ends = (_VALUES, _USERS, _STATUS, ".suggestion", ".suggestion.score", ".suggestion.agent")
+    questions = sorted(name.removesuffix(_USERS) for name in seen.types if name.endswith(_USERS))
+    of_tool = {asked + end for asked in questions for end in ends}
+    asked = tasks.question(seen, questions)
+    if not seen.has(asked + _STATUS):
+        raise InvalidLabels(
+            f"{seen.part}: no column {asked + _STATUS}, so that discarded responses look "
+            "submitted; export again with it"
+        )
+    answers = tasks.elements(identifier(asked + _VALUES)) if seen.has(asked + _VALUES) else "[]"
+    responses = f"""
+        SELECT *,
+            unnest({identifier(asked + _USERS)}::VARCHAR[]) AS "response.user",
+            unnest({identifier(asked + _STATUS)}::VARCHAR[]) AS "response.status",
+            unnest({answers}::JSON[]) AS "response.value"
+        FROM part"""
+    task = Task.columns(seen, of_tool)
+    return _adapted(seen, task, responses, '"response.user" AS labeler_id', frozenset())
+
+
+def _records(seen: Seen) -> Adapted:
+    """A row for each response of records as the REST interface gives them."""
+    records = "SELECT to_json(fields) AS fields, to_json(responses) AS responses FROM part"
+    if _is_page(seen):
+        records = (
+            "SELECT record->'fields' AS fields, record->'responses' AS responses "
+            f"FROM (SELECT unnest({tasks.elements('items')}) AS record FROM part)"
+        )
+    answers = f"SELECT fields, unnest({tasks.elements('responses')}) AS response FROM ({records})"
+    found = seen.names(
+        f"SELECT DISTINCT unnest(json_keys(response->'values')) AS name FROM ({answers}) "
+        "ORDER BY name"
+    )
+    asked = tasks.question(seen, [name for (name,) in found])
+    pointer = literal("/" + asked.replace("~", "~0").replace("/", "~1") + "/value")
+    responses = f"""
+        SELECT *, response->>'status' AS "response.status",
+            json_extract(response->'values', {pointer}) AS "response.value"
+        FROM ({answers})"""
+    told = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
+        response->>'id' AS record_id"""
+    task = Task.members(seen, records, "fields")
+    return _adapted(seen, task, responses, told, frozenset(("submitted_at", "record_id")))
+
+
+def _adapted(seen: Seen, task: Task, responses: str, told: str, further: frozenset[str]) -> Adapted:
+    """Pairs where a task has two responses, whatever was asked about them; else rankings."""
+    made = frozenset(("labeler_id", *further))
+    tasks.refuse_named(seen, _TOOL, (*sorted(made), "label", "ranks"))
+    used = fields(seen, tuple(task.fields))
+    submitted = '(CASE WHEN "response.status" = \'submitted\' THEN "response.value" END)'
+    if len(used.responses) == len(SIDES):
+        return _pairs(seen, task, used, responses, told, made, submitted)
+    query = f"""
+        SELECT {task.select(seen, used)}, {told}, {tasks.ranks(submitted, used)} AS ranks
+        FROM ({responses}) WHERE "response.status" IN {_COUNTED}"""
+    return Adapted(query, made | {*RANKING})
+
+
+def _pairs(
+    seen: Seen,
+    task: Task,
+    used: Fields,
+    responses: str,
+    told: str,
+    made: frozenset[str],
+    submitted: str,
+) -> Adapted:
+    meaning = tasks.values(seen, used)
+    query = f"""
+        SELECT {task.select(seen, used)}, {told},
+            {tasks.label(submitted, used, meaning)} AS label
+        FROM ({responses}) WHERE "response.status" IN {_COUNTED}"""
+    return Adapted(query, made | {*PAIR}, values=meaning)
+
+
+ARGILLA = Format(
+    "argilla",
+    "records of Argilla with the status of every response (Q.responses, Q.responses.users, "
+    "Q.responses.status; or items of its REST interface)",
+    lambda seen: _is_flattened(seen) or _is_page(seen) or _is_records(seen),
+    _adapt,
+    _LABELERS,
+)

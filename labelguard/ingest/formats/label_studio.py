@@ -1,0 +1,136 @@
+"""Exports of Label Studio: tasks with their annotations (JSON), or a row for each (JSON_MIN, CSV).
+
+Annotations of people count, the newest of each; cancelled ones are skips. Predictions, drafts, and
+annotations marked as ground truth are left out. JSON_MIN and CSV do not tell ground truth, and have
+no cancelled annotations.
+"""
+
+from __future__ import annotations
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest.canonical import is_text
+from labelguard.ingest.formats import tasks
+from labelguard.ingest.formats.fields import SIDES, Fields, fields
+from labelguard.ingest.formats.seen import Adapted, Format, Seen
+from labelguard.ingest.formats.tasks import PAIR, Task
+from labelguard.ingest.sql import identifier, literal
+
+_TOOL = "Label Studio"
+_READ = ("pairwise", "choices")
+_LEFT, _RIGHT = ("left",), ("right",)
+_OF_ROWS = ("annotator", "annotation_id", "lead_time")
+_RESULT = tasks.elements("annotation->'result'")
+_TOLD = frozenset(("labeler_id", "submitted_at", "record_id"))
+
+
+def _is_tasks(seen: Seen) -> bool:
+    return seen.has("data", "annotations")
+
+
+def _is_rows(seen: Seen) -> bool:
+    return seen.has(*_OF_ROWS)
+
+
+def _adapt(seen: Seen) -> Adapted:
+    tasks.refuse_named(seen, _TOOL, (*sorted(_TOLD), "label"))
+    return _tasks(seen) if _is_tasks(seen) else _rows(seen)
+
+
+def _tasks(seen: Seen) -> Adapted:
+    """JSON: a row for each annotation of a task."""
+    annotations = f"""
+        SELECT to_json(data) AS data, {_column(seen, "id")},
+            unnest({tasks.elements("annotations")}) AS annotation
+        FROM part"""
+    results = f"""
+        SELECT DISTINCT result->>'from_name', result->>'type', result->>'to_name' FROM
+            (SELECT unnest({_RESULT}) AS result
+            FROM ({annotations}))
+        ORDER BY ALL"""
+    tags = [tag for tag in seen.names(results) if tag[1] in _READ]
+    asked = tasks.question(seen, sorted({tag[0] for tag in tags}), "control tag")
+    task = Task.members(seen, annotations, "data")
+    if "id" not in task.fields:
+        task = Task({**task.fields, "id": "id"})
+    used = fields(seen, tuple(task.fields))
+    _check_order(seen, used, {tag[2] for tag in tags if tag[0] == asked})
+    query = f"""
+        SELECT {task.select(seen, used)},
+            CASE WHEN json_type(annotation->'completed_by') = 'OBJECT'
+                THEN annotation->'completed_by'->>'id'
+                ELSE annotation->>'completed_by' END AS labeler_id,
+            annotation->>'updated_at' AS submitted_at,
+            annotation->>'id' AS record_id,
+            CASE WHEN NOT coalesce((annotation->>'was_cancelled')::BOOLEAN, false)
+                THEN {_answer(asked)} END AS label
+        FROM ({annotations})
+        WHERE NOT coalesce((annotation->>'ground_truth')::BOOLEAN, false)"""
+    return _pairs(seen, used, query)
+
+
+def _answer(asked: str) -> str:
+    """SQL of what an annotation says under one control tag: a word; several become no word."""
+    value = (
+        f"list_filter({_RESULT}, "
+        f"lambda r: r->>'from_name' = {literal(asked)} AND r->>'type' IN {_READ})[1]->'value'"
+    )
+    choices = f"array_to_string(from_json({value}->'choices', '[\"VARCHAR\"]'), chr(10))"
+    return f"coalesce({value}->>'selected', {choices})"
+
+
+def _check_order(seen: Seen, used: Fields, objects: set[str]) -> None:
+    """Raise `InvalidLabels` if what stands on the left is called like the second response."""
+    if used.responses[1] in objects and "response_a" not in seen.reading.columns:
+        one, other = used.responses[:2]
+        raise InvalidLabels(
+            f"{seen.part}: {other} stands on the left; name the left one with --columns "
+            f"response_a={other},response_b={one}"
+        )
+
+
+def _rows(seen: Seen) -> Adapted:
+    """JSON_MIN and CSV: a row is an annotation, its control tags are columns beside the fields."""
+    task = Task.columns(seen, (*_OF_ROWS, "created_at", "updated_at"))
+    used = fields(seen, tuple(task.fields))
+    taken = {used.prompt, *used.responses, "id", *seen.reading.columns.values()}
+    asked = tasks.question(seen, [name for name in task.fields if name not in taken], "control tag")
+    column = identifier(asked)
+    said = column if is_text(seen.types[asked]) else f"to_json({column})::VARCHAR"
+    # A word as it is, or in the JSON of a region: {"selected": "left"}, [{"choices": ["left"]}].
+    region = "(CASE WHEN json_valid(said) THEN said::JSON END)"
+    first = f"coalesce({region}->0, {region})"
+    choices = f"array_to_string(from_json({first}->'choices', '[\"VARCHAR\"]'), chr(10))"
+    updated = "updated_at" if seen.has("updated_at") else "NULL::VARCHAR"
+    query = f"""
+        SELECT {task.select(seen, used)},
+            annotator::VARCHAR AS labeler_id,
+            {updated} AS submitted_at,
+            annotation_id::VARCHAR AS record_id,
+            coalesce({first}->>'selected', {choices}, said) AS label
+        FROM (SELECT *, {said} AS said FROM part)
+        WHERE coalesce(annotation_id::VARCHAR, '') <> ''"""
+    return _pairs(seen, used, query)
+
+
+def _pairs(seen: Seen, used: Fields, query: str) -> Adapted:
+    if len(used.responses) != len(SIDES):
+        raise InvalidLabels(
+            f"{seen.part}: fields {', '.join(used.responses)} are more than two responses; name "
+            "the left and the right one with --columns response_a=NAME,response_b=NAME"
+        )
+    meaning = tasks.values(seen, used, _LEFT, _RIGHT)
+    return Adapted(query, _TOLD | {*PAIR}, values=meaning)
+
+
+def _column(seen: Seen, name: str) -> str:
+    return name if seen.has(name) else f"NULL AS {name}"
+
+
+LABEL_STUDIO = Format(
+    "label-studio",
+    "tasks of Label Studio with data and annotations (JSON), or with annotator, annotation_id and "
+    "lead_time beside the data (JSON_MIN, CSV)",
+    lambda seen: _is_tasks(seen) or _is_rows(seen),
+    _adapt,
+    "Label Studio names the annotator in its exports JSON, JSON_MIN and CSV.",
+)

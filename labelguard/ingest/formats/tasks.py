@@ -1,0 +1,153 @@
+"""What exports of annotation tools share: tasks with fields, and answers of several questions.
+
+Fields are public, and so are the names of questions and who answered which. What was answered is
+read by the SQL made here, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest import canonical
+from labelguard.ingest.canonical import NoContent
+from labelguard.ingest.formats.fields import SIDES, Fields
+from labelguard.ingest.formats.seen import Seen
+from labelguard.ingest.layouts import closest
+from labelguard.ingest.sql import identifier, literal
+from labelguard.policy.label_values import DEFAULT, LabelValues
+
+PAIR = ("prompt", *SIDES, "label")
+RANKING = ("prompt", "responses", "ranks")
+
+
+@dataclass(frozen=True)
+class Task:
+    """The fields of a task: SQL of each by its name."""
+
+    fields: Mapping[str, str]
+
+    @classmethod
+    def columns(cls, seen: Seen, but: Collection[str] = ()) -> Task:
+        """Every column is a field, `but` those of the tool."""
+        return cls({name: identifier(name) for name in seen.types if name not in but})
+
+    @classmethod
+    def members(cls, seen: Seen, objects: str, column: str) -> Task:
+        """Fields are the members of a JSON object: `column` here, selected by the SQL `objects`."""
+        found = seen.names(f"SELECT json_group_structure({column}) FROM ({objects})")
+        structure = json.loads(found[0][0]) if found and found[0][0] else {}
+        members = structure if isinstance(structure, dict) else {}
+        return cls({name: _member(column, name, kind) for name, kind in members.items()})
+
+    def select(self, seen: Seen, fields: Fields) -> str:
+        """SELECT list of prompt and responses, and of other fields that were named."""
+        prompt, sides = self.fields[fields.prompt], [self.fields[r] for r in fields.responses]
+        pieces = [f"{prompt} AS prompt"]
+        if len(sides) == len(SIDES):
+            pieces += [f"{side} AS {role}" for side, role in zip(sides, SIDES, strict=True)]
+            numbers = [feature + end for feature in seen.reading.features for end in ("_a", "_b")]
+        else:
+            pieces.append(f"[{', '.join(sides)}] AS responses")
+            numbers = list(seen.reading.features)
+        taken = {"prompt", "responses", *SIDES}
+        named = [name for role, name in seen.reading.columns.items() if role not in taken]
+        for name in dict.fromkeys((*named, *numbers)):
+            if name in self.fields and name not in taken:
+                pieces.append(f"{self.fields[name]} AS {identifier(name)}")
+        return ", ".join(pieces)
+
+
+def refuse_named(seen: Seen, tool: str, roles: Collection[str]) -> None:
+    """Raise `InvalidLabels` if `--columns` names a role that the export itself tells."""
+    for role in roles:
+        if role in seen.reading.columns:
+            raise InvalidLabels(
+                f"{seen.part}: --columns names {role}, which an export of {tool} tells itself; "
+                "leave it out"
+            )
+
+
+def question(seen: Seen, names: Sequence[str], noun: str = "question") -> str:
+    """The question that is read: the one there is, or that `--question` picks."""
+    asked = seen.reading.question
+    if asked is not None and asked not in names:
+        raise InvalidLabels(
+            f"{seen.part}: no {noun} {asked!r}{closest(asked, tuple(names))}; "
+            f"found: {', '.join(names)}"
+        )
+    if asked is None and len(names) != 1:
+        raise InvalidLabels(
+            f"{seen.part}: several {noun}s ({', '.join(names)}); pick one with --question NAME"
+            if names
+            else f"{seen.part}: no {noun} was answered in it"
+        )
+    return asked or names[0]
+
+
+def values(seen: Seen, fields: Fields, a: Sequence[str] = (), b: Sequence[str] = ()) -> LabelValues:
+    """What answers mean: as `--label-values` has it; else the names of the two fields, and tie.
+
+    `a` and `b` are the tool's own words for the two sides.
+    """
+    if seen.reading.values != DEFAULT:
+        return seen.reading.values
+    one, other = fields.responses[:2]
+    own = {*a, *b, "tie"}
+    return LabelValues(
+        a=(*a, *(name for name in [one] if name not in own)),
+        b=(*b, *(name for name in [other] if name not in own)),
+        tie=("tie",),
+    )
+
+
+def label(answer: str, fields: Fields, meaning: LabelValues) -> str:
+    """SQL (text) of an answer (SQL of JSON) about two responses: a word, or a ranking of both."""
+    first, second = (f"{ranks(answer, fields)}[{number}]" for number in (1, 2))
+    tie = literal(meaning.tie[0]) if meaning.tie else "'equal ranks'"
+    return f"""CASE WHEN coalesce(json_type({answer}), '') <> 'ARRAY' THEN {text(answer)}
+        WHEN {first} < {second} THEN {literal(meaning.a[0])}
+        WHEN {first} > {second} THEN {literal(meaning.b[0])}
+        WHEN {first} = {second} THEN {tie}
+        ELSE 'not a ranking of both' END"""
+
+
+def ranks(answer: str, fields: Fields) -> str:
+    """SQL of the rank of every response in a ranking (SQL of JSON): names in order, or with ranks.
+
+    NULL where there is no answer; a response that is not ranked has none.
+    """
+    members = elements(answer)
+    names = f"list_transform({members}, lambda e: coalesce(e->>'value', e->>'$'))"
+    wanted = ", ".join(map(literal, fields.responses))
+    place = f"list_position({names}, n)"
+    rank = f"coalesce(try_cast({members}[{place}]->>'rank' AS DOUBLE), {place})"
+    return (
+        f"(CASE WHEN {text(answer)} IS NOT NULL "
+        f"THEN list_transform([{wanted}], lambda n: {rank}) END)"
+    )
+
+
+def elements(value: str) -> str:
+    """SQL of the elements (JSON) of a list, whatever its type."""
+    return f"from_json(to_json({value}), '[\"JSON\"]')"
+
+
+def text(value: str) -> str:
+    """SQL of a JSON value as text; NULL for null."""
+    return f"({value}->>'$')"
+
+
+def _member(column: str, name: str, kind: Any) -> str:
+    """SQL of a member of a JSON object: text, or a chat."""
+    pointer = literal("/" + name.replace("~", "~0").replace("/", "~1"))
+    try:
+        content = canonical.type_of_json(kind)
+    except NoContent:
+        content = "VARCHAR"
+    if isinstance(content, list) and isinstance(content[0], dict):
+        return f"json_extract({column}, {pointer})::{canonical.sql_type(content)}"
+    return f"json_extract_string({column}, {pointer})"

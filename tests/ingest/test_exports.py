@@ -1,0 +1,280 @@
+"""Exports of annotation tools: the answers that people submitted, and nothing else of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from support import exports
+from support.exports import NAME, Export, Writer, answers, read, write
+
+from labelguard.errors import InvalidLabels
+from labelguard.ingest import formats, scan, sources
+from labelguard.ingest.layouts import Reading
+from labelguard.policy.label_values import LabelValues
+from labelguard.terms import LABEL_SKIP
+
+ROWS = answers()
+STRICT = [row for row in ROWS if row["label"] != 0.5]
+SKIPPING = [
+    row | {"label": None if number % 4 == 0 else row["label"]} for number, row in enumerate(STRICT)
+]
+
+CASES: dict[str, tuple[Writer, str, Export]] = {
+    "argilla flattened": (exports.argilla_flat, ".jsonl", ROWS),
+    "argilla Parquet": (exports.argilla_flat, ".parquet", ROWS),
+    "argilla records": (exports.argilla_records, ".jsonl", ROWS),
+    "argilla page": (exports.argilla_page, ".jsonl", ROWS),
+    "label-studio JSON": (exports.label_studio, ".jsonl", STRICT),
+    "label-studio choices": (lambda rows: exports.label_studio(rows, "choices"), ".jsonl", ROWS),
+    "label-studio JSON_MIN": (exports.label_studio_rows, ".jsonl", STRICT),
+    "label-studio CSV": (exports.label_studio_csv, ".csv", STRICT),
+    "potato jsonl": (exports.potato_jsonl, ".jsonl", ROWS),
+    "potato csv": (exports.potato_csv, ".csv", ROWS),
+    "potato preference pairs": (exports.potato_pairs, ".jsonl", STRICT),
+}
+NAMED = {"label-studio JSON_MIN", "label-studio CSV"}
+"""Exports that do not tell questions from data."""
+KEEP_SKIPS = {name for name in CASES if name.startswith("argilla") or name.endswith("JSON")}
+
+
+def asked(name: str) -> dict[str, Any]:
+    return {"question": NAME} if name in NAMED else {}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_export_holds_the_answers_that_were_given(name: str, tmp_path: Path) -> None:
+    writer, suffix, rows = CASES[name]
+    path = write(tmp_path / f"export{suffix}", writer(rows))
+    given = read(exports.plain(rows), tmp_path)
+    found = read(path, tmp_path, **asked(name))
+    assert found.select(given.columns).equals(given)
+    assert set(found["label"]) == set(given["label"]) and len(found) == len(rows)
+
+
+@pytest.mark.parametrize("name", sorted(KEEP_SKIPS))
+def test_a_discarded_or_cancelled_answer_is_a_skip(name: str, tmp_path: Path) -> None:
+    writer, suffix, _ = CASES[name]
+    path = write(tmp_path / f"export{suffix}", writer(SKIPPING))
+    found = read(path, tmp_path, **asked(name))
+    assert found.equals(read(exports.plain(SKIPPING), tmp_path))
+    assert found.filter(pl.col("label") == LABEL_SKIP).height == len(SKIPPING[::4])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_how_an_export_is_read_does_not_depend_on_answers(name: str, tmp_path: Path) -> None:
+    writer, suffix, rows = CASES[name]
+    others = [row | {"label": 1 if row["label"] != 1 else 0} for row in rows]
+    seen = []
+    for folder, said in (("one", rows), ("other", others)):
+        (tmp_path / folder).mkdir()
+        (part,) = sources.parts(write(tmp_path / folder / f"export{suffix}", writer(said)))
+        found = formats.understood(part, scan.connect(tmp_path), Reading({}, **asked(name)))
+        layout = scan.look(found.part, scan.connect(tmp_path), found.reading)
+        public = read(part.name, tmp_path, labelled=False, **asked(name))
+        seen.append((found.format, found.reading, layout.kind, layout.types, public.to_dicts()))
+    assert seen[0] == seen[1]
+    assert seen[0][0] == name.split()[0]
+
+
+@pytest.mark.parametrize("junk", [7, ["response_a"], {"word": "x"}, "neither", ""])
+def test_an_answer_that_means_nothing_is_a_bad_label_not_another_format(
+    junk: object, tmp_path: Path
+) -> None:
+    good, bad = exports.argilla_flat(ROWS), exports.argilla_flat(ROWS)
+    bad[0][f"{NAME}.responses"][0] = junk
+    one = read(write(tmp_path / "good.jsonl", good), tmp_path)
+    other = read(write(tmp_path / "bad.jsonl", bad), tmp_path)
+    assert other.drop("label").equals(one.drop("label"))
+    assert other["label"].to_list() != one["label"].to_list()
+
+
+def test_words_of_answers_mean_what_label_values_say(tmp_path: Path) -> None:
+    rows = exports.argilla_flat(ROWS)
+    for record in rows:
+        said = {"response_a": "first", "response_b": "second", "tie": "same"}
+        record[f"{NAME}.responses"] = [said[word] for word in record[f"{NAME}.responses"]]
+    path = write(tmp_path / "export.jsonl", rows)
+    values = LabelValues.parse("a=first,b=second,tie=same")
+    assert read(path, tmp_path, values=values).equals(read(exports.plain(ROWS), tmp_path))
+    assert set(read(path, tmp_path)["label"]) == {100}
+
+
+def test_a_ranking_of_two_is_a_preference_with_ties_where_ranks_are_told(tmp_path: Path) -> None:
+    ranked = {1: (1, 2), 0: (2, 1), 0.5: (1, 1)}
+    records = exports.argilla_records(ROWS)
+    by_task = {row["prompt"]: {} for row in ROWS}
+    for row in ROWS:
+        by_task[row["prompt"]][row["labeler_id"]] = ranked[row["label"]]
+    for record in records:
+        for response in record["responses"]:
+            ranks = by_task[record["fields"]["prompt"]][response["user_id"]]
+            options = zip(("response_a", "response_b"), ranks, strict=True)
+            said = [{"value": name, "rank": rank} for name, rank in options]
+            response["values"] = {NAME: {"value": sorted(said, key=lambda one: one["rank"])}}
+    found = read(write(tmp_path / "export.jsonl", records), tmp_path)
+    assert found.equals(read(exports.plain(ROWS), tmp_path))
+
+
+def test_a_ranking_of_more_responses_is_all_its_pairs(tmp_path: Path) -> None:
+    record = {
+        "prompt": "why",
+        **{f"response_{place}": f"text {place}" for place in (1, 2, 3)},
+        "order.responses": [["response_3", "response_1", "response_2"], ["response_2"]],
+        "order.responses.users": ["ann", "bob"],
+        "order.responses.status": ["submitted", "discarded"],
+    }
+    found = read(write(tmp_path / "export.jsonl", [record]), tmp_path)
+    ranking = {
+        "labeler_id": ["ann", "bob"],
+        "prompt": ["why"] * 2,
+        "responses": [["text 1", "text 2", "text 3"]] * 2,
+        "ranks": [[2, 3, 1], None],
+    }
+    assert found.equals(read(pl.DataFrame(ranking, strict=False), tmp_path))
+
+
+def test_chats_within_records_stay_chats(tmp_path: Path) -> None:
+    records = exports.argilla_records(ROWS)
+    for record in records:
+        words = record["fields"].items()
+        record["fields"] = {
+            name: [{"role": "user" if name == "prompt" else "assistant", "content": text}]
+            for name, text in words
+        }
+    found = read(write(tmp_path / "export.jsonl", records), tmp_path)
+    assert found["fault"].to_list() == [0] * len(ROWS)
+    assert found["prompt"][0][0]["content"].startswith("question")
+
+
+def test_fields_are_item_ids_only_where_they_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "export.jsonl", exports.label_studio(STRICT))
+    assert "item_id" not in read(path, tmp_path).columns
+    named = read(path, tmp_path, columns={"item_id": "external_id"})
+    assert set(named["item_id"]) <= {f"task {number}" for number in range(5)}
+
+
+def test_other_names_of_fields_are_understood_or_named(tmp_path: Path) -> None:
+    def renamed(**names: str) -> Path:
+        tasks = exports.label_studio(STRICT)
+        for task in tasks:
+            task["data"] = {names.get(name, name): text for name, text in task["data"].items()}
+        return write(tmp_path / "export.jsonl", tasks)
+
+    given = read(exports.plain(STRICT), tmp_path)
+    usual = renamed(prompt="instruction", response_a="answer1", response_b="answer2")
+    assert read(usual, tmp_path).equals(given)
+    own = renamed(prompt="task", response_a="p", response_b="q")
+    with pytest.raises(InvalidLabels, match="no field is a prompt; name it with --columns prompt="):
+        read(own, tmp_path)
+    columns = {"prompt": "task", "response_a": "p", "response_b": "q"}
+    assert read(own, tmp_path, columns=columns).equals(given)
+    with pytest.raises(InvalidLabels, match=r"no field 'r' \(given for response_b\); found: "):
+        read(own, tmp_path, columns={**columns, "response_b": "r"})
+
+
+REFUSED: dict[str, tuple[Export, dict[str, Any], str]] = {
+    "no status": (
+        exports.argilla_unflattened(ROWS),
+        {},
+        r"drops the status of responses.*take records\.to_list\(flatten=True\)",
+    ),
+    "several questions": (
+        [
+            row | {"other.responses.users": [], "other.responses.status": []}
+            for row in exports.argilla_flat(ROWS)
+        ],
+        {},
+        r"several questions \(other, preference\); pick one with --question NAME",
+    ),
+    "a question that is not there": (
+        exports.argilla_flat(ROWS),
+        {"question": "preferences"},
+        r"no question 'preferences' \(did you mean 'preference'\?\); found: preference",
+    ),
+    "several control tags": (
+        exports.label_studio_rows(STRICT),
+        {},
+        r"several control tags \(external_id, preference\); pick one with --question NAME",
+    ),
+    "a labeler of one's own": (
+        exports.argilla_flat(ROWS),
+        {"columns": {"labeler_id": "source"}},
+        "--columns names labeler_id, which an export of Argilla tells itself",
+    ),
+    "two families of responses": (
+        [
+            row | {"answer1": "x", "answer2": "y", "response_a2": "z"}
+            for row in [
+                {name.replace("response_", "reply_"): v for name, v in row.items()}
+                for row in exports.argilla_flat(ROWS)
+            ]
+        ],
+        {},
+        r"fields \(reply_a, reply_b\) or \(answer1, answer2\) may be the responses",
+    ),
+    "no texts": (
+        [{"instance_id": "1", "user_id": "ann", "labels": {"p": {"selection": "A"}}}],
+        {},
+        "exports of Potato name instances without their texts; join your data file",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read_rightly_is_refused_with_what_to_do(name: str, tmp_path: Path) -> None:
+    rows, reading, message = REFUSED[name]
+    with pytest.raises(InvalidLabels, match=message):
+        read(write(tmp_path / "export.jsonl", rows), tmp_path, **reading)
+
+
+def test_the_left_text_is_the_one_that_the_tool_shows_there(tmp_path: Path) -> None:
+    tasks = exports.label_studio(STRICT)
+    for task in tasks:
+        for annotation in task["annotations"]:
+            for region in annotation["result"]:
+                region["to_name"] = "response_b"
+    path = write(tmp_path / "export.jsonl", tasks)
+    with pytest.raises(InvalidLabels, match="response_b stands on the left; name the left one"):
+        read(path, tmp_path)
+
+
+def test_ground_truth_is_nobodys_answer(tmp_path: Path) -> None:
+    tasks = exports.label_studio(STRICT)
+    tasks[0]["annotations"][0]["ground_truth"] = True
+    found = read(write(tmp_path / "export.jsonl", tasks), tmp_path)
+    assert len(found) == len(STRICT) - 1
+
+
+SHARED = Path(
+    os.environ.get("LABELGUARD_SHARED_DATA")
+    or Path(__file__).resolve().parents[2] / "../shared/data"
+)
+RECORDED = {
+    "argilla/export_to_list_flatten.json": (12, 1),
+    "argilla/export_to_datasets.parquet": (12, 1),
+    "argilla/api_records.json": (12, 1),
+    "label_studio/export_JSON.json": (3, 1),
+    "label_studio/export_JSON_MIN.json": (3, 0),
+    "label_studio/export_CSV.csv": (3, 0),
+}
+"""Answers and skips of exports as real servers wrote them."""
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not SHARED.is_dir(), reason="LABELGUARD_SHARED_DATA names no directory")
+@pytest.mark.parametrize("name", RECORDED)
+def test_exports_of_real_servers_are_read(name: str, tmp_path: Path) -> None:
+    path = SHARED.parent / "payloads" / name
+    question = "preference" if name.startswith("argilla") else "pref"
+    if path.suffix == ".json":
+        rows = json.loads(path.read_text())
+        path = write(tmp_path / "export.jsonl", rows if isinstance(rows, list) else [rows])
+    label = read(path, tmp_path, question=question)["label"]
+    submitted, skipped = RECORDED[name]
+    assert (label < LABEL_SKIP).sum() == submitted
+    assert (label == LABEL_SKIP).sum() == skipped
