@@ -79,9 +79,7 @@ def columns(part: Part, connection: duckdb.DuckDBPyConnection) -> dict[str, Duck
 def rows(part: Part, connection: duckdb.DuckDBPyConnection, query: str) -> list[tuple[Any, ...]]:
     """The few rows of a query over `part`."""
     try:
-        relation = part.open(_cursor(connection)).query("part", query)
-        assert relation is not None  # None is for statements without a result
-        return relation.fetchall()
+        return _selected(part, _cursor(connection), query).fetchall()
     except _READER_ERRORS as error:
         raise readable(error, part.name) from None
 

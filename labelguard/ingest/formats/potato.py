@@ -32,7 +32,7 @@ def _adapt(seen: Seen) -> Adapted | None:
     people = (seen.reading.columns.get("labeler_id", ""), *_PEOPLE)
     person = next((name for name in people if seen.has(name)), None)
     if seen.all("prompt", "chosen", "rejected"):
-        return Adapted("FROM part", frozenset(), {"labeler_id": person} if person else {})
+        return Adapted("SELECT * FROM part", frozenset(), {"labeler_id": person} if person else {})
     tasks.refuse_named(seen, _TOOL, ("label",))
     answers = _answers(seen)
     task = _task(seen, answers)
