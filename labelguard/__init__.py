@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from labelguard.release.pipeline import privatize
     from labelguard.release.score import score
     from labelguard.release.writer import Release, load
+    from labelguard.report.inspection import Inspection, inspect
     from labelguard.simulation import SimulationConfig, simulate
 
 _HOMES = {
@@ -29,16 +30,20 @@ _HOMES = {
     "find": "labelguard.project.project",
     "init": "labelguard.project.opening",
     "score": "labelguard.release.score",
+    "inspect": "labelguard.report.inspection",
+    "Inspection": "labelguard.report.inspection",
     "SimulationConfig": "labelguard.simulation",
     "simulate": "labelguard.simulation",
 }
 
 __all__ = [
+    "Inspection",
     "Project",
     "Release",
     "SimulationConfig",
     "find",
     "init",
+    "inspect",
     "load",
     "privatize",
     "score",

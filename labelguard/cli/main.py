@@ -16,6 +16,7 @@ from labelguard.cli.account import account
 from labelguard.cli.audit import audit
 from labelguard.cli.budget import budget
 from labelguard.cli.demo import demo
+from labelguard.cli.inspect import inspect
 from labelguard.cli.labeler import labeler
 from labelguard.cli.options import HELP, project_option
 from labelguard.cli.people import people, source
@@ -148,7 +149,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
 
 
 for command in (
-    *(privatize, score, plan, audit, policy, source, people),
+    *(inspect, privatize, score, plan, audit, policy, source, people),
     *(budget, labeler, project, account, release),
 ):
     main.add_command(command)

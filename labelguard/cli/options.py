@@ -51,7 +51,7 @@ question_option = click.option(
     "--question",
     metavar="NAME",
     help="What was asked about every pair; answers to several questions about one pair are "
-    "several labels.",
+    "several labels. Of an export with several questions: the one to read.",
 )
 bad_rows_option = click.option(
     "--bad-rows",

@@ -14,6 +14,7 @@ from labelguard.cli.options import (
     format_option,
     labeler_column_option,
     max_input_bytes_option,
+    question_option,
     split_option,
 )
 from labelguard.cli.terminal import echo, print_table, prints, progress, shown, to_json
@@ -85,6 +86,7 @@ def _print(found: PlanResult) -> None:
 @labeler_column_option
 @format_option
 @split_option
+@question_option
 @click.option(
     "--unit",
     type=click.Choice(["labeler", "item"]),

@@ -404,6 +404,7 @@ def _scored(value: Scored) -> None:
 @columns_option
 @format_option
 @split_option
+@question_option
 @project_option
 @prints(_scored)
 def score(

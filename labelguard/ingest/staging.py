@@ -11,6 +11,7 @@ rows are sorted by what is public of them, and the digest of an input is that of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +70,8 @@ class Staged:
     identical_sides: int = 0
     faults: list[Fault] = field(default_factory=list)
     fault_count: int = 0
+    fault_reasons: Counter[str] = field(default_factory=Counter)
+    """How many rows cannot be used for which reason, wherever they stand."""
     label_fault: Fault | None = None
     """The first row whose label is outside the domain; `label_fault_count` says how many there are.
     """
@@ -382,6 +385,9 @@ class _Stager:
                 self._fault(name, int(numbers[index]), PUBLIC_FAULTS[int(fault[index])])
             )
         staged.fault_count += int((~sound).sum())
+        for code, count in zip(*np.unique(fault[~sound], return_counts=True), strict=True):
+            one = self._fault(name, 0, PUBLIC_FAULTS[int(code)])
+            staged.fault_reasons[f"column {one.column}: {one.reason}"] += int(count)
         if not self.options.quarantine:
             staged.raise_for(staged.faults, staged.fault_count)
         invalid = sound & (label >= _LABEL_FAULT)

@@ -37,7 +37,8 @@ class PlanOptions:
     bring as many new labels of each labeler as the input holds.
 
     `columns` maps roles to the names of columns; columns of labels may be named, and are not read.
-    `format` is what the input looks like, `split` the one to read of a dataset that has several.
+    `question` is what was asked about every pair, or picks the one to read of an export. `format`
+    is what the input looks like, `split` the one to read of a dataset that has several.
     `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.
     `bad_rows` is stop, or quarantine: what `privatize` would set aside is left out.
     """
@@ -48,6 +49,7 @@ class PlanOptions:
     agreement: float = DEFAULT_AGREEMENT
     unit: str = "labeler"
     columns: Mapping[str, str] | None = None
+    question: str | None = None
     format: str = AUTO_FORMAT
     split: str | None = None
     max_labels_per_labeler: int | None = None
@@ -137,6 +139,7 @@ def plan(
     pairs = read_pairs(
         source,
         columns=options.columns,
+        question=options.question,
         format=options.format,
         split=options.split,
         features=features,
@@ -236,6 +239,8 @@ def _command(source: Input, options: PlanOptions, sizing: Sizing) -> str:
         words += ["--columns", ",".join(f"{role}={name}" for role, name in options.columns.items())]
     if options.format != AUTO_FORMAT:
         words += ["--format", options.format]
+    if options.question is not None:
+        words += ["--question", options.question]
     if options.split is not None:
         words += ["--split", options.split]
     if options.bad_rows != "stop":

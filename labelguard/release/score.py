@@ -24,15 +24,16 @@ def score(
     source: Input,
     *,
     columns: Mapping[str, str] | None = None,
+    question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
 ) -> pl.DataFrame:
     """The distinct pairs of `source`, each with the side that a release's head prefers.
 
     `source` is any input of pairs or rankings; labels and labelers in it are not read. `columns`,
-    `format` and `split` say how it is read, as in `privatize`. Returns
+    `question`, `format` and `split` say how it is read, as in `privatize`. Returns
     prompt, chosen, rejected, item_id and label_probability (that `chosen` is preferred), sorted by
-    item; and question, where `columns` names one. Post-processing of a release: nothing is charged.
+    item; and question, where there is one. Post-processing of a release: nothing is charged.
 
     Raises `ProjectError` if the release holds no head, `InvalidLabels` for unusable pairs, and
     `LabelguardError` if its features are no longer what they were.
@@ -50,6 +51,7 @@ def score(
         columns=columns,
         features=head.features,
         unit="none",
+        question=question,
         format=format,
         split=split,
     )
@@ -88,6 +90,7 @@ def score_to(
     path: Path,
     *,
     columns: Mapping[str, str] | None = None,
+    question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
 ) -> Scored:
@@ -96,6 +99,6 @@ def score_to(
         raise LabelguardError(f"{path} exists; choose another -o")
     if not path.absolute().parent.is_dir():
         raise ProjectError(f"{path.parent} is no directory; make it or choose another -o")
-    scored = score(release, source, columns=columns, format=format, split=split)
+    scored = score(release, source, columns=columns, question=question, format=format, split=split)
     scored.write_parquet(path)
     return Scored(str(path), scored.height)

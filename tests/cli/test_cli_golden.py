@@ -150,6 +150,7 @@ def test_account_reads_well(run: Run) -> None:
 
 def test_simulate_and_init_read_well(run: Run) -> None:
     compare("simulate", run(*SIMULATE))
+    compare("inspect", run("inspect", "labels.parquet"))
     compare("init", run("init"))
     compare("project-ceiling", run("project", "ceiling", "--raise", "20,1e-4", "--yes"))
     compare("budget-show-before-any-release", run("budget", "show"))

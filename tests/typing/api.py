@@ -44,6 +44,11 @@ def mistakes(table: Any) -> None:
     check(table, epsilon=3)  # type: ignore[call-arg]
 
 
+def understood(table: Any) -> lg.Inspection:
+    """What an input is understood as."""
+    return lg.inspect(table, columns={"prompt": "task"}, question="helpful", format="argilla")
+
+
 def fits(table: Any) -> Fit:
     """What a release would take."""
     return check(table, mechanism="rr", question="helpful", project="study")

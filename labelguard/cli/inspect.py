@@ -1,0 +1,128 @@
+"""The command that shows how an input is understood: `inspect`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labelguard.cli.options import (
+    HELP,
+    columns_option,
+    format_option,
+    labeler_column_option,
+    max_input_bytes_option,
+    question_option,
+    split_option,
+)
+from labelguard.cli.terminal import echo, print_bullets, print_facts, prints, progress, width
+from labelguard.terms import counted
+
+if TYPE_CHECKING:
+    from labelguard.report.inspection import Bar, Inspection
+
+__all__ = ["inspect"]
+
+_MASK = "•"
+_LONGEST_BAR = 40
+
+
+def _print(found: Inspection) -> None:
+    print_facts(_facts(found))
+    if found.labelers:
+        _histogram(found.labelers.histogram)
+    for number, example in enumerate(found.examples, 1):
+        echo(f"\n{_line(f'pair {number}', example.prompt)}")
+        for side in (example.first, example.second):
+            echo(_line(f"  {_MASK}", side))
+    if found.examples:
+        echo(f"\n{_MASK} which one was preferred is not read here")
+    if found.problems:
+        print_bullets(f"A release would be refused: {problem}" for problem in found.problems)
+    if found.next:
+        echo("\nNext: " + "\n      ".join(found.next))
+
+
+def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
+    yield "format", f"{found.format}: {found.about}"
+    read = (role for role in found.roles if role.read)
+    named = (r.role if r.role == r.column else f"{r.role} = {r.column}" for r in read)
+    yield "columns", ", ".join(named)
+    labels = [role.column for role in found.roles if not role.read]
+    if labels:
+        yield "  of labels", f"{', '.join(labels)} (not read)"
+    yield "rows", f"{found.rows:,}"
+    if found.bad_rows:
+        why = f"most: {found.bad_row_reason}"
+        yield (
+            "  cannot be used",
+            f"{found.bad_rows:,} ({why}); --bad-rows quarantine sets them aside",
+        )
+    yield "  identical sides", f"{found.identical_sides:,}"
+    yield "  repeated", f"{found.repeated:,}"
+    yield "labels", f"{found.labels:,} of {counted(found.pairs, 'distinct pair')}"
+    for question in found.questions:
+        yield "  question", f"{question.name}: {counted(question.pairs, 'pair')}"
+    yield "personal data", _personal(found)
+    if found.labelers:
+        own = found.labelers
+        yield "labelers", f"{own.count:,}"
+        spread = f"{own.least:,} / {own.median:,g} / {own.most:,}"
+        yield "  labels of each", f"{spread}  (min / median / max)"
+
+
+def _personal(found: Inspection) -> str:
+    own = found.personal_data
+    seen = f"of {counted(own.texts, 'text')}"
+    if not own.found:
+        return f"no e-mail address, phone number or name of a labeler seen in any {seen}"
+    return (
+        f"{own.with_email:,} {seen} with e-mail addresses, {own.with_phone:,} with phone numbers, "
+        f"{own.with_labeler:,} with names of labelers; a release publishes texts as they are"
+    )
+
+
+def _histogram(bars: tuple[Bar, ...]) -> None:
+    """How many labelers have how many labels, as bars below the facts."""
+    names = [f"{b.least:,}" if b.least == b.most else f"{b.least:,}–{b.most:,}" for b in bars]
+    indent, most = max(map(len, names)), max(bar.labelers for bar in bars)
+    for name, bar in zip(names, bars, strict=True):
+        length = -(-bar.labelers * _LONGEST_BAR // most)
+        echo(f"    {name:>{indent}}  {'▇' * length} {bar.labelers:,}")
+
+
+def _line(name: str, text: str) -> str:
+    """A name and the beginning of a text, in one line of the terminal."""
+    room = max(width() - len("pair 9") - 2, 20)
+    said = " ".join(text.split())
+    return f"{name:<{len('pair 9')}}  {said if len(said) <= room else said[: room - 1] + '…'}"
+
+
+@click.command(context_settings=HELP, short_help="Show how an input is understood; reads no label.")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@columns_option
+@labeler_column_option
+@format_option
+@split_option
+@question_option
+@max_input_bytes_option
+@prints(_print)
+def inspect(
+    inputs: tuple[str, ...], columns: str, labeler_column: str | None, **options: Any
+) -> Inspection:
+    """Show how INPUT is understood: its columns, labelers and pairs, and the command to go on with.
+
+    INPUT is as in privatize. Labels are not read: whatever they are, the same is shown. Needs no
+    project and charges nothing.
+
+    \b
+    Example:
+      labelguard inspect labels.parquet
+    """
+    from labelguard.ingest import layouts
+    from labelguard.report.inspection import inspect as run
+
+    mapping = layouts.parse_columns(columns, labeler_column)
+    with progress() as report:
+        return run(list(inputs), columns=mapping, progress=report, **options)

@@ -1,0 +1,323 @@
+"""What an input is understood as, before anything is released: no label is read."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.ingest import formats, scan, sources
+from labelguard.ingest.layouts import LAYOUTS, PRIVATE_ROLES, Reading
+from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
+from labelguard.ingest.sources import Input
+from labelguard.ingest.staging import Staged, StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.learning.features import default_features
+from labelguard.mechanisms.statistic import Rows
+from labelguard.policy.policy import usual_delta
+from labelguard.project.project import find
+from labelguard.report.personal_data import PersonalData, personal_data
+from labelguard.terms import AUTO_FORMAT, DEFAULT_FEATURES, Progress, silent
+
+__all__ = ["Inspection", "inspect"]
+
+_TEXTS = ("prompt", "first", "second")
+_EXAMPLES = 3
+_EPSILON = 3.0
+
+
+@dataclass(frozen=True)
+class Role:
+    """Which column plays a role."""
+
+    role: str
+    """prompt, response_a, labeler_id, …"""
+    column: str
+    """what the input calls it"""
+    read: bool
+    """whether it was read here; labels are not"""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Labelers with about as many labels."""
+
+    least: int
+    """labels of each, at least"""
+    most: int
+    """labels of each, at most"""
+    labelers: int
+    """how many labelers have so many"""
+
+
+@dataclass(frozen=True)
+class Labelers:
+    """Who gave labels, and how many each."""
+
+    count: int
+    """distinct labelers"""
+    least: int
+    """labels of the labeler with the fewest"""
+    median: float
+    """the median of labels per labeler"""
+    most: int
+    """labels of the labeler with the most"""
+    histogram: tuple[Bar, ...]
+    """labelers by their numbers of labels, in powers of two"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question, and what was compared under it."""
+
+    name: str
+    """how it is recorded"""
+    pairs: int
+    """distinct pairs it was asked about"""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One pair, the two sides in an order that no label decides; chats as their words."""
+
+    prompt: str
+    """what was asked"""
+    first: str
+    """one response"""
+    second: str
+    """the other response"""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What an input is understood as. No label was read."""
+
+    format: str
+    """the format that was recognised, or named"""
+    about: str
+    """what that format looks like"""
+    roles: tuple[Role, ...]
+    """which columns are read, and which would be"""
+    rows: int
+    """rows that say who compared what; of exports, answers"""
+    bad_rows: int
+    """rows that cannot be used"""
+    bad_row_reason: str | None
+    """why most of them cannot"""
+    identical_sides: int
+    """rows left out because both responses are the same"""
+    repeated: int
+    """rows in which a labeler compared a pair once more; the newest counts"""
+    labels: int
+    """what is left: every labeler's distinct comparisons"""
+    pairs: int
+    """distinct pairs"""
+    labelers: Labelers | None
+    """who gave labels; null where the input does not tell"""
+    questions: tuple[Question, ...]
+    """what was asked, where the input tells it or `--question` does"""
+    examples: tuple[Example, ...]
+    """a few pairs, in the order of their contents"""
+    personal_data: PersonalData
+    """what looks like personal data in texts, which a release would publish"""
+    problems: tuple[str, ...]
+    """why a release would be refused"""
+    next: tuple[str, ...]
+    """commands to go on with"""
+
+
+def inspect(
+    source: Input,
+    *,
+    columns: Mapping[str, str] | None = None,
+    question: str | None = None,
+    format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
+    split: str | None = None,
+    max_input_bytes: int | None = None,
+    progress: Progress = silent,
+) -> Inspection:
+    """What `privatize` would understand of `source`: columns, people, pairs, what to watch out for.
+
+    `source`, `columns`, `question`, `format`, `split` and `max_input_bytes` are those of
+    `privatize`. Needs no project, charges nothing, and leaves nothing behind. Columns of labels are
+    dropped at the door, and the order of rows is forgotten: whatever labels are, the answer is the
+    same. A missing labeler id is among the `problems`.
+
+    Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
+    """
+    reading = Reading(
+        columns or {}, "none", labelled=False, question=question, format=format, split=split
+    )
+    with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
+        work = Path(directory)
+        looked = _look(source, reading, work / "look")
+        options = StagingOptions(reading, "", quarantine=True, max_input_bytes=max_input_bytes)
+        staged = stage(
+            source,
+            work / "input",
+            KeyRing.unkeyed(),
+            options,
+            lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
+        )
+        return _inspection(source, reading, looked, staged, progress)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What the columns of an input tell, before a row is read."""
+
+    format: str
+    roles: tuple[Role, ...]
+    problems: tuple[str, ...]
+
+
+def _look(source: Input, reading: Reading, scratch: Path) -> _Looked:
+    roles: dict[Role, None] = {}
+    problems: dict[str, None] = {}
+    named = ""
+    connection = scan.connect(scratch)
+    for part in sources.parts(source):
+        found = formats.understood(part, connection, reading)
+        layout = scan.look(found.part, connection, found.reading)
+        named = found.format
+        private = [role for role in LAYOUTS[layout.kind] if role in PRIVATE_ROLES]
+        roles |= {Role(role, name, read=True): None for role, name in layout.columns.items()}
+        roles |= {Role(r, found.reading.columns.get(r, r), read=False): None for r in private}
+        problems |= dict.fromkeys(_problems(found.part, connection, found.reading))
+    return _Looked(named, tuple(roles), tuple(problems))
+
+
+def _problems(
+    part: sources.Part, connection: duckdb.DuckDBPyConnection, reading: Reading
+) -> Iterator[str]:
+    """Why a release would be refused: for columns of labels, and for nobody who gave them."""
+
+    def refusal(**asked: Any) -> str:
+        try:
+            scan.look(part, connection, replace(reading, **asked))
+        except InvalidLabels as error:
+            return str(error)
+        return ""
+
+    if first := refusal(unit="labeler", labelled=True):
+        yield first
+    if refusal(unit="none", labelled=True) and (second := refusal(unit="labeler")):
+        yield second
+
+
+def _inspection(
+    source: Input, reading: Reading, looked: _Looked, staged: Staged, progress: Progress
+) -> Inspection:
+    pairs = distinct_pairs(staged) if staged.rows else None
+    rows = comparisons(staged, pairs.of_row) if pairs else None
+    progress("looking for personal data", None)
+    table = (
+        pairs.table if pairs else pa.schema([(name, pa.string()) for name in _TEXTS]).empty_table()
+    )
+    labelers = _labelers(rows) if rows and staged.labelers else None
+    asked = 0 if rows is None else len(rows)
+    usual = staged.fault_reasons.most_common()
+    return Inspection(
+        format=looked.format,
+        about=formats.FORMATS[looked.format].about,
+        roles=looked.roles,
+        rows=staged.rows_read,
+        bad_rows=staged.fault_count,
+        bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
+        identical_sides=staged.identical_sides,
+        repeated=staged.rows - asked,
+        labels=asked,
+        pairs=len(pairs) if pairs else 0,
+        labelers=labelers,
+        questions=_questions(pairs),
+        examples=tuple(_examples(pairs)) if pairs else (),
+        personal_data=personal_data(table, staged.identities.names),
+        problems=looked.problems,
+        next=() if looked.problems else tuple(_commands(source, reading, staged, labelers)),
+    )
+
+
+def _labelers(rows: Rows) -> Labelers:
+    """How many distinct comparisons each labeler made."""
+    counts = np.bincount(rows.unit, minlength=rows.units)
+    counts = counts[counts > 0]
+    return Labelers(
+        len(counts),
+        int(counts.min()),
+        float(np.median(counts)),
+        int(counts.max()),
+        tuple(_histogram(counts)),
+    )
+
+
+def _histogram(counts: NDArray[np.int64]) -> Iterator[Bar]:
+    """Labelers with 1 label, 2–3, 4–7, …; from the fewest to the most, without gaps."""
+    powers = np.floor(np.log2(counts)).astype(np.int64)
+    for power in range(int(powers.min()), int(powers.max()) + 1):
+        yield Bar(1 << power, (2 << power) - 1, int((powers == power).sum()))
+
+
+def _questions(pairs: DistinctPairs | None) -> tuple[Question, ...]:
+    if pairs is None or pairs.questions is None:
+        return ()
+    counts = pl.Series("name", pairs.questions).value_counts().sort("name")
+    return tuple(Question(name, count) for name, count in counts.iter_rows())
+
+
+def _examples(pairs: DistinctPairs) -> Iterator[Example]:
+    """A pair of each of the first few items, in canonical order."""
+    _, first = np.unique(pairs.contents[:, 0], return_index=True)
+    chosen = np.sort(first)[:_EXAMPLES]
+    for row in pairs.table.select(_TEXTS).take(pa.array(chosen)).to_pylist():
+        yield Example(*(_words(text) for text in row.values()))
+
+
+def _words(content: str | list[dict[str, object]]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(f"{message['role']}: {message['content']}" for message in content)
+
+
+def _commands(
+    source: Input, reading: Reading, staged: Staged, labelers: Labelers | None
+) -> Iterator[str]:
+    """`plan`, and `privatize` with a usual δ, as they can be run on this input."""
+    inputs = [source] if isinstance(source, str | Path) else source
+    paths = [str(path) for path in inputs] if isinstance(inputs, list | tuple) else ["INPUT"]
+    said = []
+    if reading.columns:
+        said += ["--columns", ",".join(f"{role}={name}" for role, name in reading.columns.items())]
+    if reading.format != AUTO_FORMAT:
+        said += ["--format", reading.format]
+    if reading.split is not None:
+        said += ["--split", reading.split]
+    if reading.question is not None:
+        said += ["--question", reading.question]
+    if staged.fault_count:
+        said += ["--bad-rows", "quarantine"]
+    features = default_features()
+    spec = [] if features == DEFAULT_FEATURES else ["--features", features]
+    yield shlex.join(["labelguard", "plan", *paths, *said, *spec])
+    if not _has_project():
+        yield "labelguard init"
+    delta = f"{usual_delta(labelers.count if labelers else 0):g}".replace("e-0", "e-")
+    price = ["--epsilon", f"{_EPSILON:g}", "--delta", delta]
+    yield shlex.join(["labelguard", "privatize", *paths, *price, *said, "-o", "release"])
+
+
+def _has_project() -> bool:
+    try:
+        find()
+    except LabelguardError:
+        return False
+    return True

@@ -1,0 +1,177 @@
+"""What `inspect` says of an input: what was understood, who gave labels, and never which."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from support import exports
+from support.preferences import LAYOUTS, Public, opinions, pairs, public
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.report.inspection import Inspection
+from labelguard.report.personal_data import personal_data
+
+ASKED = public()
+RANKS = opinions(len(ASKED), 1)
+
+
+def said(*arguments: str) -> str:
+    result = CliRunner().invoke(main, ["inspect", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_labels_and_the_order_of_rows_do_not_matter(
+    layout: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path(f"labels{suffix}")
+    seen = set()
+    for seed in (1, 2):
+        table = LAYOUTS[layout](ASKED, opinions(len(ASKED), seed))
+        rows = pl.DataFrame(table).sample(fraction=1, shuffle=True, seed=seed)
+        exports.write(path, rows.to_dicts())
+        seen.add((said(path.name), said(path.name, "--json")))
+    assert len(seen) == 1
+    ((text, _),) = seen
+    assert "labelguard privatize" in text
+
+
+def test_what_can_be_counted_is_counted() -> None:
+    table = pa.concat_tables([pairs(ASKED, RANKS), pairs(ASKED, RANKS).slice(0, 3)])
+    rows = table.to_pylist()
+    rows += [rows[0] | {"prompt": None}, rows[0] | {"response_b": rows[0]["response_a"]}]
+    rows += [rows[0] | {"labeler_id": " "}] * 2
+    found = lg.inspect(pa.Table.from_pylist(rows))
+    assert (found.rows, found.bad_rows, found.identical_sides) == (len(rows), 3, 1)
+    assert (
+        found.bad_row_reason == "column labeler_id: expected an id, found null or an empty string"
+    )
+    assert (found.repeated, found.labels) == (3, len(ASKED))
+    assert found.pairs == len(set(ASKED.item.tolist()))
+    assert found.labelers is not None
+    assert (found.labelers.count, found.labelers.least, found.labelers.most) == (7, 12, 12)
+    assert [asdict(bar) for bar in found.labelers.histogram] == [
+        {"least": 8, "most": 15, "labelers": 7}
+    ]
+    assert len(found.examples) == 3
+
+
+def test_the_histogram_has_every_labeler_once() -> None:
+    few = Public(ASKED.labeler.copy(), ASKED.item)
+    few.labeler[ASKED.labeler < 3] = 0
+    found = lg.inspect(pairs(few, RANKS)).labelers
+    assert found is not None
+    assert sum(bar.labelers for bar in found.histogram) == found.count == 5
+    assert found.histogram[0].least <= found.least <= found.most <= found.histogram[-1].most
+
+
+def test_columns_of_labels_are_named_but_not_read() -> None:
+    table = pairs(ASKED, RANKS).rename_columns({"label": "verdict", "prompt": "task"})
+    columns = {"label": "verdict", "prompt": "task"}
+    found = lg.inspect(table, columns=columns)
+    roles = {role.role: (role.column, role.read) for role in found.roles}
+    assert roles["prompt"] == ("task", True) and roles["label"] == ("verdict", False)
+    assert found.format == "pairs"
+
+
+def test_without_labelers_the_rest_is_shown_with_what_privatize_would_say(tmp_path: Path) -> None:
+    path = tmp_path / "labels.parquet"
+    pq.write_table(pairs(ASKED, RANKS, labelers=False), path)
+    found = lg.inspect(path)
+    project = lg.init(tmp_path / "project")
+    with pytest.raises(lg.errors.InvalidLabels) as refused:
+        lg.privatize(path, epsilon=3, delta=1e-5, project=project)
+    assert found.problems == (str(refused.value),)
+    assert found.labelers is None and found.next == () and found.labels == len(ASKED)
+    assert "A release would be refused: " in said(str(path))
+
+
+def test_without_labels_the_rest_is_shown(tmp_path: Path) -> None:
+    found = lg.inspect(pairs(ASKED, RANKS).drop_columns(["label", "tie"]))
+    (problem,) = found.problems
+    assert "label" in problem and found.labels == len(ASKED)
+
+
+def test_the_commands_it_names_run_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [row | {"labeler_id": f"{row['labeler_id']}'s"} for row in exports.answers()]
+    rows += [rows[0] | {"prompt": None}]
+    table = pa.Table.from_pylist(rows).rename_columns({"prompt": "what was asked?"})
+    name = "labels of 'ours' $HOME.parquet"
+    pq.write_table(table, name)
+    (found,) = _inspected(name, "--columns", "prompt=what was asked?")
+    assert [shlex.split(command)[1] for command in found["next"]] == ["plan", "init", "privatize"]
+    for command in found["next"]:
+        result = CliRunner().invoke(main, shlex.split(command)[1:])
+        assert result.exit_code == 0, result.output
+    (again,) = _inspected(name, "--columns", "prompt=what was asked?")
+    assert [shlex.split(command)[1] for command in again["next"]] == ["plan", "privatize"]
+
+
+def _inspected(*arguments: str) -> list[dict[str, list[str]]]:
+    return [json.loads(said(*arguments, "--json"))]
+
+
+def test_an_export_is_shown_with_its_question(tmp_path: Path) -> None:
+    path = exports.write(tmp_path / "e.jsonl", exports.argilla_flat(exports.answers()))
+    found = lg.inspect(path, question=exports.NAME)
+    assert found.format == "argilla" and found.problems == ()
+    assert [question.name for question in found.questions] == [exports.NAME]
+    assert found.labelers is not None and found.labelers.count == 4
+    assert all("--question preference" in command for command in found.next[-1:])
+
+
+TEXTS = pa.table(
+    {
+        "prompt": ["Write to ada@example.org", "Ask Ada Lovelace", "a plain text"],
+        "first": ["call +44 20 7946 0958", "I am Adana", "in 1998 there were 12345678901 of them"],
+        "second": ["(555) 123-4567", "ADA said so", "nothing @ all, 3.14159265358979"],
+    }
+)
+PERSONAL: list[tuple[list[str], int]] = [
+    (["ada@example.org", "bob@example.org"], 1),
+    (["ada lovelace", "someone"], 1),
+    (["ada"], 0),  # too short to be told from other words
+    (["adan", "plain"], 1),
+    (["physician-4152"], 0),
+    ([], 0),
+]
+
+
+@pytest.mark.parametrize(("labelers", "named"), PERSONAL)
+def test_personal_data_in_texts_is_counted(labelers: list[str], named: int) -> None:
+    found = personal_data(TEXTS, labelers)
+    assert (found.texts, found.with_email, found.with_phone) == (9, 1, 2)
+    assert found.with_labeler == named
+
+
+def test_personal_data_is_found_in_chats_and_never_shown() -> None:
+    def chat(text: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": text}]
+
+    table = pa.table(
+        {name: [chat(t) for t in TEXTS[name].to_pylist()] for name in TEXTS.schema.names}
+    )
+    found = personal_data(table, ["Ada Lovelace"])
+    assert (found.with_email, found.with_phone, found.with_labeler) == (1, 2, 1)
+    assert set(asdict(found).values()) <= set(range(10))
+
+
+def test_a_result_is_frozen_plain_data() -> None:
+    found = lg.inspect(pairs(ASKED, RANKS))
+    assert isinstance(found, Inspection)
+    assert json.loads(json.dumps(asdict(found)))["format"] == "pairs"
