@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.ingest import formats, scan, sources
+from labelguard.ingest.formats import Understood
 from labelguard.ingest.layouts import LAYOUTS, PRIVATE_ROLES, Reading
 from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
 from labelguard.ingest.sources import Input
@@ -191,20 +192,20 @@ def _look(source: Input, reading: Reading, scratch: Path) -> _Looked:
         layout = scan.look(found.part, connection, found.reading)
         named = found.format
         private = [role for role in LAYOUTS[layout.kind] if role in PRIVATE_ROLES]
-        roles |= {Role(role, name, read=True): None for role, name in layout.columns.items()}
-        roles |= {Role(r, found.reading.columns.get(r, r), read=False): None for r in private}
-        problems |= dict.fromkeys(_problems(found.part, connection, found.reading))
+        names = {**dict.fromkeys(private), **layout.columns}
+        for role, name in names.items():
+            column = found.names.get(role) or name or found.reading.columns.get(role, role)
+            roles[Role(role, column, read=role not in private)] = None
+        problems |= dict.fromkeys(_problems(found, connection))
     return _Looked(named, tuple(roles), tuple(problems))
 
 
-def _problems(
-    part: sources.Part, connection: duckdb.DuckDBPyConnection, reading: Reading
-) -> Iterator[str]:
+def _problems(found: Understood, connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
     """Why a release would be refused: for columns of labels, and for nobody who gave them."""
 
     def refusal(**asked: Any) -> str:
         try:
-            scan.look(part, connection, replace(reading, **asked))
+            scan.look(found.part, connection, replace(found.reading, **asked), found.labelers)
         except InvalidLabels as error:
             return str(error)
         return ""

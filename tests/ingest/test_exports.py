@@ -222,6 +222,11 @@ REFUSED: dict[str, tuple[Export, dict[str, Any], str]] = {
         {},
         "exports of Potato name instances without their texts; join your data file",
     ),
+    "no annotator": (
+        [{"instance_id": "1", "prompt": "p", "chosen": "x", "rejected": "y"}],
+        {},
+        r"no column labeler_id.*Potato names them in its exports csv, tsv and jsonl \(user_id\)",
+    ),
 }
 
 

@@ -263,7 +263,7 @@ def read(source: Any, scratch: Path, **reading: Any) -> pl.DataFrame:
     frames = []
     for part in sources.parts(source):
         found = formats.understood(part, connection, asked)
-        layout = scan.look(found.part, connection, found.reading)
+        layout = scan.look(found.part, connection, found.reading, found.labelers)
         batches = scan.batches(found.part, connection, query.query(layout, layout.content))
         frames += [pl.DataFrame(pl.from_arrow(batch)) for batch in batches]
     frame = pl.concat(frames)

@@ -66,7 +66,7 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
     """
     types = scan.columns(part, connection)
     names = partial(scan.rows, part, connection)
-    seen = Seen(types, reading, part.sparse, part.name, names)
+    seen = Seen(types, reading, part.sparse, part=part.name, names=names)
     found = _format(part, seen)
     if found is None:
         return Understood(part, reading, PAIRS.name)
@@ -98,7 +98,7 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
         adapted.names,
         {role: named.get(role, role) for role in adapted.made},
         found.labelers,
-        adapted.values is not None,
+        adapted.values is not None and not adapted.usual,
     )
 
 

@@ -7,20 +7,35 @@ response looks submitted.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.formats import tasks
-from labelguard.ingest.formats.fields import SIDES, Fields, fields
+from labelguard.ingest.formats.fields import SIDES, fields
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.tasks import PAIR, RANKING, Task
 from labelguard.ingest.sql import identifier, literal
 
 _TOOL = "Argilla"
 _VALUES, _USERS, _STATUS = ".responses", ".responses.users", ".responses.status"
-_COUNTED = "('submitted', 'discarded')"
+_USER, _STATE, _VALUE = (identifier(f"labelguard: {name}") for name in ("user", "status", "value"))
 _LABELERS = (
     "records.to_list(flatten=True), records.to_datasets() and the REST interface with "
     "include=responses name the labelers."
 )
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """The responses to one question: SQL with a row for each, its status and value.
+
+    `told` selects the labeler and `further` roles that the export tells.
+    """
+
+    asked: str
+    query: str
+    told: str
+    further: tuple[str, ...] = ()
 
 
 def _is_flattened(seen: Seen) -> bool:
@@ -63,12 +78,12 @@ def _flattened(seen: Seen) -> Adapted:
     answers = tasks.elements(identifier(asked + _VALUES)) if seen.has(asked + _VALUES) else "[]"
     responses = f"""
         SELECT *,
-            unnest({identifier(asked + _USERS)}::VARCHAR[]) AS "response.user",
-            unnest({identifier(asked + _STATUS)}::VARCHAR[]) AS "response.status",
-            unnest({answers}::JSON[]) AS "response.value"
+            unnest({identifier(asked + _USERS)}::VARCHAR[]) AS {_USER},
+            unnest({identifier(asked + _STATUS)}::VARCHAR[]) AS {_STATE},
+            unnest({answers}::JSON[]) AS {_VALUE}
         FROM part"""
-    task = Task.columns(seen, of_tool)
-    return _adapted(seen, task, responses, '"response.user" AS labeler_id', frozenset())
+    told = f"{_USER} AS labeler_id"
+    return _adapted(seen, Task.columns(seen, of_tool), _Answers(asked, responses, told))
 
 
 def _records(seen: Seen) -> Adapted:
@@ -87,44 +102,32 @@ def _records(seen: Seen) -> Adapted:
     asked = tasks.question(seen, [name for (name,) in found])
     pointer = literal("/" + asked.replace("~", "~0").replace("/", "~1") + "/value")
     responses = f"""
-        SELECT *, response->>'status' AS "response.status",
-            json_extract(response->'values', {pointer}) AS "response.value"
+        SELECT *, response->>'status' AS {_STATE},
+            json_extract(response->'values', {pointer}) AS {_VALUE}
         FROM ({answers})"""
     told = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
         response->>'id' AS record_id"""
     task = Task.members(seen, records, "fields")
-    return _adapted(seen, task, responses, told, frozenset(("submitted_at", "record_id")))
+    return _adapted(seen, task, _Answers(asked, responses, told, ("submitted_at", "record_id")))
 
 
-def _adapted(seen: Seen, task: Task, responses: str, told: str, further: frozenset[str]) -> Adapted:
+def _adapted(seen: Seen, task: Task, answers: _Answers) -> Adapted:
     """Pairs where a task has two responses, whatever was asked about them; else rankings."""
-    made = frozenset(("labeler_id", *further))
+    made = frozenset(("labeler_id", *answers.further))
     tasks.refuse_named(seen, _TOOL, (*sorted(made), "label", "ranks"))
     used = fields(seen, tuple(task.fields))
-    submitted = '(CASE WHEN "response.status" = \'submitted\' THEN "response.value" END)'
-    if len(used.responses) == len(SIDES):
-        return _pairs(seen, task, used, responses, told, made, submitted)
-    query = f"""
-        SELECT {task.select(seen, used)}, {told}, {tasks.ranks(submitted, used)} AS ranks
-        FROM ({responses}) WHERE "response.status" IN {_COUNTED}"""
-    return Adapted(query, made | {*RANKING})
-
-
-def _pairs(
-    seen: Seen,
-    task: Task,
-    used: Fields,
-    responses: str,
-    told: str,
-    made: frozenset[str],
-    submitted: str,
-) -> Adapted:
     meaning = tasks.values(seen, used)
+    submitted = f"(CASE WHEN {_STATE} = 'submitted' THEN {_VALUE} END)"
+    if len(used.responses) == len(SIDES):
+        role, said = "label", tasks.label(submitted, used, meaning)
+    else:
+        role, said = "ranks", tasks.ranks(submitted, used)
     query = f"""
-        SELECT {task.select(seen, used)}, {told},
-            {tasks.label(submitted, used, meaning)} AS label
-        FROM ({responses}) WHERE "response.status" IN {_COUNTED}"""
-    return Adapted(query, made | {*PAIR}, values=meaning)
+        SELECT {task.select(seen, used)}, {answers.told}, {said} AS {role}
+        FROM ({answers.query}) WHERE {_STATE} IN ('submitted', 'discarded')"""
+    made |= {*(PAIR if role == "label" else RANKING)}
+    names = used.names(**{role: answers.asked})
+    return Adapted(query, made, names=names, values=meaning, usual=True)
 
 
 ARGILLA = Format(

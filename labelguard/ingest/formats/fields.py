@@ -12,9 +12,9 @@ from labelguard.ingest.layouts import closest
 
 PROMPTS = ("prompt", "instruction", "question", "context")
 _STEMS = "response|answer|completion|output|reply|candidate|generation|text|option|model"
+SIDES = ("response_a", "response_b")
 _MEMBER = re.compile(rf"({_STEMS})([ _-]?)(?:([a-z])|([0-9]+))", re.IGNORECASE)
 _COUPLES = (("chosen", "rejected"), ("left", "right"))
-SIDES = ("response_a", "response_b")
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,11 @@ class Fields:
 
     prompt: str
     responses: tuple[str, ...]
+
+    def names(self, **others: str) -> dict[str, str]:
+        """What messages call the roles of these fields, and `others`."""
+        sides = self.responses if len(self.responses) == len(SIDES) else ()
+        return {"prompt": self.prompt, **dict(zip(SIDES, sides, strict=False)), **others}
 
 
 def fields(seen: Seen, names: Sequence[str]) -> Fields:

@@ -20,6 +20,7 @@ _READ = ("pairwise", "choices")
 _LEFT, _RIGHT = ("left",), ("right",)
 _OF_ROWS = ("annotator", "annotation_id", "lead_time")
 _RESULT = tasks.elements("annotation->'result'")
+_SAID = identifier("labelguard: said")
 _TOLD = frozenset(("labeler_id", "submitted_at", "record_id"))
 
 
@@ -65,7 +66,7 @@ def _tasks(seen: Seen) -> Adapted:
                 THEN {_answer(asked)} END AS label
         FROM ({annotations})
         WHERE NOT coalesce((annotation->>'ground_truth')::BOOLEAN, false)"""
-    return _pairs(seen, used, query)
+    return _pairs(seen, used, query, asked)
 
 
 def _answer(asked: str) -> str:
@@ -97,7 +98,7 @@ def _rows(seen: Seen) -> Adapted:
     column = identifier(asked)
     said = column if is_text(seen.types[asked]) else f"to_json({column})::VARCHAR"
     # A word as it is, or in the JSON of a region: {"selected": "left"}, [{"choices": ["left"]}].
-    region = "(CASE WHEN json_valid(said) THEN said::JSON END)"
+    region = f"(CASE WHEN json_valid({_SAID}) THEN {_SAID}::JSON END)"
     first = f"coalesce({region}->0, {region})"
     choices = f"array_to_string(from_json({first}->'choices', '[\"VARCHAR\"]'), chr(10))"
     updated = "updated_at" if seen.has("updated_at") else "NULL::VARCHAR"
@@ -106,20 +107,21 @@ def _rows(seen: Seen) -> Adapted:
             annotator::VARCHAR AS labeler_id,
             {updated} AS submitted_at,
             annotation_id::VARCHAR AS record_id,
-            coalesce({first}->>'selected', {choices}, said) AS label
-        FROM (SELECT *, {said} AS said FROM part)
+            coalesce({first}->>'selected', {choices}, {_SAID}) AS label
+        FROM (SELECT *, {said} AS {_SAID} FROM part)
         WHERE coalesce(annotation_id::VARCHAR, '') <> ''"""
-    return _pairs(seen, used, query)
+    return _pairs(seen, used, query, asked)
 
 
-def _pairs(seen: Seen, used: Fields, query: str) -> Adapted:
+def _pairs(seen: Seen, used: Fields, query: str, asked: str) -> Adapted:
     if len(used.responses) != len(SIDES):
         raise InvalidLabels(
             f"{seen.part}: fields {', '.join(used.responses)} are more than two responses; name "
             "the left and the right one with --columns response_a=NAME,response_b=NAME"
         )
     meaning = tasks.values(seen, used, _LEFT, _RIGHT)
-    return Adapted(query, _TOLD | {*PAIR}, values=meaning)
+    names = used.names(label=asked)
+    return Adapted(query, _TOLD | {*PAIR}, names=names, values=meaning, usual=True)
 
 
 def _column(seen: Seen, name: str) -> str:

@@ -49,7 +49,8 @@ def _adapt(seen: Seen) -> Adapted | None:
         SELECT {task.select(seen, used)}{told}, {answers[asked]} AS label
         FROM part WHERE {_of_people(seen)}"""
     made = {*PAIR, "labeler_id"} if person else {*PAIR}
-    return Adapted(query, frozenset(made), values=meaning)
+    names = used.names(label=asked)
+    return Adapted(query, frozenset(made), names=names, values=meaning, usual=True)
 
 
 def _answers(seen: Seen) -> dict[str, str]:

@@ -78,6 +78,7 @@ class Adapted:
 
     `columns` names the columns of further roles (a judge is the labeler), `values` is the domain of
     labels where the format fixes it, and `names` is what messages call the roles that were made.
+    `usual` values are those where `--label-values` names no others.
     """
 
     query: str
@@ -85,6 +86,7 @@ class Adapted:
     columns: Mapping[str, str] = field(default_factory=dict)
     values: LabelValues | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    usual: bool = False
 
 
 def always(seen: Seen) -> bool:
