@@ -78,7 +78,7 @@ label_values_option = click.option(
     "--label-values",
     metavar="MEANING=VALUE,...",
     help="What the column label says: a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between "
-    "several values; default a=1|true,b=0|false,tie=0.5.",
+    "several values; default a=1|true,b=0|false,tie=0.5. Of choices: first=1 counts from 1, not 0.",
 )
 skips_option = click.option(
     "--skips",

@@ -267,6 +267,7 @@ def privatize(
       prompt, chosen, rejected[, tie]
       prompt, response_a, response_b, label[, tie]
       prompt, responses, ranks
+      prompt, responses, choice (--mechanism statistic)
 
     The first run fixes the project's policy, unless one was made before (`labelguard policy`): it
     shows what that means, and asks. Running the same command again returns the same release; labels

@@ -1,7 +1,8 @@
 """What a table of preference labels looks like: its layouts, and which column plays which role.
 
-Three layouts are understood: pairs (prompt, response_a, response_b, label[, tie]), chosen pairs
-(prompt, chosen, rejected[, tie]) and rankings (prompt, responses, ranks). All become canonical
+Four layouts are understood: pairs (prompt, response_a, response_b, label[, tie]), chosen pairs
+(prompt, chosen, rejected[, tie]), rankings (prompt, responses, ranks) and choices of the best
+(prompt, responses, choice). All become canonical
 pairs: the two sides in canonical order, and a label that says whether the first is preferred.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import duckdb
 from duckdb.sqltypes import SQLNULL, DuckDBPyType
@@ -26,14 +27,17 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "pairs": ("prompt", "response_a", "response_b", "label"),
     "chosen": ("prompt", "chosen", "rejected"),
     "ranking": ("prompt", "responses", "ranks"),
+    "choices": ("prompt", "responses", "choice"),
 }
+LISTED = ("ranking", "choices")
+"""Layouts of lists of responses, which are broken into pairs."""
 _OPTIONAL = (
     *("labeler_id", "tie", "item_id", "question"),
     *("ranking_id", "submitted_at", "record_id"),
 )
 IDS = ("labeler_id", "item_id", "question", "ranking_id", "record_id")
 ROLES = tuple(dict.fromkeys([*(r for roles in LAYOUTS.values() for r in roles), *_OPTIONAL]))
-PRIVATE_ROLES = ("label", "tie", "ranks")
+PRIVATE_ROLES = ("label", "tie", "ranks", "choice")
 """Roles whose columns nothing but the label itself may depend on."""
 ANSWERS = (*PRIVATE_ROLES, "chosen", "rejected")
 """Roles whose columns tell labels: the private ones, and the sides by which was preferred. Every
@@ -65,6 +69,8 @@ LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
     101: ("tie", "contradicts the label"),
     102: ("tie", "expected true, false or nothing"),
     103: ("ranks", "expected one number for each response"),
+    104: ("choice", "expected the number of a response, counted from 0"),
+    105: ("choice", "expected the number of a response, counted from 1"),
 }
 
 
@@ -90,6 +96,11 @@ class Layout:
     def asked(self) -> bool:
         """Whether rows say which question they answer."""
         return self.reading.question is not None or "question" in self.columns
+
+    @property
+    def listed(self) -> bool:
+        """Whether rows hold lists of responses."""
+        return self.kind in LISTED
 
     @property
     def content_units(self) -> bool:
@@ -162,6 +173,7 @@ def layout(
     """
     types = dict(zip(relation.columns, relation.types, strict=True))
     named = reading.columns
+    layouts = _layouts(types, reading)
     if not reading.labelled:
         private = {named.get(role, role) for role in PRIVATE_ROLES}
         types = {column: kind for column, kind in types.items() if column not in private}
@@ -169,9 +181,8 @@ def layout(
     absent = _absent(types, reading) if sparse else ()
     types |= dict.fromkeys(absent, SQLNULL)
     columns = _columns(types, named, name)
-    layouts = _layouts(reading.labelled)
     kind = _kind(columns, types, name, layouts)
-    used = (*layouts[kind], *(role for role in _OPTIONAL if (kind, role) != ("ranking", "tie")))
+    used = (*layouts[kind], *(r for r in _OPTIONAL if r != "tie" or kind not in LISTED))
     for role in named:
         if role not in used:
             raise InvalidLabels(
@@ -182,6 +193,7 @@ def layout(
     if "labeler_id" not in columns and reading.unit in ("labeler", "group"):
         raise InvalidLabels(_nobody(name, types, labelers))
     _check_roles(columns, kind, reading, name)
+    _check_values(kind, reading, name)
     kinds = {role: types[column] for role, column in columns.items()}
     _check_types(kinds, columns, name)
     content = _content(kinds, columns, kind, name)
@@ -241,6 +253,20 @@ def _check_roles(columns: Mapping[str, str], kind: str, reading: Reading, name: 
             )
 
 
+def _check_values(kind: str, reading: Reading, name: str) -> None:
+    """Refuse words for labels that are numbers of responses, and numbers for all others."""
+    counted = replace(DEFAULT, first=reading.values.first)
+    if kind == "choices" and reading.values != counted:
+        raise InvalidLabels(
+            f"{name}: --label-values names words, but choices are numbers of responses, counted "
+            "from 0 or, with --label-values first=1, from 1"
+        )
+    if kind != "choices" and reading.values.first:
+        raise InvalidLabels(
+            f"{name}: --label-values first=1 goes with choices (prompt, responses, choice) alone"
+        )
+
+
 def _absent(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, ...]:
     """Columns that a sparse part may lack because of its labels: they are as good as there."""
 
@@ -268,13 +294,19 @@ def _absent(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, .
     return tuple(dict.fromkeys(found))
 
 
-def _layouts(labelled: bool) -> Mapping[str, tuple[str, ...]]:
-    """The roles of every layout; without labels, only those that are public."""
-    if labelled:
+def _layouts(types: Mapping[str, DuckDBPyType], reading: Reading) -> Mapping[str, tuple[str, ...]]:
+    """The roles of every layout; without labels, only those that are public.
+
+    Rankings and choices then differ by the column that is there and is not read.
+    """
+    if reading.labelled:
         return LAYOUTS
+    ranks, choice = (reading.columns.get(role, role) in types for role in ("ranks", "choice"))
+    other = "ranking" if choice and not ranks else "choices"
     return {
         kind: tuple(role for role in roles if role not in PRIVATE_ROLES)
         for kind, roles in LAYOUTS.items()
+        if kind != other
     }
 
 
@@ -282,6 +314,7 @@ FEATURE_SIDES: Mapping[str, tuple[str, ...]] = {
     "pairs": ("_a", "_b"),
     "chosen": ("_chosen", "_rejected"),
     "ranking": ("",),
+    "choices": ("",),
 }
 """How the columns of a feature are called after its name, in each layout."""
 
@@ -310,7 +343,7 @@ def _features(
                 raise InvalidLabels(
                     f"{part}: column {column} is {role}, which is private: it cannot be a feature"
                 )
-            listed = kind == "ranking" and types[column].id in ("list", "array")
+            listed = kind in LISTED and types[column].id in ("list", "array")
             inner = canonical.element(types[column]) if listed else types[column]
             if inner.id not in (*NUMERIC, "boolean", "null") and not is_text(inner):  # CSV: text
                 raise InvalidLabels(
@@ -374,9 +407,9 @@ def _content(
     kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], kind: str, name: str
 ) -> ContentType:
     """The one type of prompt and responses."""
-    roles = LAYOUTS[kind][: 2 if kind == "ranking" else 3]
+    roles = LAYOUTS[kind][: 2 if kind in LISTED else 3]
     found = {role: kinds[role] for role in roles}
-    if kind == "ranking":
+    if kind in LISTED:
         if found["responses"].id not in ("list", "array"):
             raise InvalidLabels(
                 f"{name}: column {columns['responses']}: expected a list, "

@@ -198,7 +198,8 @@ def comparisons(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
     pair = of_row[buckets.column(table, "row").astype(np.intp)]
     units, unit = blocks.unique(buckets.blocks(table, "unit"))
     if not staged.labelers:
-        return Rows(pair, unit, len(units))
+        size = buckets.column(table, "size").astype(np.int64) if staged.choices else None
+        return Rows(pair, unit, len(units), None, size, staged.choices)
     name = "author" if "author_hi" in table.column_names else "unit"
     person = blocks.unique(buckets.blocks(table, name))[1]
     first = np.sort(np.unique(person * (of_row.max() + 1) + pair, return_index=True)[1])
@@ -207,4 +208,4 @@ def comparisons(staged: Staged, of_row: NDArray[np.intp]) -> Rows:
         group = blocks.unique(buckets.blocks(table, "item"))[1]
         ranking = np.unique(person * (group.max() + 1) + group, return_inverse=True)[1][first]
         size = buckets.column(table, "size").astype(np.int64)[first]
-    return Rows(pair[first], unit[first], len(units), ranking, size)
+    return Rows(pair[first], unit[first], len(units), ranking, size, staged.choices)

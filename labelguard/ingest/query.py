@@ -21,15 +21,17 @@ def query(layout: Layout, content: ContentType) -> str:
     pieces = [_read(role, column, layout, content_type) for role, column in columns.items()]
     if "ranks" in columns:
         pieces.append(f"{columns['ranks']} IS NULL AS skipped")
+    if "choice" in columns:
+        pieces.append(f"coalesce({_trimmed(columns['choice'])}, '') = '' AS skipped")
     question = layout.reading.question
     if question is not None:
         pieces.append(f"{literal(question)} AS question")
-    number = "DOUBLE[]" if layout.kind == "ranking" else "DOUBLE"
+    number = "DOUBLE[]" if layout.listed else "DOUBLE"
     for index, sides in enumerate(layout.features.values()):
         for side, column in enumerate(sides):
             pieces.append(f"try_cast({identifier(column)} AS {number}) AS feature_{index}_{side}")
     named = ", ".join(pieces)
-    build = _ranking_query if layout.kind == "ranking" else _pair_query
+    build = _ranking_query if layout.listed else _pair_query
     absent = "".join(f", NULL::VARCHAR AS {identifier(column)}" for column in layout.absent)
     part = f"(SELECT *{absent} FROM part)" if absent else "part"
     return f"WITH named AS (SELECT {named} FROM {part}), {build(layout, content)}"
@@ -38,7 +40,12 @@ def query(layout: Layout, content: ContentType) -> str:
 def _read(role: str, column: str, layout: Layout, content_type: str) -> str:
     """SQL of a column under the name of its role. Labels are read as text, whatever their type."""
     if role in ("label", "tie"):
-        read = f"trim({column}::VARCHAR, {literal(WHITE_SPACE)})"
+        read = _trimmed(column)
+    elif role == "choice":
+        # The place of the preferred response, from 1; NULL if that is no whole number.
+        number = f"try_cast({_trimmed(column)} AS DOUBLE)"
+        place = f"{number} + {1 - layout.reading.values.first}"
+        read = f"CASE WHEN {number} = trunc({number}) AND isfinite({number}) THEN {place} END"
     elif role == "ranks":
         read = f"try_cast({column} AS DOUBLE[])"
     elif role == "responses":
@@ -51,6 +58,10 @@ def _read(role: str, column: str, layout: Layout, content_type: str) -> str:
         blank = role == "record_id" or (role == "submitted_at" and is_text(layout.types[role]))
         read = f"nullif({read}, '')" if blank else read
     return f"{read} AS {role}"
+
+
+def _trimmed(column: str) -> str:
+    return f"trim({column}::VARCHAR, {literal(WHITE_SPACE)})"
 
 
 def _pair_query(layout: Layout, content: ContentType) -> str:
@@ -158,9 +169,19 @@ def _ranking_faults(layout: Layout, lists: list[str]) -> list[str]:
 
 
 def _ranked(layout: Layout) -> tuple[str, str]:
-    """SQL of whether the ranks are numbers, one a response, and of the label of a pair of them."""
+    """SQL of whether the ranks are numbers, one a response, and of the label of a pair of them.
+
+    A choice prefers the chosen response to every other one, and says nothing of two others.
+    """
     if not layout.reading.labelled:
         return "true", f"{LABEL_TIE}"
+    if layout.kind == "choices":
+        label = f"""(CASE WHEN skipped THEN {_skipped(layout)}
+                WHEN NOT ranked THEN {104 + layout.reading.values.first}
+                WHEN o[p.i] = choice THEN {LABEL_A}
+                WHEN o[p.j] = choice THEN {LABEL_B}
+                ELSE {LABEL_TIE} END)"""
+        return "coalesce(choice BETWEEN 1 AND k, false)", label
     ranked = """coalesce(len(ranks) = k AND len(list_filter(ranks,
                     lambda x: x IS NOT NULL AND NOT isnan(x))) = k, false)"""
     label = f"""(CASE WHEN skipped THEN {_skipped(layout)}

@@ -84,6 +84,8 @@ class Staged:
     content_type: pa.DataType = field(default_factory=pa.string)
     layouts: set[str] = field(default_factory=set)
     pairs_of_rankings: bool = False
+    """Rows are pairs of lists of responses: of rankings or, if `choices`, of choices."""
+    choices: bool = False
     rankings: bool = False
     given_ids: bool = False
     questions: bool = False
@@ -262,8 +264,9 @@ class _Stager:
         staged, columns = self.staged, layout.columns
         shape = {
             "chat": layout.chat,
-            "pairs_of_rankings": layout.kind == "ranking",
-            "rankings": layout.kind == "ranking" or "ranking_id" in columns,
+            "pairs_of_rankings": layout.listed,
+            "choices": layout.kind == "choices",
+            "rankings": layout.listed or "ranking_id" in columns,
             "given_ids": "item_id" in columns,
             "questions": layout.asked,
             "timed": "submitted_at" in columns,

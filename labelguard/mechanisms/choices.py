@@ -9,6 +9,11 @@ so the likelihood touches the labels only through S = Σ_u w_u Σ_j (φ(chosen_j
 `labelguard.mechanisms.statistic`, whose guarantee it shares: `grid` and `noisy` there go on from
 `bounds` and `exact_sum` here. With K = 2 both modules compute the same statistic.
 
+The same from pairs. As φ_c − mean of Φ = (1/K) Σ_k (φ_c − φ_k), S is also the sum over all pairs of
+a choice, of weight 2/K, that hold the chosen response, and b_u likewise: `Rows.share` there. A
+release, which stages choices as their pairs, sums them so, with Δ = 2C ≥ min(2C, D): the ball alone
+proves it, whatever pairs of a choice there are. `responses_of_pairs` finds Φ again, for the fit.
+
 Sensitivity. Let p_j say how the choice is spread over its responses: 1 on the chosen one, or 1/t on
 each of t that tie for the best; a labeler's part is v = w Σ_j Φ_jᵀ(p_j − 1/K_j). All p_j lie in the
 simplex, ties included, and ‖v − v'‖ is convex in (p, p'), so no pair of them moves v further than
@@ -43,7 +48,7 @@ from labelguard.mechanisms.statistic import (
     top_eigenvalue,
 )
 
-__all__ = ["Choices", "bounds", "choice_weights", "exact_sum", "fit"]
+__all__ = ["Choices", "bounds", "choice_weights", "exact_sum", "fit", "responses_of_pairs"]
 
 _CHUNK = 1 << 15
 _DIAMETER_ELEMENTS = 1 << 22
@@ -124,6 +129,43 @@ def exact_sum(
 def choice_weights(choices: Choices, bounds: Bounds) -> Floats:
     """What each choice weighs in the likelihood, w_u of its labeler, shape (choices,)."""
     return np.asarray(bounds.weight[choices.unit])
+
+
+def responses_of_pairs(
+    z: NDArray[np.float32],
+    group: NDArray[np.intp],
+    number: NDArray[np.int64],
+    size: NDArray[np.int64],
+) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    """Centred responses of sets of responses, from the differences of their pairs.
+
+    Row p of `z` (pairs, components) is φ_i − φ_j of set group[p], of size[p] responses; number[p]
+    counts the pairs i < j of a set from 0, by i, then j. Pairs of equal responses may lack. Sets
+    are numbered from 0 without gaps. Returns Φ (responses, components), set after set, and the
+    offsets of the sets in it, (sets + 1,).
+    """
+    sets = int(group.max(initial=-1)) + 1
+    sizes = np.zeros(sets, np.intp)
+    sizes[group] = size
+    offsets = np.append(0, np.cumsum(sizes))
+    one, other = _places(number, size)
+    part = z.astype(np.float64) / size[:, None]
+    found = np.zeros((int(offsets[-1]), z.shape[1]))
+    np.add.at(found, offsets[group] + one, part)
+    np.subtract.at(found, offsets[group] + other, part)
+    return found.astype(np.float32), offsets.astype(np.intp)
+
+
+def _places(
+    number: NDArray[np.int64], size: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """i and j, from 0, of the pairs with these numbers among K responses: the inverse of
+    number = i (2K − i − 1) / 2 + j − i − 1.
+    """
+    twice = 2 * size - 1
+    one = ((twice - np.sqrt(twice**2 - 8.0 * number)) / 2).astype(np.int64)
+    one += number >= (one + 1) * (twice - one - 1) // 2  # where the root was rounded down
+    return one, number - one * (twice - one) // 2 + one + 1
 
 
 def fit(

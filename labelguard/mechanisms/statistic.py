@@ -44,7 +44,8 @@ class Rows:
 
     `pair` indexes the matrix of pair coordinates, `unit` the labelers (or households, teams: the
     unit of protection). `ranking` numbers the rankings that pairs were broken from and `size` tells
-    how many responses each ranked; without them every row is a comparison of its own.
+    how many responses each ranked; without them every row is a comparison of its own. If `choices`,
+    only the best of them was named: see `labelguard.mechanisms.choices`.
     """
 
     pair: NDArray[np.intp]
@@ -52,13 +53,27 @@ class Rows:
     units: int
     ranking: NDArray[np.intp] | None = None
     size: NDArray[np.int64] | None = None
+    choices: bool = False
 
     def __len__(self) -> int:
         return len(self.pair)
 
     def share(self) -> Floats:
-        """The weight of each row: 1, or 1/(K − 1) for the pairs of a ranking of K, shape (n,)."""
-        return np.ones(len(self)) if self.size is None else 1 / (self.size - 1.0)
+        """The weight of each row, shape (n,): 1, or 1/(K − 1) for the pairs of a ranking of K.
+
+        For those of a choice 2/K: φ_c − mean of Φ is 1/K of the sum of φ_c − φ_k, and a pair adds
+        half of its difference.
+        """
+        if self.size is None:
+            return np.ones(len(self))
+        return 2.0 / self.size if self.choices else 1 / (self.size - 1.0)
+
+    def information(self) -> Floats:
+        """What each row adds to H, in units of z zᵀ, shape (n,): share/4; for choices share²/4.
+
+        Of a choice H is the covariance of a response at random, (1/K) Φᵀ Φ of centred Φ.
+        """
+        return self.share() ** (2 if self.choices else 1) / 4
 
 
 @dataclass(frozen=True)
@@ -89,8 +104,9 @@ def bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
     share = rows.share()
     without_signal = np.sqrt(_sum(rows, share**2 * norms)) / 2
     clip, weight = clip_and_weights(without_signal, clip_quantile)
-    if rows.ranking is not None:
-        # The same value, from the ball alone: nothing rests on how rankings are numbered.
+    if rows.ranking is not None or rows.choices:
+        # From the ball alone: nothing rests on how rankings are numbered, nor on choices being
+        # whole (of rankings it is the same value; of choices `choices.bounds` may be smaller).
         return Bounds(clip, weight, 2 * clip)
     return Bounds(clip, weight, _sensitivity(z, rows, norms, weight, clip))
 

@@ -125,6 +125,10 @@ class Population:
         taste = rng.standard_normal((rows.units, _TASTES))
         gap = np.einsum("ij,ij->i", own[rows.pair], taste[rows.unit]) + shared[rows.pair]
         half = _labels(scale * gap, ties, rng)
+        if rows.choices and rows.size is not None:
+            # Of the pairs of a choice those tell something that hold the chosen one, 2 of K; given
+            # that, which of the two it is has the odds of a comparison.
+            half = np.where(rng.random(len(half)) < 2 / rows.size, half, 0)
         fresh = scale * (shared[:, None] + spread[:, None] * _NODES)
         strict = 1 - tie_probability(fresh, ties)
         gain = strict * np.tanh(fresh / 2) / 2

@@ -148,7 +148,7 @@ def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
         counts=counts[counts > 0],
         norm=norm,
         clip=clip,
-        energy=_sums(z, mine, mine.share() / 4, 2),
+        energy=_sums(z, mine, mine.information(), 2),
         seen=seen,
         seen_weight=seen_weight,
     )
@@ -266,7 +266,7 @@ def _rows_of(rows: Rows, units: NDArray[np.intp]) -> Rows:
     mine = code[rows.unit]
     order = np.argsort(mine, kind="stable")[np.count_nonzero(mine < 0) :]
     size = None if rows.size is None else rows.size[order]
-    return Rows(rows.pair[order], mine[order], len(units), None, size)
+    return Rows(rows.pair[order], mine[order], len(units), None, size, rows.choices)
 
 
 def _norms(

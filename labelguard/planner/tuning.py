@@ -86,7 +86,8 @@ def forecast(
 
     Of randomized response there are two, under the first of the bounds that release most labels
     and under the best one, unless these are one; PROPS is forecast on the latter. `bounds` are the
-    numbers of labels per labeler to choose from, None being all of them; by default several.
+    numbers of labels per labeler to choose from, None being all of them; by default several. Of
+    choices of the best of several responses there is the statistic alone.
 
     (ε, δ) is for `periods` releases, which each bring as many new labels as there are now; what is
     forecast is one of them. `growth` also forecasts twice the labelers and twice the labels, at
@@ -115,7 +116,7 @@ def forecast(
     return tuple(
         one
         for before, one in zip([None, *now], now, strict=False)
-        if before is None or not _equal(before, one)
+        if (before is None or not _equal(before, one)) and (not rows.choices or _takes_choices(one))
     )
 
 
@@ -214,6 +215,11 @@ class _Terms:
         return found
 
 
+def _takes_choices(forecast: Forecast) -> bool:
+    """Whether it is of a mechanism that takes choices of the best of several."""
+    return forecast.mechanism in ("non-private", "statistic")
+
+
 def _equal(one: Forecast, other: Forecast) -> bool:
     """Whether two forecasts are of one mechanism, ε and bound."""
     return (one.mechanism, one.epsilon, one.max_labels_per_labeler) == (
@@ -227,7 +233,7 @@ def _twice_labelers(rows: Rows) -> Rows:
     """As many new labelers, on the same pairs."""
     size = None if rows.size is None else np.tile(rows.size, 2)
     units = np.concatenate([rows.unit, rows.unit + rows.units])
-    return Rows(np.tile(rows.pair, 2), units, 2 * rows.units, None, size)
+    return Rows(np.tile(rows.pair, 2), units, 2 * rows.units, None, size, rows.choices)
 
 
 def _twice_labels(rows: Rows, prior: Prior) -> Rows:
@@ -235,7 +241,7 @@ def _twice_labels(rows: Rows, prior: Prior) -> Rows:
     other = np.random.default_rng(prior.seed).permutation(len(rows))
     size = None if rows.size is None else np.concatenate([rows.size, rows.size[other]])
     pair = np.concatenate([rows.pair, rows.pair[other]])
-    return Rows(pair, np.tile(rows.unit, 2), rows.units, None, size)
+    return Rows(pair, np.tile(rows.unit, 2), rows.units, None, size, rows.choices)
 
 
 def check_budgets(epsilons: Sequence[float], delta: float) -> None:

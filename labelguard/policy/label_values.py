@@ -18,6 +18,7 @@ WHITE_SPACE = " \t\n\r\v\f\u00a0\u2007\u202f\u3000"
 """What is trimmed around a label."""
 
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_FIRST = re.compile(r"\s*first\s*=\s*([01])\s*", re.IGNORECASE)
 _MEANINGS = ("a", "b", "tie", "skip")
 
 
@@ -26,23 +27,27 @@ class LabelValues:
     """The texts that say: A is preferred, B is, neither is, or no answer was given.
 
     Texts are trimmed and compared with upper and lower case told apart; where one is a number,
-    numerically equal text is equal. A blank is a skip in every domain.
+    numerically equal text is equal. A blank is a skip in every domain. Of choices among several
+    responses, which are named by number, `first` is the number of the first one, 0 or 1.
     """
 
     a: tuple[str, ...] = ("1", "TRUE", "True", "true")
     b: tuple[str, ...] = ("0", "FALSE", "False", "false")
     tie: tuple[str, ...] = ("0.5",)
     skip: tuple[str, ...] = ()
+    first: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`a=left,b=right,tie=same|both bad,skip=n/a`; the empty text is the default domain. A and
-        B may be capitals.
+        """`a=left,b=right,tie=same|both bad,skip=n/a`, or of choices `first=1`; the empty text is
+        the default domain. A and B may be capitals.
 
         Raises `InvalidLabels` if a or b is missing, or if one value has two meanings.
         """
         if not text:
             return cls()
+        if counted := _FIRST.fullmatch(text):
+            return cls(first=int(counted[1]))
         found: dict[str, tuple[str, ...]] = {}
         for piece in text.split(","):
             meaning, _, values = piece.partition("=")
@@ -51,7 +56,8 @@ class LabelValues:
             if meaning not in _MEANINGS or meaning in found or not all(named):
                 raise InvalidLabels(
                     "--label-values expects a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | "
-                    f"between several values, found {piece.strip()!r}"
+                    "between several values, or first=1 where choices are counted from 1; found "
+                    f"{piece.strip()!r}"
                 )
             found[meaning] = named
         if not {"a", "b"} <= set(found):
@@ -64,12 +70,14 @@ class LabelValues:
         twice = next((value for value in known if known.count(value) > 1), None)
         if twice is not None:
             raise InvalidLabels(f"--label-values names {twice} twice; give every value one meaning")
-        return cls(**{"tie": (), **found})
+        return cls(found["a"], found["b"], found.get("tie", ()), found.get("skip", ()))
 
     def __str__(self) -> str:
         """What `parse` reads as this domain: one text for equal domains, empty for the default."""
         if self == DEFAULT:
             return ""
+        if self.first:
+            return f"first={self.first}"
         named = ((meaning, getattr(self, meaning)) for meaning in _MEANINGS)
         return ",".join(f"{meaning}={'|'.join(values)}" for meaning, values in named if values)
 

@@ -15,7 +15,7 @@ from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.release import planning
 from labelguard.release.admission import admit
-from labelguard.release.intake import Intake, IntakeOptions
+from labelguard.release.intake import Intake, IntakeOptions, check_choices
 from labelguard.release.methods import open_mechanism
 from labelguard.storage.executor import open_executor
 from labelguard.terms import Progress, silent
@@ -83,7 +83,8 @@ def check(
         record = policies.named(ledger.policies(), name)
         if record.state == "closed":
             raise PolicyError(f"policy {record.name!r} is closed; nothing can be charged to it")
-        event = open_mechanism(mechanism).priced
+        opened_mechanism = open_mechanism(mechanism)
+        event = opened_mechanism.priced
         policy = record.policy
         reading = layouts.Reading(
             intake.columns,
@@ -95,6 +96,7 @@ def check(
         )
         table = ledger.labelers(event) if record.state == "active" else LabelerTable.empty()
         staged = intake.stage(opened, source, reading, progress)
+        check_choices(staged, opened_mechanism, policy.ties_of(event))
         admit(ledger, home.namespace, staged)
         if staged.given_ids:
             refuse_conflicts(staged)

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.learning.heads import fit_statistic
+from labelguard.mechanisms import choices
+from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.statistic import noise_aware_ridge
 from labelguard.storage import arrays
@@ -33,7 +35,8 @@ class Window:
     """One noisy statistic and the public pairs it is about.
 
     `statistic` (components,) has noise of standard deviation `noise`; `z` (pairs, components) and
-    `weight` (pairs,) are the pairs' coordinates and weights in the likelihood.
+    `weight` (pairs,) are the pairs' coordinates and weights in the likelihood. Of choices, `z` are
+    the responses of sets of `sizes` (sets,), and `weight` (sets,) is that of the sets.
     """
 
     statistic: Floats
@@ -42,10 +45,13 @@ class Window:
     weight: Floats
     clip: float
     sensitivity: float
+    sizes: NDArray[np.int64] | None = None
 
     def save(self, path: Path) -> None:
         """Write the window as arrays."""
-        path.write_bytes(arrays.packed({n: np.asarray(v) for n, v in vars(self).items()}))
+        path.write_bytes(
+            arrays.packed({n: np.asarray(v) for n, v in vars(self).items() if v is not None})
+        )
 
     @classmethod
     def load(cls, path: Path) -> Window:
@@ -59,6 +65,7 @@ class Window:
                 found["weight"],
                 float(found["clip"]),
                 float(found["sensitivity"]),
+                found.get("sizes"),
             )
         except (OSError, ValueError, KeyError, TypeError):
             raise ProjectError(f"{path} is damaged; restore it from a backup") from None
@@ -136,15 +143,35 @@ class Head:
 def fit(windows: Sequence[Window], basis: Basis, shape: Shape) -> tuple[Floats, Floats, float]:
     """The teacher of all windows: coefficients on raw features, the summed statistic, its noise.
 
-    Post-processing of released statistics: nothing is charged.
+    The windows are all of pairs (and rankings), or all of choices. Post-processing of released
+    statistics: nothing is charged.
     """
-    z = np.concatenate([window.z for window in windows])
-    weight = np.concatenate([window.weight for window in windows])
     total = np.sum([window.statistic for window in windows], axis=0)
     noise = float(np.sqrt(np.sum([window.noise**2 for window in windows])))
-    ridge = noise_aware_ridge(z, weight, shape.ridge * basis.metric**2, noise)
+    learn = _from_pairs if windows[0].sizes is None else _from_choices
     try:
-        beta = fit_statistic(z, weight, total, ridge)
+        beta = learn(windows, total, shape.ridge * basis.metric**2, noise)
     except (ValueError, ArithmeticError) as error:
         raise LabelguardError(f"the head cannot be fitted ({error}); take another ridge") from None
     return basis.projection @ beta, total, noise
+
+
+def _from_pairs(windows: Sequence[Window], total: Floats, penalty: Floats, noise: float) -> Floats:
+    """Logistic regression on comparisons, shape (components,)."""
+    z = np.concatenate([window.z for window in windows])
+    weight = np.concatenate([window.weight for window in windows])
+    return fit_statistic(z, weight, total, noise_aware_ridge(z, weight, penalty, noise))
+
+
+def _from_choices(
+    windows: Sequence[Window], total: Floats, penalty: Floats, noise: float
+) -> Floats:
+    """Conditional logit among the responses of every choice, shape (components,)."""
+    z = np.concatenate([window.z for window in windows])
+    weight = np.concatenate([window.weight for window in windows])
+    sizes = np.concatenate([window.sizes for window in windows if window.sizes is not None])
+    offsets = np.append(0, np.cumsum(sizes)).astype(np.intp)
+    asked = Choices(offsets, np.zeros(len(sizes), np.intp), 1)
+    # H = Σ (w/K) φ φᵀ over responses: as of pairs that weigh 4w/K.
+    ridge = noise_aware_ridge(z, np.repeat(4 * weight / sizes, sizes), penalty, noise)
+    return choices.fit(z, asked, weight, total, ridge)

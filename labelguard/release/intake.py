@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypedDict
 
-from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
 from labelguard.ingest import groups
 from labelguard.ingest.layouts import LAYOUTS, Reading
 from labelguard.ingest.pairs import distinct_pairs
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staging import Staged, StagingOptions, stage
+from labelguard.policy.label_values import Ties
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
-from labelguard.release.protocol import Further
+from labelguard.release.protocol import Further, Mechanism
 from labelguard.terms import AUTO_FORMAT, Progress
 
 _PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id", "question")
@@ -122,3 +123,20 @@ class Intake:
                 "the pairs of --also must be texts if the labels are of texts, chats if of chats"
             )
         return Further(staged, distinct_pairs(staged))
+
+
+def check_choices(staged: Staged, mechanism: Mechanism[Any] | None, ties: Ties) -> None:
+    """Raise `PolicyError` for choices of the best of several, where they cannot be released.
+
+    Where no `mechanism` was named yet, one is taken that releases them.
+
+    The pairs of a choice without the chosen response are ties in it, whatever became of ties: which
+    these are tells the choice.
+    """
+    if staged.choices and mechanism and not mechanism.choices:
+        raise PolicyError(
+            f"choices of the best of several responses are no pairs, which {mechanism.name} "
+            "releases; they go with --mechanism statistic"
+        )
+    if staged.choices and ties in ("drop", "half"):
+        raise PolicyError(f"--ties {ties} goes with pairs and rankings; a choice has no ties")

@@ -48,6 +48,7 @@ from labelguard.project.opening import OpenProject, Where, init, located
 from labelguard.project.project import Project
 from labelguard.release import delivery, judge, planning, publish, resolve
 from labelguard.release.admission import admit
+from labelguard.release.intake import check_choices
 from labelguard.release.planning import Plan
 from labelguard.release.preview import Preview, previewed
 from labelguard.release.protocol import Job, Mechanism, Prepared
@@ -247,6 +248,7 @@ class _Run:
         )
         public = ties if ties in ("drop", "half") else ""
         staged = intake.stage(self.opened, source, reading, self.progress, public)
+        check_choices(staged, terms.mechanism, ties)
         self._note_formats(staged)
         if staged.refused_rows:
             who = counted(staged.refused_labelers, "retired or erased labeler")

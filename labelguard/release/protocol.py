@@ -93,6 +93,8 @@ class Mechanism(Protocol[P]):
     priced: str
     features: tuple[str, ...] = ()
     """Numeric properties of responses that the input must have."""
+    choices: bool = False
+    """Whether it takes choices of the best of several responses, which are no pairs."""
     also: Input | None = None
     """Further pairs to label by a head; their digest is part of the idempotency key."""
 

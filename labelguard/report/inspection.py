@@ -311,9 +311,10 @@ def _commands(
     yield shlex.join(["labelguard", "plan", *paths, *said, *spec])
     if not _has_project():
         yield "labelguard init"
+    method = ["--mechanism", "statistic", *spec] if staged.choices else []
     delta = f"{usual_delta(labelers.count if labelers else 0):g}".replace("e-0", "e-")
     price = ["--epsilon", f"{_EPSILON:g}", "--delta", delta]
-    yield shlex.join(["labelguard", "privatize", *paths, *price, *said, "-o", "release"])
+    yield shlex.join(["labelguard", "privatize", *paths, *method, *price, *said, "-o", "release"])
 
 
 def _has_project() -> bool:

@@ -17,6 +17,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.ingest import scan
 from labelguard.ingest.formats.arena import ARENA
 from labelguard.ingest.formats.argilla import ARGILLA
+from labelguard.ingest.formats.choices import CHOICES
 from labelguard.ingest.formats.helpsteer import HELPSTEER
 from labelguard.ingest.formats.label_studio import LABEL_STUDIO
 from labelguard.ingest.formats.pairs import PAIRS, RANKINGS
@@ -31,7 +32,7 @@ from labelguard.terms import AUTO_FORMAT
 __all__ = ["FORMATS", "Understood", "understood"]
 
 _TOOLS = (ARGILLA, LABEL_STUDIO, POTATO)
-_SETS = (ULTRAFEEDBACK, PAIRS, SCORES, HELPSTEER, ARENA, RANKINGS, TRANSCRIPTS)
+_SETS = (ULTRAFEEDBACK, PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_SETS)}
 """Every format by name. The first that recognises a part is taken, in this order, of those that
 find the columns they read labels from.

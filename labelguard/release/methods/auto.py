@@ -69,7 +69,7 @@ def size(
     x, rows = features(pairs.table), comparisons(staged, pairs.of_row)
     prior = tuning.Prior(options.agreement)
     progress("comparing mechanisms on simulated labels", None)
-    if mechanism is None and periods == 1:
+    if mechanism is None and periods == 1 and not rows.choices:
         sizing = tuning.recommend(x, rows, epsilon, delta, prior)
     else:
         # One bound that lets in the labels of all periods: a lower one would be used up early.

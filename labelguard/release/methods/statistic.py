@@ -20,8 +20,9 @@ from labelguard.errors import ProjectError
 from labelguard.keys import keyring
 from labelguard.learning.features import column_features
 from labelguard.ledger.ledger import Grant
-from labelguard.mechanisms import statistic
+from labelguard.mechanisms import choices, statistic
 from labelguard.mechanisms.discrete_gaussian import NONCE_BYTES
+from labelguard.mechanisms.statistic import Bounds, Floats
 from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.project import private_map
 from labelguard.release import card, planning
@@ -31,7 +32,7 @@ from labelguard.release.methods.options import StatisticOptions
 from labelguard.release.methods.statistic_design import Design, committed, design
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Finished, Job, Mechanism
-from labelguard.storage import buckets
+from labelguard.storage import blocks, buckets
 from labelguard.terms import LABEL_TIE
 
 _WINDOW = "window.npz"
@@ -43,6 +44,7 @@ class Teacher(Mechanism[Design]):
     name = statistic.NAME
     version = statistic.VERSION
     priced = STATISTIC_RELEASES.name
+    choices = True
 
     def __init__(self, options: StatisticOptions) -> None:
         self.options = options
@@ -115,6 +117,7 @@ class Teacher(Mechanism[Design]):
                 "clip": last.clip,
                 "features": self.options.features,
                 "features_identity": design.provider.identity(),
+                **({"of": "choices"} if design.rows.choices else {}),
                 **asdict(design.shape) | {"components": len(design.basis.metric)},
             },
             "train_with": "soft",
@@ -154,16 +157,31 @@ def _window(design: Design, labels: NDArray[np.uint8]) -> Window:
     assert design.bounds and design.grid
     total = statistic.exact_sum(design.z, design.rows, labels, design.bounds, design.grid.step)
     noisy = statistic.noisy(total, design.grid, keyring.random_bytes(NONCE_BYTES))
-    weight = statistic.pair_weights(design.rows, design.bounds, len(design.z))
-    used = np.flatnonzero(weight)
     return Window(
         np.asarray(noisy * design.grid.step, np.float64),
         design.grid.scale * design.grid.step,
-        design.z[used],
-        weight[used],
-        design.bounds.clip,
-        design.bounds.sensitivity,
+        *_likelihood(design, design.bounds),
     )
+
+
+def _likelihood(
+    design: Design, bounds: Bounds
+) -> tuple[NDArray[np.float32], Floats, float, float, NDArray[np.int64] | None]:
+    """What the fit needs beside the statistic, all public: see `Window`."""
+    rows = design.rows
+    weight = statistic.pair_weights(rows, bounds, len(design.z))
+    used = np.flatnonzero(weight)
+    if not rows.choices or rows.size is None:
+        return design.z[used], weight[used], bounds.clip, bounds.sensitivity, None
+    size = np.zeros(len(design.z), np.int64)
+    size[rows.pair] = rows.size
+    sets = blocks.unique(design.pairs.items[used])[1]
+    z, offsets = choices.responses_of_pairs(
+        design.z[used], sets, design.pairs.number[used], size[used]
+    )
+    of_set = np.zeros(len(offsets) - 1)
+    np.maximum.at(of_set, sets, weight[used] * size[used] / 2)  # a pair weighs w · 2/K
+    return z, of_set, bounds.clip, bounds.sensitivity, np.diff(offsets).astype(np.int64)
 
 
 def _windows(job: Job, grant: Grant) -> Iterator[Window]:

@@ -62,6 +62,7 @@ def design(
     first_release = recorded["first"] if recorded else _first_release(job)
     releases = job.opened.project.releases
     first = Head.load(releases / first_release) if first_release else None
+    _check_kind(job, first_release)
     pairs = distinct_pairs(job.staged)
     provider = _provider(job, options.features, first, pairs)
     identity = provider.identity()
@@ -89,6 +90,7 @@ def design(
         grid = statistic.grid(bounds, z.shape[1], multiplier)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
+    parameters |= {"choices": True} if job.staged.choices else {}
     return Design(
         plan=plan,
         parameters=parameters,
@@ -104,6 +106,16 @@ def design(
         grid=grid,
         first=first_release,
     )
+
+
+def _check_kind(job: Job, first: str | None) -> None:
+    """Choices add up with choices alone: their likelihood is another."""
+    record = job.opened.ledger.release(first) if first else None
+    if record and bool(record.settings["parameters"].get("choices")) != job.staged.choices:
+        raise PolicyError(
+            "the sum that this window joins is of another kind: choices add up with choices, "
+            "comparisons and rankings with each other; begin anew with --again"
+        )
 
 
 def _provider(job: Job, spec: str, first: Head | None, pairs: DistinctPairs) -> PairFeatures:
@@ -220,7 +232,7 @@ def _compared(job: Job, plan: Plan, pairs: DistinctPairs) -> tuple[NDArray[np.in
     group = blocks.unique(np.concatenate([part.item for _, part in found]))[1]
     ranking = np.unique(unit * (group.max(initial=0) + 1) + group, return_inverse=True)[1]
     size = np.concatenate([part.size for _, part in found if part.size is not None])
-    return counts, Rows(of_new, unit, len(plan.units), ranking, size)
+    return counts, Rows(of_new, unit, len(plan.units), ranking, size, job.staged.choices)
 
 
 def _first_release(job: Job) -> str | None:

@@ -1,0 +1,366 @@
+"""Choices of the best of several responses: staged as pairs, summed by `statistic`, nothing else.
+
+Adversaries change all choices of one labeler, between two files, at will.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from support import world
+from support.exports import write
+from support.preferences import STATISTIC
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.ingest.layouts import Reading
+from labelguard.ingest.pairs import comparisons, distinct_pairs, read_pairs
+from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.mechanisms import choices, statistic
+from labelguard.mechanisms.choices import Choices, responses_of_pairs
+from labelguard.mechanisms.statistic import Bounds
+from labelguard.policy.label_values import LabelValues
+from labelguard.project.project import Project
+from labelguard.release.head import Head, Window
+from labelguard.storage import buckets
+
+SIZES = (2, 3, 4)
+LABELERS = 5
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+ROUNDING = 1 + 1e-6
+FEATURES = "columns:quality,brevity"
+
+
+def asked() -> list[dict[str, Any]]:
+    """Everybody is asked about sets of 2 to 4 responses, two of which are equal in one set."""
+    rng = np.random.default_rng(7)
+    sets = []
+    for number, size in enumerate(SIZES):
+        texts = [f"answer {place} to {number}" + "!" * place * number for place in range(size)]
+        if number == 1:
+            texts[2] = texts[0]
+        numbers = rng.normal(size=(size, 2)).round(2)
+        numbers[2:] = numbers[0] if number == 1 else numbers[2:]
+        sets.append((f"question {number}", texts, numbers))
+    return [
+        {
+            "labeler_id": f"worker {labeler}",
+            "prompt": prompt,
+            "responses": texts,
+            "quality": numbers[:, 0].tolist(),
+            "brevity": numbers[:, 1].tolist(),
+        }
+        for labeler in range(LABELERS)
+        for prompt, texts, numbers in sets[: 2 + labeler % 2]
+    ]
+
+
+ASKED = asked()
+
+
+def table(chosen: Sequence[int]) -> pa.Table:
+    """The layout of choices, with these answers."""
+    return pa.Table.from_pylist(
+        [row | {"choice": choice} for row, choice in zip(ASKED, chosen, strict=True)]
+    )
+
+
+def random_choices(seed: int) -> list[int]:
+    rng = np.random.default_rng(seed)
+    return [int(rng.integers(len(row["responses"]))) for row in ASKED]
+
+
+class World:
+    """A staged input: its pairs' coordinates, who chose among what, and the labels."""
+
+    def __init__(self, source: pa.Table, directory: Path, **reading: Any) -> None:
+        options = StagingOptions(
+            Reading({}, features=("quality", "brevity"), **reading), "", quarantine=False
+        )
+        staged = stage(source, directory, KeyRing.unkeyed(), options)
+        staged.raise_for_labels()
+        pairs = distinct_pairs(staged)
+        self.rows = comparisons(staged, pairs.of_row)
+        names = ("feature_quality", "feature_brevity")
+        self.z = np.column_stack([pairs.table[n].to_numpy() for n in names]).astype(np.float32)
+        self.pairs = pairs
+        tables = [buckets.read_bucket(staged.rows_directory, b) for b in range(buckets.BUCKETS)]
+        labels = [buckets.column(t, "label") for t in tables if t is not None]
+        self.labels = np.concatenate(labels).astype(np.uint8)
+
+    def total(self, bounds: Bounds, step: float = 1e-9) -> NDArray[np.float64]:
+        """What is summed before noise."""
+        return step * statistic.exact_sum(self.z, self.rows, self.labels, bounds, step)
+
+
+def direct(chosen: Sequence[int], quantile: float) -> tuple[Bounds, NDArray[np.float64]]:
+    """The same by `mechanisms.choices`, from the responses themselves."""
+    sizes = [len(row["responses"]) for row in ASKED]
+    names = sorted({row["labeler_id"] for row in ASKED})
+    unit = np.array([names.index(row["labeler_id"]) for row in ASKED], np.intp)
+    order = np.argsort(unit, kind="stable")
+    features = [np.column_stack([row["quality"], row["brevity"]]) for row in ASKED]
+    x = np.concatenate([features[row] for row in order]).astype(np.float32)
+    offsets = np.append(0, np.cumsum(np.array(sizes)[order])).astype(np.intp)
+    asked = Choices(offsets, unit[order], len(names))
+    best = np.zeros(len(x), bool)
+    best[offsets[:-1] + np.array(chosen)[order]] = True
+    bounds = choices.bounds(x, asked, quantile)
+    return bounds, 1e-9 * choices.exact_sum(x, asked, best, bounds, 1e-9)
+
+
+@pytest.mark.parametrize("quantile", [0.3, 0.8, 1.0])
+def test_pairs_of_choices_sum_to_the_statistic_of_choices(quantile: float, tmp_path: Path) -> None:
+    chosen = random_choices(1)
+    here = World(table(chosen), tmp_path / "input")
+    found = statistic.bounds(here.z, here.rows, quantile)
+    bounds, total = direct(chosen, quantile)
+    assert found.clip == pytest.approx(bounds.clip, rel=1e-5)
+    np.testing.assert_allclose(np.sort(found.weight), np.sort(bounds.weight), rtol=1e-5)
+    assert bounds.sensitivity <= found.sensitivity * ROUNDING
+    np.testing.assert_allclose(here.total(found), total, rtol=1e-4, atol=1e-5)
+
+
+QUANTILES = (0.25, 0.6, 1.0)
+
+
+@pytest.fixture(scope="module")
+def neighbours(tmp_path_factory: pytest.TempPathFactory) -> list[list[World]]:
+    """Inputs that differ in the choices of one labeler, all of them; for two labelers."""
+    start, directory = random_choices(2), tmp_path_factory.mktemp("neighbours")
+    found = []
+    for labeler in ("worker 0", "worker 1"):
+        mine = [n for n, row in enumerate(ASKED) if row["labeler_id"] == labeler]
+        answers = itertools.product(*(range(len(ASKED[n]["responses"])) for n in mine))
+        worlds = []
+        for number, answer in enumerate(answers):
+            chosen = np.array(start)
+            chosen[mine] = answer
+            worlds.append(World(table(chosen.tolist()), directory / f"{labeler} {number}"))
+        found.append(worlds)
+    return found
+
+
+def movement(neighbours: list[list[World]], quantile: float) -> tuple[float, float]:
+    """How far the sums of two of them are apart, and what is claimed."""
+    bounds = statistic.bounds(neighbours[0][0].z, neighbours[0][0].rows, quantile)
+    worst = 0.0
+    for worlds in neighbours:
+        totals = np.array([there.total(bounds) for there in worlds])
+        worst = max(worst, float(np.linalg.norm(totals[:, None] - totals[None], axis=2).max()))
+    return worst, bounds.sensitivity
+
+
+def test_no_change_of_all_choices_of_a_labeler_moves_the_sum_further_than_claimed(
+    neighbours: list[list[World]],
+) -> None:
+    for worlds in neighbours:
+        assert all(np.array_equal(there.z, worlds[0].z) for there in worlds)
+        assert len({there.labels.tobytes() for there in worlds}) > len(worlds) // 2
+    for quantile in QUANTILES:
+        worst, claimed = movement(neighbours, quantile)
+        assert worst <= claimed * ROUNDING
+
+
+def test_a_bound_that_is_a_third_too_small_is_caught(neighbours: list[list[World]]) -> None:
+    movements = [movement(neighbours, quantile) for quantile in QUANTILES]
+    assert any(worst > claimed * 2 / 3 for worst, claimed in movements)
+
+
+def test_the_fit_finds_the_responses_of_sets_again() -> None:
+    rng = np.random.default_rng(3)
+    sizes = np.array([2, 3, 7, 256, 5])
+    offsets = np.append(0, np.cumsum(sizes))
+    phi = rng.normal(size=(offsets[-1], 3)).astype(np.float32)
+    z, group, number = [], [], []
+    for index, size in enumerate(sizes.tolist()):
+        own = phi[offsets[index] : offsets[index + 1]]
+        one, other = np.triu_indices(size, 1)
+        z.append(own[one] - own[other])
+        group.append(np.full(len(one), index))
+        number.append(np.arange(len(one)))
+    order = rng.permutation(sum(map(len, z)))
+    columns = [np.concatenate(part)[order] for part in (z, group, number)]
+    found, ends = responses_of_pairs(*columns, sizes[columns[1]])
+    means = np.add.reduceat(phi, offsets[:-1], axis=0) / sizes[:, None]
+    assert np.array_equal(ends, offsets)
+    np.testing.assert_allclose(found, phi - np.repeat(means, sizes, axis=0), atol=1e-5)
+
+
+def test_the_teacher_of_many_choices_is_their_conditional_logit(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statistic, "noisy", lambda total, grid, nonce: total)
+    rng, theta = np.random.default_rng(11), np.array([1.0, -0.7])
+    rows = []
+    for number in range(600):
+        quality = rng.normal(size=(4, 2))
+        utility = quality @ theta + rng.gumbel(size=4)
+        rows.append(
+            {
+                "labeler_id": f"worker {number % 150}",
+                "prompt": f"question {number}",
+                "responses": [f"{number} {place}" for place in range(4)],
+                "quality": quality[:, 0].tolist(),
+                "brevity": quality[:, 1].tolist(),
+                "choice": int(utility.argmax()),
+            }
+        )
+    shape = {"components": 2, "whitening": 0.0, "floor": 1e-3, "clip_quantile": 1.0, "ridge": 1e-3}
+    made = lg.privatize(
+        pa.Table.from_pylist(rows),
+        mechanism="statistic",
+        features=FEATURES,
+        project=project,
+        **{**PRICE, "epsilon": 8},
+        **shape,
+    )
+    x = np.concatenate([np.column_stack([r["quality"], r["brevity"]]) for r in rows])
+    offsets, unit = np.arange(0, 2401, 4), np.arange(600) % 150
+    order = np.argsort(unit, kind="stable")
+    x = x.reshape(600, 4, 2)[order].reshape(-1, 2).astype(np.float32)
+    asked = Choices(offsets.astype(np.intp), unit[order].astype(np.intp), 150)
+    best = np.zeros(2400, bool)
+    best[offsets[:-1] + np.array([row["choice"] for row in rows])[order]] = True
+    bounds = choices.bounds(x, asked, 1.0)
+    total = 1e-9 * choices.exact_sum(x, asked, best, bounds, 1e-9)
+    expected = choices.fit(x, asked, choices.choice_weights(asked, bounds), total, 1e-3)
+    # What clips take shrinks both alike; a logistic regression on pairs would find half of it.
+    margin = Head.load(made.path).margins(np.eye(2, dtype=np.float32))
+    np.testing.assert_allclose(margin, expected, rtol=0.01)
+    assert np.abs(expected - theta).max() < 0.35
+    assert made.card["counts"]["rows"] == 600 * 6
+
+
+def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
+    ones = np.ones((4, 1), np.float32)
+    window = Window(np.ones(1), 1.0, ones, np.ones(2), 1.0, 2.0, np.array([2, 2]))
+    window.save(tmp_path / "w.npz")
+    found = Window.load(tmp_path / "w.npz")
+    assert found.sizes is not None and found.sizes.tolist() == [2, 2]
+    replace(window, sizes=None).save(tmp_path / "p.npz")
+    assert Window.load(tmp_path / "p.npz").sizes is None
+
+
+OTHERS = [("rr", {}), ("props", {"features": "length"})]
+
+
+@pytest.mark.parametrize(("mechanism", "options"), OTHERS)
+def test_only_a_statistic_takes_choices(
+    mechanism: str, options: dict[str, Any], project: Project
+) -> None:
+    with pytest.raises(PolicyError, match="they go with --mechanism statistic"):
+        lg.privatize(
+            table(random_choices(1)), mechanism=mechanism, project=project, **PRICE, **options
+        )
+
+
+def test_a_choice_is_no_public_tie(project: Project) -> None:
+    with pytest.raises(PolicyError, match="--ties drop goes with pairs and rankings"):
+        lg.privatize(
+            table(random_choices(1)),
+            project=project,
+            ties="drop",
+            tie_status_public=True,
+            **PRICE,
+            **STATISTIC,
+        )
+
+
+def test_auto_and_plan_take_the_statistic(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = lg.privatize(
+        table(random_choices(1)), mechanism="auto", features="length", project=project, **PRICE
+    )
+    assert made.card["mechanism"] == "statistic" and made.card["statistic"]["of"] == "choices"
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(table(random_choices(1)), "choices.parquet")
+    command = ["plan", "choices.parquet", "--features", "length", "--json"]
+    planned = CliRunner().invoke(main, command)
+    assert planned.exit_code == 0, planned.output
+    names = {one["mechanism"] for one in json.loads(planned.stdout)["forecasts"]}
+    assert names == {"non-private", "statistic"}
+
+
+def test_choices_and_comparisons_are_in_no_sum_together(project: Project) -> None:
+    rows = table(random_choices(1))
+    lg.privatize(rows, project=project, releases=4, **PRICE, **STATISTIC)
+    ranked = [
+        {k: v for k, v in row.items() if k != "choice"}
+        | {"prompt": "other", "ranks": [*range(len(row["responses"]))]}
+        for row in rows.to_pylist()
+    ]
+    with pytest.raises(PolicyError, match="choices add up with choices"):
+        lg.privatize(pa.Table.from_pylist(ranked), project=project, **PRICE, **STATISTIC)
+
+
+def test_counting_from_one_is_said_beforehand(tmp_path: Path) -> None:
+    zero, one = random_choices(1), [choice + 1 for choice in random_choices(1)]
+    first = LabelValues.parse(" FIRST = 1 ")
+    assert str(first) == "first=1" and LabelValues.parse(str(first)) == first
+    assert LabelValues.parse("first=0") == LabelValues()
+    here = World(table(zero), tmp_path / "zero")
+    there = World(table(one), tmp_path / "one", values=first)
+    assert np.array_equal(here.labels, there.labels)
+    with pytest.raises(InvalidLabels, match="expected the number of a response, counted from 0"):
+        World(table(one), tmp_path / "unsaid")
+    with pytest.raises(InvalidLabels, match="first=1 goes with choices"):
+        read_pairs(
+            pa.table({"prompt": ["p"], "response_a": ["x"], "response_b": ["y"], "label": [1]}),
+            unit="none",
+        ) and World(
+            table(one).drop_columns(["choice"]).append_column("ranks", [[[1.0]] * len(ASKED)]),
+            tmp_path / "ranks",
+            values=first,
+        )
+
+
+@pytest.mark.parametrize("bad", [-1, 7, 0.5, "best", [0]])
+def test_a_choice_that_is_no_number_of_a_response_is_a_bad_label(bad: Any, tmp_path: Path) -> None:
+    rows = [row | {"choice": 0} for row in ASKED[:3]]
+    good = write(tmp_path / "good.jsonl", rows)
+    rows[1]["choice"] = bad
+    path = write(tmp_path / "bad.jsonl", rows)
+    keys, reading = KeyRing.unkeyed(), Reading({})
+    one = stage(good, tmp_path / "one", keys, StagingOptions(reading, ""))
+    other = stage(path, tmp_path / "other", keys, StagingOptions(reading, ""))
+    assert one.public_digest == other.public_digest
+    with pytest.raises(InvalidLabels, match=r"row 2: column choice: expected the number of a resp"):
+        other.raise_for_labels()
+
+
+def test_labels_decide_nothing_but_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.fix(monkeypatch, world.repeatable_bytes())
+    released: list[NDArray[np.int64]] = []
+    draw = statistic.noisy
+
+    def same(total: NDArray[np.int64], grid: Any, nonce: bytes) -> NDArray[np.int64]:
+        if not released:
+            released.append(draw(total, grid, nonce))
+        return released[0]
+
+    monkeypatch.setattr(statistic, "noisy", same)
+    seen = []
+    for seed in (1, 2):
+        world.fix_randomness(monkeypatch, world.repeatable_bytes())
+        rows = table(random_choices(seed))
+        shuffled = rows.take(pa.array(np.random.default_rng(seed).permutation(len(rows))))
+        project = lg.init(tmp_path / f"world {seed}")
+        made = lg.privatize(shuffled, project=project, **PRICE, **STATISTIC)
+        files = {path.name: path.read_bytes() for path in sorted(made.path.iterdir())}
+        seen.append((made.id, files, dict(made.card)))
+    assert seen[0] == seen[1]
