@@ -62,6 +62,7 @@ class Staged:
     chat: bool = False
     parts: tuple[Part, ...] = ()
     """What was read, under the format it was understood as."""
+    understood: tuple[Understood, ...] = ()
     formats: set[str] = field(default_factory=set)
     own_values: set[str] = field(default_factory=set)
     """Those that say what their labels mean, whatever the policy does."""
@@ -220,7 +221,7 @@ def stage(
     staged.public_digest = stager.public_digest()
     ordering.sort_buckets(staged.rows_directory)
     staged.columns = _columns(found, layouts)
-    staged.parts = tuple(parts)
+    staged.parts, staged.understood = tuple(parts), tuple(found)
     staged.formats = {one.format for one in found}
     staged.own_values = {one.format for one in found if one.own_values}
     staged.identities = stager.identities()

@@ -16,25 +16,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, LabelguardError
-from labelguard.ingest import formats, scan, sources
+from labelguard.ingest import formats, scan
 from labelguard.ingest.formats import Understood
 from labelguard.ingest.layouts import LAYOUTS, PRIVATE_ROLES, Reading
 from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staging import Staged, StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.learning.features import default_features
 from labelguard.mechanisms.statistic import Rows
-from labelguard.policy.policy import usual_delta
 from labelguard.project.project import find
 from labelguard.report.personal_data import PersonalData, personal_data
-from labelguard.terms import AUTO_FORMAT, DEFAULT_FEATURES, Progress, silent
+from labelguard.terms import AUTO_FORMAT, Progress, silent
 
 __all__ = ["Inspection", "inspect"]
 
 _TEXTS = ("prompt", "first", "second")
 _EXAMPLES = 3
-_EPSILON = 3.0
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,6 @@ def inspect(
     )
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
         work = Path(directory)
-        looked = _look(source, reading, work / "look")
         options = StagingOptions(reading, "", quarantine=True, max_input_bytes=max_input_bytes)
         staged = stage(
             source,
@@ -170,7 +166,7 @@ def inspect(
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
-        return _inspection(source, reading, looked, staged, progress)
+        return _inspection(source, reading, _look(staged, work / "look"), staged, progress)
 
 
 @dataclass(frozen=True)
@@ -182,22 +178,19 @@ class _Looked:
     problems: tuple[str, ...]
 
 
-def _look(source: Input, reading: Reading, scratch: Path) -> _Looked:
+def _look(staged: Staged, scratch: Path) -> _Looked:
     roles: dict[Role, None] = {}
     problems: dict[str, None] = {}
-    named = ""
     connection = scan.connect(scratch)
-    for part in sources.parts(source):
-        found = formats.understood(part, connection, reading)
+    for found in staged.understood:
         layout = scan.look(found.part, connection, found.reading)
-        named = found.format
         private = [role for role in LAYOUTS[layout.kind] if role in PRIVATE_ROLES]
         names = {**dict.fromkeys(private), **layout.columns}
         for role, name in names.items():
             column = found.names.get(role) or name or found.reading.columns.get(role, role)
             roles[Role(role, column, read=role not in private)] = None
         problems |= dict.fromkeys(_problems(found, connection))
-    return _Looked(named, tuple(roles), tuple(problems))
+    return _Looked(staged.understood[-1].format, tuple(roles), tuple(problems))
 
 
 def _problems(found: Understood, connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
@@ -244,7 +237,7 @@ def _inspection(
         examples=tuple(_examples(pairs)) if pairs else (),
         personal_data=personal_data(table, staged.identities.names),
         problems=looked.problems,
-        next=() if looked.problems else tuple(_commands(source, reading, staged, labelers)),
+        next=() if looked.problems else tuple(_commands(source, reading, staged)),
     )
 
 
@@ -289,10 +282,8 @@ def _words(content: str | list[dict[str, object]]) -> str:
     return "\n".join(f"{message['role']}: {message['content']}" for message in content)
 
 
-def _commands(
-    source: Input, reading: Reading, staged: Staged, labelers: Labelers | None
-) -> Iterator[str]:
-    """`plan`, and `privatize` with a usual δ, as they can be run on this input."""
+def _commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
+    """`plan`, and `privatize` with what it takes by default, as they can be run on this input."""
     inputs = [source] if isinstance(source, str | Path) else source
     paths = [str(path) for path in inputs] if isinstance(inputs, list | tuple) else ["INPUT"]
     said = []
@@ -306,15 +297,10 @@ def _commands(
         said += ["--question", reading.question]
     if staged.fault_count:
         said += ["--bad-rows", "quarantine"]
-    features = default_features()
-    spec = [] if features == DEFAULT_FEATURES else ["--features", features]
-    yield shlex.join(["labelguard", "plan", *paths, *said, *spec])
+    yield shlex.join(["labelguard", "plan", *paths, *said])
     if not _has_project():
         yield "labelguard init"
-    method = ["--mechanism", "statistic", *spec] if staged.choices else []
-    delta = f"{usual_delta(labelers.count if labelers else 0):g}".replace("e-0", "e-")
-    price = ["--epsilon", f"{_EPSILON:g}", "--delta", delta]
-    yield shlex.join(["labelguard", "privatize", *paths, *method, *price, *said, "-o", "release"])
+    yield shlex.join(["labelguard", "privatize", *paths, *said, "-o", "release"])
 
 
 def _has_project() -> bool:

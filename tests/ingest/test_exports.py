@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ CASES: dict[str, tuple[Writer, str, Export]] = {
     "argilla flattened": (exports.argilla_flat, ".jsonl", ROWS),
     "argilla Parquet": (exports.argilla_flat, ".parquet", ROWS),
     "argilla records": (exports.argilla_records, ".jsonl", ROWS),
-    "argilla page": (exports.argilla_page, ".jsonl", ROWS),
-    "label-studio JSON": (exports.label_studio, ".jsonl", STRICT),
+    "argilla page": (exports.argilla_page, ".json", ROWS),
+    "label-studio JSON": (exports.label_studio, ".json", STRICT),
     "label-studio choices": (lambda rows: exports.label_studio(rows, "choices"), ".jsonl", ROWS),
     "label-studio JSON_MIN": (exports.label_studio_rows, ".jsonl", STRICT),
     "label-studio CSV": (exports.label_studio_csv, ".csv", STRICT),
@@ -276,9 +275,6 @@ RECORDED = {
 def test_exports_of_real_servers_are_read(name: str, tmp_path: Path) -> None:
     path = SHARED.parent / "payloads" / name
     question = "preference" if name.startswith("argilla") else "pref"
-    if path.suffix == ".json":
-        rows = json.loads(path.read_text())
-        path = write(tmp_path / "export.jsonl", rows if isinstance(rows, list) else [rows])
     label = read(path, tmp_path, question=question)["label"]
     submitted, skipped = RECORDED[name]
     assert (label < LABEL_SKIP).sum() == submitted

@@ -48,6 +48,13 @@ def test_labels_and_the_order_of_rows_do_not_matter(
     assert "labelguard privatize" in text
 
 
+def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = "".join(json.dumps(row) + "\n" for row in pairs(ASKED, RANKS).to_pylist())
+    result = CliRunner().invoke(main, ["inspect", "-", "--json"], input=rows)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["labels"] == len(ASKED)
+
+
 def test_what_can_be_counted_is_counted() -> None:
     table = pa.concat_tables([pairs(ASKED, RANKS), pairs(ASKED, RANKS).slice(0, 3)])
     rows = table.to_pylist()
@@ -116,7 +123,8 @@ def test_the_commands_it_names_run_as_they_stand(
     (found,) = _inspected(name, "--columns", "prompt=what was asked?")
     assert [shlex.split(command)[1] for command in found["next"]] == ["plan", "init", "privatize"]
     for command in found["next"]:
-        result = CliRunner().invoke(main, shlex.split(command)[1:])
+        words = shlex.split(command)[1:]
+        result = CliRunner().invoke(main, [*words, *(["--yes"] if words[0] == "privatize" else [])])
         assert result.exit_code == 0, result.output
     (again,) = _inspected(name, "--columns", "prompt=what was asked?")
     assert [shlex.split(command)[1] for command in again["next"]] == ["plan", "privatize"]

@@ -7,7 +7,7 @@ None for a skip).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -245,10 +245,12 @@ def potato_pairs(rows: Rows) -> Export:
     ]
 
 
-def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    """An export as a file: JSONL, CSV or Parquet."""
+def write(path: Path, rows: Rows) -> Path:
+    """An export as a file: JSONL, JSON, CSV or Parquet."""
     if path.suffix == ".csv":
         pl.DataFrame(list(rows), infer_schema_length=None).write_csv(path)
+    elif path.suffix == ".json":  # one object as it is, several in an array, over several lines
+        path.write_text(json.dumps(rows[0] if len(rows) == 1 else rows, indent=1))
     elif path.suffix == ".parquet":
         pl.DataFrame(list(rows), infer_schema_length=None).write_parquet(path)
     else:
