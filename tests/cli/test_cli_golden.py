@@ -281,6 +281,7 @@ def test_json_has_the_documented_keys(project: Run) -> None:
         "project restore": "project restore backup.tar.zst restored --keys .labelguard/keys "
         "--no-later-policy",
         "release abandon": "release abandon r0003",
+        "inspect": "inspect labels.parquet",
         "plan": "plan labels.parquet --features length --epsilons 3",
         "privatize": "privatize labels.parquet",  # the project costs more by then
         "release show": "release show r0001",
