@@ -356,7 +356,7 @@ def test_an_edit_is_noticed(statement: str, what: str, project: Project) -> None
 def test_an_id_of_another_source_leaves_and_its_namesake_stays(project: Project) -> None:
     linking.add_source("files", "new", project)
     linking.add_source("tool", "new", project)
-    bad = TABLE.set_column(0, "prompt", pa.array([""] * 3 + TABLE["prompt"].to_pylist()[3:]))
+    bad = TABLE.set_column(0, "prompt", pa.array([None] * 3 + TABLE["prompt"].to_pylist()[3:]))
     for source in ("files", "tool"):
         lg.privatize(bad, **PRICE, bad_rows="quarantine", namespace=source, project=project)
     who = TABLE["labeler_id"][0].as_py()

@@ -31,16 +31,16 @@ def names(asked: Public) -> list[str]:
 
 
 def labels_table(asked: Public = ASKED, seed: int = 1, *, bad: tuple[int, ...] = ()) -> pa.Table:
-    """Labels with a comment; the rows `bad` lack a prompt, and tell a secret if WHO gave them."""
+    """Labels with a comment; the rows `bad` have no time, and tell a secret if WHO gave them."""
     table = pairs(asked, opinions(len(asked), seed))
     who = names(asked)
     comments = [f"{MARK} {i}" if who[i] == WHO else f"fine {i}" for i in range(len(asked))]
-    prompts = [None if i in bad else text for i, text in enumerate(table["prompt"].to_pylist())]
+    times = ["some day" if i in bad else "2026-01-01" for i in range(len(asked))]
     at = table.column_names.index
     return (
-        table.set_column(at("prompt"), "prompt", pa.array(prompts))
-        .set_column(at("labeler_id"), "labeler_id", pa.array(who))
+        table.set_column(at("labeler_id"), "labeler_id", pa.array(who))
         .append_column("comment", pa.array(comments))
+        .append_column("submitted_at", pa.array(times))
     )
 
 
