@@ -101,15 +101,13 @@ class Intake:
         if source is None:
             return None
         columns = {role: name for role, name in self.columns.items() if role in _PUBLIC_CONTENT}
-        # Numbers of the two sides are features here if they are features beside the labels.
-        alike = features and labeled.formats == {"pairs"} and self.format == AUTO_FORMAT
         reading = Reading(
             columns,
             "none",
             features,
             labelled=False,
             question=self.question,
-            format="pairs" if alike else self.format,
+            format=self.format,
         )
         staged = stage(
             source,

@@ -13,7 +13,7 @@ import pyarrow as pa
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
-from labelguard.learning.features import column_features, open_provider
+from labelguard.learning.features import open_provider
 from labelguard.release.head import Head
 from labelguard.release.writer import Release, preferred
 from labelguard.terms import AUTO_FORMAT
@@ -46,8 +46,6 @@ def score(
             f"the head in {path} was fitted on features {head.identity}; "
             f"found {provider.identity()}"
         )
-    if format == AUTO_FORMAT and column_features(head.features):
-        format = "pairs"  # noqa: A001 - numbers of the two sides were features of the release
     pairs = read_pairs(
         source,
         columns=columns,

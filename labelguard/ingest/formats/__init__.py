@@ -128,12 +128,21 @@ def _format(part: Part, seen: Seen) -> Format | None:
 
 
 def _recognised(seen: Seen) -> Format | None:
-    fitting = [one for one in FORMATS.values() if one.recognises(seen)]
+    numbers = _features(seen) if seen.reading.unit == "none" else frozenset()
+    fitting = [
+        one for one in FORMATS.values() if one.recognises(seen) and not numbers & {*one.private}
+    ]
     # Which column of labels a sparse part lacks may follow from labels. Where blanks are public
     # that tells nothing new; elsewhere, what its other columns say has to do.
     blind = seen.sparse and seen.reading.labelled and seen.reading.skips == "tie"
     telling = fitting if blind else [one for one in fitting if one.tells(seen)]
     return next(iter(telling or fitting), None)
+
+
+def _features(seen: Seen) -> frozenset[str]:
+    """Columns whose numbers a head takes: of pairs that nobody labels here, they tell no label."""
+    sides = ("_a", "_b", "_chosen", "_rejected")
+    return frozenset(name + side for name in seen.reading.features for side in sides)
 
 
 def _check(part: Part, found: Format, seen: Seen) -> None:
