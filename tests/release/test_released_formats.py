@@ -27,27 +27,15 @@ def battles() -> Rows:
     return SHAPES["arena"].rows(WANTED)
 
 
-def test_a_release_says_what_its_input_was_read_as(project: Project) -> None:
+def test_a_release_says_what_its_input_was_read_as(project: Project, tmp_path: Path) -> None:
     made = release(project, battles())
     assert f"read as arena: {FORMATS['arena'].about}" in made.notes
     assert made.card["counts"]["charged"] == len(WANTED)
-    assert not any(note.startswith("read as") for note in _plain(project).notes)
+    plain = release(labelguard.init(tmp_path / "plain"), SHAPES["pairs"].rows(WANTED))
+    assert not any(note.startswith("read as") for note in plain.notes)
 
 
-def _plain(project: Project) -> Release:
-    return release(project, [row | {"judge": row["labeler_id"]} for row in _pairs()], columns=JUDGE)
-
-
-JUDGE = {"labeler_id": "judge"}
-
-
-def _pairs() -> Rows:
-    return SHAPES["pairs"].rows(WANTED)
-
-
-def test_labels_that_a_format_reads_are_those_of_plain_pairs(
-    project: Project, tmp_path: Path
-) -> None:
+def test_labels_that_a_format_reads_are_those_of_plain_pairs(project: Project) -> None:
     """A file of scores, and the same labels as plain pairs, buy the same coins once."""
     assert release(project, SHAPES["scores"].rows(WANTED)).card["counts"]["charged"] == 6
     again = release(project, SHAPES["pairs"].rows(WANTED))
@@ -82,7 +70,7 @@ def test_bad_battles_are_set_aside_and_leave_with_their_judge(project: Project) 
     assert not aside.exists()
 
 
-def test_a_flagged_tie_is_a_tie_whatever_fills_the_label(project: Project, tmp_path: Path) -> None:
+def test_a_flagged_tie_is_a_tie_whatever_fills_the_label(project: Project) -> None:
     rows = [row | {"tie": n % 2 == 0} for n, row in enumerate(SHAPES["pairs"].rows(["a"] * 6))]
     flipped = [row | {"label": 0} if row["tie"] else row for row in rows]
     options = {"ties": "half", "tie_status_public": True}
