@@ -259,7 +259,7 @@ def privatize(
     yes: bool,
     **options: Any,
 ) -> Made | Preview:
-    """Release the labels in INPUT (Parquet, CSV, JSONL, directories, globs) privately.
+    """Release the labels in INPUT (Parquet, CSV, JSON, directories, globs, or -) privately.
 
     INPUT has a column labeler_id and the columns of one of these layouts:
 
