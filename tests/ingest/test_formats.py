@@ -259,6 +259,8 @@ def test_columns_of_labels_can_be_nothing_else(shape: str) -> None:
     if name.startswith("score"):
         with pytest.raises(InvalidLabels, match=f"{message} a feature"):
             read_pairs(source, columns=columns, features="columns:score")
+        named = {"columns": columns, "features": "columns:score", "format": "pairs"}
+        assert "feature_score" in read_pairs(source, **named).table.column_names
 
 
 def test_directories_named_by_a_winner_are_refused(tmp_path: Path) -> None:

@@ -128,10 +128,11 @@ def _format(part: Part, seen: Seen) -> Format | None:
 
 
 def _recognised(seen: Seen) -> Format | None:
-    numbers = _features(seen) if seen.reading.unit == "none" else frozenset()
-    fitting = [
-        one for one in FORMATS.values() if one.recognises(seen) and not numbers & {*one.private}
-    ]
+    fitting = [one for one in FORMATS.values() if one.recognises(seen)]
+    # Further pairs of a release have the features that its labels have, which were judged there.
+    further = not seen.reading.labelled and seen.reading.unit == "none"
+    if further:
+        fitting = [one for one in fitting if not _hidden_feature(one, seen)]
     # Which column of labels a sparse part lacks may follow from labels. Where blanks are public
     # that tells nothing new; elsewhere, what its other columns say has to do.
     blind = seen.sparse and seen.reading.labelled and seen.reading.skips == "tie"
@@ -139,10 +140,10 @@ def _recognised(seen: Seen) -> Format | None:
     return next(iter(telling or fitting), None)
 
 
-def _features(seen: Seen) -> frozenset[str]:
-    """Columns whose numbers a head takes: of pairs that nobody labels here, they tell no label."""
-    sides = ("_a", "_b", "_chosen", "_rejected")
-    return frozenset(name + side for name in seen.reading.features for side in sides)
+def _hidden_feature(found: Format, seen: Seen) -> str | None:
+    """A column of a feature that was asked for and that tells labels in a format, if any."""
+    columns = (name + side for name in seen.reading.features for side in _FEATURES)
+    return next((name for name in columns if name in found.private and name in seen.types), None)
 
 
 def _check(part: Part, found: Format, seen: Seen) -> None:
@@ -153,13 +154,12 @@ def _check(part: Part, found: Format, seen: Seen) -> None:
                 f"{part.name}: format {found.name} reads column {name} for labels, which are "
                 f"private: it cannot be {role}; leave it out of --columns, or name another --format"
             )
-    for name in seen.reading.features:
-        column = next((name + side for side in _FEATURES if name + side in seen.private), None)
-        if column:
-            raise InvalidLabels(
-                f"{part.name}: format {found.name} reads column {column} for labels, which are "
-                "private: it cannot be a feature; if it tells no label, name --format pairs"
-            )
+    feature = _hidden_feature(found, seen)
+    if feature:
+        raise InvalidLabels(
+            f"{part.name}: format {found.name} reads column {feature} for labels, which are "
+            "private: it cannot be a feature; if it tells no label, name --format pairs"
+        )
     for name in sorted(found.private):
         if name.lower() in part.partitions:
             raise InvalidLabels(
