@@ -28,7 +28,7 @@ from labelguard.ingest import layouts as labels
 from labelguard.ingest.formats import Understood
 from labelguard.ingest.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
 from labelguard.ingest.refused import Leavers
-from labelguard.ingest.sources import Input, Part
+from labelguard.ingest.sources import Input
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.groups import Groups
@@ -60,9 +60,8 @@ class Staged:
 
     directory: Path
     chat: bool = False
-    parts: tuple[Part, ...] = ()
-    """What was read, under the format it was understood as."""
     understood: tuple[Understood, ...] = ()
+    """What was read, each part under its format."""
     formats: set[str] = field(default_factory=set)
     own_values: set[str] = field(default_factory=set)
     """Those that say what their labels mean, whatever the policy does."""
@@ -221,7 +220,7 @@ def stage(
     staged.public_digest = stager.public_digest()
     ordering.sort_buckets(staged.rows_directory)
     staged.columns = _columns(found, layouts)
-    staged.parts, staged.understood = tuple(parts), tuple(found)
+    staged.understood = tuple(found)
     staged.formats = {one.format for one in found}
     staged.own_values = {one.format for one in found if one.own_values}
     staged.identities = stager.identities()

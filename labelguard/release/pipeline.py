@@ -376,8 +376,9 @@ class _Run:
             directory = self.project.quarantine / grant.release.id
             column = staged.columns.get("labeler_id", "labeler_id")
             name = self.project.namespace
+            parts = [one.part for one in staged.understood]
             scratch = self.project.work / "quarantine"
-            quarantine.write(directory, staged.parts, staged.bad_rows, scratch, column, name)
+            quarantine.write(directory, parts, staged.bad_rows, scratch, column, name)
             rows = counted(staged.fault_count, "bad row")
             self.notes.append(f"{rows} set aside in {directory}")
 
