@@ -312,7 +312,7 @@ def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape: 
     assert read_pairs(as_table(nameless), unit="item").table.num_rows == 1
 
 
-def test_a_format_that_is_named_must_fit() -> None:
+def test_a_format_that_is_named_must_fit(tmp_path: Path) -> None:
     source = as_table(rows("pairs", ["a"]))
     with pytest.raises(InvalidLabels, match="table: not of format helpsteer"):
         read_pairs(source, format="helpsteer")
@@ -321,7 +321,7 @@ def test_a_format_that_is_named_must_fit() -> None:
     bare = [{k: v for k, v in row.items() if k != "winner"} for row in rows("arena", ["a"])]
     options = StagingOptions(Reading({}), "files")
     with pytest.raises(InvalidLabels, match="arena reads labels from column winner, which is not"):
-        stage(as_table(bare), Path("nowhere"), KeyRing.unkeyed(), options)
+        stage(as_table(bare), tmp_path, KeyRing.unkeyed(), options)
 
 
 def test_every_format_has_a_name_for_commands() -> None:

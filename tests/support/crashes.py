@@ -31,7 +31,7 @@ PATIENCE = 60
 Command = dict[str, Any]
 
 BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
-RR = {"workers": 1}
+RR = {"mechanism": "rr", "workers": 1}
 IMPLICIT_RR = RR | BUDGET | {"max_labels_per_labeler": 12}
 STATISTIC = preferences.STATISTIC | {"workers": 1}
 INIT: Command = {"do": "init"}

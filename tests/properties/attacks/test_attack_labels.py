@@ -25,7 +25,7 @@ from labelguard.project.project import Project
 from labelguard.release.writer import Release
 from labelguard.report import overview
 
-PRICE = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
+PRICE = {"epsilon": 3, "delta": 1e-5}
 
 
 def pairs(labels: list[Any], **more: list[Any]) -> pa.Table:
@@ -68,7 +68,9 @@ def chosen(ties: list[Any]) -> pa.Table:
 
 
 def privatize(project: Project, source: Any, **options: Any) -> Release:
-    return labelguard.privatize(source, **{**PRICE, "project": project, **options})
+    return labelguard.privatize(
+        source, **{**PRICE, "mechanism": "rr", "project": project, **options}
+    )
 
 
 def rows(made: Release) -> set[str]:

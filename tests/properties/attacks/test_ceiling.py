@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from support.commands import PRIVATIZE
 from support.databases import dump
 from support.preferences import opinions, pairs, public, spent, write
 
@@ -28,7 +29,9 @@ def run(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ru
     write(table.filter(asked.labeler < 4), tmp_path / "labels.parquet")
 
     def command(text: str) -> Result:
-        return CliRunner().invoke(main, text.split())
+        asked = text.split()
+        first = PRIVATIZE if asked[0] == "privatize" else asked[:1]
+        return CliRunner().invoke(main, [*first, *asked[1:]])
 
     return command
 

@@ -21,7 +21,7 @@ from labelguard.storage.executor import open_executor
 
 ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
-BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5}
+BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
 
 MECHANISM = """
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def test_whatever_is_wrong_with_a_mechanism_hinders_no_other(
     project = lg.init(tmp_path)
     with pytest.raises(PolicyError, match="broken cannot be loaded"):
         lg.privatize(TABLE, project=project, mechanism="broken", **BUDGET)
-    assert lg.privatize(TABLE, project=project, **BUDGET).card["mechanism"] == "rr"
+    assert lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET).card["mechanism"] == "rr"
 
 
 class Lazy:
@@ -89,9 +89,9 @@ def test_work_that_an_executor_left_out_is_no_release(
     with monkeypatch.context() as patch:
         patch.setattr("labelguard.release.pipeline.open_executor", lambda workers: Lazy())
         with pytest.raises(LabelguardError, match="answered for 32 of 64 buckets"):
-            lg.privatize(TABLE, project=project, **BUDGET)
+            lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET)
     assert [line.state for line in overview.releases(project.state)] == ["computing"]
-    made = lg.privatize(TABLE, project=project, **BUDGET)
+    made = lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET)
     assert made.card["counts"]["rows"] == len(TABLE) == made.card["counts"]["charged"]
 
 

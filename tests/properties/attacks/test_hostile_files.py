@@ -274,7 +274,7 @@ def test_every_engine_spills_within_the_project(
     bad = json.dumps(OBJECT | {"prompt": None}).encode() + b"\n"
     (tmp_path / "labels.jsonl").write_bytes(LINE + bad)
     (tmp_path / "groups.csv").write_text("labeler_id,group_id\n1,a\n2,a\n")
-    price = {"epsilon": 3, "delta": 1e-5, "project": project}
+    price = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "project": project}
     labelguard.privatize(tmp_path / "labels.jsonl", bad_rows="quarantine", **price)
     assert [*project.quarantine.rglob("*.parquet")]
     from labelguard.project import policies
