@@ -38,6 +38,7 @@ def _facts(found: Preview) -> Iterator[tuple[str, str]]:
     if usual := " and ".join(_SIGNS[name] for name in found.usual):
         yield "", f"  {usual} as usual, since nobody said: --epsilon, --delta"
     learns = f", a head on {found.features}" if found.features else ""
+    yield "read as", ", ".join(found.formats)
     yield "mechanism", f"{found.mechanism}{learns}"
     kind = events.kind(found.event)
     own = f"each {found.unit}'s own number of labels, rounded up"

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.staging import Staged
+from labelguard.ingest.staged import Staged
 from labelguard.storage import blocks, buckets
 from labelguard.terms import counted
 

@@ -18,7 +18,8 @@ from labelguard.errors import InvalidLabels
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.layouts import Reading
 from labelguard.ingest.sources import Input
-from labelguard.ingest.staging import Staged, StagingOptions, stage
+from labelguard.ingest.staged import Staged
+from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.features import column_features
 from labelguard.mechanisms.statistic import Rows

@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.staging import Staged
+from labelguard.ingest.staged import Staged
 from labelguard.keys.identities import Identities
 from labelguard.keys.pseudonyms import Pseudonyms
 from labelguard.ledger import sourcebook

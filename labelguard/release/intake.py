@@ -11,7 +11,8 @@ from labelguard.ingest import groups
 from labelguard.ingest.layouts import LAYOUTS, Reading
 from labelguard.ingest.pairs import distinct_pairs
 from labelguard.ingest.sources import Input
-from labelguard.ingest.staging import Staged, StagingOptions, stage
+from labelguard.ingest.staged import Staged
+from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.policy.label_values import Ties
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project

@@ -35,7 +35,7 @@ from labelguard.ingest import layouts, quarantine
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.formats import FORMATS
 from labelguard.ingest.sources import Input
-from labelguard.ingest.staging import Staged
+from labelguard.ingest.staged import Staged
 from labelguard.learning.features import Wait
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from labelguard.ingest.staging import Staged
+from labelguard.ingest.staged import Staged
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.records import LabelerTable
 from labelguard.policy.bounds import Bound

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from labelguard.ingest.pairs import DistinctPairs
 from labelguard.ingest.sources import Input
-from labelguard.ingest.staging import Staged
+from labelguard.ingest.staged import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.project.opening import OpenProject

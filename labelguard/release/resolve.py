@@ -10,7 +10,7 @@ from typing import Any
 
 from labelguard.errors import PolicyError
 from labelguard.ingest.sources import Input
-from labelguard.ingest.staging import Staged
+from labelguard.ingest.staged import Staged
 from labelguard.learning.features import Wait, check_features, column_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.planner.outcomes import Forecast

@@ -21,7 +21,8 @@ from labelguard.ingest.formats import Understood
 from labelguard.ingest.layouts import LAYOUTS, PRIVATE_ROLES, Reading
 from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
 from labelguard.ingest.sources import Input
-from labelguard.ingest.staging import Staged, StagingOptions, stage
+from labelguard.ingest.staged import Staged
+from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.mechanisms.statistic import Rows
 from labelguard.project.project import find

@@ -36,7 +36,8 @@ from labelguard.errors import InvalidLabels
 from labelguard.ingest.groups import read_groups
 from labelguard.ingest.layouts import Reading
 from labelguard.ingest.pairs import distinct_pairs
-from labelguard.ingest.staging import Staged, StagingOptions, stage
+from labelguard.ingest.staged import Staged
+from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.coins import Coins
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.groups import Groups

@@ -19,7 +19,8 @@ import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.layouts import Reading
 from labelguard.ingest.pairs import distinct_pairs, read_pairs
-from labelguard.ingest.staging import Staged, StagingOptions, stage
+from labelguard.ingest.staged import Staged
+from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import Project
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import comparisons, distinct_pairs
-from labelguard.ingest.staging import Staged
+from labelguard.ingest.staged import Staged
 from labelguard.learning.features import Wait, open_fitted
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
