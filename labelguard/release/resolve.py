@@ -14,7 +14,6 @@ from labelguard.ingest.staged import Staged
 from labelguard.learning.features import Wait, check_features, column_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.planner.outcomes import Forecast
-from labelguard.planner.tuning import MECHANISMS
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Policy
 from labelguard.policy.policy import Request as Asked
@@ -23,6 +22,9 @@ from labelguard.release.methods import AUTO, auto, names, options_of
 from labelguard.release.protocol import Mechanism
 from labelguard.release.request import Request
 from labelguard.terms import Progress
+
+FORECAST = ("statistic", "props")
+"""Mechanisms with a head, of which a forecast says what they give; rr's noise is known without."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,8 @@ def settle(
     periods = request.periods if terms.first else 1
     if periods > 1 and terms.policy.unit == "item":
         raise PolicyError("a content is labeled once, so nothing recurs: leave out --recurring")
-    if named is not None and named.name == RANDOMIZED_LABELS.name:
-        given = {"max_labels_per_labeler": auto.room(staged, periods)} if periods > 1 else {}
-        return _first(terms, ledger, staged, given)
+    if named is not None and named.name not in FORECAST:
+        return _first(terms, ledger, staged, _room(named, staged, periods))
     if terms.first:
         terms = _first(terms, ledger, staged, {})
     if named is not None and periods == 1 and not forecast:
@@ -122,18 +123,26 @@ def settle(
         request.head(terms.features),
         progress,
         wait,
-        mechanism=(named.name if named.name in MECHANISMS else named.priced) if named else None,
+        mechanism=named.name if named else None,
         periods=periods,
     )
     mechanism = named or request.opened(sizing.mechanism, terms.features)
-    known = sizing.forecast if sizing.mechanism == mechanism.name else None
-    terms = replace(terms, mechanism=mechanism, forecast=known)
+    terms = replace(terms, mechanism=mechanism, forecast=sizing.forecast)
     if terms.first:
         own = {"releases": sizing.releases, "max_labels_per_labeler": sizing.max_labels_per_labeler}
         wanted = named is None or periods > 1
         return _first(terms, ledger, staged, own if wanted else {})
     asked = Asked(**request.terms, event=mechanism.priced)
     return replace(terms, asked=asked, policy=asked.under(terms.policy))
+
+
+def _room(mechanism: Mechanism[Any], staged: Staged, periods: int) -> dict[str, int]:
+    """What so many releases like this one have to be allowed, whatever they are worth."""
+    if periods == 1:
+        return {}
+    if mechanism.priced == RANDOMIZED_LABELS.name:
+        return {"max_labels_per_labeler": auto.room(staged, periods)}
+    return {"releases": periods}
 
 
 def _first(
