@@ -192,7 +192,7 @@ class _Run:
         """Read, judge, plan, charge, draw, publish; or answer as before."""
         job = self._read(source)
         reads = admit(self.ledger, self.project.namespace, job.staged)
-        key, record = self._request(job)
+        job, key, record = self._request(job)
         if record and record.state == "committed":
             return self._answer(record, reused=True)
         delivery.check_new(self.request.output)
@@ -224,7 +224,7 @@ class _Run:
         """What `run` would do; nothing is charged, drawn or written into the ledger."""
         job = self._read(source, forecast=True)
         admit(self.ledger, self.project.namespace, job.staged)
-        _, record = self._request(job)
+        job, _, record = self._request(job)
         made = record is not None and record.state == "committed"
         if not made:
             self._judge(job.staged)
@@ -292,21 +292,34 @@ class _Run:
             "again": self.again,
         }
 
-    def _request(self, job: Job) -> tuple[str, ReleaseRecord | None]:
+    def _request(self, job: Job) -> tuple[Job, str, ReleaseRecord | None]:
         """The idempotency key of this request, and the release that it made before, if any.
 
         Each --again is an event of its own, counted per request; one that crashed is taken up.
+        Where the mechanism is open, it is the one by which this request was answered, if it was,
+        whichever others were used since.
         """
-        further = job.further.staged.public_digest if job.further else b""
-        public_digest = job.staged.public_digest + further
         self.again = int(self.request.again)
-        while True:
-            settings = json.dumps(self._settings(), sort_keys=True).encode()
-            key = self.keys.mac("idempotency", public_digest + settings).hex()
-            record = self.ledger.find(key)
-            if not self.again or record is None or record.state != "committed":
-                return key, record
+        found = self._find(job)
+        while self.again and found[1] and found[1].state == "committed":
             self.again += 1
+            found = self._find(job)
+        settled = self.terms
+        for terms in () if found[1] or self.again else resolve.others(settled, self.ledger):
+            self.terms = terms
+            other = self._find(job)
+            if other[1]:
+                allowance = terms.policy.allowance(terms.event)
+                return replace(job, allowance=allowance), *other
+        self.terms = settled
+        return job, *found
+
+    def _find(self, job: Job) -> tuple[str, ReleaseRecord | None]:
+        further = job.further.staged.public_digest if job.further else b""
+        settings = json.dumps(self._settings(), sort_keys=True).encode()
+        text = job.staged.public_digest + further + settings
+        key = self.keys.mac("idempotency", text).hex()
+        return key, self.ledger.find(key)
 
     def _judge(self, staged: Staged) -> None:
         staged.raise_for_labels()

@@ -4,7 +4,8 @@ and, at a project's first release, what public columns recommend.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,7 +58,7 @@ class Terms:
     @property
     def columns(self) -> tuple[str, ...]:
         """Numeric properties of responses that are read."""
-        if self.mechanism:
+        if self.mechanism and self.request.mechanism != AUTO:
             return self.mechanism.features
         return column_features(self.request.head(self.features).features)
 
@@ -134,6 +135,26 @@ def settle(
         return _first(terms, ledger, staged, own if wanted else {})
     asked = Asked(**request.terms, event=mechanism.priced)
     return replace(terms, asked=asked, policy=asked.under(terms.policy))
+
+
+def others(terms: Terms, ledger: Ledger) -> Iterator[Terms]:
+    """The same request by other mechanisms that releases of the policy in force were made by,
+    newest first; none unless the mechanism is open.
+    """
+    request = terms.request
+    if request.mechanism != AUTO or terms.first or terms.mechanism is None:
+        return
+    tried = {terms.mechanism.name}
+    for record in reversed(ledger.releases()):
+        name = str(record.settings["mechanism"])
+        if record.event not in terms.policy.events or name in tried:
+            continue
+        tried.add(name)
+        with contextlib.suppress(PolicyError):  # it was not made by what is asked now
+            mechanism = request.opened(name, record.settings["choices"].get("features"))
+            asked = Asked(**request.terms, event=mechanism.priced)
+            policy = asked.under(terms.policy)
+            yield replace(terms, mechanism=mechanism, asked=asked, policy=policy)
 
 
 def _room(mechanism: Mechanism[Any], staged: Staged, periods: int) -> dict[str, int]:

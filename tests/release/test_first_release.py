@@ -245,3 +245,18 @@ def test_who_does_not_want_to_wait_for_an_encoder_is_charged_nothing(
     other = lg.init(tmp_path / "other")
     lg.privatize(SMALL, project=other, **options)
     assert told[1] > 0 and told[2] == 0  # what is in the cache takes no time
+
+
+def test_a_command_that_was_answered_is_answered_the_same_whatever_came_between(
+    project: Project,
+) -> None:
+    allow = ["rr:labels=40", "statistic:releases=3"]
+    policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)
+    policies.activate("two", project)
+    options: dict[str, Any] = {"project": project, "features": "text+length"}
+    first = lg.privatize(SMALL, **options)
+    assert first.card["mechanism"] == "statistic"
+    other = lg.privatize(SMALL.head(60), mechanism="rr", project=project)
+    again = lg.privatize(SMALL, **options)
+    assert (again.id, again.reused) == (first.id, True)
+    assert lg.privatize(SMALL.head(60), project=project).id == other.id
