@@ -13,6 +13,7 @@ from labelguard.ingest.canonical import NoContent
 from labelguard.ingest.formats.scores import pair
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.sides import (
+    BEGINNING,
     ONE,
     OTHER,
     SHARED,
@@ -77,7 +78,7 @@ def _battle(seen: Seen) -> Agreeing:
     if content == "VARCHAR":  # the layout says that they are no conversations
         return Agreeing("NULL::VARCHAR", tuple(map(seen.sql, _CONVERSATIONS)))
     return Agreeing(
-        f"{ONE}[:{SHARED}]",
+        BEGINNING,
         (f"{ONE}[{SHARED} + 1:]", f"{OTHER}[{SHARED} + 1:]"),
         shared_beginning(one, other, content),
     )

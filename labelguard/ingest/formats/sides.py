@@ -18,6 +18,8 @@ from labelguard.ingest.sql import identifier
 
 SHARED = identifier("labelguard: shared")
 """How many messages both sides begin with: a name that no file's column has."""
+BEGINNING = identifier("labelguard: beginning")
+"""Those messages."""
 ONE, OTHER = identifier("labelguard: one"), identifier("labelguard: other")
 
 
@@ -73,9 +75,9 @@ def agreeing(prompt: Value, sides: Sequence[Value]) -> Agreeing:
 def _begun(prompt: str, one: str, other: str, content: ContentType) -> Agreeing:
     """A prompt of text, which sides of messages may hold at their beginning."""
     says = f"m.role = 'user' AND m.content = {_content(prompt, content)}"
-    begins = f"len(list_filter({ONE}[:{SHARED}], lambda m: {says})) > 0"
+    begins = f"len(list_filter({BEGINNING}, lambda m: {says})) > 0"
     return Agreeing(
-        f"CASE WHEN {begins} THEN {ONE}[:{SHARED}] ELSE {message('user', prompt, content)} END",
+        f"CASE WHEN {begins} THEN {BEGINNING} ELSE {message('user', prompt, content)} END",
         tuple(
             f"CASE WHEN {begins} THEN {side}[{SHARED} + 1:] ELSE {side} END"
             for side in (ONE, OTHER)
@@ -85,12 +87,24 @@ def _begun(prompt: str, one: str, other: str, content: ContentType) -> Agreeing:
 
 
 def shared_beginning(one: str, other: str, content: ContentType) -> str:
-    """FROM clause with two chats as `ONE` and `OTHER`, and the number `SHARED` of their messages
-    that are equal from the beginning on; null where one of them is.
+    """FROM clause with two chats as `ONE` and `OTHER`, the number `SHARED` of their messages that
+    are equal from the beginning on, and these as `BEGINNING`; null where one of them is.
     """
     kind = canonical.sql_type(content)
     both = f"SELECT *, {one}::{kind} AS {ONE}, {other}::{kind} AS {OTHER} FROM part"
-    return f"(SELECT *, {common(ONE, OTHER)} AS {SHARED} FROM ({both}))"
+    counted = f"SELECT *, {common(ONE, OTHER)} AS {SHARED} FROM ({both})"
+    beginning = _least(f"{ONE}[:{SHARED}]", f"{OTHER}[:{SHARED}]")
+    return f"(SELECT *, {beginning} AS {BEGINNING} FROM ({counted}))"
+
+
+def _least(one: str, other: str) -> str:
+    """SQL of one of two equal chats, the same whichever is given first.
+
+    Equal ones may be written in two ways (0 and -0), and which side's is taken would be published.
+    """
+    # JSON tells all that is written apart but the sign of a NaN, which the text does.
+    first, second = (f"to_json({chat})::VARCHAR || {chat}::VARCHAR" for chat in (one, other))
+    return f"CASE WHEN {first} <= {second} THEN {one} ELSE {other} END"
 
 
 def common(one: str, other: str) -> str:

@@ -13,7 +13,7 @@ from labelguard.ingest import canonical
 from labelguard.ingest.canonical import NoContent
 from labelguard.ingest.formats import sides
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
-from labelguard.ingest.formats.sides import ONE, OTHER, SHARED
+from labelguard.ingest.formats.sides import BEGINNING, ONE, OTHER, SHARED
 from labelguard.ingest.sql import identifier, literal
 
 _TURN = "\n\nAssistant:"
@@ -52,7 +52,7 @@ def _implicit(seen: Seen) -> Adapted:
         query = _texts(rest, f"{one}::VARCHAR", f"{other}::VARCHAR")
     else:
         query = (
-            f"SELECT {rest}{ONE}[:{SHARED}] AS prompt, {ONE}[{SHARED} + 1:] AS chosen, "
+            f"SELECT {rest}{BEGINNING} AS prompt, {ONE}[{SHARED} + 1:] AS chosen, "
             f"{OTHER}[{SHARED} + 1:] AS rejected "
             f"FROM {sides.shared_beginning(one, other, content)}"
         )

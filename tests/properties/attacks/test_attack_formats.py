@@ -50,6 +50,11 @@ CHATS: dict[str, tuple[Any, Any]] = {
     "a null member": ([ASK | {"id": None}, HI], [ASK, HI, HI]),
     "an empty member": ([ASK | {"meta": {}}, HI], [ASK, HI, HI]),
     "1 and 1.0": ([ASK | {"n": 1}, HI], [ASK | {"n": 1.0}, HI, HI]),
+    "0 and -0": ([ASK | {"n": 0.0}, HI], [ASK | {"n": -0.0}, HI, HI]),
+    "0 and -0 within": (
+        [ASK | {"n": [{"m": 0.5}, {"m": 0.0}]}, HI],
+        [ASK | {"n": [{"m": 0.5}, {"m": -0.0}]}, ASK],
+    ),
     "1 and text": ([ASK | {"n": 1}, HI], [ASK | {"n": "1"}, HI, HI]),
     "parts and text": ([user("Ask") | {"content": [{"type": "text", "text": "Ask"}]}, HI], [ASK]),
     "another prompt": ([user("Else"), HI], [ASK, HI]),
