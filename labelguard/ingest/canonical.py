@@ -100,21 +100,6 @@ def sql_type(content: ContentType, unknown: str = "VARCHAR") -> str:
     return unknown
 
 
-def json_type(kind: DuckDBPyType) -> str:
-    """The type to read a JSON column as, by the type DuckDB guessed; `MIXED` for several types."""
-    if str(kind) == "JSON":
-        return "MIXED"
-    if kind.id == "null":
-        return '"NULL"'
-    if kind.id not in ("list", "struct", "map"):
-        return "VARCHAR"
-    try:
-        content = _content_type(kind)
-    except NoContent:
-        return "JSON"
-    return "JSON" if content == [None] else sql_type(content, "JSON")
-
-
 def type_of_json(structure: object) -> ContentType:
     """The type of what DuckDB's `json_group_structure` found; empty objects tell nothing."""
     if isinstance(structure, list):

@@ -6,39 +6,32 @@ Chats keep their structure, all else is text.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import NoContent
+from labelguard.ingest.contents import content_columns
 from labelguard.ingest.files import COMPRESSIONS, MAX_LINE, Opener, check_columns
 from labelguard.ingest.sql import file_literal, identifier, literal
 
 _PEEK = 1 << 16
-_CHATS = (
-    *("prompt", "chosen", "rejected", "response_a", "response_b", "responses"),
-    *("context", "conversation_a", "conversation_b"),
-)
-"""Columns of published formats that are chats, or may be."""
-_APART = ("individual_preference", "completions")
-"""Columns of published formats that hold labels within lists."""
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 
 
-def opener(path: Path, name: str) -> Opener:
+def opener(path: Path, name: str, named: Mapping[str, str] | None = None) -> Opener:
     """Opens a file of one object a line, or of one array of objects: its first byte says which.
 
-    Messages call it `name`.
+    Messages call it `name`; `named` says which column was named for a role.
     """
 
-    # Two readings: the first finds which columns are nested; the second reads all others as text,
-    # because guessed types rewrite ids ("007", "2024-1-1", upper-case UUIDs).
+    # Nothing is guessed but what chats look like: guessed types rewrite ids ("007", "2024-1-1",
+    # upper-case UUIDs), and would follow from labels.
     @cache
     def reading() -> str:
         return (
@@ -51,7 +44,7 @@ def opener(path: Path, name: str) -> Opener:
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         options = reading()
         if not found:
-            found.update(_columns(connection, options, name))
+            found.update(_columns(connection, options, named or {}, name))
         columns = ", ".join(f"{literal(own)}: {literal(kind)}" for own, kind in found.items())
         return connection.sql(f"FROM read_json({options}, columns={{{columns}}})")
 
@@ -71,68 +64,55 @@ def _arrangement(path: Path) -> str:
     return "unstructured" if suffixes[-1:] == [".json"] else "newline_delimited"
 
 
-def _columns(connection: duckdb.DuckDBPyConnection, options: str, where: str) -> dict[str, str]:
-    """The columns of a JSONL file and the types to read them as."""
-    try:
-        guessed = connection.sql(
-            f"FROM read_json({options}, sample_size=-1, map_inference_threshold=-1, "
-            "field_appearance_threshold=0)"
-        )
-    except duckdb.NotImplementedException as error:
-        if "Duplicate name" not in str(error):
-            raise
-        return _columns_by_structure(connection, options, where)
-    check_columns(guessed.columns, where)
-    if guessed.columns[0] == "json":  # DuckDB's name for what is not an object.
-        if guessed.limit(1).fetchall():
+def _columns(
+    connection: duckdb.DuckDBPyConnection, options: str, named: Mapping[str, str], where: str
+) -> dict[str, str]:
+    """The columns of a JSON file and the types to read them as.
+
+    What is compared is text, chats or lists of these; other columns are text, or JSON as it is.
+    """
+    # No deeper: members of an object may differ in upper and lower case, which DuckDB refuses.
+    shallow = connection.sql(
+        f"FROM read_json({options}, sample_size=-1, maximum_depth=1, map_inference_threshold=-1, "
+        "field_appearance_threshold=0)"
+    )
+    names = shallow.columns
+    check_columns(names, where)
+    if names[0] == "json":  # DuckDB's name for what is not an object.
+        if shallow.limit(1).fetchall():
             raise InvalidLabels(
                 f"{where}: not JSON of rows; every line, or element of an array, must be one object"
             )
         raise InvalidLabels(f"{where}: no rows in the input")
-    columns = dict(zip(guessed.columns, guessed.types, strict=True))
-    kinds = {name: canonical.json_type(kind) for name, kind in columns.items()}
-    chats = [name for name, kind in columns.items() if _may_be_chat(name, kind)]
-    if len(chats) > 1:
-        kinds |= dict.fromkeys(chats, _common_type(connection, options, chats))
-    mixed = [name for name, kind in kinds.items() if kind == "MIXED"]
-    if mixed:  # Numbers and texts go together as text, but lists or objects do not.
-        checks = [f"bool_or(json_type({identifier(n)}) IN ('ARRAY', 'OBJECT'))" for n in mixed]
-        nested = guessed.aggregate(", ".join(checks)).fetchall()[0]
-        kinds |= {n: "JSON" if is_so else "VARCHAR" for n, is_so in zip(mixed, nested, strict=True)}
+    kinds = _kinds(shallow)
+    nested = [name for name in content_columns(names, named) if kinds[name] == "JSON"]
+    found = {name: _structure(connection, options, [name]) for name in nested}
+    chats = [name for name, structure in found.items() if _may_be_chat(structure)]
+    kinds |= {name: _type(structure) for name, structure in found.items()}
+    if chats:
+        # One by one, the types of chosen and rejected would follow from the labels.
+        kinds |= dict.fromkeys(chats, _type(_structure(connection, options, chats)))
     return kinds
 
 
-def _may_be_chat(name: str, kind: DuckDBPyType) -> bool:
-    """Whether a column's type is to be that of the chats of its file.
+def _kinds(raw: duckdb.DuckDBPyRelation) -> dict[str, str]:
+    """Of every column: JSON if a value is a list or an object, else text; or always null."""
+    kinds = dict.fromkeys(raw.columns, "VARCHAR")  # of names of directories, too
+    names = [name for name, kind in zip(raw.columns, raw.types, strict=True) if str(kind) == "JSON"]
+    if not names:
+        return kinds
+    types = (f"json_type({identifier(name)})" for name in names)
+    checks = (f"bool_or({found} IN ('ARRAY', 'OBJECT'))" for found in types)
+    nested = raw.aggregate(", ".join(checks)).fetchall()[0]
+    said = {None: '"NULL"', False: "VARCHAR", True: "JSON"}
+    return kinds | {name: said[is_so] for name, is_so in zip(names, nested, strict=True)}
 
-    Lists of other things (what each annotator said, scores) may hold labels, which would decide the
-    type of prompts; but sides are sides, whatever is in them.
-    """
-    if kind.id != "list" or name.lower() in _APART:
+
+def _may_be_chat(structure: object) -> bool:
+    """Whether values are lists of objects, or may be; sides are sides, whatever is in them."""
+    if not isinstance(structure, list):
         return False
-    one = canonical.element(kind)
-    if name.lower() in _CHATS:
-        return one.id in ("struct", "null") or str(kind) == "JSON[]"
-    members = {member for member, _ in one.children} if one.id == "struct" else set()
-    return one.id == "null" or bool({"role", "content"} & members)
-
-
-def _columns_by_structure(
-    connection: duckdb.DuckDBPyConnection, options: str, where: str
-) -> dict[str, str]:
-    """The same where DuckDB cannot guess: members of an object differ in upper and lower case."""
-    objects = f"read_json({options}, records=false, columns={{json: 'JSON'}})"
-    keys = connection.sql(f"SELECT DISTINCT unnest(json_keys(json)) AS k FROM {objects} ORDER BY k")
-    names = [name for (name,) in keys.fetchall()]
-    check_columns(names, where)
-    found = {name: _structure(connection, options, [name]) for name in names}
-    kinds = {
-        name: "JSON" if not isinstance(structure, str) or structure == "JSON" else "VARCHAR"
-        for name, structure in found.items()
-    }
-    chats = [name for name, structure in found.items() if isinstance(structure, list)]
-    common = _common_type(connection, options, chats) if chats else ""
-    return kinds | dict.fromkeys(chats, common)
+    return not structure or isinstance(structure[0], dict) or structure[0] in ("NULL", "JSON")
 
 
 def _structure(connection: duckdb.DuckDBPyConnection, options: str, names: Sequence[str]) -> object:
@@ -146,13 +126,9 @@ def _structure(connection: duckdb.DuckDBPyConnection, options: str, names: Seque
     return json.loads(connection.sql(query).fetchall()[0][0])
 
 
-def _common_type(connection: duckdb.DuckDBPyConnection, options: str, chats: Sequence[str]) -> str:
-    """One type for all chats of a JSONL file.
-
-    Guessed one by one, the types of chosen and rejected would follow from the labels.
-    """
+def _type(structure: object) -> str:
+    """The type to read values of this structure as."""
     try:
-        content = canonical.type_of_json(_structure(connection, options, chats))
-        return canonical.sql_type(content, "JSON")
+        return canonical.sql_type(canonical.type_of_json(structure), "JSON")
     except NoContent:
         return "JSON"

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from labelguard.errors import InvalidLabels
@@ -33,6 +34,7 @@ _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
     ".json": json_files.opener,
     ".arrow": arrow_opener,
 }
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _COMPRESSIBLE = (csv_files.opener, json_files.opener)
 _SUPPORTED = "Parquet, CSV, JSON, JSONL (.gz, .zst), or a Hugging Face dataset directory"
 _PLENTY, _EXPANSION = 1 << 30, 200
@@ -85,8 +87,12 @@ class Allowance:
             )
 
 
-def parts(source: Input, split: str | None = None) -> list[Part]:
+def parts(
+    source: Input, split: str | None = None, named: Mapping[str, str] = _NOTHING
+) -> list[Part]:
     """The parts of an input, in a fixed order, those of one split of what has several.
+
+    `named` is the column that was named for each role: in JSON, only what is compared has a type.
 
     Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
     """
@@ -95,7 +101,7 @@ def parts(source: Input, split: str | None = None) -> list[Part]:
     divided = []
     for number, item in enumerate(items, 1):
         if isinstance(item, str | Path):
-            own, has_splits = _path_parts(str(item), split)
+            own, has_splits = _path_parts(str(item), split, named)
         else:
             name = "table" if len(items) == 1 else f"table {number}"
             has_splits = isinstance(item, Mapping)
@@ -124,15 +130,17 @@ def _flat(source: Input) -> Iterator[Any]:
         yield source
 
 
-def _path_parts(pattern: str, split: str | None) -> tuple[list[Part], bool]:
+def _path_parts(
+    pattern: str, split: str | None, named: Mapping[str, str]
+) -> tuple[list[Part], bool]:
     """The parts of a path or glob, and whether it has splits."""
     if pattern == _STANDARD_INPUT:
-        return [_file_part(standard_input.spooled(), standard_input.NAME)], False
+        return [_file_part(standard_input.spooled(), named, standard_input.NAME)], False
     path = Path(pattern)
     if path.is_dir():
-        return _directory_parts(path, split)
+        return _directory_parts(path, split, named)
     if path.is_file():
-        return [_file_part(path)], False
+        return [_file_part(path, named)], False
     # Path.glob takes no absolute patterns.
     matches = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
     if not matches:
@@ -140,14 +148,18 @@ def _path_parts(pattern: str, split: str | None) -> tuple[list[Part], bool]:
     found, divided = [], False
     for match in matches:
         own, has_splits = (
-            _directory_parts(match, split) if match.is_dir() else ([_file_part(match)], False)
+            _directory_parts(match, split, named)
+            if match.is_dir()
+            else ([_file_part(match, named)], False)
         )
         found += own
         divided = divided or has_splits
     return found, divided
 
 
-def _directory_parts(directory: Path, split: str | None) -> tuple[list[Part], bool]:
+def _directory_parts(
+    directory: Path, split: str | None, named: Mapping[str, str]
+) -> tuple[list[Part], bool]:
     """The parts of a directory's files, or of one split of them, and whether it has splits."""
     files = sorted(
         path
@@ -165,7 +177,7 @@ def _directory_parts(directory: Path, split: str | None) -> tuple[list[Part], bo
     found = splits.of_directory(directory, files)
     if found:
         files = splits.chosen(found, split, shown(directory))[0]
-    return [_file_part(path) for path in files], bool(found)
+    return [_file_part(path, named) for path in files], bool(found)
 
 
 def _is_cache(path: Path) -> bool:
@@ -185,7 +197,7 @@ def _format(path: Path) -> Callable[[Path, str], Opener] | None:
     return None if compressed and kind not in _COMPRESSIBLE else kind
 
 
-def _file_part(path: Path, name: str = "") -> Part:
+def _file_part(path: Path, named: Mapping[str, str], name: str = "") -> Part:
     name = name or shown(path)
     kind = _format(path)
     if kind is None:
@@ -195,4 +207,6 @@ def _file_part(path: Path, name: str = "") -> Part:
         raise InvalidLabels(f"{name}: the file is empty")
     folders = (folder.lower() for folder in path.parts[:-1] if "=" in folder)
     keys = frozenset(folder.partition("=")[0] for folder in folders)
-    return Part(name, kind(path, name), keys, size, sparse=kind is json_files.opener)
+    if kind is json_files.opener:
+        return Part(name, json_files.opener(path, name, named), keys, size, sparse=True)
+    return Part(name, kind(path, name), keys, size)

@@ -83,7 +83,7 @@ def stage(
     at the first row whose public columns are at fault.
     """
     staged = Staged(directory)
-    given = sources.parts(source, options.reading.split)
+    given = sources.parts(source, options.reading.split, options.reading.columns)
     with (
         BucketWriter(staged.rows_directory) as rows,
         BucketWriter(staged.texts_directory) as texts,

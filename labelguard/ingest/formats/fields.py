@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from labelguard.errors import InvalidLabels
+from labelguard.ingest.contents import PROMPTS, families
 from labelguard.ingest.formats.seen import Seen
 from labelguard.ingest.layouts import closest
 
-PROMPTS = ("prompt", "instruction", "question", "context")
-_STEMS = "response|answer|completion|output|reply|candidate|generation|text|option|model"
 SIDES = ("response_a", "response_b")
-_MEMBER = re.compile(rf"({_STEMS})([ _-]?)(?:([a-z])|([0-9]+))", re.IGNORECASE)
-_COUPLES = (("chosen", "rejected"), ("left", "right"))
 
 
 @dataclass(frozen=True)
@@ -62,11 +58,11 @@ def _responses(seen: Seen, names: Sequence[str]) -> tuple[str, ...]:
     named = seen.reading.columns
     if any(role in named for role in SIDES):
         return _named(seen.part, named)
-    families = [SIDES] if set(SIDES) <= set(names) else _families(names)
-    if len(families) == 1:
-        return families[0]
-    said = " or ".join(f"({', '.join(family)})" for family in families)
-    problem = f"fields {said} may be the responses" if families else "no two fields are responses"
+    found = [SIDES] if set(SIDES) <= set(names) else families(names)
+    if len(found) == 1:
+        return found[0]
+    said = " or ".join(f"({', '.join(family)})" for family in found)
+    problem = f"fields {said} may be the responses" if found else "no two fields are responses"
     raise InvalidLabels(
         f"{seen.part}: {problem}; name them with --columns response_a=NAME,response_b=NAME; "
         f"found: {', '.join(names)}"
@@ -77,23 +73,6 @@ def _named(part: str, named: Mapping[str, str]) -> tuple[str, ...]:
     if not set(SIDES) <= set(named):
         raise InvalidLabels(f"{part}: --columns must name both response_a and response_b")
     return tuple(named[role] for role in SIDES)
-
-
-def _families(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Fields that are called alike but for a letter or a number, or chosen and rejected."""
-    found: dict[tuple[str, ...], list[tuple[int | str, str]]] = {}
-    for name in names:
-        match = _MEMBER.fullmatch(name)
-        if match:
-            stem, sign, letter, number = match.groups()
-            kind = (stem.lower(), sign, "letter" if letter else "number")
-            found.setdefault(kind, []).append((letter.lower() if letter else int(number), name))
-    families = [tuple(name for _, name in sorted(f)) for f in found.values() if len(f) > 1]
-    lower = {name.lower(): name for name in names}
-    families += [
-        tuple(lower[n] for n in couple) for couple in _COUPLES if set(couple) <= set(lower)
-    ]
-    return families
 
 
 def _is(name: str, words: Sequence[str]) -> bool:

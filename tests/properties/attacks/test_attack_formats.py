@@ -192,3 +192,81 @@ def test_the_order_of_rows_decides_nothing(keys: KeyRing, places: Iterator[Path]
             for order in (rows, rows[::-1])
         ]
         assert found[0] == found[1], shape
+
+
+def noted(notes: list[Any], column: str) -> Rows:
+    """Chats, beside which every labeler wrote something of their own."""
+    return [
+        {
+            "labeler_id": f"w{number}",
+            "prompt": [user(f"Ask {number}")],
+            "chosen": [assistant("Hi")],
+            "rejected": [assistant("No")],
+            column: note,
+        }
+        for number, note in enumerate(notes)
+    ]
+
+
+NOTES: dict[str, Any] = {
+    "a member more": [user("ok") | {"unsure": "yes"}],
+    "parts": [{"role": "user", "content": [{"type": "text", "text": "ok"}]}],
+    "a member in upper case": [user("ok") | {"Role": 1}],
+    "a text": "ok",
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("note", NOTES)
+@pytest.mark.parametrize("column", ["correction", "individual_preference"])
+def test_what_labelers_note_for_themselves_does_not_decide_how_chats_are_read(
+    note: str, column: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
+) -> None:
+    """Their notes look like chats; in JSON they gave prompts their members, or took their type."""
+    plain = [user("ok")]
+    outcomes = [
+        read(as_jsonl(noted(notes, column), tmp_path / "x.jsonl"), next(places), keys, Reading({}))
+        for notes in ([plain, plain], [plain, NOTES[note]])
+    ]
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0].labels) == 2
+
+
+def test_a_column_that_is_named_for_labels_decides_no_type_whatever_it_is_called(
+    keys: KeyRing, places: Iterator[Path], tmp_path: Path
+) -> None:
+    """A column that would be a conversation of a published format holds labels here."""
+    reading = Reading({"label": "conversation_a"}, labelled=False)
+    outcomes = []
+    for label in ([user("a")], [user("a") | {"m": 1}]):
+        rows = [
+            {"labeler_id": "w", "prompt": [ASK], "response_a": [HI], "response_b": [user("No")]}
+            | {"conversation_a": label}
+        ]
+        source = as_jsonl(rows, tmp_path / "x.jsonl")
+        outcomes.append(read(source, next(places), keys, reading).public)
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("said", [5.1, 3, True, "ok", {"a": 1}])
+def test_a_score_does_not_decide_how_responses_are_read(
+    said: Any, keys: KeyRing, places: Iterator[Path], tmp_path: Path
+) -> None:
+    """Members of a list of completions were given one type in all rows, by their scores."""
+    outcomes = []
+    for score in (2, "2"):
+        rows = [
+            {
+                "labeler_id": who,
+                "instruction": "Ask",
+                "completions": [
+                    {"response": response, "overall_score": own},
+                    {"response": 2, "overall_score": 3},
+                ],
+            }
+            for who, response, own in (("w0", 1.5, 2), ("w1", said, score))
+        ]
+        source = as_jsonl(rows, tmp_path / "x.jsonl")
+        outcomes.append(read(source, next(places), keys, Reading({})))
+    assert outcomes[0] == outcomes[1]
+    assert len(outcomes[0].labels) == 2
