@@ -55,16 +55,9 @@ def look(
     """The layout of one part, from its schema; `labelers` says where its format names them."""
     try:
         relation = part.open(_cursor(connection))
-        layout = labels.layout(relation, part.name, reading, sparse=part.sparse, labelers=labelers)
+        return labels.layout(relation, part.name, reading, sparse=part.sparse, labelers=labelers)
     except _READER_ERRORS as error:
         raise readable(error, part.name) from None
-    telling = {*labels.ANSWERS, *(reading.columns.get(r, r) for r in labels.ANSWERS)}
-    for name in sorted(name for name in telling if name.lower() in part.partitions):
-        raise InvalidLabels(
-            f"the input's directories are named by {name}, so that the order of its rows tells "
-            "labels; write them into one table, mixed"
-        )
-    return layout
 
 
 def columns(part: Part, connection: duckdb.DuckDBPyConnection) -> dict[str, DuckDBPyType]:

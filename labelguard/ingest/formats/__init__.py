@@ -15,6 +15,7 @@ import duckdb
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import scan
+from labelguard.ingest.formats import partitions
 from labelguard.ingest.formats.arena import ARENA
 from labelguard.ingest.formats.argilla import ARGILLA
 from labelguard.ingest.formats.choices import CHOICES
@@ -65,6 +66,7 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
     labels in a public role. A part that no format recognises is left as it is; `layouts.layout`
     says what it lacks.
     """
+    partitions.refuse(part, partitions.answers(reading))
     types = scan.columns(part, connection)
     names = partial(scan.rows, part, connection)
     seen = Seen(types, reading, part.sparse, part=part.name, names=names)
@@ -72,6 +74,7 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
     if found is None:
         return Understood(part, reading, PAIRS.name)
     seen = replace(seen, private=frozenset(found.private) & frozenset(seen.types))
+    partitions.refuse_of(part, found, reading)
     _check(part, found, seen)
     adapted = found.adapt(seen)
     if adapted is None and seen.private:
@@ -147,7 +150,7 @@ def _hidden_feature(found: Format, seen: Seen) -> str | None:
 
 
 def _check(part: Part, found: Format, seen: Seen) -> None:
-    """Refuse columns of labels in other roles, or as names of directories; and labels that lack."""
+    """Refuse columns of labels in other roles, and labels that lack."""
     for role, name in seen.reading.columns.items():
         if name in seen.private and seen.column(role):
             raise InvalidLabels(
@@ -160,12 +163,6 @@ def _check(part: Part, found: Format, seen: Seen) -> None:
             f"{part.name}: format {found.name} reads column {feature} for labels, which are "
             "private: it cannot be a feature; if it tells no label, name --format pairs"
         )
-    for name in sorted(found.private):
-        if name.lower() in part.partitions:
-            raise InvalidLabels(
-                f"the input's directories are named by {name}, so that the order of its rows tells "
-                "labels; write them into one table, mixed"
-            )
     if found.private and seen.reading.labelled and not seen.sparse and not found.tells(seen):
         wanted = " or ".join(found.private)
         raise InvalidLabels(

@@ -137,4 +137,5 @@ ARGILLA = Format(
     lambda seen: _is_flattened(seen) or _is_page(seen) or _is_records(seen),
     _adapt,
     _LABELERS,
+    of_tool=("id", "external_id"),
 )

@@ -135,4 +135,5 @@ LABEL_STUDIO = Format(
     lambda seen: _is_tasks(seen) or _is_rows(seen),
     _adapt,
     "Label Studio names the annotator in its exports JSON, JSON_MIN and CSV.",
+    of_tool=("id", "annotator", "annotation_id"),
 )

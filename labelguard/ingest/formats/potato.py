@@ -108,4 +108,5 @@ POTATO = Format(
     _recognises,
     _adapt,
     "Potato names them in its exports csv, tsv and jsonl (user_id) and coding_eval (annotator).",
+    of_tool=("instance_id", *_PEOPLE),
 )

@@ -102,7 +102,8 @@ class Format:
     is taken that finds the columns it reads labels from (`tells`). `private` columns tell labels,
     too: they are read by `adapt` alone, and carried by nothing. `adapt` returns None where columns
     are as they should be. `fits` is what a part must have where the format is named. `labelers`
-    says which export of a tool names its labelers, for those that do not.
+    says which export of a tool names its labelers, for those that do not. `of_tool` are columns of
+    an annotation tool that are no answers, where all others but the fields may be; else None.
     """
 
     name: str
@@ -113,3 +114,4 @@ class Format:
     tells: Callable[[Seen], bool] = always
     private: tuple[str, ...] = ()
     fits: Callable[[Seen], bool] | None = None
+    of_tool: tuple[str, ...] | None = None
