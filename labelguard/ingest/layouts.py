@@ -290,7 +290,9 @@ def _absent(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, .
     if reading.labelled and pairs and (reading.skips == "tie" or not lacking("tie")):
         found += lacking("label")
     if reading.labelled and reading.skips == "tie" and not pairs and not chosen:
-        found += [] if lacking("responses") else lacking("ranks")
+        role = "choice" if reading.format == "choices" or "choice" in reading.columns else "ranks"
+        listed = not lacking("responses") and lacking("ranks") and lacking("choice")
+        found += lacking(role) if listed else []
     return tuple(dict.fromkeys(found))
 
 

@@ -95,11 +95,11 @@ def _records(seen: Seen) -> Adapted:
             f"FROM (SELECT unnest({tasks.elements('items')}) AS record FROM part)"
         )
     answers = f"SELECT fields, unnest({tasks.elements('responses')}) AS response FROM ({records})"
-    found = seen.names(
+    names = (
         f"SELECT DISTINCT unnest(json_keys(response->'values')) AS name FROM ({answers}) "
         "ORDER BY name"
     )
-    asked = tasks.question(seen, [name for (name,) in found])
+    asked = tasks.answered(seen, lambda: [name for (name,) in seen.names(names)], "question")
     pointer = literal("/" + asked.replace("~", "~0").replace("/", "~1") + "/value")
     responses = f"""
         SELECT *, response->>'status' AS {_STATE},

@@ -8,4 +8,5 @@ CHOICES = Format(
     "choices",
     "prompt, responses, choice (the number of the preferred response, from 0)",
     lambda seen: seen.all("prompt", "responses", "choice") and not seen.all("ranks"),
+    fits=lambda seen: seen.all("prompt", "responses"),
 )

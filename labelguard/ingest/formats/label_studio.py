@@ -48,8 +48,10 @@ def _tasks(seen: Seen) -> Adapted:
             (SELECT unnest({_RESULT}) AS result
             FROM ({annotations}))
         ORDER BY ALL"""
-    tags = [tag for tag in seen.names(results) if tag[1] in _READ]
-    asked = tasks.question(seen, sorted({tag[0] for tag in tags}), "control tag")
+    tags = []
+    if not seen.private_blanks:
+        tags = [tag for tag in seen.names(results) if tag[1] in _READ]
+    asked = tasks.answered(seen, lambda: sorted({tag[0] for tag in tags}), "control tag")
     task = Task.members(seen, annotations, "data")
     if "id" not in task.fields:
         task = Task({**task.fields, "id": "id"})
@@ -80,7 +82,16 @@ def _answer(asked: str) -> str:
 
 
 def _check_order(seen: Seen, used: Fields, objects: set[str]) -> None:
-    """Raise `InvalidLabels` if what stands on the left is called like the second response."""
+    """Raise `InvalidLabels` if what stands on the left is called like the second response.
+
+    Only answers tell it. Where that there are some is private, the left one is named beforehand.
+    """
+    if seen.private_blanks and "response_a" not in seen.reading.columns:
+        one, other = used.responses[:2]
+        raise InvalidLabels(
+            f"{seen.part}: with --skips tie, answers are not asked which response stands on the "
+            f"left; name it with --columns response_a={one},response_b={other}"
+        )
     if used.responses[1] in objects and "response_a" not in seen.reading.columns:
         one, other = used.responses[:2]
         raise InvalidLabels(
@@ -94,9 +105,9 @@ def _rows(seen: Seen) -> Adapted:
     task = Task.columns(seen, (*_OF_ROWS, "created_at", "updated_at"))
     used = fields(seen, tuple(task.fields))
     taken = {used.prompt, *used.responses, "id", *seen.reading.columns.values()}
-    asked = tasks.question(seen, [name for name in task.fields if name not in taken], "control tag")
-    column = identifier(asked)
-    said = column if is_text(seen.types[asked]) else f"to_json({column})::VARCHAR"
+    tags = [name for name in task.fields if name not in taken]
+    asked = tasks.answered(seen, lambda: tags, "control tag", all_there=not seen.sparse)
+    said = _said(seen, asked)
     # A word as it is, or in the JSON of a region: {"selected": "left"}, [{"choices": ["left"]}].
     region = f"(CASE WHEN json_valid({_SAID}) THEN {_SAID}::JSON END)"
     first = f"coalesce({region}->0, {region})"
@@ -111,6 +122,14 @@ def _rows(seen: Seen) -> Adapted:
         FROM (SELECT *, {said} AS {_SAID} FROM part)
         WHERE coalesce(annotation_id::VARCHAR, '') <> ''"""
     return _pairs(seen, used, query, asked)
+
+
+def _said(seen: Seen, asked: str) -> str:
+    """SQL (text) of a control tag's column, which a sparse part may lack."""
+    if not seen.has(asked):
+        return "NULL::VARCHAR"
+    column = identifier(asked)
+    return column if is_text(seen.types[asked]) else f"to_json({column})::VARCHAR"
 
 
 def _pairs(seen: Seen, used: Fields, query: str, asked: str) -> Adapted:

@@ -37,7 +37,9 @@ def _adapt(seen: Seen) -> Adapted | None:
     answers = _answers(seen)
     task = _task(seen, answers)
     used = fields(seen, tuple(task.fields))
-    asked = tasks.question(seen, sorted(answers), "schema")
+    columns = not seen.has("labels") and not seen.sparse
+    asked = tasks.answered(seen, lambda: sorted(answers), "schema", all_there=columns)
+    said = _selected(asked) if seen.has("labels") else answers.get(asked, "NULL::VARCHAR")
     if len(used.responses) != len(SIDES):
         raise InvalidLabels(
             f"{seen.part}: fields {', '.join(used.responses)} are more than two responses; name "
@@ -46,7 +48,7 @@ def _adapt(seen: Seen) -> Adapted | None:
     meaning = tasks.values(seen, used, _A, _B)
     told = f", {identifier(person)}::VARCHAR AS labeler_id" if person else ""
     query = f"""
-        SELECT {task.select(seen, used)}{told}, {answers[asked]} AS label
+        SELECT {task.select(seen, used)}{told}, {said} AS label
         FROM part WHERE {_of_people(seen)}"""
     made = {*PAIR, "labeler_id"} if person else {*PAIR}
     names = used.names(label=asked)
@@ -54,8 +56,10 @@ def _adapt(seen: Seen) -> Adapted | None:
 
 
 def _answers(seen: Seen) -> dict[str, str]:
-    """SQL (text) of the answer of every schema."""
+    """SQL (text) of the answer of every schema; of none where that they were given is private."""
     if seen.has("labels"):  # JSONL: {"schema": {"selection": "A"}}
+        if seen.private_blanks:
+            return {}
         found = seen.names(
             "SELECT DISTINCT unnest(json_keys(to_json(labels))) AS name FROM part ORDER BY name"
         )

@@ -30,6 +30,11 @@ class Seen:
     part: str = ""
     names: Callable[[str], list[tuple[Any, ...]]] = lambda query: []
 
+    @property
+    def private_blanks(self) -> bool:
+        """Whether blank answers are ties, which nothing may tell from others."""
+        return self.reading.skips == "tie"
+
     def has(self, *columns: str) -> bool:
         """Whether there are columns of these names."""
         return all(name in self.types for name in columns)

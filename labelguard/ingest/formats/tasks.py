@@ -7,7 +7,7 @@ read by the SQL made here, and by nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,24 @@ def question(seen: Seen, names: Sequence[str], noun: str = "question") -> str:
             else f"{seen.part}: no {noun} was answered in it"
         )
     return asked or names[0]
+
+
+def answered(
+    seen: Seen, names: Callable[[], Sequence[str]], noun: str, *, all_there: bool = False
+) -> str:
+    """The question that is read, where `names` finds those that were answered at least once.
+
+    Where blanks are private ties, which were answered follows from labels: then `--question` tells
+    it, and nothing is looked for; but for columns that are `all_there`, answered or not.
+    """
+    if all_there or not seen.private_blanks:
+        return question(seen, names(), noun)
+    if seen.reading.question is None:
+        raise InvalidLabels(
+            f"{seen.part}: with --skips tie, which {noun}s were answered is private and is not "
+            f"looked at; name the {noun} with --question NAME"
+        )
+    return seen.reading.question
 
 
 def values(seen: Seen, fields: Fields, a: Sequence[str] = (), b: Sequence[str] = ()) -> LabelValues:

@@ -105,3 +105,103 @@ def test_directories_named_by_what_nobody_was_asked_are_read(
 ) -> None:
     as_csv([judged(1, "u") | {"pref.selection": "A"}], tmp_path / f"in/{key}=x/x.csv")
     assert len(staged(tmp_path / "in", split=None).labels) == 1
+
+
+def tasked(number: int, labeler: str, answer: Any) -> Row:
+    """A task of Label Studio's JSON with one annotation."""
+    region = {"from_name": "q", "to_name": "response_a", "type": "pairwise"}
+    annotation = {
+        "id": f"{number}{labeler}",
+        "completed_by": labeler,
+        "was_cancelled": False,
+        "updated_at": TIMES,
+        "result": [region | {"value": {"selected": "left"}}] if answer else [],
+    }
+    return {"id": number, "data": texts(number), "annotations": [annotation]}
+
+
+def recorded(number: int, labeler: str, answer: Any) -> Row:
+    """A record of Argilla's REST interface with one response."""
+    response = {
+        "id": f"{number}{labeler}",
+        "user_id": labeler,
+        "status": "submitted",
+        "updated_at": TIMES,
+        "values": {"q": {"value": "response_a"}} if answer else {},
+    }
+    return {"external_id": f"e{number}", "fields": texts(number), "responses": [response]}
+
+
+def selected(number: int, labeler: str, answer: Any) -> Row:
+    """A line of Potato's JSONL."""
+    return judged(number, labeler) | {"labels": {"q": {"selection": "A"}} if answer else {}}
+
+
+def in_a_column(number: int, labeler: str, answer: Any) -> Row:
+    """A line of Potato's table, written as JSON without what is blank."""
+    return judged(number, labeler) | ({"q.selection": "A"} if answer else {})
+
+
+def in_a_tag(number: int, labeler: str, answer: Any) -> Row:
+    """A row of Label Studio's JSON_MIN, which has no member for what is blank."""
+    return rated(number, labeler) | ({"q": "left"} if answer else {})
+
+
+def chosen(number: int, labeler: str, answer: Any) -> Row:
+    """A choice of the best of three."""
+    said = {"labeler_id": labeler, "prompt": f"p{number}", "responses": ["a", "b", "c"]}
+    return said | {"choice": 1 if answer else None}
+
+
+def chosen_or_silent(number: int, labeler: str, answer: Any) -> Row:
+    """The same without a member for what is blank."""
+    return {k: v for k, v in chosen(number, labeler, answer).items() if v is not None}
+
+
+SIDES = {"response_a": "response_a", "response_b": "response_b"}
+BLANKS: dict[str, tuple[Callable[[int, str, Any], Row], Row]] = {
+    "Label Studio": (tasked, {"question": "q", "columns": SIDES}),
+    "JSON_MIN": (in_a_tag, {"question": "q"}),
+    "Argilla": (recorded, {"question": "q"}),
+    "Potato": (selected, {"question": "q"}),
+    "Potato's columns": (in_a_column, {"question": "q"}),
+    "choices": (chosen, {}),
+    "choices, named": (chosen_or_silent, {"format": "choices"}),
+}
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["beside others", "alone"])
+@pytest.mark.parametrize("name", BLANKS)
+def test_blanks_that_are_ties_do_not_tell_whether_a_labeler_answered_anything(
+    name: str, alone: bool, staged: Reader, tmp_path: Path
+) -> None:
+    row, reading = BLANKS[name]
+    others = as_json([row(n, "o", True) for n in range(3)], tmp_path / "others.jsonl")
+    seen = []
+    for answer in (True, False):
+        own = as_json([row(n, "v", answer) for n in range(3)], tmp_path / "own.jsonl")
+        seen.append(staged([own] if alone else [others, own], skips="tie", **reading))
+    assert seen[0].public == seen[1].public
+    assert seen[0].labels.keys() == seen[1].labels.keys() != set()
+    assert seen[0].labels != seen[1].labels
+
+
+@pytest.mark.parametrize("name", ["Label Studio", "JSON_MIN", "Argilla", "Potato"])
+def test_where_blanks_are_ties_a_question_is_named_whatever_was_answered(
+    name: str, staged: Reader, tmp_path: Path
+) -> None:
+    row, _ = BLANKS[name]
+    path = tmp_path / "x.jsonl"
+    said = {staged(as_json([row(1, "v", a)], path), skips="tie").public for a in (True, False)}
+    assert len(said) == 1 and "with --question NAME" in said.pop()
+
+
+def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(
+    staged: Reader, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.jsonl"
+    said = {
+        staged(as_json([tasked(1, "v", a)], path), skips="tie", question="q").public
+        for a in (True, False)
+    }
+    assert len(said) == 1 and "name it with --columns response_a=response_a" in said.pop()
