@@ -236,6 +236,10 @@ def _nobody(name: str, types: Mapping[str, DuckDBPyType], labelers: str) -> str:
     )
 
 
+_OF_SIDES = ("_chosen", "_rejected")
+"""How columns end that tell of one side, which was chosen or was not."""
+
+
 def _check_roles(columns: Mapping[str, str], kind: str, reading: Reading, name: str) -> None:
     """Refuse two answers to one question, and private columns in public roles."""
     if "question" in columns and reading.question is not None:
@@ -250,6 +254,11 @@ def _check_roles(columns: Mapping[str, str], kind: str, reading: Reading, name: 
             raise InvalidLabels(
                 f"{name}: column {column} is {role}, which is private, and cannot be "
                 "anything else too"
+            )
+        if kind == "chosen" and role not in hidden and column.lower().endswith(_OF_SIDES):
+            raise InvalidLabels(
+                f"{name}: column {column} tells of the text that was chosen, or of the other: such "
+                f"a column cannot be {role}; if it does not, rename it to {role}"
             )
 
 

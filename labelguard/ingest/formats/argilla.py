@@ -67,6 +67,7 @@ def _adapt(seen: Seen) -> Adapted:
 def _flattened(seen: Seen) -> Adapted:
     """A row for each response of lists that run side by side: answers, users, status."""
     ends = (_VALUES, _USERS, _STATUS, ".suggestion", ".suggestion.score", ".suggestion.agent")
+    tasks.refuse_answers(seen, _TOOL, lambda role, name: name.endswith(ends))
     questions = sorted(name.removesuffix(_USERS) for name in seen.types if name.endswith(_USERS))
     of_tool = {asked + end for asked in questions for end in ends}
     asked = tasks.question(seen, questions)

@@ -7,6 +7,8 @@ no cancelled annotations.
 
 from __future__ import annotations
 
+from functools import partial
+
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.canonical import is_text
 from labelguard.ingest.formats import tasks
@@ -102,6 +104,7 @@ def _check_order(seen: Seen, used: Fields, objects: set[str]) -> None:
 
 def _rows(seen: Seen) -> Adapted:
     """JSON_MIN and CSV: a row is an annotation, its control tags are columns beside the fields."""
+    tasks.refuse_answers(seen, _TOOL, partial(_is_answer, seen.reading.question))
     task = Task.columns(seen, (*_OF_ROWS, "created_at", "updated_at"))
     used = fields(seen, tuple(task.fields))
     taken = {used.prompt, *used.responses, "id", *seen.reading.columns.values()}
@@ -122,6 +125,12 @@ def _rows(seen: Seen) -> Adapted:
         FROM (SELECT *, {said} AS {_SAID} FROM part)
         WHERE coalesce(annotation_id::VARCHAR, '') <> ''"""
     return _pairs(seen, used, query, asked)
+
+
+def _is_answer(asked: str | None, role: str, name: str) -> bool:
+    """Control tags look like fields here. No text of a task, and no id of anything, is one."""
+    free = role in ("prompt", *SIDES) or name in ("id", role) or name.endswith("_id")
+    return name == asked or not free
 
 
 def _said(seen: Seen, asked: str) -> str:

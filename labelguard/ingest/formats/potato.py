@@ -17,9 +17,10 @@ _TOOL = "Potato"
 _PEOPLE = ("user_id", "annotator")
 _SELECTION = ".selection"
 _A, _B = ("A", "a"), ("B", "b")
+_SAID = ("labels", "spans", "links")
 _OF_TOOL = (
     *("instance_id", *_PEOPLE, "annotator_origin", "annotator_origin_detail"),
-    *("labels", "spans", "links"),
+    *_SAID,
 )
 
 
@@ -34,6 +35,7 @@ def _adapt(seen: Seen) -> Adapted | None:
     if seen.all("prompt", "chosen", "rejected"):
         return Adapted("SELECT * FROM part", frozenset(), {"labeler_id": person} if person else {})
     tasks.refuse_named(seen, _TOOL, ("label",))
+    tasks.refuse_answers(seen, _TOOL, _is_answer)
     answers = _answers(seen)
     task = _task(seen, answers)
     used = fields(seen, tuple(task.fields))
@@ -53,6 +55,11 @@ def _adapt(seen: Seen) -> Adapted | None:
     made = {*PAIR, "labeler_id"} if person else {*PAIR}
     names = used.names(label=asked)
     return Adapted(query, frozenset(made), names=names, values=meaning, usual=True)
+
+
+def _is_answer(role: str, name: str) -> bool:
+    """Answers are in SCHEMA.selection, SCHEMA.likert, SCHEMA:::label, or in one column."""
+    return "." in name or ":::" in name or name in (*_SAID, "chosen")
 
 
 def _answers(seen: Seen) -> dict[str, str]:

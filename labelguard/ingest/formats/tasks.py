@@ -16,7 +16,7 @@ from labelguard.ingest import canonical
 from labelguard.ingest.canonical import NoContent
 from labelguard.ingest.formats.fields import SIDES, Fields
 from labelguard.ingest.formats.seen import Seen
-from labelguard.ingest.layouts import closest
+from labelguard.ingest.layouts import ANSWERS, closest
 from labelguard.ingest.sql import identifier, literal
 from labelguard.policy.label_values import DEFAULT, LabelValues
 
@@ -68,6 +68,20 @@ def refuse_named(seen: Seen, tool: str, roles: Collection[str]) -> None:
             raise InvalidLabels(
                 f"{seen.part}: --columns names {role}, which an export of {tool} tells itself; "
                 "leave it out"
+            )
+
+
+def refuse_answers(seen: Seen, tool: str, is_answer: Callable[[str, str], bool]) -> None:
+    """Raise `InvalidLabels` if `--columns` gives a role a column (role, column) that is an answer.
+
+    What was answered is private, and the columns of all roles but the label are published.
+    """
+    for role, name in seen.reading.columns.items():
+        if role not in ANSWERS and seen.has(name) and is_answer(role, name):
+            raise InvalidLabels(
+                f"{seen.part}: --columns names {role}={name}, but in an export of {tool} that "
+                f"column may be an answer, which is private; leave it out, or if it is none, "
+                f"rename it to {role}"
             )
 
 

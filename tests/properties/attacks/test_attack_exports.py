@@ -205,3 +205,46 @@ def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(
         for a in (True, False)
     }
     assert len(said) == 1 and "name it with --columns response_a=response_a" in said.pop()
+
+
+ANSWERED = {
+    "JSON_MIN": (rated(1, "u") | {"pref": "left", "quality": "good"}, "pref", "quality"),
+    "the control tag": (rated(1, "u") | {"pref_id": "left"}, "pref_id", "pref_id"),
+    "Potato": (judged(1, "u") | {"q.selection": "A", "conf.likert": "5"}, "q", "conf.likert"),
+    "the schema": (judged(1, "u") | {"q.selection": "A"}, "q", "q.selection"),
+    "labels": (selected(1, "u", True), "q", "labels"),
+    "Argilla": (
+        texts(1)
+        | {"q.responses": ["response_a"], "q.responses.users": ["u"], "z.responses": ["x"]}
+        | {"q.responses.status": ["submitted"]},
+        "q",
+        "z.responses",
+    ),
+}
+
+
+@pytest.mark.parametrize("role", ["item_id", "ranking_id"])
+@pytest.mark.parametrize("name", ANSWERED)
+def test_answers_of_an_export_are_nothing_else_too(
+    name: str, role: str, staged: Reader, tmp_path: Path
+) -> None:
+    row, question, column = ANSWERED[name]
+    path = as_json([row], tmp_path / "x.jsonl")
+    message = str(staged(path, question=question, columns={role: column}).public)
+    assert f"--columns names {role}={column}" in message and "may be an answer" in message
+
+
+def test_ids_of_an_export_are_items_where_they_are_named(staged: Reader, tmp_path: Path) -> None:
+    row = rated(1, "u") | {"pref": "left", "external_id": "e"}
+    path = as_json([row], tmp_path / "x.jsonl")
+    assert staged(path, question="pref", columns={"item_id": "external_id"}).labels
+
+
+@pytest.mark.parametrize("role", ["item_id", "question", "ranking_id"])
+def test_what_is_said_of_the_chosen_text_is_not_published(
+    role: str, staged: Reader, tmp_path: Path
+) -> None:
+    row = {"labeler_id": "u", "prompt": "p", "chosen": "a", "rejected": "b", "score_chosen": 5}
+    path = as_json([row], tmp_path / "x.jsonl")
+    message = str(staged(path, columns={role: "score_chosen"}).public)
+    assert f"such a column cannot be {role}" in message
