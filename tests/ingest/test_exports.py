@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from support.exports import NAME, Export, Writer, answers, read, write
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import formats, scan, sources
 from labelguard.ingest.layouts import Reading
+from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
 from labelguard.policy.label_values import LabelValues
 from labelguard.terms import LABEL_SKIP
 
@@ -279,3 +282,33 @@ def test_exports_of_real_servers_are_read(name: str, tmp_path: Path) -> None:
     submitted, skipped = RECORDED[name]
     assert (label < LABEL_SKIP).sum() == submitted
     assert (label == LABEL_SKIP).sum() == skipped
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("argilla flattened", f"{NAME}.responses.users"),
+        ("label-studio JSON", "completed_by"),
+        ("label-studio CSV", "annotator"),
+        ("potato csv", "user_id"),
+    ],
+)
+def test_messages_name_who_answered_as_the_export_does(
+    name: str, column: str, tmp_path: Path
+) -> None:
+    writer, suffix, rows = CASES[name]
+    nobody = [row | {"labeler_id": " "} for row in rows]
+    path = write(tmp_path / f"export{suffix}", writer(nobody))
+    options = StagingOptions(Reading({}, **asked(name)), "")
+    with pytest.raises(InvalidLabels, match=f"column {re.escape(column)}: expected an id"):
+        stage(path, tmp_path / "staged", KeyRing.unkeyed(), options)
+
+
+@pytest.mark.parametrize("end", ["users", "status"])
+@pytest.mark.parametrize("wrong", [7, "submitted", {"one": "two"}])
+def test_what_is_no_list_of_responses_is_named(end: str, wrong: object, tmp_path: Path) -> None:
+    rows = exports.argilla_flat(ROWS)
+    rows[1][f"{NAME}.responses.{end}"] = wrong
+    for found in (rows, rows[1:2]):
+        with pytest.raises(InvalidLabels, match=rf"column {NAME}.responses.{end}: expected a list"):
+            read(write(tmp_path / "export.jsonl", found), tmp_path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labelguard.errors import InvalidLabels
+from labelguard.ingest.canonical import is_text
 from labelguard.ingest.formats import tasks
 from labelguard.ingest.formats.fields import SIDES, fields
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
@@ -29,12 +30,13 @@ _LABELERS = (
 class _Answers:
     """The responses to one question: SQL with a row for each, its status and value.
 
-    `told` selects the labeler and `further` roles that the export tells.
+    `told` selects the labeler, whom the export calls `labeler`, and `further` roles that it tells.
     """
 
     asked: str
     query: str
     told: str
+    labeler: str
     further: tuple[str, ...] = ()
 
 
@@ -76,6 +78,8 @@ def _flattened(seen: Seen) -> Adapted:
             f"{seen.part}: no column {asked + _STATUS}, so that discarded responses look "
             "submitted; export again with it"
         )
+    for name in (asked + _USERS, asked + _STATUS):
+        _check_list(seen, name)
     answers = tasks.elements(identifier(asked + _VALUES)) if seen.has(asked + _VALUES) else "[]"
     responses = f"""
         SELECT *,
@@ -84,7 +88,24 @@ def _flattened(seen: Seen) -> Adapted:
             unnest({answers}::JSON[]) AS {_VALUE}
         FROM part"""
     told = f"{_USER} AS labeler_id"
-    return _adapted(seen, Task.columns(seen, of_tool), _Answers(asked, responses, told))
+    return _adapted(
+        seen, Task.columns(seen, of_tool), _Answers(asked, responses, told, asked + _USERS)
+    )
+
+
+def _check_list(seen: Seen, name: str) -> None:
+    """Raise `InvalidLabels` for a public column that cannot hold a list for every record."""
+    kind = seen.types[name]
+    if kind.id in ("list", "array", "null"):
+        return
+    column = identifier(name)
+    listed = is_text(kind) or str(kind) == "JSON"
+    unread = f"{column} IS NOT NULL AND try_cast({column}::VARCHAR AS VARCHAR[]) IS NULL"
+    if not listed or seen.names(f"SELECT 1 FROM part WHERE {unread} LIMIT 1"):
+        raise InvalidLabels(
+            f"{seen.part}: column {name}: expected a list for every record, with one element for "
+            "each response"
+        )
 
 
 def _records(seen: Seen) -> Adapted:
@@ -109,7 +130,8 @@ def _records(seen: Seen) -> Adapted:
     told = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
         response->>'id' AS record_id"""
     task = Task.members(seen, records, "fields")
-    return _adapted(seen, task, _Answers(asked, responses, told, ("submitted_at", "record_id")))
+    further = ("submitted_at", "record_id")
+    return _adapted(seen, task, _Answers(asked, responses, told, "user_id", further))
 
 
 def _adapted(seen: Seen, task: Task, answers: _Answers) -> Adapted:
@@ -127,7 +149,7 @@ def _adapted(seen: Seen, task: Task, answers: _Answers) -> Adapted:
         SELECT {task.select(seen, used)}, {answers.told}, {said} AS {role}
         FROM ({answers.query}) WHERE {_STATE} IN ('submitted', 'discarded')"""
     made |= {*(PAIR if role == "label" else RANKING)}
-    names = used.names(**{role: answers.asked})
+    names = used.names(**{role: answers.asked}, labeler_id=answers.labeler)
     return Adapted(query, made, names=names, values=meaning, usual=True)
 
 

@@ -70,7 +70,7 @@ def _tasks(seen: Seen) -> Adapted:
                 THEN {_answer(asked)} END AS label
         FROM ({annotations})
         WHERE NOT coalesce((annotation->>'ground_truth')::BOOLEAN, false)"""
-    return _pairs(seen, used, query, asked)
+    return _pairs(seen, used, query, label=asked, labeler_id="completed_by")
 
 
 def _answer(asked: str) -> str:
@@ -124,7 +124,7 @@ def _rows(seen: Seen) -> Adapted:
             coalesce({first}->>'selected', {choices}, {_SAID}) AS label
         FROM (SELECT *, {said} AS {_SAID} FROM part)
         WHERE coalesce(annotation_id::VARCHAR, '') <> ''"""
-    return _pairs(seen, used, query, asked)
+    return _pairs(seen, used, query, label=asked, labeler_id="annotator")
 
 
 def _is_answer(asked: str | None, role: str, name: str) -> bool:
@@ -141,14 +141,15 @@ def _said(seen: Seen, asked: str) -> str:
     return column if is_text(seen.types[asked]) else f"to_json({column})::VARCHAR"
 
 
-def _pairs(seen: Seen, used: Fields, query: str, asked: str) -> Adapted:
+def _pairs(seen: Seen, used: Fields, query: str, **told: str) -> Adapted:
+    """Pairs; `told` is what the export calls other roles than those of the texts."""
     if len(used.responses) != len(SIDES):
         raise InvalidLabels(
             f"{seen.part}: fields {', '.join(used.responses)} are more than two responses; name "
             "the left and the right one with --columns response_a=NAME,response_b=NAME"
         )
     meaning = tasks.values(seen, used, _LEFT, _RIGHT)
-    names = used.names(label=asked)
+    names = used.names(submitted_at="updated_at", **told)
     return Adapted(query, _TOLD | {*PAIR}, names=names, values=meaning, usual=True)
 
 
