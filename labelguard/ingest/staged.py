@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.formats import Understood
+from labelguard.ingest.sources import Part
 from labelguard.keys.identities import Identities
 from labelguard.storage import blocks, buckets
 
@@ -35,8 +36,10 @@ class Staged:
 
     directory: Path
     chat: bool = False
+    parts: tuple[Part, ...] = ()
+    """What was given, each part as it is."""
     understood: tuple[Understood, ...] = ()
-    """What was read, each part under its format."""
+    """What was read, each of them under its format."""
     formats: set[str] = field(default_factory=set)
     own_values: set[str] = field(default_factory=set)
     """Those that say what their labels mean, whatever the policy does."""

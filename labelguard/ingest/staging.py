@@ -113,7 +113,7 @@ def stage(
     staged.public_digest = stager.public_digest()
     ordering.sort_buckets(staged.rows_directory)
     staged.columns = _columns(found, layouts)
-    staged.understood = tuple(found)
+    staged.parts, staged.understood = tuple(given), tuple(found)
     staged.formats = {one.format for one in found}
     staged.own_values = {one.format for one in found if one.own_values}
     staged.identities = stager.identities()

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import numpy as np
@@ -18,9 +17,10 @@ from numpy.typing import NDArray
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.ingest import formats, scan
 from labelguard.ingest.formats import Understood
+from labelguard.ingest.formats.seen import Seen
 from labelguard.ingest.layouts import LAYOUTS, PRIVATE_ROLES, Reading
 from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
-from labelguard.ingest.sources import Input
+from labelguard.ingest.sources import Input, Part
 from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
@@ -167,7 +167,8 @@ def inspect(
             options,
             lambda name, rows: progress(f"reading {name}: {rows:,} rows", None),
         )
-        return _inspection(source, reading, _look(staged, work / "look"), staged, progress)
+        looked = _look(staged, reading, work / "look")
+        return _inspection(source, reading, looked, staged, progress)
 
 
 @dataclass(frozen=True)
@@ -179,35 +180,58 @@ class _Looked:
     problems: tuple[str, ...]
 
 
-def _look(staged: Staged, scratch: Path) -> _Looked:
+def _look(staged: Staged, reading: Reading, scratch: Path) -> _Looked:
     roles: dict[Role, None] = {}
     problems: dict[str, None] = {}
     connection = scan.connect(scratch)
-    for found in staged.understood:
+    for part, found in zip(staged.parts, staged.understood, strict=True):
         layout = scan.look(found.part, connection, found.reading)
         private = [role for role in LAYOUTS[layout.kind] if role in PRIVATE_ROLES]
         names = {**dict.fromkeys(private), **layout.columns}
         for role, name in names.items():
             column = found.names.get(role) or name or found.reading.columns.get(role, role)
             roles[Role(role, column, read=role not in private)] = None
-        problems |= dict.fromkeys(_problems(found, connection))
+        problems |= dict.fromkeys(_problems(part, reading, connection))
     return _Looked(staged.understood[-1].format, tuple(roles), tuple(problems))
 
 
-def _problems(found: Understood, connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
-    """Why a release would be refused: for columns of labels, and for nobody who gave them."""
+def _problems(part: Part, reading: Reading, connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
+    """Why a release would be refused: for columns of labels, and for nobody who gave them.
 
-    def refusal(**asked: Any) -> str:
+    A part is understood anew as a release would: a format makes the column of labels only where
+    labels are asked for. That goes by names and types of columns; no label is read.
+    """
+
+    def refusal(unit: str, *, labelled: bool) -> str:
+        asked = replace(reading, unit=unit, labelled=labelled)
         try:
-            scan.look(found.part, connection, replace(found.reading, **asked), found.labelers)
+            found = formats.understood(part, connection, asked)
+            scan.look(found.part, connection, found.reading, found.labelers)
         except InvalidLabels as error:
             return str(error)
-        return ""
+        return _lacking(part, found, asked, connection) if labelled else ""
 
-    if first := refusal(unit="labeler", labelled=True):
+    if first := refusal("labeler", labelled=True):
         yield first
-    if refusal(unit="none", labelled=True) and (second := refusal(unit="labeler")):
-        yield second
+        if refusal("none", labelled=True) and (second := refusal("labeler", labelled=False)):
+            yield second
+
+
+def _lacking(
+    part: Part, found: Understood, asked: Reading, connection: duckdb.DuckDBPyConnection
+) -> str:
+    """What is said of a part without any column that its format reads labels from.
+
+    In a file that lacks columns without values that is no error of its columns: a release would
+    find every label blank, and nothing that can be used.
+    """
+    kind, types = formats.FORMATS[found.format], scan.columns(part, connection)
+    if kind.tells(Seen(types, asked, part.sparse)):
+        return ""
+    return (
+        f"{part.name}: format {kind.name} reads labels from column {' or '.join(kind.private)}, "
+        f"which is not there or has no value; found: {', '.join(types)}"
+    )
 
 
 def _inspection(

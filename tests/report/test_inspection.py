@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support import exports
+from support import exports, published
 from support.preferences import LAYOUTS, Public, opinions, pairs, public
 
 import labelguard as lg
@@ -106,9 +106,70 @@ def test_without_labelers_the_rest_is_shown_with_what_privatize_would_say(tmp_pa
 
 
 def test_without_labels_the_rest_is_shown(tmp_path: Path) -> None:
-    found = lg.inspect(pairs(ASKED, RANKS).drop_columns(["label", "tie"]))
+    found = lg.inspect(pairs(ASKED, RANKS).drop_columns(["label", "tie", "score_a", "score_b"]))
     (problem,) = found.problems
     assert "label" in problem and found.labels == len(ASKED)
+
+
+EXPORTS: dict[str, exports.Writer] = {
+    "argilla-flat": exports.argilla_flat,
+    "argilla-records": exports.argilla_records,
+    "label-studio": exports.label_studio,
+    "potato-jsonl": exports.potato_jsonl,
+    "potato-pairs": exports.potato_pairs,
+}
+GIVEN = ["a", "b", "tie", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+@pytest.mark.parametrize("shape", published.SHAPES)
+def test_a_valid_file_of_any_published_format_is_given_its_next_commands(
+    shape: str, suffix: str, tmp_path: Path
+) -> None:
+    path = exports.write(tmp_path / f"labels{suffix}", published.SHAPES[shape].rows(GIVEN))
+    found = lg.inspect(path, columns={"labeler_id": published.SHAPES[shape].labeler})
+    assert found.format == published.SHAPES[shape].format
+    assert found.problems == () and found.next != ()
+
+
+@pytest.mark.parametrize("tool", EXPORTS)
+def test_a_valid_export_of_any_tool_is_given_its_next_commands(tool: str, tmp_path: Path) -> None:
+    answers = [row for row in exports.answers() if row["label"] in exports.SIDES]
+    path = exports.write(tmp_path / "export.jsonl", EXPORTS[tool](answers))
+    found = lg.inspect(path, question=None if tool == "potato-pairs" else exports.NAME)
+    assert found.problems == () and found.next != ()
+
+
+TELLING = ("label", "ranks", "score_a", "score_b", "winner", "choice")
+TELLING += ("overall_preference", "preference_strength")
+WITHOUT = ("pairs", "rankings", "scores", "helpsteer", "helpsteer2", "arena", "mt-bench", "votes")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+@pytest.mark.parametrize("shape", WITHOUT)
+def test_a_file_of_any_format_without_its_labels_is_said_to_lack_them(
+    shape: str, suffix: str, tmp_path: Path
+) -> None:
+    rows = published.SHAPES[shape].rows(GIVEN)
+    bare = [{name: row[name] for name in row if name not in TELLING} for row in rows]
+    path = exports.write(tmp_path / f"labels{suffix}", bare)
+    found = lg.inspect(path, columns={"labeler_id": published.SHAPES[shape].labeler})
+    (problem,) = found.problems
+    assert any(name in problem.partition("; ")[0] for name in TELLING)
+    assert found.next == () and found.labels == len(GIVEN)
+
+
+@pytest.mark.parametrize("shape", published.SHAPES)
+def test_a_file_of_any_format_without_its_labelers_is_said_to_lack_them(
+    shape: str, tmp_path: Path
+) -> None:
+    rows = published.SHAPES[shape].rows(GIVEN)
+    bare = [
+        {n: value for n, value in row.items() if n != published.SHAPES[shape].labeler}
+        for row in rows
+    ]
+    (problem,) = lg.inspect(exports.write(tmp_path / "labels.jsonl", bare)).problems
+    assert "no column labeler_id" in problem
 
 
 def test_the_commands_it_names_run_as_they_stand(
