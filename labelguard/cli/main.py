@@ -24,6 +24,7 @@ from labelguard.cli.plan import plan
 from labelguard.cli.policy import policy
 from labelguard.cli.project import project
 from labelguard.cli.release import privatize, release, score
+from labelguard.cli.stopping import Stopped, stoppable
 from labelguard.cli.terminal import echo, print_json, prints, shown
 from labelguard.errors import LabelguardError
 from labelguard.terms import DEFAULT_AGREEMENT
@@ -42,7 +43,8 @@ class Main(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with stoppable():
+                return super().invoke(ctx)
         except LabelguardError as error:
             _fail(ctx, type(error).__name__, str(error), error.exit_code)
         except BrokenPipeError:
@@ -55,9 +57,10 @@ class Main(click.Group):
             error.show(usage)
             echo(usage.getvalue().rstrip("\n"), err=True)
             _fail(ctx, "UsageError", error.format_message(), error.exit_code, said=True)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Stopped) as stop:
             again = shlex.join(["labelguard", *ctx.meta[_TYPED]])
-            _fail(ctx, "Interrupted", f"stopped; to finish, run it again: {again}", 130)
+            code = stop.code if isinstance(stop, Stopped) else 130
+            _fail(ctx, "Interrupted", f"stopped; to finish, run it again: {again}", code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, *_extra_commands()]

@@ -73,7 +73,7 @@ def read_ids(
     `choose` picks the columns among those of the first part. Raises `InvalidLabels` for unreadable
     files, missing columns and empty ids.
     """
-    parts = sources.parts(source)
+    parts = sources.parts(source, spool=scratch)
     with (
         tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as spill,
         scan.connect(Path(spill)) as connection,

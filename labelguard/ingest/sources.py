@@ -88,11 +88,15 @@ class Allowance:
 
 
 def parts(
-    source: Input, split: str | None = None, named: Mapping[str, str] = _NOTHING
+    source: Input,
+    split: str | None = None,
+    named: Mapping[str, str] = _NOTHING,
+    spool: Path | None = None,
 ) -> list[Part]:
     """The parts of an input, in a fixed order, those of one split of what has several.
 
     `named` is the column that was named for each role: in JSON, only what is compared has a type.
+    Standard input is kept in `spool`, or in TMPDIR until the process ends.
 
     Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
     """
@@ -101,7 +105,7 @@ def parts(
     divided = []
     for number, item in enumerate(items, 1):
         if isinstance(item, str | Path):
-            own, has_splits = _path_parts(str(item), split, named)
+            own, has_splits = _path_parts(str(item), split, named, spool)
         else:
             name = "table" if len(items) == 1 else f"table {number}"
             has_splits = isinstance(item, Mapping)
@@ -131,11 +135,11 @@ def _flat(source: Input) -> Iterator[Any]:
 
 
 def _path_parts(
-    pattern: str, split: str | None, named: Mapping[str, str]
+    pattern: str, split: str | None, named: Mapping[str, str], spool: Path | None
 ) -> tuple[list[Part], bool]:
     """The parts of a path or glob, and whether it has splits."""
     if pattern == _STANDARD_INPUT:
-        return [_file_part(standard_input.spooled(), named, standard_input.NAME)], False
+        return [_file_part(standard_input.spooled(spool), named, standard_input.NAME)], False
     path = Path(pattern)
     if path.is_dir():
         return _directory_parts(path, split, named)

@@ -59,6 +59,8 @@ class StagingOptions:
     """
     max_input_bytes: int | None = None
     """How much an input may unpack to; by default what its files' sizes let one expect."""
+    spool: Path | None = None
+    """A private directory to keep standard input in; by default one in TMPDIR."""
 
     def __post_init__(self) -> None:
         if self.reading.unit != "labeler" and (self.groups is None) == (
@@ -83,7 +85,8 @@ def stage(
     at the first row whose public columns are at fault.
     """
     staged = Staged(directory)
-    given = sources.parts(source, options.reading.split, options.reading.columns)
+    reading = options.reading
+    given = sources.parts(source, reading.split, reading.columns, options.spool)
     with (
         BucketWriter(staged.rows_directory) as rows,
         BucketWriter(staged.texts_directory) as texts,

@@ -1,7 +1,8 @@
-"""Standard input as a file: what comes in is kept for as long as the process runs.
+"""Standard input as a file.
 
 Some commands read their input twice, and Parquet cannot be read as a stream. So it is written into
-a directory that only its owner can enter, in TMPDIR, and removed when the process ends.
+a directory that only its owner can enter: a project's scratch space, which goes when its job ends
+and which later jobs sweep, or one in TMPDIR, which is removed when the process ends.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 import pyarrow as pa
 
@@ -25,20 +26,38 @@ _PEEK = 1 << 16
 _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
-@cache
-def spooled() -> Path:
+_spooled: list[tuple[TextIO, Path]] = []
+
+
+def spooled(directory: Path | None = None) -> Path:
     """The file that holds all of standard input, named by its kind, which its first bytes tell.
 
-    Raises `InvalidLabels` if there is none.
+    It is written into `directory`, or into one in TMPDIR, and read once in a process.
+
+    Raises `InvalidLabels` if there is none, or if the file went with the job that read it.
     """
     if sys.stdin is None or sys.stdin.isatty():
         raise InvalidLabels(f"{NAME}: nothing is piped into it; give a file, or pipe one in")
+    known = next((path for stream, path in _spooled if stream is sys.stdin), None)
+    if known is None:
+        known = _spool(directory or _kept_till_the_end())
+        _spooled.append((sys.stdin, known))
+    if not known.exists():
+        raise InvalidLabels(f"{NAME}: an earlier job read and removed it; give a file instead")
+    return known
+
+
+def _kept_till_the_end() -> Path:
     directory = tempfile.TemporaryDirectory(prefix="labelguard-")  # mode 0700
-    _kept.append(directory)  # until the process ends
-    path = Path(directory.name) / "input"
+    _kept.append(directory)
+    return Path(directory.name)
+
+
+def _spool(directory: Path) -> Path:
+    path = directory / "standard-input"
     with path.open("xb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-    return path.rename(path.with_name(f"input{_suffix(path)}"))
+    return path.rename(path.with_name(f"{path.name}{_suffix(path)}"))
 
 
 def _suffix(path: Path) -> str:

@@ -80,6 +80,7 @@ class Intake:
             groups.in_force(opened.ledger, reading.unit),
             opened.ledger.tombstones(),
             self.max_input_bytes,
+            spool=opened.project.work,
         )
         opened.project.work.mkdir(mode=0o700, parents=True)
         return stage(
@@ -114,7 +115,7 @@ class Intake:
             source,
             opened.project.work / "also",
             opened.keys,
-            StagingOptions(reading, "", quarantine=self.skip_bad),
+            StagingOptions(reading, "", quarantine=self.skip_bad, spool=opened.project.work),
             lambda name, rows: progress(f"reading {name}: {rows:,} pairs", None),
         )
         if staged.chat != labeled.chat:
