@@ -64,16 +64,21 @@ def _suffix(path: Path) -> str:
     """What a file with these first bytes is called."""
     with path.open("rb") as file:
         begin = file.read(_PEEK)
-    for magic, suffix, codec in _COMPRESSED:
-        if begin.startswith(magic):
-            with pa.input_stream(str(path), compression=codec) as stream:
-                return _kind(stream.read(_PEEK)) + suffix
-    return _kind(begin)
+    suffix, codec = next(
+        ((suffix, codec) for magic, suffix, codec in _COMPRESSED if begin.startswith(magic)),
+        ("", None),
+    )
+    with pa.input_stream(str(path), compression=codec) as stream:
+        return _kind(stream) + suffix
 
 
-def _kind(begin: bytes) -> str:
+def _kind(stream: pa.NativeFile) -> str:
+    begin = stream.read(_PEEK)
     for magic, suffix in _KINDS:
         if begin.startswith(magic):
             return suffix
     text = begin.removeprefix(b"\xef\xbb\xbf").lstrip()
+    while begin and not text:  # blanks may go on for longer than one looks
+        begin = stream.read(_PEEK)
+        text = begin.lstrip()
     return ".json" if text[:1] in (b"[", b"{") else ".csv"

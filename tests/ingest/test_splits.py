@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -128,7 +129,9 @@ def test_standard_input_is_known_by_its_first_bytes_and_can_be_read_again(tmp_pa
     lines = [",".join(columns), *(",".join(map(str, row.values())) for row in rows)]
     pq.write_table(as_table(rows), tmp_path / "x.parquet")
     packed = pa.compress(json.dumps(rows).encode(), "gzip", asbytes=True)
-    for content in ("\n".join(lines).encode(), (tmp_path / "x.parquet").read_bytes(), packed):
+    blanks = b" \n" * 100_000 + json.dumps(rows).encode()
+    table = (tmp_path / "x.parquet").read_bytes()
+    for content in ("\n".join(lines).encode(), table, packed, blanks, gzip.compress(blanks)):
         found = piped(content, TWICE)
         assert found.stdout.decode().strip() == "3 True", found.stderr.decode()[-300:]
 
