@@ -61,7 +61,12 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
         )
     yield "  identical sides", f"{found.identical_sides:,}"
     yield "  repeated", f"{found.repeated:,}"
-    yield "labels", f"{found.labels:,} of {counted(found.pairs, 'distinct pair')}"
+    pairs = counted(found.pairs, "distinct pair")
+    if found.answers == "labels":
+        yield "labels", f"{found.labels:,} of {pairs}"
+    else:
+        compared = counted(found.comparisons, "pair")
+        yield found.answers, f"{found.labels:,} ({compared}) of {pairs}"
     for question in found.questions:
         yield "  question", f"{question.name}: {counted(question.pairs, 'pair')}"
     yield "personal data", _personal(found)
@@ -69,7 +74,7 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
         own = found.labelers
         yield "labelers", f"{own.count:,}"
         spread = f"{own.least:,} / {own.median:,g} / {own.most:,}"
-        yield "  labels of each", f"{spread}  (min / median / max)"
+        yield f"  {found.answers} of each", f"{spread}  (min / median / max)"
 
 
 def _personal(found: Inspection) -> str:

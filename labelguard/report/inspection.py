@@ -114,11 +114,15 @@ class Inspection:
     bad_row_reason: str | None
     """why most of them cannot"""
     identical_sides: int
-    """rows left out because both responses are the same"""
+    """rows (of rankings and choices, pairs) left out because both responses are the same"""
     repeated: int
-    """rows in which a labeler compared a pair once more; the newest counts"""
+    """rows (pairs likewise) in which a labeler compared a pair once more; the newest counts"""
+    answers: str
+    """what is counted as a label: `labels` of pairs, whole `rankings`, or `choices`"""
     labels: int
-    """what is left: every labeler's distinct comparisons"""
+    """what is left: every labeler's distinct labels, rankings or choices"""
+    comparisons: int
+    """the pairs that they compare; of labels of pairs, one each"""
     pairs: int
     """distinct pairs"""
     labelers: Labelers | None
@@ -255,7 +259,9 @@ def _inspection(
         bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
         identical_sides=staged.identical_sides,
         repeated=staged.rows - asked,
-        labels=asked,
+        answers=_answers(staged),
+        labels=_counted(staged, rows),
+        comparisons=asked,
         pairs=len(pairs) if pairs else 0,
         labelers=labelers,
         questions=_questions(pairs),
@@ -266,9 +272,29 @@ def _inspection(
     )
 
 
+def _answers(staged: Staged) -> str:
+    if staged.choices:
+        return "choices"
+    return "rankings" if staged.pairs_of_rankings else "labels"
+
+
+def _counted(staged: Staged, rows: Rows | None) -> int:
+    """How many labels, rankings or choices are left."""
+    if rows is None:
+        return 0
+    if rows.ranking is not None:
+        return len(np.unique(rows.ranking))
+    if staged.pairs_of_rankings:  # nobody is named, so that each row is an answer of its own
+        return staged.rows_read - sum(map(len, staged.bad_rows.values()))
+    return len(rows)
+
+
 def _labelers(rows: Rows) -> Labelers:
-    """How many distinct comparisons each labeler made."""
-    counts = np.bincount(rows.unit, minlength=rows.units)
+    """How many distinct labels, rankings or choices each labeler gave."""
+    unit = rows.unit
+    if rows.ranking is not None:
+        unit = unit[np.unique(rows.ranking, return_index=True)[1]]
+    counts = np.bincount(unit, minlength=rows.units)
     counts = counts[counts > 0]
     return Labelers(
         len(counts),

@@ -75,6 +75,26 @@ def test_what_can_be_counted_is_counted() -> None:
     assert len(found.examples) == 3
 
 
+@pytest.mark.parametrize("role", ["choice", "ranks"])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_choice_or_ranking_is_one_answer_however_many_pairs_it_compares(
+    role: str, named: bool, tmp_path: Path
+) -> None:
+    answer = {"choice": 1, "ranks": [2, 1, 3, 4]}[role]
+    who = [{"labeler_id": f"w{n % 2}"} if named else {} for n in range(6)]
+    rows = [
+        {"prompt": f"p{n}", "responses": ["a", "b", "c", "d"], role: answer} | who[n]
+        for n in range(6)
+    ]
+    path = exports.write(tmp_path / "labels.jsonl", rows)
+    found = lg.inspect(path)
+    assert (found.rows, found.labels, found.comparisons, found.pairs) == (6, 6, 36, 36)
+    assert not named or (found.labelers and found.labelers.most == 3)
+    kind = {"choice": "choices", "ranks": "rankings"}[role]
+    (line,) = [one for one in said(str(path)).splitlines() if one.startswith(kind)]
+    assert line.split(maxsplit=1)[1] == "6 (36 pairs) of 36 distinct pairs"
+
+
 def test_the_histogram_has_every_labeler_once() -> None:
     few = Public(ASKED.labeler.copy(), ASKED.item)
     few.labeler[ASKED.labeler < 3] = 0
