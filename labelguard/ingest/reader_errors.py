@@ -46,8 +46,9 @@ def readable(
     for sign in ("out of memory", "failed to offload", "max_temp_directory_size", "no space left"):
         if sign in lowered:
             return ProjectError(
-                f"{name}: too little memory, or room for temporary files in the project; "
-                "nothing was charged or released: make room and run the same command again"
+                f"{name}: too little memory to read it, or too little room for temporary files; "
+                "make room, or leave out columns that are not needed, and run the same command "
+                "again"
             )
     line = re.search(r"(?:on Line: |in line )(\d+)", text)
     # DuckDB counts from 1, except where it cannot parse a line of JSON.

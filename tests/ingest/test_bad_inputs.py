@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +30,7 @@ from labelguard.errors import (
     LabelguardError,
     ProjectError,
 )
+from labelguard.ingest.reader_errors import readable
 from labelguard.project.project import Project
 from labelguard.release.writer import Release
 from labelguard.report import overview
@@ -761,3 +763,13 @@ def test_a_full_disk_leaves_one_charge_and_one_release(project: Project, tmp_pat
     assert made.reused
     assert made.card["counts"]["charged"] == made.card["counts"]["rows"] == 1000
     assert overview.verify(project.state).ok
+
+
+def test_too_little_memory_is_said_alike_whether_anything_would_be_charged_or_not() -> None:
+    engine = duckdb.connect(config={"memory_limit": "2MB", "temp_directory": ""})
+    with pytest.raises(duckdb.Error) as raised:
+        engine.execute("SELECT list(range) FROM range(10_000_000)").fetchall()
+    error = readable(raised.value, "labels.json")
+    assert isinstance(error, ProjectError)
+    assert str(error).startswith("labels.json: too little memory")
+    assert "charged" not in str(error) and "project" not in str(error)
