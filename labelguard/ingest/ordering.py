@@ -2,10 +2,12 @@
 
 Rows that are equal in all that is public are sorted by their labels, so that everything made of a
 unit's rows is a function of the set of its labels alone, and of no one else's.
+Pairs of one ranking or choice are sorted by all of its labels together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,8 @@ from labelguard.storage.executor import open_executor, over_buckets
 
 _KEYS: tuple[str, ...] = ("unit_hi", "item_hi", "unit_lo", "author_hi", "author_lo", "item_lo")
 _KEYS += ("pair", "submitted", "tie", "tiebreak", "label")
+_SUBMISSION = "submission"
+"""The column that says which pairs were submitted as one list; read here alone."""
 
 
 def sort_buckets(directory: Path) -> None:
@@ -28,7 +32,10 @@ def sort_buckets(directory: Path) -> None:
 def _sort(directory: Path, bucket: int) -> None:
     table = buckets.read_bucket(directory, bucket)
     if table is not None:
-        buckets.write_bucket(directory, bucket, table.take(pa.array(canonical(table))))
+        table = table.take(pa.array(canonical(table)))
+        if _SUBMISSION in table.column_names:  # It tells the order of the input.
+            table = table.drop_columns([_SUBMISSION])
+        buckets.write_bucket(directory, bucket, table)
 
 
 def canonical(table: pa.Table) -> NDArray[np.intp]:
@@ -39,4 +46,37 @@ def canonical(table: pa.Table) -> NDArray[np.intp]:
     # Two keyed digests decide nearly always.
     if not np.logical_and.reduce([np.diff(values[order]) == 0 for values in first]).any():
         return order
-    return np.lexsort([buckets.column(table, name) for name in reversed(present)])
+    keys = {name: buckets.column(table, name) for name in present}
+    if _SUBMISSION in table.column_names:
+        keys |= _shared(table, keys)
+    return np.lexsort([keys[name] for name in reversed(present)])
+
+
+def _shared(
+    table: pa.Table, keys: Mapping[str, NDArray[np.generic]]
+) -> dict[str, NDArray[np.generic]]:
+    """Keys that all pairs of one submitted list share: the latest of several is taken whole.
+
+    What is public of all its pairs decides first, then all its labels (as numbers, each with its
+    pair, mixed by splitmix64 and summed).
+    """
+    _, of_row = np.unique(buckets.column(table, _SUBMISSION), return_inverse=True)
+
+    def whole(values: NDArray[np.generic]) -> NDArray[np.generic]:
+        total = np.zeros(of_row.max() + 1, np.uint64)
+        np.add.at(total, of_row, values.astype(np.uint64))
+        return total[of_row]
+
+    pair = keys["pair"].astype(np.uint64) << np.uint64(8)
+    shared = {"label": whole(_mixed(pair + keys["label"].astype(np.uint64)))}
+    if "tie" in keys:
+        shared["tie"] = whole(_mixed(pair + keys["tie"].astype(np.uint64)))
+    if "tiebreak" in keys:
+        shared["tiebreak"] = whole(keys["tiebreak"])
+    return shared
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    values = (values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return values ^ (values >> np.uint64(31))

@@ -39,6 +39,8 @@ from labelguard.storage.executor import read_ahead
 from labelguard.terms import LABEL_SKIP, LABEL_TIE
 
 _LABEL_FAULT = 100
+_PART_BITS = 40
+"""No part has more rows than these can count."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class _Stager:
         self._leavers = Leavers(keys, options.namespace, options.refused)
         self._labelers: dict[str, int] = {}
         self._labeler_keys = np.zeros((0, 2), np.uint64)
-        self._part_rows = 0
+        self._part_rows = self._part = 0
 
     def begin(self, understood: Understood, layout: Layout) -> None:
         """Start a part; all parts must give the same kinds of columns."""
@@ -179,6 +181,7 @@ class _Stager:
         staged.layouts.add(layout.kind)
         self._names = {**layout.columns, **understood.names}
         self._part_rows = 0
+        self._part += 1
 
     def take(
         self, name: str, batch: pa.RecordBatch, rows: BucketWriter, texts: BucketWriter
@@ -227,6 +230,9 @@ class _Stager:
             columns["tiebreak"] = np.ascontiguousarray(digests[:, 0])
         if self.staged.given_ids:
             columns["content"] = np.ascontiguousarray(content[:, 0])
+        if self.staged.pairs_of_rankings:
+            submission = batch["source_row"].to_numpy().astype(np.uint64)
+            columns["submission"] = submission + np.uint64(self._part << _PART_BITS)
         columns |= {"row": numbers, "label": label}
         rows.append(pa.table(columns), buckets.bucket_of(units))
 

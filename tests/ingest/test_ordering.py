@@ -5,6 +5,7 @@ Every table here is full of rows that are equal in much or all of what is public
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,29 @@ def test_an_order_that_looks_at_some_columns_only_is_found(
     expected = staged_rows(table, tmp_path / "0", unit)
     found = [staged_rows(t, tmp_path / f"{n + 1}", unit) for n, t in enumerate(shuffles(table))]
     assert any(rows != expected for rows in found)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_of_several_choices_of_one_labeler_one_is_taken_whole(
+    recorded: bool, tmp_path: Path
+) -> None:
+    def latest(choices: list[int]) -> tuple[int, ...]:
+        rows = [
+            {"labeler_id": "v", "prompt": "p", "responses": ["a", "b", "c", "d"], "choice": choice}
+            | ({"record_id": f"r{choice}"} if recorded else {})
+            for choice in choices
+        ]
+        path = tmp_path / f"{choices}"
+        options = StagingOptions(Reading({}), "")
+        staged = stage(pa.Table.from_pylist(rows), path, KeyRing.unkeyed(), options)
+        found = [segments.read_bucket(staged.rows_directory, b) for b in range(segments.BUCKETS)]
+        (table,) = [table for table in found if table is not None]
+        assert "submission" not in table.column_names
+        # The last of equal keys is the latest.
+        return tuple(table["label"].to_pylist()[len(choices) - 1 :: len(choices)])
+
+    submitted = {choice: latest([choice]) for choice in range(4)}
+    for one, other in itertools.combinations(range(4), 2):
+        taken = latest([one, other])
+        assert taken in (submitted[one], submitted[other])
+        assert taken == latest([other, one])
