@@ -34,6 +34,7 @@ EXIT_CODES = {
     2: "wrong usage, an extra that is not installed, or nobody agreed to a first release",
     3: "labelers are exhausted; nothing was charged or released",
     4: "another job works in the project",
+    130: "stopped by Ctrl-C (129, 143: by a signal to hang up, or to end); run it again to finish",
 }
 
 _VARIABLES_HEAD = """
