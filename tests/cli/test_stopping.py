@@ -34,6 +34,11 @@ def project(tmp_path: Path) -> Project:
     return lg.init(tmp_path / "project")
 
 
+def _heeded() -> None:
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def reading(temporary: Path, within: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A command in the middle of its standard input, which it keeps somewhere `within`."""
@@ -45,6 +50,7 @@ def reading(temporary: Path, within: Path, *arguments: str) -> Iterator[subproce
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
+        preexec_fn=_heeded,  # tests may run where hanging up is ignored
     ) as process:
         assert process.stdin is not None
         process.stdin.write(ROW * 20_000)  # more than a pipe and a buffer hold

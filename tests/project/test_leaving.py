@@ -127,7 +127,7 @@ def test_refused_rows_are_as_if_they_were_not_there(
         )
     ]
     number = np.flatnonzero(stays)
-    apart = ("directory", "faults", "identities", "understood")
+    apart = ("directory", "faults", "identities", "parts", "understood")
     counts = [{k: v for k, v in vars(s).items() if k not in apart} for s in staged]
     assert counts[0].pop("refused_rows") == int((~stays).sum())
     assert counts[0].pop("refused_labelers") == len(gone)
