@@ -240,6 +240,7 @@ def test_where_contents_are_the_unit_rows_are_refused_and_the_rest_is_said(
     project: Project,
 ) -> None:
     price = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "unit": "item", "workers": 1}
+    price |= {"max_labels_per_labeler": 9}  # of a content: all of them
     first = lg.privatize(labels_table(bad=BAD), project=project, bad_rows="quarantine", **price)
     found = erasure.leave(WHO, "erased", project)
     assert found.rows_set_aside == 2 and found.rows_remembered > 0
