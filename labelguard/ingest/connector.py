@@ -1,0 +1,177 @@
+"""What stands between an annotation tool and a project: answers, pages of them, and connectors.
+
+A connector speaks to one tool. It tells every answer as a task with this one answer in the tool's
+own export format, which `labelguard.ingest.formats` reads like a file; and nothing of the person
+but the id that the tool has for the labeler. Connectors come by the entry points
+`labelguard.connectors`, each a callable that takes `Settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from labelguard import doors
+from labelguard.errors import ConnectorError
+from labelguard.terms import Progress
+
+DOOR = "labelguard.connectors"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One state of one answer, as a tool told it. Its repr shows nothing.
+
+    `record` is the tool's id of the answer (an annotation, a response), which it never gives twice.
+    `version` is when this state came to be by the tool's clock, in µs since 1970 UTC: of several
+    states of a record, the one with the greatest counts. `labeler` is the tool's id of who
+    answered. `body` is a task with this one answer, as JSON in the tool's export format; it is
+    empty where the answer was deleted, which no later state undoes.
+    """
+
+    record: str
+    version: int
+    labeler: str = ""
+    body: str = field(default="", repr=False)
+
+    def __repr__(self) -> str:
+        return "Answer(…)"
+
+    @property
+    def deleted(self) -> bool:
+        """Whether the answer is gone from the tool."""
+        return not self.body
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some of a tool's answers, and from where to go on once they are stored.
+
+    `cursor` is the connector's own; the last page's lets the next pull read only what is new since.
+    """
+
+    answers: Sequence[Answer]
+    cursor: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`[connectors.NAME]` of labelguard.toml.
+
+    `kind` is the connector (by default its name), `source` whose labelers these are (by default
+    the name too), `columns` and `question` are how its tasks are read (as for `privatize`), and
+    `options` what is the connector's own: url, project, dataset, ….
+    """
+
+    name: str
+    kind: str
+    source: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    question: str | None = None
+    hook: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, table: Mapping[str, Any]) -> Settings:
+        """From the table in labelguard.toml. Raises `ConnectorError` for values of other types."""
+        own = dict(table)
+        texts = {key: own.pop(key, None) for key in ("kind", "source", "question")}
+        tables = {key: own.pop(key, {}) for key in ("columns", "hook")}
+        for key, value in texts.items():
+            if value is not None and not (isinstance(value, str) and value):
+                raise ConnectorError(f"[connectors.{name}]: {key} must be a non-empty string")
+        for key, value in tables.items():
+            if not isinstance(value, Mapping):
+                raise ConnectorError(f"[connectors.{name}.{key}] must be a table")
+        if any(not isinstance(value, str) for value in tables["columns"].values()):
+            raise ConnectorError(f"[connectors.{name}.columns]: every value must be a field's name")
+        for key in own:
+            if any(word in key.lower() for word in ("key", "secret", "token", "password")):
+                raise ConnectorError(
+                    f"[connectors.{name}]: {key} does not belong into labelguard.toml; put it into "
+                    "the environment, a file or the keyring (docs/connectors.md)"
+                )
+        return cls(
+            name,
+            texts["kind"] or name,
+            texts["source"] or name,
+            tables["columns"],
+            texts["question"],
+            tables["hook"],
+            own,
+        )
+
+    def text(self, option: str, default: str | None = None) -> str:
+        """An option that is a text. Raises `ConnectorError` if it is missing or something else."""
+        value = self.options.get(option, default)
+        if not isinstance(value, str) or not value:
+            raise ConnectorError(f"[connectors.{self.name}]: {option} must be a non-empty string")
+        return value
+
+    def number(self, option: str) -> int:
+        """An option that is a whole number."""
+        value = self.options.get(option)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ConnectorError(f"[connectors.{self.name}]: {option} must be a whole number")
+        return value
+
+
+class Connector(Protocol):
+    """One project or data set of one annotation tool. Every method raises `ConnectorError`, which
+    names the field that was unexpected, and never what is in it.
+    """
+
+    @property
+    def format(self) -> str:
+        """The format of bodies, one of `labelguard.ingest.formats`."""
+        ...
+
+    def about(self) -> Mapping[str, str]:
+        """What the tool calls it, its questions and how many tasks there are, for `connect check`."""
+        ...
+
+    def hear(self, event: Any) -> Sequence[Answer]:
+        """What a webhook's body (parsed JSON) tells; nothing, if it is about something else.
+
+        Never speaks to the tool.
+        """
+        ...
+
+    def pull(self, cursor: str = "") -> Iterator[Page]:
+        """All answers that there are now or, with a `cursor`, at least those that changed since."""
+        ...
+
+    def push(self, release: Path, name: str, progress: Progress) -> str:
+        """Publish a release's directory as a new data set `name`, without labelers; where it is."""
+        ...
+
+
+def kinds() -> list[str]:
+    """The connectors that are installed."""
+    return doors.names(DOOR)
+
+
+def connector(settings: Settings) -> Connector:
+    """The connector of these settings. Raises `ConnectorError` for a kind that there is none of."""
+    found = doors.door(DOOR, settings.kind)
+    if found is None:
+        raise ConnectorError(
+            f"[connectors.{settings.name}]: no connector is called {settings.kind!r}; set kind to "
+            f"one of {', '.join(kinds())}"
+        )
+    opened: Connector = found.load()(settings)
+    return opened
+
+
+def named(tables: Mapping[str, Any], name: str) -> Settings:
+    """The settings of connector `name` among `[connectors]`. Raises `ConnectorError`."""
+    table = tables.get(name)
+    if not isinstance(table, Mapping):
+        known: Iterable[str] = sorted(tables)
+        raise ConnectorError(
+            f"labelguard.toml has no [connectors.{name}]"
+            + (f"; there are: {', '.join(known)}" if tables else "; see docs/connectors.md")
+        )
+    return Settings.of(name, table)
