@@ -129,7 +129,7 @@ class Connector(Protocol):
         ...
 
     def about(self) -> Mapping[str, str]:
-        """What the tool calls it, its questions and how many tasks there are, for `connect check`."""
+        """Its name there, its questions and how many tasks there are, for `connect check`."""
         ...
 
     def hear(self, event: Any) -> Sequence[Answer]:

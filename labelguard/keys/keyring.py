@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from labelguard.errors import KeyProblem
@@ -30,6 +32,8 @@ from labelguard.storage.files import fsync_path, write_atomically
 
 _KEY_HEADER = b"labelguard project key v1\n"
 _PSEUDONYMS_HEADER = b"labelguard pseudonyms v1\n"
+
+_SALT, _NONCE = 32, bytes(12)
 
 KEY_FILES = ("project.key", "pseudonyms")
 """What the project needs for as long as it lives."""
@@ -83,6 +87,28 @@ class KeyRing:
         """Whether `tag` is the `mac` of `data`."""
         return hmac.compare_digest(self.mac(purpose, data), tag)
 
+    def seal(self, purpose: str, data: bytes, context: bytes) -> bytes:
+        """`data` enciphered and authenticated, with the `context` that it must be found in.
+
+        AES-256-GCM under a key of its own for every message, made of 32 random bytes: no number of
+        messages wears a key out.
+        """
+        salt = random_bytes(_SALT)
+        return salt + AESGCM(self._message_key(purpose, salt)).encrypt(_NONCE, data, context)
+
+    def unseal(self, purpose: str, sealed: bytes, context: bytes) -> bytes:
+        """The data again. Raises `KeyProblem` if it was altered, or sealed for another context."""
+        salt, enciphered = sealed[:_SALT], sealed[_SALT:]
+        try:
+            return AESGCM(self._message_key(purpose, salt)).decrypt(_NONCE, enciphered, context)
+        except InvalidTag:
+            raise KeyProblem(
+                "sealed data was altered, or belongs to another project or place"
+            ) from None
+
+    def _message_key(self, purpose: str, salt: bytes) -> bytes:
+        return hmac.digest(derive_key(self._secret, f"seal/{purpose}"), salt, "sha256")
+
     def pseudonyms(self, fingerprint: str | None = None) -> Pseudonyms:
         """How the ledger names labelers: as it always did, or by the secret of the last change.
 
@@ -107,6 +133,10 @@ class KeyRing:
     def row_keys(self) -> RowKeys:
         """The names of rows in private maps, the same in every release."""
         return RowKeys(derive_key(self._secret, "row"))
+
+    def record_keys(self, connector: str, records: Iterable[str]) -> Blocks:
+        """Names of a tool's answers: keyed hashes of (connector, the tool's id), shape (n, 2)."""
+        return self._names("record", connector, records)
 
     def content_units(self, digests: Blocks) -> Blocks:
         """Pseudonyms of units that are contents (`--unit item`), shape (n, 2)."""

@@ -1,0 +1,312 @@
+"""Where answers wait that a hook was told of, until `ingest` puts them into segments.
+
+A file of its own beside the ledger (SQLite), or a schema of the ledger's PostgreSQL server, so that
+a hook never waits for a job. What is stored is sealed under the project's key, and pruned before by
+the connector that heard it. A delivery is stored once, however often it comes: what became of it is
+forgotten, that it came is remembered for a week.
+
+A drain names the events that it takes (`claim`) by the segment they will be in. If it crashes, the
+ledger knows whether that segment counts: then its events are done, else they wait as before
+(`settle`). Nothing rests on the order of their numbers, which is not that of their commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from labelguard.errors import ConnectorError, KeyProblem
+from labelguard.ingest.connector import Answer
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger import database
+
+FILE = "inbox.sqlite3"
+_REMEMBERED = 7 * 86_400
+"""Seconds for which a delivery is known again; no tool delivers later."""
+_EVENT, _LETTER = "inbox event", "inbox letter"
+
+_metadata = sa.MetaData(schema="inbox")
+_events = sa.Table(
+    "events",
+    _metadata,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("delivery", sa.LargeBinary(16), nullable=False, unique=True),
+    sa.Column("connector", sa.String(64), nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    # The segment that a drain puts it into; null: it waits.
+    sa.Column("segment", sa.String(32), index=True),
+    # Sealed; null once it is in a segment that counts.
+    sa.Column("body", sa.LargeBinary),
+)
+_letters = sa.Table(
+    "letters",
+    _metadata,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("connector", sa.String(64), nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("why", sa.String(400), nullable=False),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What one delivery of a webhook told. `delivery` is what makes two deliveries one."""
+
+    delivery: str
+    connector: str
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A delivery that could not be understood; what is in it stays sealed."""
+
+    number: int
+    """its number"""
+    connector: str
+    """to whom it was addressed"""
+    received_at: int
+    """when it came, seconds since 1970 UTC"""
+    bytes: int
+    """how long it is"""
+    why: str
+    """what was wrong with it"""
+
+
+class Inbox:
+    """The inbox of one project; any number of processes may use it at once. Its repr shows nothing.
+
+    Every method raises `ConnectorError` where the database is busy, full or cannot be reached.
+    """
+
+    def __init__(self, url: str, keys: KeyRing) -> None:
+        self._keys = keys
+        self._engine = _engine(url)
+
+    def __repr__(self) -> str:
+        return "Inbox(…)"
+
+    @classmethod
+    def at(cls, state: Path, ledger_url: str, keys: KeyRing) -> Self:
+        """That of the project in `state`: beside its ledger, wherever this is; made if need be."""
+        url = f"sqlite:///{state / FILE}" if ledger_url.startswith("sqlite") else ledger_url
+        inbox = cls(url, keys)
+        inbox._create()
+        if inbox._engine.dialect.name == "sqlite":
+            (state / FILE).chmod(0o600)
+        return inbox
+
+    def put(self, events: Sequence[Event]) -> int:
+        """Store events in one transaction, on disk when this returns; how many were new."""
+        rows = [
+            {
+                "delivery": _delivery(event),
+                "connector": event.connector,
+                "at": int(time.time()),
+                "body": self._sealed(event),
+            }
+            for event in events
+        ]
+        if not rows:
+            return 0
+        rows.sort(key=itemgetter("delivery"))  # two writers never wait in a circle
+        dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
+        insert = dialect.insert(_events).on_conflict_do_nothing(index_elements=["delivery"])
+        with self._writing() as connection:
+            return len(connection.execute(insert.returning(_events.c.number), rows).all())
+
+    def waiting(self) -> int:
+        """How many events wait."""
+        with self._reading() as connection:
+            count = sa.select(sa.func.count()).where(_events.c.body.is_not(None))
+            return connection.scalar(count) or 0
+
+    def connectors(self) -> list[str]:
+        """Of which connectors events wait."""
+        with self._reading() as connection:
+            query = sa.select(_events.c.connector).where(_events.c.body.is_not(None)).distinct()
+            return sorted(connection.scalars(query))
+
+    def claim(self, connector: str, segment: str, most: int) -> int:
+        """Take up to `most` waiting events of a connector for a segment; how many there were."""
+        waiting = sa.and_(
+            _events.c.connector == connector,
+            _events.c.segment.is_(None),
+            _events.c.body.is_not(None),
+        )
+        oldest = sa.select(_events.c.number).where(waiting).order_by(_events.c.number).limit(most)
+        with self._writing() as connection:
+            update = sa.update(_events).where(_events.c.number.in_(oldest))
+            return connection.execute(update.values(segment=segment)).rowcount
+
+    def claimed(self, segment: str) -> list[Event]:
+        """The events that were taken for a segment, in the order in which they came."""
+        own = _events.c
+        query = sa.select(own.delivery, own.connector, own.body).where(
+            own.segment == segment, own.body.is_not(None)
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query.order_by(own.number)).all()
+        return [self._opened(row.delivery, row.connector, row.body) for row in rows]
+
+    def settle(self, counted: Collection[str]) -> None:
+        """Forget events in segments that count, and let those wait that a crash left claimed."""
+        claimed = sa.select(_events.c.segment).where(
+            _events.c.segment.is_not(None), _events.c.body.is_not(None)
+        )
+        with self._writing() as connection:
+            for segment in connection.scalars(claimed.distinct()).all():
+                own = sa.update(_events).where(_events.c.segment == segment)
+                left = {"body": None} if segment in counted else {"segment": None}
+                connection.execute(own.values(left))
+            old = sa.and_(_events.c.body.is_(None), _events.c.at < int(time.time()) - _REMEMBERED)
+            connection.execute(sa.delete(_events).where(old))
+        self._scrub()
+
+    def bury(self, connector: str, body: bytes, why: str) -> None:
+        """Keep a delivery that could not be understood, sealed as it came."""
+        sealed = self._keys.seal(_LETTER, body, connector.encode())
+        values = {"connector": connector, "at": int(time.time()), "why": why[:400]}
+        with self._writing() as connection:
+            row = values | {"bytes": len(body), "body": sealed}
+            connection.execute(sa.insert(_letters).values(row))
+
+    def letters(self) -> list[Letter]:
+        """The dead letters, oldest first."""
+        own = _letters.c
+        query = sa.select(own.number, own.connector, own.at, own.bytes, own.why)
+        with self._reading() as connection:
+            return [Letter(*row) for row in connection.execute(query.order_by(own.number))]
+
+    def letter(self, number: int) -> bytes:
+        """What is in a dead letter. Raises `ConnectorError` if there is none of that number."""
+        query = sa.select(_letters.c.connector, _letters.c.body).where(_letters.c.number == number)
+        with self._reading() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            raise ConnectorError(f"there is no dead letter {number}")
+        return self._keys.unseal(_LETTER, row.body, row.connector.encode())
+
+    def remove(self, number: int) -> None:
+        """Forget a dead letter."""
+        with self._writing() as connection:
+            connection.execute(sa.delete(_letters).where(_letters.c.number == number))
+        self._scrub()
+
+    def filter(self, keep: Callable[[Event], Event | None]) -> int:
+        """Put every waiting event through `keep`, and forget those that become None.
+
+        How many answers there are fewer then.
+        """
+        own, fewer = _events.c, 0
+        query = sa.select(own.number, own.delivery, own.connector, own.body)
+        with self._writing() as connection:
+            for row in connection.execute(query.where(own.body.is_not(None))).all():
+                event = self._opened(row.delivery, row.connector, row.body)
+                kept = keep(event)
+                gone = len(event.answers) - (len(kept.answers) if kept else 0)
+                if gone:
+                    body = self._sealed(kept, row.delivery) if kept else None
+                    update = sa.update(_events).where(own.number == row.number)
+                    connection.execute(update.values(body=body))
+                    fewer += gone
+        self._scrub()
+        return fewer
+
+    def fault(self) -> str | None:
+        """What cannot be read of it, or None."""
+        try:
+            with self._reading() as connection:
+                query = sa.select(_events.c.delivery, _events.c.connector, _events.c.body)
+                for row in connection.execute(query.where(_events.c.body.is_not(None))):
+                    self._opened(row.delivery, row.connector, row.body)
+        except (ConnectorError, KeyProblem) as error:
+            return f"the inbox: {error}"
+        return None
+
+    def close(self) -> None:
+        """Give its connections back."""
+        self._engine.dispose()
+
+    def _sealed(self, event: Event, delivery: bytes | None = None) -> bytes:
+        told = [[a.record, a.version, a.labeler, a.body] for a in event.answers]
+        context = event.connector.encode() + (delivery or _delivery(event))
+        return self._keys.seal(_EVENT, json.dumps(told).encode(), context)
+
+    def _opened(self, delivery: bytes, connector: str, body: bytes) -> Event:
+        told = json.loads(self._keys.unseal(_EVENT, body, connector.encode() + delivery))
+        return Event(delivery.hex(), connector, tuple(Answer(*answer) for answer in told))
+
+    def _create(self) -> None:
+        with self._writing() as connection:
+            _metadata.create_all(connection)
+
+    def _scrub(self) -> None:
+        """What was deleted is gone from the files too, unless somebody reads at this moment."""
+        if self._engine.dialect.name == "sqlite":
+            with contextlib.suppress(ConnectorError), self._reading() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with _translated(self._engine), self._engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        own = self._engine.execution_options(writing=True)
+        with _translated(self._engine), own.begin() as connection:
+            yield connection
+
+
+def _delivery(event: Event) -> bytes:
+    """What the delivery is called in the database: a hash, for tools choose its name."""
+    named = f"{len(event.connector)}:{event.connector}{event.delivery}"
+    return hashlib.sha256(named.encode(errors="surrogatepass")).digest()[:16]
+
+
+def _engine(url: str) -> sa.Engine:
+    engine = database.connect(url)
+    if engine.dialect.name == "sqlite":
+
+        @sa.event.listens_for(engine, "connect")
+        def _appending(connection: Any, _: Any) -> None:
+            # One fsync a commit, and readers do not stop writers.
+            connection.execute("PRAGMA busy_timeout = 10000")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+
+        return engine.execution_options(schema_translate_map={"inbox": None})
+    with _translated(engine), engine.begin() as connection:
+        # Two projects of one server differ in their search path.
+        schema = f"{connection.scalar(sa.select(sa.func.current_schema()))}_inbox"
+        connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
+    return engine.execution_options(schema_translate_map={"inbox": schema})
+
+
+@contextlib.contextmanager
+def _translated(engine: sa.Engine) -> Iterator[None]:
+    """The database's errors as ours; they name no event."""
+    try:
+        yield
+    except sa.exc.SQLAlchemyError as error:
+        cause = type(getattr(error, "orig", None) or error).__name__
+        said = str(getattr(error, "orig", "")).splitlines()[:1]
+        known = [
+            word for word in ("locked", "full", "readonly", "disk I/O") if word in "".join(said)
+        ]
+        why = f"{cause} ({', '.join(known)})" if known else cause
+        where = database.address(engine.url)
+        raise ConnectorError(f"the inbox at {where} cannot be used now: {why}") from None
