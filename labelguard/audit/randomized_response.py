@@ -141,7 +141,8 @@ def _at_least(counts: Counts, levels: Counts) -> Counts:
 def _levels(k: int) -> Counts:
     """Numbers of answers to compare with: up to 4.5 standard deviations above one half of k."""
     steps = k / 2 + np.sqrt(k) / 2 * np.arange(0, 5, 0.5)
-    return np.unique(np.clip(np.ceil(steps), 1, k)).astype(np.int64)
+    found: Counts = np.unique(np.clip(np.ceil(steps), 1, k)).astype(np.int64)
+    return found
 
 
 def _reuse(canary: Canary, alpha: float) -> Check:

@@ -130,7 +130,7 @@ def _separation(
     """`separation` and `events`, from one drawing of each world."""
     one, other, expected = _projected(world, runs, progress)
     # Beyond ε/μ + μ/2 the likelihood ratio of two Gaussians, μ apart, exceeds e^ε.
-    thresholds = np.linspace(0, epsilon / expected + expected / 2 + 1, 17)
+    thresholds = np.linspace(0, epsilon / expected + expected / 2 + 1, 17, dtype=np.float64)
 
     def hits(values: Floats) -> Integers:
         farther = _above(values, thresholds), _above(expected - values, thresholds)

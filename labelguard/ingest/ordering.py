@@ -42,14 +42,15 @@ def canonical(table: pa.Table) -> NDArray[np.intp]:
     """The permutation that sorts staged rows canonically, shape (n,)."""
     present = [name for name in _KEYS if name in table.column_names]
     first = [buckets.column(table, name) for name in present[:2]]
-    order = np.lexsort(first[::-1])
+    order: NDArray[np.intp] = np.lexsort(first[::-1])
     # Two keyed digests decide nearly always.
     if not np.logical_and.reduce([np.diff(values[order]) == 0 for values in first]).any():
         return order
     keys = {name: buckets.column(table, name) for name in present}
     if _SUBMISSION in table.column_names:
         keys |= _shared(table, keys)
-    return np.lexsort([keys[name] for name in reversed(present)])
+    order = np.lexsort([keys[name] for name in reversed(present)])
+    return order
 
 
 def _shared(

@@ -55,6 +55,13 @@ class Leavers:
         theirs: NDArray[np.bool_] = found >= 0
         return theirs
 
+    def of_keys(self, labelers: Blocks) -> NDArray[np.bool_]:
+        """Which of these keys, (n, 2), are theirs, shape (n,)."""
+        position = blocks.positions(self.labelers, labelers)
+        self._met.update(position[position >= 0].tolist())
+        theirs: NDArray[np.bool_] = position >= 0
+        return theirs
+
     def rows_of(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which rows of a canonical batch are theirs; none if it tells no labeler."""
         if "labeler" not in batch.schema.names:

@@ -153,7 +153,7 @@ class _Stager:
         self._connection = connection
         self._leavers = Leavers(keys, options.namespace, options.refused)
         self._labelers: dict[str, int] = {}
-        self._labeler_keys = np.zeros((0, 2), np.uint64)
+        self._labeler_keys: Blocks = np.zeros((0, 2), np.uint64)
         self._part_rows = self._part = 0
 
     def begin(self, understood: Understood, layout: Layout) -> None:

@@ -213,8 +213,7 @@ def keyed(
 
 def stored(labelers: Blocks) -> list[bytes]:
     """Pseudonyms as the ledger stores them."""
-    data = blocks.to_bytes(labelers)
-    return [data[start : start + 16] for start in range(0, len(data), 16)]
+    return blocks.to_list(labelers)
 
 
 def two_keys(connection: sa.Connection, query: sa.Select[Any]) -> tuple[Blocks, Blocks]:

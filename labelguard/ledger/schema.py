@@ -119,6 +119,20 @@ tombstones = sa.Table(
     sa.Column("kind", sa.String(8), nullable=False),  # retired, erased
     sa.Column("at", sa.String(20), nullable=False),
 )
+# Files of ingested answers that count (see `segmentbook`).
+segments = sa.Table(
+    "segments",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("name", sa.String(32), nullable=False, unique=True),
+    sa.Column("connector", sa.String(64), nullable=False),
+    sa.Column("source", sa.String(200), nullable=False),
+    sa.Column("pulled", sa.Boolean, nullable=False),
+    sa.Column("answers", sa.BigInteger, nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("cursor", sa.Text),
+    sa.Column("at", sa.String(20), nullable=False),
+)
 journal = sa.Table(
     "journal",
     metadata,

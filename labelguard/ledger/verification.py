@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from labelguard.ledger import digests, journal, people, schema, sourcebook
+from labelguard.ledger import digests, journal, people, schema, segmentbook, sourcebook
 
 _STATES = {
     "charged": "reserved",
@@ -161,12 +161,13 @@ def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
 
 
 def _people_fault(connection: sa.Connection, entries: _Entries) -> str | None:
-    """Sources, or people in whatever part, that are not those of the journal."""
+    """Sources, segments, or people in whatever part, that are not those of the journal."""
     for name, table, digest in (
         ("members", schema.members, digests.members_digest),
         ("tombstones", schema.tombstones, digests.tombstones_digest),
         ("distinct", schema.distinct, digests.distinct_digest),
         ("sources", schema.sources, sourcebook.digest),
+        ("segments", schema.segments, segmentbook.digest),
     ):
         found = [body[name] for _, body in entries if name in body]
         rows = connection.scalar(sa.select(sa.func.count()).select_from(table))

@@ -238,7 +238,8 @@ def contributions(
     """
     order = np.argsort(rows.unit, kind="stable")
     unit, pair, half = rows.unit[order], rows.pair[order], half[order]
-    carried, last = np.zeros((0, z.shape[1])), -1
+    carried: NDArray[np.float64] = np.zeros((0, z.shape[1]))
+    last = -1
     for start in range(0, len(order), _CHUNK):
         part = slice(start, start + _CHUNK)
         firsts = np.flatnonzero(np.diff(unit[part], prepend=-1))

@@ -91,7 +91,8 @@ class PublicSide:
     def weights(self) -> Small:
         """w_u = min(1, C / b_u) of the sampled labelers: (whitenings, sizes, clips, labelers)."""
         least = np.maximum(self.norm, _TINY)[:, :, None]
-        return np.minimum(1, self.clip[..., None] / least).astype(np.float32)
+        found: Small = np.minimum(1, self.clip[..., None] / least).astype(np.float32)
+        return found
 
     @cached_property
     def information(self) -> Floats:

@@ -30,6 +30,7 @@ from labelguard.storage import private_files
 STATE = ".labelguard"
 CONFIG = "labelguard.toml"
 _WORK = "work"
+_TABLES = ("connectors", "ingest", "hook")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Project:
     namespace: str = "files"
     columns: Mapping[str, str] = field(default_factory=dict)
     job: str = ""
+    connectors: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """`[connectors]` as it stands there, see `ingest.connector.Settings`"""
+    ingest: Mapping[str, Any] = field(default_factory=dict)
+    hook: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def keys(self) -> Path:
@@ -77,6 +82,11 @@ class Project:
     def released(self) -> Path:
         """PRIVATE maps of released labels, one directory per release."""
         return self.state / "released"
+
+    @property
+    def labels(self) -> Path:
+        """Segments of raw answers that were ingested, sealed."""
+        return self.state / "labels"
 
     @property
     def stages(self) -> Path:
@@ -184,7 +194,10 @@ def _open(state: Path) -> Project:
         raise ProjectError(f"{path}: input.namespace must be a non-empty string")
     if not all(isinstance(name, str) for name in columns.values()):
         raise ProjectError(f"{path}: every value in [input.columns] must be a column name")
-    return Project(state.resolve(), namespace, columns)
+    connectors, ingest, hook = (_table(path, config, name) for name in _TABLES)
+    return Project(
+        state.resolve(), namespace, columns, connectors=connectors, ingest=ingest, hook=hook
+    )
 
 
 def _table(path: Path, config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

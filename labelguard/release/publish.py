@@ -144,13 +144,15 @@ def _sorted(found: list[_Rows]) -> pa.Table:
 
 def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
     """The permutation that sorts rows by item, then by row key (which is unique)."""
-    order = np.argsort(np.ascontiguousarray(items[:, 0]))
+    order: NDArray[np.intp] = np.argsort(np.ascontiguousarray(items[:, 0]))
     if not (np.diff(items[order, 0]) == 0).any():  # every item once: nothing else to compare
         return order
     _, item = blocks.unique(items)
     order = np.lexsort((keys[:, 0], item))
     same = (np.diff(item[order]) == 0) & (np.diff(keys[order, 0]) == 0)
-    return np.lexsort((keys[:, 1], keys[:, 0], item)) if same.any() else order
+    if same.any():
+        order = np.lexsort((keys[:, 1], keys[:, 0], item))
+    return order
 
 
 def _card(job: Job, plan: Plan, grant: Grant, rows: int, further: int) -> dict[str, Any]:

@@ -39,14 +39,17 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
         raise ValueError(str(error)) from None
 
 
+_FORMAT: Any = np.lib.format  # not typed before NumPy 2.3
+
+
 def _array(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with file.open(member) as stream:
-        version = np.lib.format.read_magic(stream)
+        version = _FORMAT.read_magic(stream)
         if version != (1, 0):
             raise ValueError(f"arrays of version {version}")
-        shape, _, kind = np.lib.format.read_array_header_1_0(stream)
+        shape, _, kind = _FORMAT.read_array_header_1_0(stream)
         if math.prod(shape) * kind.itemsize != member.file_size - stream.tell():
             raise ValueError(f"{member.filename} has another size than it says")
     with file.open(member) as stream:
-        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        array: NDArray[Any] = _FORMAT.read_array(stream, allow_pickle=False)
         return array

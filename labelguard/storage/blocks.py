@@ -29,6 +29,12 @@ def to_bytes(blocks: Blocks) -> bytes:
     return blocks.astype(">u8").tobytes()
 
 
+def to_list(blocks: Blocks) -> list[bytes]:
+    """Every row as 16 bytes."""
+    data = to_bytes(blocks)
+    return [data[start : start + 16] for start in range(0, len(data), 16)]
+
+
 def to_hex(block: Blocks) -> str:
     """One row, shape (2,), as 32 hexadecimal digits."""
     return f"{int(block[0]):016x}{int(block[1]):016x}"
@@ -49,10 +55,10 @@ def hexadecimal(blocks: Blocks) -> pa.StringArray:
 def order(blocks: Blocks) -> NDArray[np.intp]:
     """A permutation that sorts rows by their bytes."""
     # Sorting by the high half alone decides nearly always, and is several times as fast.
-    permutation = np.argsort(np.ascontiguousarray(blocks[:, 0]))
+    permutation: NDArray[np.intp] = np.argsort(np.ascontiguousarray(blocks[:, 0]))
     high = blocks[permutation, 0]
     if (high[1:] == high[:-1]).any():
-        return np.lexsort((blocks[:, 1], blocks[:, 0]))
+        permutation = np.lexsort((blocks[:, 1], blocks[:, 0]))
     return permutation
 
 

@@ -41,7 +41,7 @@ def with_head(
     new = np.flatnonzero(~pairs.among(labeled))
     keys = np.zeros((len(new), 2), np.uint64)
     keys[:, 1] = new
-    probability = np.zeros(0)
+    probability: NDArray[np.float64] = np.zeros(0)
     if len(new):
         probability = head.probability(provider(pairs.table.take(pa.array(new))))
     write_labeled(directory, 0, pairs.first_row[new], keys, pairs.items[new], probability)

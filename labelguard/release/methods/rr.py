@@ -132,7 +132,7 @@ def randomized_card(job: Job) -> dict[str, Any]:
     policy = job.policy
     kind = "ternary randomized response" if policy.ties == "ternary" else "randomized response"
     rows = buckets.read_parts(job.outcomes)
-    flips = np.zeros(0)
+    flips: NDArray[np.float64] = np.zeros(0)
     if rows is not None:
         flips = buckets.column(rows, "flip_probability").astype(np.float64)
     spread = card.spread(flips[flips > 0])  # a public tie was not flipped

@@ -1,0 +1,64 @@
+"""The segments in the ledger: which files of ingested answers count, and how far pulls have come.
+
+A file of answers counts from the transaction on that lists it here, with a keyed digest of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from labelguard import clock
+from labelguard.ledger import journal, schema
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment that counts.
+
+    `connector` told its answers, whose labelers' ids are of `source`. `pulled`: it holds what the
+    tool listed, not what it announced. `answers` is how many rows it has, deletions among them, and
+    `digest` that of its file. After a pull, `cursor` is from where the next one goes on.
+    """
+
+    number: int
+    name: str
+    connector: str
+    source: str
+    pulled: bool
+    answers: int
+    digest: str
+    cursor: str | None = None
+    at: str = ""
+
+
+def records(connection: sa.Connection) -> list[Segment]:
+    """All segments that count, oldest first."""
+    query = sa.select(schema.segments).order_by(schema.segments.c.number)
+    return [Segment(**row._mapping) for row in connection.execute(query)]
+
+
+def add(connection: sa.Connection, segment: Segment) -> None:
+    """Let a segment count, whose file is on disk."""
+    values = vars(segment) | {"at": clock.now()}
+    connection.execute(sa.insert(schema.segments).values(values))
+    said = {name: values[name] for name in ("name", "connector", "source", "answers")}
+    journal.append(connection, "ingested", said | {"segments": digest(connection)})
+
+
+def replace(connection: sa.Connection, changed: Mapping[str, tuple[str, int]]) -> None:
+    """These segments were rewritten: their new digests, and how many rows they have now."""
+    for name, (new, answers) in changed.items():
+        own = sa.update(schema.segments).where(schema.segments.c.name == name)
+        connection.execute(own.values(digest=new, answers=answers))
+    journal.append(connection, "pruned", {"segments": digest(connection)})
+
+
+def digest(connection: sa.Connection) -> str:
+    """SHA-256 of the table of segments."""
+    text = json.dumps([vars(segment) for segment in records(connection)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

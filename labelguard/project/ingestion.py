@@ -1,0 +1,293 @@
+"""Answers of annotation tools on their way into segments: from the inbox, and from the tools.
+
+Every answer is stored once, whatever crashes. The file of a segment is flushed to disk, then one
+transaction of the ledger lets it count and keeps how far the pull has come, then the inbox forgets.
+Whoever starts next completes or undoes what was left between. Labelers who have left are dropped at
+the door; labels are never looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from labelguard.errors import ConnectorError, InvalidLabels
+from labelguard.ingest import connector as connectors
+from labelguard.ingest import segments as stored
+from labelguard.ingest.connector import Answer, Page, Settings
+from labelguard.ingest.inbox import Inbox
+from labelguard.ingest.refused import Leavers
+from labelguard.ingest.segments import Rows, Segments, Standing
+from labelguard.keys.keyring import random_bytes
+from labelguard.ledger import segmentbook
+from labelguard.ledger.segmentbook import Segment
+from labelguard.project import retention
+from labelguard.project.opening import OpenProject, Where, located
+from labelguard.project.project import Project
+from labelguard.storage import blocks
+from labelguard.storage.files import fresh_directory
+from labelguard.terms import Progress, silent
+
+_MOST = 20_000
+"""Events, or answers, that one segment holds at most."""
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """What came into the segments."""
+
+    answers: int
+    """answers that are new, or changed"""
+    deleted: int
+    """answers that are gone from the tool; those that were released stay in their releases"""
+    known: int
+    """answers that were stored before as they are"""
+    refused: int
+    """answers of labelers who were retired or erased"""
+    forgotten: int
+    """labels that were forgotten, as `[ingest] keep` asks for"""
+
+    def __add__(self, other: Ingested) -> Ingested:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Ingested(*(one + more for one, more in pairs))
+
+
+_NOTHING = Ingested(0, 0, 0, 0, 0)
+
+
+def settings(project: Where = None) -> dict[str, Settings]:
+    """The connectors of labelguard.toml by name. Raises `ConnectorError`."""
+    tables = located(project).connectors
+    return {name: connectors.named(tables, name) for name in tables}
+
+
+def inbox_of(opened: OpenProject) -> Inbox:
+    """The project's inbox, which is made if there is none."""
+    return Inbox.at(opened.project.state, opened.project.ledger_url, opened.keys)
+
+
+def ingest(project: Where = None, progress: Progress = silent) -> Ingested:
+    """Put what waits in the inbox into segments, and forget what `[ingest] keep` says.
+
+    Raises `ConnectorError` for events of a connector that labelguard.toml does not name,
+    `ProjectBusy` while another job runs.
+    """
+    with OpenProject.job(project) as opened:
+        work = _Ingestion(opened, progress)
+        return work.drain() + work.forget()
+
+
+def pull(name: str, project: Where = None, progress: Progress = silent) -> Ingested:
+    """Read what is new in a tool since the last pull, and put it into segments.
+
+    Raises what its connector raises; what came until then is stored, and the next pull goes on
+    from there.
+    """
+    with OpenProject.job(project) as opened:
+        work = _Ingestion(opened, progress)
+        return work.drain() + work.pull(work.settings(name))
+
+
+def reconcile(name: str, project: Where = None, progress: Progress = silent) -> Ingested:
+    """Compare all that a tool holds with what was heard of it, and mend the difference.
+
+    A hook may have missed what was announced, or have been down. Answers that are gone from the
+    tool count as deleted.
+    """
+    with OpenProject.job(project) as opened:
+        work = _Ingestion(opened, progress)
+        return work.drain() + work.pull(work.settings(name), whole=True)
+
+
+def source_of(project: Project, named: str | None) -> str:
+    """Whose answers are meant: those of the source that was named, or of the only one ingested.
+
+    Raises `InvalidLabels` where there is none, or several could be meant.
+    """
+    found = sorted({segment.source for segment in _segments(OpenProject.open(project))})
+    if named is not None and named not in found:
+        held = f"; ingested were: {', '.join(found)}" if found else ""
+        raise InvalidLabels(f"nothing of source {named!r} was ingested{held}")
+    if not found:
+        raise InvalidLabels(
+            "no INPUT was given, and nothing was ingested (labelguard ingest, labelguard pull)"
+        )
+    if named is None and len(found) > 1:
+        raise InvalidLabels(
+            f"answers of several sources were ingested ({', '.join(found)}); pick one: --source"
+        )
+    return named or found[0]
+
+
+def reading_of(project: Project, source: str) -> Settings:
+    """How the answers of a source are read: as all its connectors say.
+
+    Raises `ConnectorError` if labelguard.toml names none, or they differ.
+    """
+    found = [one for one in settings(project).values() if one.source == source]
+    if not found:
+        raise ConnectorError(f"labelguard.toml names no connector of source {source!r}")
+    if any((one.columns, one.question) != (found[0].columns, found[0].question) for one in found):
+        raise ConnectorError(
+            f"the connectors of source {source!r} differ in columns or question; one source is "
+            "read in one way"
+        )
+    return found[0]
+
+
+def write_out(opened: OpenProject, source: str, directory: Path) -> list[Path]:
+    """What counts of a source's answers, as exports of its tools; one file for each connector.
+
+    Raises `InvalidLabels` if nothing of it counts.
+    """
+    fresh_directory(directory, mode=0o700)
+    own = [segment for segment in _segments(opened) if segment.source == source]
+    files = []
+    for name in sorted({segment.connector for segment in own}):
+        found = [segment for segment in own if segment.connector == name]
+        held = Segments(opened.project.labels, opened.keys)
+        path = directory / f"{name}.jsonl"
+        with path.open("x", encoding="utf-8") as file:
+            for table in stored.counting(held, found, stored.standing(held, found)):
+                file.writelines(f"{task}\n" for task in table["body"].to_pylist())
+        if path.stat().st_size:
+            files.append(path)
+    if not files:
+        raise InvalidLabels(
+            f"no answer of source {source!r} is left to release: all were deleted in the tool, or "
+            "forgotten after their release"
+        )
+    return files
+
+
+def _segments(opened: OpenProject) -> list[Segment]:
+    with opened.ledger.snapshot() as connection:
+        return segmentbook.records(connection)
+
+
+class _Ingestion:
+    """One job that puts answers into segments."""
+
+    def __init__(self, opened: OpenProject, progress: Progress) -> None:
+        self._opened, self._progress = opened, progress
+        self._held = Segments(opened.project.labels, opened.keys)
+        self._epoch = opened.ledger.begin_job()
+        self._counted = _segments(opened)
+        self._held.settle(self._counted)
+        self._met: dict[str, Standing] = {}
+
+    def settings(self, name: str) -> Settings:
+        """Those of a connector. Raises `ConnectorError`."""
+        return connectors.named(self._opened.project.connectors, name)
+
+    def drain(self) -> Ingested:
+        """Put what waits in the inbox into segments."""
+        done = _NOTHING
+        with contextlib.closing(inbox_of(self._opened)) as inbox:
+            inbox.settle({segment.name for segment in self._counted})
+            for name in inbox.connectors():
+                own = self.settings(name)
+                while taken := inbox.claim(name, segment := random_bytes(16).hex(), _MOST):
+                    events = inbox.claimed(segment)
+                    answers = [answer for event in events for answer in event.answers]
+                    done += self._store(own, answers, segment, pulled=False)
+                    inbox.settle({segment.name for segment in self._counted} | {segment})
+                    self._progress(f"ingesting {name}: {taken:,} events", None)
+        return done
+
+    def pull(self, own: Settings, *, whole: bool = False) -> Ingested:
+        """Read a tool: what is new since the last pull or, with `whole`, everything."""
+        done, seen = _NOTHING, []
+        begin = "" if whole else self._cursor(own.name)
+        tool = connectors.connector(own)
+        read = 0
+        for answers, cursor in _grouped(tool.pull(begin)):
+            read += len(answers)
+            self._progress(f"pulling {own.name}: {read:,} answers", None)
+            seen.append(self._opened.keys.record_keys(own.name, [a.record for a in answers]))
+            name = random_bytes(16).hex()
+            done += self._store(own, answers, name, pulled=True, cursor=cursor)
+        return done + self._vanished(own, seen) if not begin else done
+
+    def _vanished(self, own: Settings, seen: Sequence[blocks.Blocks]) -> Ingested:
+        """Mark those as deleted that a tool did not list when it was read from its start."""
+        found = self._standing(own.name)
+        listed = blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *seen]))[0]
+        missing = blocks.positions(listed, found.record) < 0
+        gone = found.record[found.alive & ~found.kept & missing]
+        if not len(gone):
+            return _NOTHING
+        rows = replace(Rows.of([], own.name, own.source, self._opened.keys), deleted=gone)
+        self._write(own, rows, random_bytes(16).hex(), pulled=True, cursor=None)
+        return replace(_NOTHING, deleted=len(gone))
+
+    def _store(
+        self,
+        own: Settings,
+        answers: Sequence[Answer],
+        name: str,
+        *,
+        pulled: bool,
+        cursor: str | None = None,
+    ) -> Ingested:
+        """Put answers into a segment, but for those that are known, or of people who have left."""
+        opened = self._opened
+        rows = Rows.of(answers, own.name, own.source, opened.keys)
+        left = Leavers(opened.keys, own.source, opened.ledger.tombstones())
+        refused = left.of_keys(rows.labeler_key)
+        known, gone = self._known(own.name).of(rows, pulled=pulled)
+        rows = rows.taken(~refused & ~known, ~gone)
+        if len(rows):
+            self._write(own, rows, name, pulled=pulled, cursor=cursor)
+        return Ingested(
+            len(rows.body), len(rows.deleted), int((known & ~refused).sum()), int(refused.sum()), 0
+        )
+
+    def _write(
+        self, own: Settings, rows: Rows, name: str, *, pulled: bool, cursor: str | None
+    ) -> None:
+        digest = self._held.write(name, rows.tables())
+        number = self._counted[-1].number + 1 if self._counted else 1
+        segment = Segment(number, name, own.name, own.source, pulled, len(rows), digest, cursor)
+        with self._opened.ledger.transaction(self._epoch) as connection:
+            segmentbook.add(connection, segment)
+        self._counted.append(segment)
+
+    def forget(self) -> Ingested:
+        """Forget labels that were released long ago, as `[ingest] keep` says."""
+        count = retention.forget(self._opened, self._held, self._counted, self._epoch)
+        self._counted = _segments(self._opened)
+        return replace(_NOTHING, forgotten=count)
+
+    def _cursor(self, name: str) -> str:
+        """From where the next pull goes on."""
+        found = [s.cursor for s in self._counted if s.connector == name and s.cursor is not None]
+        return found[-1] if found else ""
+
+    def _known(self, name: str) -> Standing:
+        """What counted when this job met the connector first: enough to tell what comes again."""
+        if name not in self._met:
+            self._met[name] = self._standing(name)
+        return self._met[name]
+
+    def _standing(self, name: str) -> Standing:
+        own = [segment for segment in self._counted if segment.connector == name]
+        return stored.standing(self._held, own)
+
+
+def _grouped(pages: Iterable[Page]) -> Iterator[tuple[list[Answer], str]]:
+    """Pages put together, so that segments are not many and small; each with the last cursor."""
+    waiting: list[Answer] = []
+    cursor = ""
+    for page in pages:
+        waiting += page.answers
+        cursor = page.cursor
+        if len(waiting) >= _MOST:
+            yield waiting, cursor
+            waiting = []
+    if waiting:
+        yield waiting, cursor

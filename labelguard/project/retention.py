@@ -1,0 +1,215 @@
+"""What raw answers are forgotten: those whose labels were released long enough ago, and those that
+are gone from the tool.
+
+`[ingest] keep = "90d"` in labelguard.toml says how long an answer stays after the release of all
+its labels. What stays then is the pair that it was about and the keys of its rows, by which a later
+pull knows it again; its label, its labeler and the tool's names of it go. Which answers these are
+follows from who answered what, never from what was answered.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from labelguard.errors import ProjectError
+from labelguard.ingest import connector as connectors
+from labelguard.ingest import formats, query, scan, sources
+from labelguard.ingest import segments as stored
+from labelguard.ingest.canonical import GROUP_TAG, id_digest
+from labelguard.ingest.layouts import Reading
+from labelguard.ingest.segments import Segments
+from labelguard.ledger import segmentbook
+from labelguard.ledger.segmentbook import Segment
+from labelguard.project import private_map
+from labelguard.project.opening import OpenProject
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
+from labelguard.storage.buckets import BUCKETS
+
+_Forgotten = dict[bytes, tuple[str, list[bytes]]]
+"""Records, each with the pair it was about and the keys of its rows."""
+
+
+def kept_for(settings: Mapping[str, object]) -> timedelta | None:
+    """How long answers stay after their release; None: always. Raises `ProjectError`."""
+    given = settings.get("keep")
+    if given is None:
+        return None
+    match = re.fullmatch(r"(0|[1-9][0-9]{0,4})d", given) if isinstance(given, str) else None
+    if not match:
+        raise ProjectError(
+            f'labelguard.toml: ingest.keep expects a number of days like "90d", found {given!r}'
+        )
+    return timedelta(days=int(match[1]))
+
+
+def forget(opened: OpenProject, held: Segments, counted: Sequence[Segment], epoch: int) -> int:
+    """Take what is to be forgotten out of the segments; how many answers that were released."""
+    keep = kept_for(opened.project.ingest)
+    released = _released(opened, keep) if keep is not None else np.zeros((0, 2), np.uint64)
+    changed, forgotten = {}, 0
+    for name in sorted({segment.connector for segment in counted}):
+        own = [segment for segment in counted if segment.connector == name]
+        standing = stored.standing(held, own)
+        found: _Forgotten = {}
+        if len(released):
+            found = _answers(opened, held, own, standing, released)
+        gone = set(blocks.to_list(standing.record[~standing.alive]))
+        forgotten += len(found)
+        for number, segment in enumerate(own):
+            tables = _pruned(held.read(segment), number, standing, gone, found)
+            if tables:
+                changed[segment.name] = held.rewrite(segment, tables)
+    if changed:
+        with opened.ledger.transaction(epoch) as connection:
+            segmentbook.replace(connection, changed)
+            after = segmentbook.records(connection)
+        held.settle(after)
+    return forgotten
+
+
+def _released(opened: OpenProject, keep: timedelta) -> Blocks:
+    """Keys of the rows of all releases that are old enough, sorted, (n, 2)."""
+    until = (datetime.now(UTC) - keep).strftime("%Y-%m-%dT%H:%M:%SZ")
+    old = [
+        record.id
+        for record in opened.ledger.releases()
+        if record.state == "committed" and record.created_at <= until
+    ]
+    directory = opened.project.released
+    keys = [private_map.read_bucket(directory, bucket, old).keys for bucket in range(BUCKETS)]
+    return blocks.unique(np.concatenate(keys))[0]
+
+
+def _answers(
+    opened: OpenProject,
+    held: Segments,
+    own: Sequence[Segment],
+    standing: stored.Standing,
+    released: Blocks,
+) -> _Forgotten:
+    """Answers all of whose labels were released, by record."""
+    settings = connectors.named(opened.project.connectors, own[0].connector)
+    tables = list(stored.counting(held, own, standing))
+    if not tables:
+        return {}
+    table = pa.concat_tables(tables)
+    scratch = opened.project.work / "retention"
+    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = scratch / f"{settings.name}.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(f"{task}\n" for task in table["body"].to_pylist())
+    found: dict[bytes, tuple[str, list[bytes]]] | None = None
+    for question in _questions(opened, settings):
+        reading = Reading(settings.columns, question=question)
+        rows = _rows(opened, path, reading, settings.source)
+        held_rows = {record: row for record, row in rows.items() if _all(row[1], released)}
+        if found is None:
+            found = held_rows
+        else:  # forgotten once it was released under every question
+            found = {
+                record: (row[0], row[1] + held_rows[record][1])
+                for record, row in found.items()
+                if record in held_rows
+            }
+    path.unlink()
+    names = dict(zip(_id_digests(table["id"]), table["record"].to_pylist(), strict=True))
+    return {names[digest]: row for digest, row in (found or {}).items() if digest in names}
+
+
+def _questions(opened: OpenProject, settings: connectors.Settings) -> list[str | None]:
+    """The questions under which answers of a source were released."""
+    columns = next((s.columns for s in opened.ledger.sources() if s.name == settings.source), {})
+    asked = {role.partition(" of ")[2] for role in columns if " of " in role}
+    return [*sorted(asked)] or [settings.question]
+
+
+def _rows(
+    opened: OpenProject, path: Path, reading: Reading, source: str
+) -> dict[bytes, tuple[str, list[bytes]]]:
+    """Of every answer in a file: its pair, and the keys of its rows, by the digest of its id."""
+    found: dict[bytes, tuple[str, list[bytes]]] = {}
+    keys = opened.keys.row_keys()
+    for batch in _batches(path, reading):
+        labelers = batch["labeler"].to_pylist()
+        distinct = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
+        authors = opened.keys.labeler_keys(source, distinct)[[distinct[name] for name in labelers]]
+        items = _digests(batch["given_id" if "given_id" in batch.schema.names else "content"])
+        pair = np.zeros(len(labelers), np.uint16)
+        if "pair" in batch.schema.names:
+            pair = batch["pair"].to_numpy().astype(np.uint16)
+        row_keys = blocks.to_list(keys.keys(keys.identify(authors, items), pair))
+        public = batch.select(["prompt", "first", "second"]).to_pylist()
+        for record, row_key, texts in zip(
+            batch["record"].to_pylist(), row_keys, public, strict=True
+        ):
+            found.setdefault(record[:16], (json.dumps(texts), []))[1].append(row_key)
+    return found
+
+
+def _batches(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
+    """The canonical rows of a file, whatever is wrong with their labels."""
+    (part,) = sources.parts(path, named=reading.columns)
+    with scan.connect(path.parent / "spill") as connection:
+        one = formats.understood(part, connection, reading)
+        layout = scan.look(one.part, connection, one.reading, one.labelers)
+        yield from scan.batches(one.part, connection, query.query(layout, layout.content))
+
+
+def _digests(column: pa.Array) -> Blocks:
+    return blocks.from_bytes(b"".join(digest[:16] for digest in column.to_pylist()))
+
+
+def _id_digests(ids: pa.ChunkedArray) -> list[bytes]:
+    """What the tool's ids of answers are called in canonical rows."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        listed = connection.from_arrow(pa.table({"id": ids}))
+        digests = listed.project(f"{id_digest(GROUP_TAG, 'id')} AS digest")
+        return [digest[:16] for (digest,) in digests.fetchall()]
+
+
+def _all(row_keys: list[bytes], released: Blocks) -> bool:
+    wanted = blocks.from_bytes(b"".join(row_keys))
+    return bool((blocks.positions(released, wanted) >= 0).all())
+
+
+def _pruned(
+    tables: Mapping[int, pa.Table],
+    number: int,
+    standing: stored.Standing,
+    gone: set[bytes],
+    found: _Forgotten,
+) -> dict[int, pa.Table]:
+    """The tables of a segment that change, as they are then.
+
+    Of forgotten records one row stays, that which counted; of those that are gone, none.
+    """
+    changed = {}
+    for place, table in tables.items():
+        if place == stored.DELETED:
+            continue
+        records = table["record"].to_pylist()
+        touched = [record in gone or record in found for record in records]
+        if not any(touched):
+            continue
+        counts = (standing.segment == number) & (standing.place == place)
+        counting = set(standing.row[counts].tolist())
+        rows = []
+        for row, (own, old) in enumerate(zip(table.to_pylist(), touched, strict=True)):
+            if not old:
+                rows.append(own)
+            elif own["record"] in found and row in counting:
+                pair, keys = found[own["record"]]
+                left = {"id": None, "labeler": None, "body": None}
+                rows.append(own | left | {"pair": pair, "rows": keys})
+        changed[place] = pa.Table.from_pylist(rows, schema=stored.SCHEMA)
+    return changed
