@@ -26,6 +26,7 @@ from labelguard.cli.project import project
 from labelguard.cli.release import privatize, release, score
 from labelguard.cli.stopping import Stopped, stoppable
 from labelguard.cli.terminal import echo, print_json, prints, shown
+from labelguard.cli.tools import connect, ingest, pull, push
 from labelguard.errors import LabelguardError
 from labelguard.terms import DEFAULT_AGREEMENT
 
@@ -153,6 +154,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
 
 for command in (
     *(inspect, privatize, score, plan, audit, policy, source, people),
+    *(pull, ingest, connect, push),
     *(budget, labeler, project, account, release),
 ):
     main.add_command(command)

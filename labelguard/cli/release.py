@@ -167,7 +167,7 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
 
 
 @click.command(cls=_Privatize, short_help="Release preference labels privately.")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("inputs", nargs=-1, metavar="[INPUT...]")
 @click.option(
     "--epsilon",
     type=float,
@@ -261,7 +261,9 @@ def privatize(
 ) -> Made | Preview:
     """Release the labels in INPUT (Parquet, CSV, JSON, directories, globs, or -) privately.
 
-    INPUT has a column labeler_id and the columns of one of these layouts:
+    Without INPUT, what was ingested from annotation tools is released (`labelguard pull`,
+    `labelguard ingest`), of --source if there are several. INPUT has a column labeler_id and the
+    columns of one of these layouts:
 
     \b
       prompt, chosen, rejected[, tie]
@@ -281,13 +283,14 @@ def privatize(
     from labelguard.release import pipeline
 
     options |= {"columns": layouts.parse_columns(columns, labeler_column)}
+    source = list(inputs) or None
     if dry_run:
         with progress() as report:
-            return pipeline.preview(list(inputs), project=project, progress=report, **options)
+            return pipeline.preview(source, project=project, progress=report, **options)
     home = found_or_made(project, ask=not yes)
     with progress() as report:
         release = pipeline.privatize(
-            list(inputs),
+            source,
             project=home,
             progress=report,
             review=reviewer(report, yes=yes),

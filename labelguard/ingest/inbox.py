@@ -108,6 +108,12 @@ class Inbox:
             (state / FILE).chmod(0o600)
         return inbox
 
+    @classmethod
+    def find(cls, state: Path, ledger_url: str, keys: KeyRing) -> Self | None:
+        """The same if there may be one: a project without a hook has no file."""
+        beside = ledger_url.startswith("sqlite") and not (state / FILE).exists()
+        return None if beside else cls.at(state, ledger_url, keys)
+
     def put(self, events: Sequence[Event]) -> int:
         """Store events in one transaction, on disk when this returns; how many were new."""
         rows = [

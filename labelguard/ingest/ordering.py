@@ -7,7 +7,7 @@ Pairs of one ranking or choice are sorted by all of its labels together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,26 +16,58 @@ from numpy.typing import NDArray
 
 from labelguard.storage import buckets
 from labelguard.storage.executor import open_executor, over_buckets
+from labelguard.terms import LABEL_SKIP
 
 _KEYS: tuple[str, ...] = ("unit_hi", "item_hi", "unit_lo", "author_hi", "author_lo", "item_lo")
 _KEYS += ("pair", "submitted", "tie", "tiebreak", "label")
+_LABEL: tuple[str, ...] = _KEYS[: _KEYS.index("submitted")]
+"""What rows of one label share."""
 _SUBMISSION = "submission"
 """The column that says which pairs were submitted as one list; read here alone."""
 
 
-def sort_buckets(directory: Path) -> None:
-    """Rewrite every bucket of staged rows in canonical order."""
-    for _ in over_buckets(open_executor(), _sort, directory):
-        pass
+def sort_buckets(directory: Path) -> Iterator[tuple[int, pa.Table | None]]:
+    """Rewrite every bucket of staged rows in canonical order, without skips.
+
+    A skip that is the latest of a label's submissions takes the earlier ones with it. Yields, for
+    every bucket, how many answers went that way, and what is public of such skips.
+    """
+    yield from filter(None, over_buckets(open_executor(), _sort, directory))
 
 
-def _sort(directory: Path, bucket: int) -> None:
+def _sort(directory: Path, bucket: int) -> tuple[int, pa.Table | None] | None:
     table = buckets.read_bucket(directory, bucket)
-    if table is not None:
-        table = table.take(pa.array(canonical(table)))
-        if _SUBMISSION in table.column_names:  # It tells the order of the input.
-            table = table.drop_columns([_SUBMISSION])
+    if table is None:
+        return None
+    table = table.take(pa.array(canonical(table)))
+    if _SUBMISSION in table.column_names:  # It tells the order of the input.
+        table = table.drop_columns([_SUBMISSION])
+    skipped = buckets.column(table, "label") == LABEL_SKIP
+    removed, skips = 0, None
+    if skipped.any():
+        names = [name for name in _LABEL if name in table.column_names]
+        ends = _ends(table.select(names))
+        run = np.concatenate([[0], np.cumsum(ends)[:-1]])
+        withdrawn = skipped[ends][run]
+        removed = int((withdrawn & ~skipped).sum())
+        answers = np.bincount(run, weights=~skipped)
+        skips = table.select(names).filter(pa.array(ends & skipped & (answers[run] > 0)))
+        table = table.filter(pa.array(~withdrawn & ~skipped))
+    if table.num_rows:
         buckets.write_bucket(directory, bucket, table)
+    else:
+        buckets.bucket_path(directory, bucket).unlink()
+    return removed, skips
+
+
+def _ends(table: pa.Table) -> NDArray[np.bool_]:
+    """Which rows are the last of a run of equal ones, shape (n,)."""
+    ends = np.zeros(table.num_rows, bool)
+    ends[-1:] = True
+    for name in table.column_names:
+        values = buckets.column(table, name)
+        ends[:-1] |= values[1:] != values[:-1]
+    return ends
 
 
 def canonical(table: pa.Table) -> NDArray[np.intp]:

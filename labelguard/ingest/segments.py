@@ -17,6 +17,7 @@ import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +46,7 @@ SCHEMA = pa.schema(
         ("rows", pa.list_(pa.binary(16))),
     ]
 )
+Table: TypeAlias = pa.Table
 _HEADER = b"labelguard segment v1\n"
 _LENGTHS = struct.Struct(f"<{BUCKETS + 1}Q")
 DELETED = BUCKETS

@@ -58,6 +58,8 @@ class Staged:
     """Rows without a label, left out where skip status is public, and in no other count but
     `rows_read`.
     """
+    withdrawn: int = 0
+    """Answers that are not there any more, because their labeler skipped the same later."""
     public_digest: bytes = b""
     content_type: pa.DataType = field(default_factory=pa.string)
     layouts: set[str] = field(default_factory=set)

@@ -115,8 +115,8 @@ def stage(
         )
     if not staged.rows_read:
         raise InvalidLabels(f"{parts[0].name}: no rows in the input")
+    stager.withdraw(staged.rows_directory)
     staged.public_digest = stager.public_digest()
-    ordering.sort_buckets(staged.rows_directory)
     staged.columns = _columns(found, layouts)
     staged.parts, staged.understood = tuple(given), tuple(found)
     staged.formats = {one.format for one in found}
@@ -153,6 +153,7 @@ class _Stager:
         self._connection = connection
         self._leavers = Leavers(keys, options.namespace, options.refused)
         self._labelers: dict[str, int] = {}
+        self._answered: set[str] = set()
         self._labeler_keys: Blocks = np.zeros((0, 2), np.uint64)
         self._part_rows = self._part = 0
 
@@ -190,13 +191,14 @@ class _Stager:
         batch = self._usable(name, batch)
         if not batch.num_rows:
             return
+        blank = batch["label"].to_numpy() == LABEL_SKIP
         content = _digests(batch, "content")
         items = _digests(batch, "given_id") if self.staged.given_ids else content
         labelers = self._labeler_blocks(batch)
         units = self._units(labelers, batch)
-        first = self.staged.rows
-        numbers = np.arange(first, first + batch.num_rows, dtype=np.uint64)
-        self.staged.rows += batch.num_rows
+        # Skips have no number, no text and no digest: what they do is seen once rows are sorted.
+        numbers = np.cumsum(~blank, dtype=np.uint64) + np.uint64(self.staged.rows) - np.uint64(1)
+        self.staged.rows += int((~blank).sum())
 
         columns = _halves("unit", units) | _halves("item", items)
         columns |= self._authors(labelers, batch)
@@ -222,7 +224,7 @@ class _Stager:
         # the input: numbers of rows that are sorted by label change with a label.
         said = {name: values for name, values in columns.items() if name != "submitted"}
         digests = self._keys.digests(said | attached)
-        self._digest += digests.sum(axis=0, dtype=np.uint64)
+        self._digest += digests[~blank].sum(axis=0, dtype=np.uint64)
         if self.staged.recorded:
             digests = self._keys.digests(said | attached | _records(batch))
         if self.staged.recorded or attached or "ranking" in batch.schema.names:
@@ -249,6 +251,8 @@ class _Stager:
         for key in names:
             table = table.append_column(key, batch[key])
         self.staged.content_type = table.schema.field("prompt").type
+        if blank.any():
+            table, items = table.filter(pa.array(~blank)), items[~blank]
         texts.append(table, buckets.bucket_of(items))
 
     def public_digest(self) -> bytes:
@@ -258,6 +262,14 @@ class _Stager:
         """
         count = np.array([self.staged.rows], np.uint64)
         return np.concatenate([count, self._digest]).astype(">u8").tobytes()
+
+    def withdraw(self, directory: Path) -> None:
+        """Sort the rows, and leave out answers whose labeler skipped the same later."""
+        for removed, skips in ordering.sort_buckets(directory):
+            self.staged.withdrawn += removed
+            if skips is not None:
+                columns = {f"skip {name}": skips[name].to_numpy() for name in skips.column_names}
+                self._digest += self._keys.digests(columns).sum(axis=0, dtype=np.uint64)
 
     def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Judge faults; drop skips, identical sides and (if asked) public ties."""
@@ -280,8 +292,12 @@ class _Stager:
         skipped = batch["label"].to_numpy() == LABEL_SKIP
         if skipped.any():
             staged.skipped += int((skipped & counted).sum())
-            batch = batch.filter(pa.array(~skipped))
-            numbers, counted = numbers[~skipped], counted[~skipped]
+            # One that is later than an answer takes it back; by time alone, value-blind.
+            sound = batch["fault"].to_numpy() == 0
+            known = staged.timed and (staged.labelers or staged.recorded)
+            left = ~skipped | (sound & known)
+            batch, skipped = batch.filter(pa.array(left)), skipped[left]
+            numbers, counted = numbers[left], counted[left] & ~skipped
         fault = batch["fault"].to_numpy()
         label = batch["label"].to_numpy()
         sound = fault == 0
@@ -323,6 +339,8 @@ class _Stager:
         """The pseudonym of every row's labeler; each distinct id is hashed once."""
         if "labeler" not in batch.schema.names:
             return np.zeros((batch.num_rows, 2), np.uint64)
+        answered = batch["label"].to_numpy() != LABEL_SKIP
+        self._answered.update(batch["labeler"].filter(pa.array(answered)).unique().to_pylist())
         encoded = batch["labeler"].dictionary_encode()
         ids = encoded.dictionary.to_pylist()
         new = [labeler for labeler in ids if labeler not in self._labelers]
@@ -336,9 +354,10 @@ class _Stager:
         return keys
 
     def identities(self) -> Identities:
-        """Everybody who gave a row."""
-        names = list(self._labelers)
-        return Identities.of(self._keys, self.options.namespace, names, self._labeler_keys)
+        """Everybody who gave an answer."""
+        names = [name for name in self._labelers if name in self._answered]
+        keys = self._labeler_keys[[self._labelers[name] for name in names]]
+        return Identities.of(self._keys, self.options.namespace, names, keys)
 
     def _authors(self, labelers: Blocks, batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
         """Who gave each label, where that is not the unit: the labeler, else the record, if any."""

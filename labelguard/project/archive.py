@@ -27,7 +27,7 @@ from labelguard.storage.files import fsync_path
 
 FORMAT = 1
 LEDGER, KEYS, CONFIG = "ledger.sqlite3", "keys.sealed", "labelguard.toml"
-DIRECTORIES = ("releases", "released", "props")
+DIRECTORIES = ("releases", "released", "props", "labels")
 _NAME = re.compile(
     rf"labelguard\.toml|ledger\.sqlite3|keys\.sealed|(?:{'|'.join(DIRECTORIES)})"
     r"(?:/(?!\.)[A-Za-z0-9_.=+-]+)+"

@@ -2,7 +2,8 @@
 
 The ledger goes into it as an SQLite file, whichever database it lives in; with it go settings,
 public releases, and the PRIVATE maps of released labels, without which labels would be drawn anew.
-Left out are rows that were set aside (`quarantine`: they are raw) and, unless asked for, the keys:
+Answers that were ingested are in it as they lie: sealed. Left out are rows that were set aside
+(`quarantine`: they are raw and open), what waits in the inbox, and, unless asked for, the keys:
 whoever holds these and the private maps learns which released labels are whose.
 """
 
@@ -21,7 +22,7 @@ from labelguard.keys import sealing
 from labelguard.ledger import database, journal, schema
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import archive, recovery
+from labelguard.project import archive, ingestion, recovery
 from labelguard.project.opening import OpenProject, Where
 
 _ROWS = 50_000
@@ -46,7 +47,7 @@ class Backup:
     keys: bool
     """whether the keys are in it, enciphered"""
     left_out: list[str]
-    """what is not: quarantine, and the keys unless asked for"""
+    """what is not: quarantine, the inbox, and the keys unless asked for"""
 
 
 def backup(
@@ -82,6 +83,7 @@ def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> Backup
     # Labels of a map that does not count will be drawn anew: nobody may have them twice.
     recovery.tidy(opened, records)
     opened.private_map.settle({r.id: r.map for r in records if r.map})
+    ingestion.settle(opened)
     home.work.mkdir(mode=0o700, parents=True)
     anchor = _copy_ledger(ledger, home.work / archive.LEDGER)
     members = {archive.CONFIG: home.state / archive.CONFIG}
@@ -104,7 +106,7 @@ def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> Backup
         releases=sum(record.state == "committed" for record in records),
         unfinished=unfinished,
         keys=passphrase is not None,
-        left_out=["quarantine", *([] if passphrase is not None else ["keys"])],
+        left_out=["quarantine", "inbox", *([] if passphrase is not None else ["keys"])],
     )
 
 

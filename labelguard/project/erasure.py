@@ -5,8 +5,8 @@ after which no release draws for this labeler; then raw rows; last their rows in
 releases. Each step can be done again, so the same command completes what a crash left. What they
 spent stays in the ledger.
 
-Raw labels may come to lie in more places: each has its `Holder` in `HOLDERS`. No step reads a
-label; rows are recognised by their labeler's id alone.
+Raw labels lie in several places: each has its `Holder` in `holders.HOLDERS`. No step reads a label;
+rows are recognised by their labeler's id alone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from labelguard.errors import LedgerError
-from labelguard.ingest import quarantine
 from labelguard.ingest.quarantine import Raw
 from labelguard.ingest.refused import Leavers
 from labelguard.ledger import people
@@ -30,38 +28,11 @@ from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy import lifetime
 from labelguard.policy.events import EVENTS, STATISTIC_RELEASES
 from labelguard.project import linking, policies, recovery
+from labelguard.project.holders import HOLDERS
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
-
-
-class Holder(Protocol):
-    """A place in a project where raw rows lie."""
-
-    def find(self, project: Project, leavers: Leavers) -> Raw:
-        """What of these labelers lies there."""
-        ...
-
-    def purge(self, project: Project, leavers: Leavers) -> Raw:
-        """Remove it, from disk too; what was found. May be called again after a crash."""
-        ...
-
-
-class Quarantine:
-    """Bad rows that were set aside."""
-
-    def find(self, project: Project, leavers: Leavers) -> Raw:
-        """Their rows, and files that cannot be read."""
-        return quarantine.find(project.quarantine, leavers)
-
-    def purge(self, project: Project, leavers: Leavers) -> Raw:
-        """Take the rows out, remove those files."""
-        return quarantine.purge(project.quarantine, leavers)
-
-
-HOLDERS: tuple[Holder, ...] = (Quarantine(),)
-"""Every store of raw rows; another adds itself here. A job's scratch space goes with the job."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +84,9 @@ class Left:
     delta: float
     """and with which δ"""
     rows_set_aside: int
-    """rows of theirs in quarantine"""
+    """raw rows of theirs: in quarantine, ingested, waiting in the inbox"""
     unreadable_files: list[str]
-    """files there that cannot be read, and go whole if the labeler is erased"""
+    """files and dead letters that cannot be read, and go whole if the labeler is erased"""
     remains: list[str]
     """what leaving does not undo"""
 
@@ -169,7 +140,7 @@ def leave(labeler_id: str, kind: Leaving, project: Where = None) -> Left:
         report = _report(leaver, kind)
         ledger.bury(leaver.key, kind, epoch)
         _give_up(leaver, report.given_up, epoch)
-        raw = _purged(leaver) if report.kind == "erased" else _found(leaver)
+        raw = _purged(leaver, epoch) if report.kind == "erased" else _found(leaver)
         _forget(leaver, epoch)
     return _completed(report, leaver, raw)
 
@@ -335,18 +306,18 @@ def _remains(report: Left, leaver: _Leaver) -> list[str]:
         found.append("contents are the unit here: which charges were theirs is not known")
     quarantine = leaver.project.quarantine
     if report.kind == "retired" and report.rows_set_aside:
-        found.append("their rows in quarantine stay; labelguard labeler erase removes them")
+        found.append("their raw rows stay, unused; labelguard labeler erase removes them")
     elif report.kind == "erased" and any(quarantine.rglob("*.parquet")):
         found.append(f"rows that name no labeler cannot be told apart and stay in {quarantine}")
     return found
 
 
 def _found(leaver: _Leaver) -> Raw:
-    return sum((holder.find(leaver.project, leaver.rows) for holder in HOLDERS), Raw())
+    return sum((holder.find(leaver.opened, leaver.rows) for holder in HOLDERS), Raw())
 
 
-def _purged(leaver: _Leaver) -> Raw:
-    return sum((holder.purge(leaver.project, leaver.rows) for holder in HOLDERS), Raw())
+def _purged(leaver: _Leaver, epoch: int) -> Raw:
+    return sum((holder.purge(leaver.opened, leaver.rows, epoch) for holder in HOLDERS), Raw())
 
 
 def _charges(ledger: Ledger, units: Blocks) -> dict[int, int]:

@@ -164,6 +164,46 @@ def write_out(opened: OpenProject, source: str, directory: Path) -> list[Path]:
     return files
 
 
+@dataclass(frozen=True)
+class Held:
+    """What a project holds of answers."""
+
+    answers: int
+    """rows in segments: states of answers, and deletions"""
+    segments: int
+    """segments"""
+    waiting: int
+    """events in the inbox"""
+
+
+def held(opened: OpenProject) -> Held:
+    """How much was ingested, and how much waits."""
+    home, counted = opened.project, _segments(opened)
+    inbox, waiting = Inbox.find(home.state, home.ledger_url, opened.keys), 0
+    if inbox:
+        with contextlib.closing(inbox):
+            waiting = inbox.waiting()
+    return Held(sum(segment.answers for segment in counted), len(counted), waiting)
+
+
+def settle(opened: OpenProject) -> None:
+    """Complete or undo what a crash left of segments. Only for who holds the project."""
+    Segments(opened.project.labels, opened.keys).settle(_segments(opened))
+
+
+def fault(opened: OpenProject) -> str | None:
+    """What does not hold of segments or inbox, or None; and nothing is changed."""
+    home = opened.project
+    broken = Segments(home.labels, opened.keys).fault(_segments(opened))
+    if broken:
+        return broken
+    inbox = Inbox.find(home.state, home.ledger_url, opened.keys)
+    if inbox is None:
+        return None
+    with contextlib.closing(inbox):
+        return inbox.fault()
+
+
 def _segments(opened: OpenProject) -> list[Segment]:
     with opened.ledger.snapshot() as connection:
         return segmentbook.records(connection)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from labelguard.errors import ProjectError
 from labelguard.ingest import connector as connectors
-from labelguard.ingest import formats, query, scan, sources
 from labelguard.ingest import segments as stored
 from labelguard.ingest.canonical import GROUP_TAG, id_digest
 from labelguard.ingest.layouts import Reading
+from labelguard.ingest.rows import canonical_rows
 from labelguard.ingest.segments import Segments
 from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment
@@ -137,7 +137,7 @@ def _rows(
     """Of every answer in a file: its pair, and the keys of its rows, by the digest of its id."""
     found: dict[bytes, tuple[str, list[bytes]]] = {}
     keys = opened.keys.row_keys()
-    for batch in _batches(path, reading):
+    for batch in canonical_rows(path, reading):
         labelers = batch["labeler"].to_pylist()
         distinct = {name: number for number, name in enumerate(dict.fromkeys(labelers))}
         authors = opened.keys.labeler_keys(source, distinct)[[distinct[name] for name in labelers]]
@@ -152,15 +152,6 @@ def _rows(
         ):
             found.setdefault(record[:16], (json.dumps(texts), []))[1].append(row_key)
     return found
-
-
-def _batches(path: Path, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """The canonical rows of a file, whatever is wrong with their labels."""
-    (part,) = sources.parts(path, named=reading.columns)
-    with scan.connect(path.parent / "spill") as connection:
-        one = formats.understood(part, connection, reading)
-        layout = scan.look(one.part, connection, one.reading, one.labelers)
-        yield from scan.batches(one.part, connection, query.query(layout, layout.content))
 
 
 def _digests(column: pa.Array) -> Blocks:

@@ -1,4 +1,5 @@
-"""Whether everything that a project keeps holds: journal, tables, public files, private maps."""
+"""Whether everything that a project keeps holds: journal, tables, public files, private maps,
+ingested answers."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.records import ReleaseRecord
+from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.storage.sums import fault as public_fault
 
@@ -47,7 +49,7 @@ def verdict(opened: OpenProject, anchor: Anchor | None) -> Verdict:
         )
     elif strays:
         lost = f"release {strays[0]} is not in the ledger: it is an older copy"
-    broken = ledger.fault() or lost or release_fault(opened, records)
+    broken = ledger.fault() or lost or release_fault(opened, records) or ingestion.fault(opened)
     committed = sum(record.state == "committed" for record in records)
     return Verdict(broken is None, broken, committed, len(entries))
 

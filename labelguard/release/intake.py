@@ -16,6 +16,7 @@ from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.policy.label_values import Ties
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
+from labelguard.release import ingested
 from labelguard.release.protocol import Further, Mechanism
 from labelguard.terms import AUTO_FORMAT, Progress
 
@@ -71,7 +72,7 @@ class Intake:
         progress: Progress,
         public_ties: str = "",
     ) -> Staged:
-        """An input of labels in the work directory, which is made for it."""
+        """An input of labels in the work directory."""
         options = StagingOptions(
             reading,
             opened.project.namespace,
@@ -82,9 +83,9 @@ class Intake:
             self.max_input_bytes,
             spool=opened.project.work,
         )
-        opened.project.work.mkdir(mode=0o700, parents=True)
+        opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
         return stage(
-            source,
+            ingested.files(source, opened),
             opened.project.work / "input",
             opened.keys,
             options,

@@ -46,7 +46,7 @@ from labelguard.policy.label_values import LabelValues
 from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject, Where, init, located
 from labelguard.project.project import Project
-from labelguard.release import delivery, judge, planning, publish, resolve
+from labelguard.release import delivery, ingested, judge, planning, publish, resolve
 from labelguard.release.admission import admit
 from labelguard.release.intake import check_choices
 from labelguard.release.planning import Plan
@@ -61,7 +61,7 @@ from labelguard.terms import Progress, counted, silent
 
 
 def privatize(
-    source: Input,
+    source: Input | None = None,
     *,
     mechanism: str = "auto",
     namespace: str | None = None,
@@ -74,8 +74,8 @@ def privatize(
     """Release a table of preference labels with labeler-level label differential privacy.
 
     `source` is a path, a glob, `-` for standard input, a table (pyarrow, polars, pandas, datasets),
-    splits by name, or a list of these. The first
-    call fixes the project's policy, unless one was made before (`project.policies`); later calls
+    splits by name, or a list of these; without one, what was ingested is released, of the source
+    `namespace` if there are several (`project.ingestion`). The first call fixes the project's policy, unless one was made before (`project.policies`); later calls
     release new labels under it, and labels released before keep their value at no cost. `namespace`
     names the source of these labelers' ids (default: that of `labelguard.toml`; see
     `project.linking`). `review` is called with a `Preview` before anything is charged, unless a run
@@ -100,16 +100,15 @@ def privatize(
     Raises `InvalidLabels`, `PolicyError`, `BudgetExceeded`, `ProjectBusy`, `KeyProblem`,
     `LedgerError`, `ProjectError`; then nothing new was released.
     """
-    home = located(project)
-    home = replace(home, namespace=namespace or home.namespace)
-    request = requested(home, mechanism, options)
+    source, home, given = _meant(source, located(project), namespace, options)
+    request = requested(home, mechanism, given)
     delivery.check(request.output)
     with _room_in(home), OpenProject.job(home) as opened:
         return _Run(opened, request, progress, review, wait).run(source)
 
 
 def preview(
-    source: Input,
+    source: Input | None = None,
     *,
     mechanism: str = "auto",
     namespace: str | None = None,
@@ -123,10 +122,19 @@ def preview(
     one that would be made.
     """
     with _project_or_none(project) as found, _room_in(found):
-        home = replace(found, namespace=namespace or found.namespace)
-        request = requested(home, mechanism, options)
+        source, home, given = _meant(source, found, namespace, options)
+        request = requested(home, mechanism, given)
         with OpenProject.job(home) as opened:
             return _Run(opened, request, progress).preview(source)
+
+
+def _meant(
+    source: Input | None, home: Project, namespace: str | None, options: Mapping[str, Any]
+) -> tuple[Input, Project, Mapping[str, Any]]:
+    """The input that is meant, the project as it names its labelers, and how it is read."""
+    if source is None:
+        return ingested.chosen(home, namespace, options)
+    return source, replace(home, namespace=namespace or home.namespace), options
 
 
 @contextlib.contextmanager
@@ -325,7 +333,7 @@ class _Run:
         staged.raise_for_labels()
         if staged.given_ids:
             refuse_conflicts(staged, self.request.intake.columns.get("item_id", "item_id"))
-        if not staged.rows:
+        if staged.rows == staged.withdrawn:
             raise InvalidLabels(
                 "no usable row in the input: every row is bad, skipped or has identical sides"
             )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labelguard.errors import LabelguardError, NoProject, ProjectError
+from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.terms import counted
 
@@ -130,11 +131,22 @@ def _project_checks(project: Where) -> list[Finding]:
         opened.private_map.check(digests)
         return f"{counted(len(digests), 'private map')} as drawn"
 
+    def ingested() -> str:
+        opened = OpenProject.open(home)
+        broken = ingestion.fault(opened)
+        if broken:
+            raise ProjectError(broken)
+        held = ingestion.held(opened)
+        names = ", ".join(sorted(ingestion.settings(home))) or "none"
+        segments = f"{counted(held.answers, 'row')} in {counted(held.segments, 'segment')}"
+        return f"{segments}, {counted(held.waiting, 'event')} waiting; connectors: {names}"
+
     return [
         _check("project", writable),
         _check("keys", keys),
         _check("ledger", ledger),
         _check("private maps", maps),
+        _check("ingested answers", ingested),
     ]
 
 

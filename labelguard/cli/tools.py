@@ -1,0 +1,162 @@
+"""Commands of annotation tools: `pull`, `ingest`, `connect`, `push`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from labelguard.cli.options import HELP, project_option
+from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
+from labelguard.terms import counted
+
+if TYPE_CHECKING:
+    from labelguard.project.ingestion import Ingested
+    from labelguard.report.connection import Checked
+
+
+def _ingested(value: Ingested) -> None:
+    facts = [("new", counted(value.answers, "answer"))]
+    if value.deleted:
+        said = "gone from the tool; what was released of them stays released"
+        facts.append(("deleted", f"{counted(value.deleted, 'answer')} {said}"))
+    for name, number, said in (
+        ("known", value.known, "as before"),
+        ("refused", value.refused, "of labelers who have left"),
+        ("forgotten", value.forgotten, "after their release"),
+    ):
+        if number:
+            facts.append((name, f"{counted(number, 'answer')} {said}"))
+    print_facts(facts)
+
+
+@click.command(short_help="Take in what the hook was told.")
+@project_option
+@prints(_ingested)
+def ingest(project: Path | None) -> Ingested:
+    """Take what the hook was told out of the inbox, and forget what need not be kept.
+
+    Answers lie sealed in the project from then on, by labeler; `labelguard privatize` without INPUT
+    releases them. With `keep = "90d"` under `[ingest]` in labelguard.toml, an answer is forgotten
+    90 days after all its labels were released.
+
+    \b
+    Example:
+      labelguard ingest
+    """
+    from labelguard.project import ingestion
+
+    with progress() as report:
+        return ingestion.ingest(project, report)
+
+
+@click.command(short_help="Read what is new in an annotation tool.")
+@click.argument("name")
+@project_option
+@prints(_ingested)
+def pull(name: str, project: Path | None) -> Ingested:
+    """Read the answers of connector NAME that are new since the last pull.
+
+    NAME is that of a table [connectors.NAME] in labelguard.toml. A pull that was stopped goes on
+    where it was; running it again takes nothing twice.
+
+    \b
+    Example:
+      labelguard pull label-studio
+    """
+    from labelguard.project import ingestion
+
+    with progress() as report:
+        return ingestion.pull(name, project, report)
+
+
+@click.group(context_settings=HELP)
+def connect() -> None:
+    """Connectors to annotation tools, as labelguard.toml names them."""
+
+
+def _checked(value: Checked) -> None:
+    facts = [("connector", f"{value.connector} ({value.kind})"), ("source", value.source)]
+    facts += [(name, said) for name, said in value.about.items()]
+    if value.question:
+        facts.append(("reads", value.question))
+    skipped = f", {value.skipped} skipped" if value.skipped else ""
+    read = f"{counted(len(value.comparisons), 'comparison')}{skipped}"
+    print_facts([*facts, ("understood", f"{read} in {counted(value.answers, 'answer')}")])
+    rows = ((c.labeler, c.prompt, *c.responses, c.fault or "(hidden)") for c in value.comparisons)
+    print_table(("labeler", "prompt", "response", "response", "label"), rows)
+
+
+@connect.command("check", short_help="Show what a connector understands.")
+@click.argument("name")
+@project_option
+@prints(_checked)
+def connect_check(name: str, project: Path | None) -> Checked:
+    """Read ten answers of connector NAME and show what was understood. Nothing is stored.
+
+    \b
+    Example:
+      labelguard connect check label-studio
+    """
+    from labelguard.report import connection
+
+    return connection.check(name, project)
+
+
+@connect.command("reconcile", short_help="Mend what a hook missed.")
+@click.argument("name")
+@project_option
+@prints(_ingested)
+def connect_reconcile(name: str, project: Path | None) -> Ingested:
+    """Compare all that the tool holds with what was heard of it, and mend the difference.
+
+    A hook misses what was announced while it was down, and tools do not announce everything.
+
+    \b
+    Example:
+      labelguard connect reconcile label-studio
+    """
+    from labelguard.project import ingestion
+
+    with progress() as report:
+        return ingestion.reconcile(name, project, report)
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A release that was published in an annotation tool."""
+
+    release: str
+    """the release"""
+    connector: str
+    """by which connector"""
+    where: str
+    """where it is to be seen"""
+
+
+def _pushed(value: Pushed) -> None:
+    echo(f"Release {value.release} is at {value.where}")
+
+
+@click.command(short_help="Publish a release in an annotation tool.")
+@click.argument("name")
+@click.argument("release_id", metavar="RELEASE")
+@click.option(
+    "--as", "title", metavar="TITLE", help="Its name there; default: that of the release."
+)
+@project_option
+@prints(_pushed)
+def push(name: str, release_id: str, title: str | None, project: Path | None) -> Pushed:
+    """Publish RELEASE as a new data set of the tool of connector NAME, without labelers.
+
+    \b
+    Example:
+      labelguard push label-studio r0001-1a2b3c
+    """
+    from labelguard.release import publication
+
+    with progress() as report:
+        release, where = publication.push(name, release_id, title, project, report)
+    return Pushed(release, name, where)

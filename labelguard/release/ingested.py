@@ -1,0 +1,45 @@
+"""A release of what was ingested: whose answers are meant, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from labelguard.ingest.sources import Input
+from labelguard.project import ingestion
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """An input: all answers of a source that count."""
+
+    source: str
+
+
+def chosen(
+    home: Project, named: str | None, options: Mapping[str, Any]
+) -> tuple[Ingested, Project, dict[str, Any]]:
+    """The input of a release of what was ingested, of the source `named` or the only one.
+
+    With it, the project and the options under which its connectors say that it is read; what the
+    caller says counts before that. Raises `InvalidLabels`, `ConnectorError`.
+    """
+    source = ingestion.source_of(home, named)
+    settings = ingestion.reading_of(home, source)
+    home = replace(home, namespace=source, columns=settings.columns)
+    own = dict(options)
+    if own.get("question") is None:
+        own["question"] = settings.question
+    return Ingested(source), home, own
+
+
+def files(source: Input, opened: OpenProject) -> Input:
+    """What is to be read: answers that were ingested as files in the work directory."""
+    if not isinstance(source, Ingested):
+        return source
+    opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = ingestion.write_out(opened, source.source, opened.project.work / "ingested")
+    return [str(path) for path in found]
