@@ -74,13 +74,14 @@ def privatize(
     """Release a table of preference labels with labeler-level label differential privacy.
 
     `source` is a path, a glob, `-` for standard input, a table (pyarrow, polars, pandas, datasets),
-    splits by name, or a list of these; without one, what was ingested is released, of the source
-    `namespace` if there are several (`project.ingestion`). The first call fixes the project's policy, unless one was made before (`project.policies`); later calls
-    release new labels under it, and labels released before keep their value at no cost. `namespace`
-    names the source of these labelers' ids (default: that of `labelguard.toml`; see
-    `project.linking`). `review` is called with a `Preview` before anything is charged, unless a run
-    is taken up that was begun before; `wait`, at a first release, with the seconds that computing
-    features for its forecast will take. What they raise stops the run.
+    splits by name, or a list of these; without one, what was ingested is released
+    (`project.ingestion`). The first call fixes the project's policy, unless one was made before
+    (`project.policies`); later calls release new labels under it, and labels released before keep
+    their value at no cost. `namespace` names the source of these labelers' ids (default: that of
+    `labelguard.toml`, or the only one ingested; see `project.linking`). `review` is called with a
+    `Preview` before anything is charged, unless a run is taken up that was begun before; `wait`, at
+    a first release, with the seconds that computing features for its forecast will take. What they
+    raise stops the run.
 
     `options` are, as on the command line,
 
