@@ -5,20 +5,23 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test test-slow test-shared lint types format bench clean
+.PHONY: demo test test-slow test-shared test-integration lint types format bench clean
 
 demo: $(INSTALLED)
 	rm -rf labelguard-demo
 	$(BIN)/labelguard demo
 
 test: $(DEV)
-	$(BIN)/pytest -m "not slow and not shared_data" -n auto --dist worksteal --durations=25
+	$(BIN)/pytest -m "not slow and not shared_data and not integration" -n auto --dist worksteal --durations=25
 
 test-slow: $(DEV)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m "slow and not integration"
 
 test-shared: $(DEV)
 	$(BIN)/pytest -m "shared_data and not slow"
+
+test-integration: $(DEV)
+	$(BIN)/pytest -m integration
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -1,0 +1,5 @@
+"""Label Studio, the Community edition and those with the same interface."""
+
+from labelguard_connectors.label_studio.connector import LabelStudio
+
+__all__ = ["LabelStudio"]

@@ -1,0 +1,142 @@
+"""An annotation as an answer: what the format `label-studio` reads of it, and nothing else.
+
+Names, e-mail addresses, drafts, predictions, times spent and free texts stay behind. An annotation
+whose account was deleted (`completed_by` is null) is nobody's: there is no one to protect or to
+charge, and it is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Answer
+
+# By the type of a region: the member of its value that is the labeler's answer.
+SAYS = {"pairwise": "selected", "choices": "choices", "rating": "rating", "ranker": "ranker"}
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_GREATEST = 2**63 - 1
+
+
+def answer(task: Mapping[str, Any], annotation: Mapping[str, Any], origin: str) -> Answer | None:
+    """One annotation of a task; None if it is nobody's.
+
+    `origin` begins messages ("Label Studio event"). Raises `ConnectorError` for anything of another
+    shape than Label Studio's, with the name of the field and never with what is in it.
+    """
+    record = number(annotation.get("id"), f"{origin}: annotation.id")
+    updated = annotation.get("updated_at")
+    version = microseconds(updated, f"{origin}: annotation.updated_at")
+    if "completed_by" not in annotation:
+        raise expected(f"{origin}: annotation.completed_by", "the id of a user")
+    if annotation["completed_by"] is None:
+        return None
+    labeler = _user(annotation["completed_by"], f"{origin}: annotation.completed_by")
+    kept = {
+        "id": record,
+        "completed_by": labeler,
+        "updated_at": updated,
+        "was_cancelled": _flag(annotation, "was_cancelled", origin),
+        "ground_truth": _flag(annotation, "ground_truth", origin),
+        "result": _regions(annotation.get("result"), f"{origin}: annotation.result"),
+    }
+    own = number(task.get("id"), f"{origin}: task.id")
+    data = members(task.get("data"), f"{origin}: task.data")
+    body = _json({"id": own, "data": data, "annotations": [kept]}, origin)
+    return Answer(str(record), version, str(labeler), body)
+
+
+def expected(field: str, what: str) -> ConnectorError:
+    """The error of a field that is something else."""
+    return ConnectorError(f"{field}: expected {what}")
+
+
+def number(value: Any, field: str) -> int:
+    """An id: a positive whole number, no true and no text."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _GREATEST:
+        raise expected(field, "an id (a whole number)")
+    return value
+
+
+def members(value: Any, field: str) -> Mapping[str, Any]:
+    """A JSON object."""
+    if not isinstance(value, dict):
+        raise expected(field, "an object")
+    return value
+
+
+def elements(value: Any, field: str) -> list[Any]:
+    """A JSON array."""
+    if not isinstance(value, list):
+        raise expected(field, "a list")
+    return value
+
+
+def microseconds(value: Any, field: str) -> int:
+    """A time with its zone, as µs since 1970 UTC."""
+    try:
+        if not isinstance(value, str) or not _TIME.fullmatch(value):
+            raise ValueError
+        moment = (datetime.fromisoformat(value) - _EPOCH) // timedelta(microseconds=1)
+    except ValueError:
+        raise expected(field, "a time") from None
+    if moment <= 0:
+        raise expected(field, "a time after 1970")
+    return moment
+
+
+def _user(value: Any, field: str) -> int:
+    """A user's id, bare or in an object with more about her."""
+    if isinstance(value, dict):
+        return number(value.get("id"), f"{field}.id")
+    return number(value, field)
+
+
+def _flag(annotation: Mapping[str, Any], name: str, origin: str) -> bool:
+    value = annotation.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise expected(f"{origin}: annotation.{name}", "true or false")
+    return bool(value)
+
+
+def _regions(value: Any, field: str) -> list[dict[str, Any]]:
+    """The regions that may be answers; a null is no region. No message counts regions."""
+    kept = []
+    for one in elements([] if value is None else value, field):
+        region = members(one, f"{field}[]")
+        kind = _text(region, "type", field)
+        if kind not in SAYS:
+            continue
+        said = members(region.get("value"), f"{field}[].value")
+        kept.append(
+            {
+                "from_name": _text(region, "from_name", field),
+                "to_name": _text(region, "to_name", field),
+                "type": kind,
+                "value": {name: said[name] for name in (SAYS[kind],) if name in said},
+            }
+        )
+    return kept
+
+
+def _text(region: Mapping[str, Any], name: str, field: str) -> str:
+    value = region.get(name)
+    if not isinstance(value, str):
+        raise expected(f"{field}[].{name}", "a text")
+    return value
+
+
+def _json(body: Mapping[str, Any], origin: str) -> str:
+    """Compact JSON that every reader takes: no NaN, no half of a surrogate pair."""
+    try:
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text.encode()
+    except (TypeError, ValueError, RecursionError):
+        raise expected(f"{origin}: task.data or annotation.result", "valid JSON") from None
+    return text

@@ -1,0 +1,104 @@
+"""The connector: one project of one Label Studio server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from labelguard import extras
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Answer, Page, Settings
+from labelguard.ingest.credentials import credential
+from labelguard.terms import Progress
+from labelguard_connectors.label_studio import events
+from labelguard_connectors.label_studio.answers import SAYS
+
+if TYPE_CHECKING:
+    from labelguard_connectors.label_studio.client import Client
+
+_BATCH = 500
+
+
+class LabelStudio:
+    """`[connectors.NAME]` with `url` and `project` (its number); the key is credential `api_key`.
+
+    Events are read without the key and without Label Studio's SDK, so that a hook needs neither.
+    """
+
+    format = "label-studio"
+
+    def __init__(self, settings: Settings) -> None:
+        self._name = settings.name
+        self._url = _address(settings)
+        self._project = settings.number("project")
+
+    def about(self) -> Mapping[str, str]:
+        """The project's title and address, its questions, how many tasks and annotations."""
+        project = self._client.project(self._project)
+        tags = project.parsed_label_config or {}
+        asked = [name for name, tag in tags.items() if str(tag.get("type")).lower() in SAYS]
+        return {
+            "project": str(project.title),
+            "url": self._place(self._project),
+            "questions": ", ".join(sorted(asked)),
+            "tasks": str(project.task_number or 0),
+            "annotations": str(project.total_annotations_number or 0),
+        }
+
+    def hear(self, event: Any) -> Sequence[Answer]:
+        """The answers that a webhook's body (parsed JSON) tells of this project."""
+        return events.heard(event, self._project)
+
+    def pull(self, cursor: str = "") -> Iterator[Page]:
+        """All answers, or those of tasks that changed since the cursor's pull."""
+        from labelguard_connectors.label_studio.pulling import pulled
+
+        return pulled(partial(self._client.tasks, self._project), cursor)
+
+    def push(self, release: Path, name: str, progress: Progress) -> str:
+        """A new project `name` of the release's pairs; its address. All of it, or nothing."""
+        from labelguard_connectors.label_studio import pushing
+
+        title = pushing.checked(name)
+        frame = pushing.pairs(release)
+        client = self._client
+        project = client.create(title, pushing.config(frame))
+        try:
+            for start in range(0, frame.height, _BATCH):
+                progress("importing pairs", start / frame.height)
+                client.fill(project, list(pushing.tasks(frame[start : start + _BATCH])))
+        except BaseException:
+            client.remove(project)
+            raise
+        progress("importing pairs", 1.0)
+        return self._place(project)
+
+    @cached_property
+    def _client(self) -> Client:
+        extras.require("label-studio", f"connector {self._name}")
+        from labelguard_connectors.label_studio.client import Client
+
+        return Client(self._url, credential(self._name, "api_key"))
+
+    def _place(self, project: int) -> str:
+        return f"{self._url}/projects/{project}"
+
+
+def _address(settings: Settings) -> str:
+    """The server's URL. It is shown, so that nothing secret may be in it."""
+    url = settings.text("url").rstrip("/")
+    try:
+        parts = urlsplit(url)
+        plain = parts.hostname and not (parts.username or parts.password)
+        plain = plain and not (parts.query or parts.fragment)
+    except ValueError:
+        plain = False
+    if not plain or parts.scheme not in ("http", "https"):
+        raise ConnectorError(
+            f"[connectors.{settings.name}]: url must be like https://label-studio.example.com, "
+            "without user, password or query"
+        )
+    return url

@@ -1,0 +1,350 @@
+"""The connector of Label Studio on a real server: what was annotated comes in, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from integration.label_studio_server import LabelStudioServer, User
+from integration.webhook_receiver import Receiver, webhook_receiver
+from labelguard_connectors.label_studio import LabelStudio, pulling
+from support import exports
+
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Answer, Settings
+from labelguard.release.writer import output_schema
+from labelguard.terms import LABEL_A, LABEL_B, LABEL_SKIP, silent
+
+pytestmark = pytest.mark.integration
+TASKS = [
+    {"prompt": f"question {n}", "answer1": f"one {n}", "answer2": f"two {n}", "length_a": n}
+    for n in range(7)
+]
+TASKS[0]["answer1"] = 'ä "quoted" \u2028 answer'
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A project in which things happened: who said what in the end, and what hooks were told."""
+
+    project: int
+    users: Sequence[User]
+    said: dict[int, tuple[int, str]]  # by annotation: whose it is, left, right, skip or truth
+    deleted: set[int]
+    heard: Receiver
+
+
+@pytest.fixture(scope="module")
+def scene(label_studio: LabelStudioServer) -> Iterator[Scene]:
+    """Three people answer, change their minds, skip; some of it is deleted or ground truth."""
+    server = label_studio
+    users = [server.user(f"annotator-{n}@example.com") for n in range(3)]
+    project = server.project(TASKS)
+    tasks = [int(task["id"]) for task in server.tasks(project)]
+    said: dict[int, tuple[int, str]] = {}
+    deleted = set()
+    with webhook_receiver() as receiver:
+        server.add_webhook(project, receiver.url, {"X-Secret": "of tests"})
+        for number, task in enumerate(tasks[:6]):
+            for user in users:
+                side = "left" if (number + user.id) % 2 else "right"
+                safer = "right" if side == "left" else "left"
+                said[server.annotate(user, task, side, safer=safer)] = (user.id, side)
+        first, second, third, fourth, *_ = said
+        server.update(users[0], first, "right" if said[first][1] == "left" else "left")
+        said[first] = (users[0].id, "right" if said[first][1] == "left" else "left")
+        server.change(users[1], second, {"was_cancelled": True, "result": []})
+        said[second] = (users[1].id, "skip")
+        server.delete(third)
+        server.change(server.admin, fourth, {"ground_truth": True})
+        said[fourth] = (said[fourth][0], "truth")
+        said[server.skip(users[2], tasks[6])] = (users[2].id, "skip")
+        deleted |= {third}
+        del said[third]
+        yield Scene(project, users, said, deleted, receiver)
+
+
+@pytest.fixture
+def connector(
+    label_studio: LabelStudioServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> LabelStudio:
+    """The connector of the scene's project, with the admin's token."""
+    monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", label_studio.api_key)
+    return LabelStudio(settings(label_studio, scene.project))
+
+
+def settings(server: LabelStudioServer, project: int) -> Settings:
+    return Settings.of(
+        "pairs", {"kind": "label-studio", "url": server.url + "/", "project": project}
+    )
+
+
+def told(connector: LabelStudio, cursor: str = "") -> list[Answer]:
+    return [answer for page in connector.pull(cursor) for answer in page.answers]
+
+
+def states(answers: Sequence[Answer]) -> dict[int, tuple[int, str]]:
+    """What bodies say about the question `better`."""
+    found = {}
+    for answer in answers:
+        (annotation,) = json.loads(answer.body)["annotations"]
+        said = [region for region in annotation["result"] if region["from_name"] == "better"]
+        word = said[0]["value"]["selected"] if said else "none"
+        word = "skip" if annotation["was_cancelled"] else word
+        found[int(answer.record)] = (
+            int(answer.labeler),
+            "truth" if annotation["ground_truth"] else word,
+        )
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 200])
+def test_every_annotation_is_pulled_once_as_it_is_now(
+    connector: LabelStudio, scene: Scene, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulling, "_TASKS", size)
+    monkeypatch.setattr(pulling, "_ANSWERS", size)
+    answers = told(connector)
+    assert states(answers) == scene.said
+    assert len(answers) == len(scene.said)
+
+
+def test_hooks_tell_what_a_pull_tells(connector: LabelStudio, scene: Scene) -> None:
+    heard = [answer for event in scene.heard.bodies for answer in connector.hear(event)]
+    assert {int(answer.record) for answer in heard if answer.deleted} == scene.deleted
+    latest: dict[str, Answer] = {}
+    for answer in heard:
+        if not answer.deleted and int(answer.record) not in scene.deleted:
+            latest[answer.record] = max(
+                answer, latest.get(answer.record, answer), key=lambda one: one.version
+            )
+    pulled = {answer.record: answer for answer in told(connector)}
+    assert latest == pulled
+    assert {record: one.body for record, one in latest.items()} == {
+        record: one.body for record, one in pulled.items()
+    }
+
+
+def test_the_format_reads_what_was_said(
+    connector: LabelStudio, scene: Scene, tmp_path: Path
+) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(answer.body + "\n" for answer in told(connector)))
+    rows = exports.read(path, tmp_path, question="better")
+    words = {LABEL_A: "left", LABEL_B: "right", LABEL_SKIP: "skip"}
+    found = sorted((row["labeler_id"], words[row["label"]]) for row in rows.to_dicts())
+    wanted = [(str(who), word) for who, word in scene.said.values() if word != "truth"]
+    assert found == sorted(wanted)
+    other = exports.read(path, tmp_path, question="safer")
+    assert other.height == rows.height
+
+
+def test_bodies_hold_nothing_of_a_person_but_her_id(connector: LabelStudio) -> None:
+    for answer in told(connector):
+        assert "example.com" not in answer.body
+        task = json.loads(answer.body)
+        assert set(task) == {"id", "data", "annotations"}
+        assert task["data"] in TASKS
+
+
+def test_a_pull_goes_on_where_it_was_broken_off(
+    connector: LabelStudio, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulling, "_TASKS", 2)
+    monkeypatch.setattr(pulling, "_ANSWERS", 4)
+    for stop in range(1, 6):
+        pages = connector.pull()
+        before = [next(pages) for _ in range(stop)]
+        answers = [one for page in before for one in page.answers]
+        answers += told(connector, before[-1].cursor)
+        assert states(answers) == scene.said
+
+
+def test_a_later_pull_tells_what_changed_since(
+    label_studio: LabelStudioServer,
+    connector: LabelStudio,
+    scene: Scene,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulling, "_OVERLAP", timedelta(0))
+    server, user = label_studio, scene.users[0]
+    project = server.project(TASKS[:3])
+    one, other, _ = (int(task["id"]) for task in server.tasks(project))
+    here = LabelStudio(settings(server, project))
+    empty = list(here.pull())
+    assert [page.answers for page in empty] == [[], ()]
+    first = server.annotate(user, one, "left")
+    second = server.annotate(user, other, "left")
+    *_, last = here.pull(empty[-1].cursor)
+    assert states(told(here, empty[-1].cursor)) == {
+        first: (user.id, "left"),
+        second: (user.id, "left"),
+    }
+    server.update(user, second, "right")
+    changed = list(here.pull(last.cursor))
+    answers = [answer for page in changed for answer in page.answers]
+    assert states(answers) == {second: (user.id, "right")}
+    server.delete(second)
+    assert states(told(here, changed[-1].cursor)) == {}
+    assert states(told(here)) == {first: (user.id, "left")}
+    monkeypatch.undo()
+    monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", server.api_key)
+    assert states(told(here, changed[-1].cursor)) == {first: (user.id, "left")}  # by the overlap
+
+
+def test_annotations_of_a_deleted_account_are_nobodys(
+    label_studio: LabelStudioServer, scene: Scene, connector: LabelStudio
+) -> None:
+    server = label_studio
+    project = server.project(TASKS[:1])
+    (task,) = (int(task["id"]) for task in server.tasks(project))
+    gone = server.user("leaving@example.com")
+    kept = server.annotate(scene.users[0], task, "left")
+    server.annotate(gone, task, "right")
+    here = LabelStudio(settings(server, project))
+    assert len(told(here)) == 2
+    server.admin.http.delete(f"/api/users/{gone.id}/").raise_for_status()
+    assert states(told(here)) == {kept: (scene.users[0].id, "left")}
+
+
+def test_predictions_made_annotations_are_heard_as_they_are_pulled(
+    label_studio: LabelStudioServer, scene: Scene, connector: LabelStudio
+) -> None:
+    server = label_studio
+    project = server.project([])
+    region = {"from_name": "better", "to_name": "answer1", "type": "pairwise"}
+    region = {**region, "value": {"selected": "left"}}
+    task = {"data": TASKS[0], "predictions": [{"result": [region]}]}
+    server.admin.http.post(f"/api/projects/{project}/import", json=[task]).raise_for_status()
+    here = LabelStudio(settings(server, project))
+    assert told(here) == []
+    with webhook_receiver() as receiver:
+        server.add_webhook(project, receiver.url, {})
+        (number,) = (int(task["id"]) for task in server.tasks(project))
+        server.act(project, "predictions_to_annotations", [number])
+        heard = [answer for event in receiver.bodies for answer in here.hear(event)]
+        assert "ANNOTATIONS_CREATED" in receiver.actions()
+    assert [one.body for one in heard] == [one.body for one in told(here)]
+    assert [one.labeler for one in heard] == [str(server.admin.id)]
+
+
+def test_keys_of_both_kinds_are_taken(
+    label_studio: LabelStudioServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = label_studio.admin.http
+    http.post("/api/jwt/settings", json={"legacy_api_tokens_enabled": True}).raise_for_status()
+    token = http.get("/api/current-user/token").raise_for_status().json()["token"]
+    monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", token)
+    assert states(told(LabelStudio(settings(label_studio, scene.project)))) == scene.said
+
+
+def test_about_says_what_the_project_is(connector: LabelStudio, scene: Scene) -> None:
+    about = connector.about()
+    assert about["project"] == "pairs"
+    assert about["questions"] == "better, safer"
+    assert about["tasks"] == "7"
+    assert about["url"].endswith(f"/projects/{scene.project}")
+
+
+@pytest.mark.parametrize("key", ["0123456789abcdef", "not\nakey", "ключ", "a.b.c"])
+def test_a_wrong_key_is_refused_and_not_shown(
+    label_studio: LabelStudioServer, scene: Scene, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", key)
+    with pytest.raises(ConnectorError) as refused:
+        LabelStudio(settings(label_studio, scene.project)).about()
+    assert key not in str(refused.value)
+
+
+def test_a_project_that_there_is_none_of_is_named_as_what_to_check(
+    label_studio: LabelStudioServer, connector: LabelStudio
+) -> None:
+    nowhere = LabelStudio(settings(label_studio, 4711))
+    for act in (nowhere.about, lambda: told(nowhere)):
+        with pytest.raises(ConnectorError, match="check url and project"):
+            act()
+
+
+CHATS: dict[str, Any] = {
+    "texts": (pa.string(), lambda text: text),
+    "chats": (
+        pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())])),
+        lambda text: [{"role": "user", "content": text}, {"role": "assistant", "content": "ok"}],
+    ),
+}
+
+
+def write_release(directory: Path, kind: str) -> Path:
+    """Four rows of three pairs; one pair was preferred both ways, one has no probability."""
+    content, made = CHATS[kind]
+    rows = [("p0", "b", "a", "i0", 0.9), ("p0", "a", "b", "i0", 0.3)]
+    rows += [("p1", "c", "d", "i1", None), ("p2", "f", "e", "i2", 0.75)]
+    columns = list(zip(*rows, strict=True))
+    texts = [[made(text) for text in column] for column in columns[:3]]
+    nulls = [[None] * len(rows)] * 2
+    arrays = [*texts, *columns[3:], *nulls]
+    schema = output_schema(content)
+    directory.mkdir(exist_ok=True)
+    table = pa.table(
+        [pa.array(values, one.type) for values, one in zip(arrays, schema, strict=True)],
+        schema=schema,
+    )
+    pq.write_table(table, directory / "data.parquet")
+    return directory
+
+
+@pytest.mark.parametrize("kind", CHATS)
+def test_a_release_becomes_a_project_of_its_pairs(
+    kind: str, label_studio: LabelStudioServer, connector: LabelStudio, tmp_path: Path
+) -> None:
+    made = CHATS[kind][1]
+    url = connector.push(write_release(tmp_path / "release", kind), f"released {kind}", silent)
+    project = int(url.rsplit("/", 1)[1])
+    tasks = label_studio.tasks(project)
+    found = [
+        (task["data"]["item_id"], task["data"]["response_a"], task["data"]["response_b"])
+        for task in tasks
+    ]
+    assert found == [
+        ("i0", made("a"), made("b")),
+        ("i1", made("c"), made("d")),
+        ("i2", made("e"), made("f")),
+    ]
+    assert all(task["annotations"] == [] for task in tasks)
+    predicted = [
+        [(one["result"][0]["value"]["selected"], round(one["score"], 6)) for one in predictions]
+        for predictions in (task["predictions"] for task in tasks)
+    ]
+    assert predicted == [[("right", 0.8)], [], [("right", 0.75)]]
+    assert label_studio.admin.http.get(f"/api/projects/{project}/").json()["title"] == (
+        f"released {kind}"
+    )
+    # People answer it anew, and what they say is pulled like everything else.
+    annotator = label_studio.admin
+    task = int(tasks[0]["id"])
+    region = {"from_name": "preference", "to_name": "response_a", "type": "pairwise"}
+    label_studio.submit(annotator, task, {"result": [{**region, "value": {"selected": "left"}}]})
+    here = LabelStudio(settings(label_studio, project))
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(answer.body + "\n" for answer in told(here)))
+    (row,) = exports.read(path, tmp_path).to_dicts()
+    assert (row["labeler_id"], row["label"]) == (str(annotator.id), LABEL_A)
+
+
+def test_a_push_that_fails_leaves_no_project(
+    label_studio: LabelStudioServer, connector: LabelStudio, tmp_path: Path
+) -> None:
+    def fail(step: str, share: float | None) -> None:
+        raise KeyboardInterrupt
+
+    before = label_studio.admin.http.get("/api/projects/").json()["count"]
+    with pytest.raises(KeyboardInterrupt):
+        connector.push(write_release(tmp_path / "release", "texts"), "half of it", fail)
+    assert label_studio.admin.http.get("/api/projects/").json()["count"] == before
