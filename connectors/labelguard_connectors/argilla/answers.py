@@ -1,0 +1,80 @@
+"""A response of a record becomes an `Answer`: the record with this one response, and nobody's name.
+
+Webhooks and the REST interface tell the same response in two shapes; the answers made of them are
+equal, byte by byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set
+
+from labelguard.ingest.connector import Answer
+from labelguard_connectors.argilla.told import Told
+
+SUBMITTED = "submitted"
+STATUSES = (SUBMITTED, "discarded", "draft")
+
+READ = ("label_selection", "ranking", "rating")
+"""The types of questions whose answers are preferences. Texts, spans and sets of labels are not
+stored: nothing reads them."""
+
+
+def questions(told: Told) -> dict[str, str]:
+    """The type of every question by its name, of the list of a data set's questions."""
+    return {one["name"].text(): one["settings"]["type"].text() for one in told.elements()}
+
+
+def read(types: dict[str, str]) -> frozenset[str]:
+    """The names of those whose answers are kept: by their settings, never by what was answered."""
+    return frozenset(name for name, kind in types.items() if kind in READ)
+
+
+def answer(record: Told, dataset: str, response: Told, labeler: Told, kept: Set[str]) -> Answer:
+    """The answer that a response to a record of `dataset` (id) is.
+
+    Only what was submitted is kept of its values: what somebody discarded, or has only drafted
+    until now, is not an answer. Their states are told all the same, so that what was submitted
+    before counts no more, and may come back.
+    """
+    status = response["status"].text()
+    if status not in STATUSES:
+        raise response["status"].unlike(f"one of {', '.join(STATUSES)}")
+    version = response["updated_at"].time()
+    body = {
+        "id": record["id"].uuid(),
+        "external_id": record["external_id"].text_or_none(),
+        "dataset_id": dataset,
+        "fields": record["fields"].object(),
+        "responses": [
+            {
+                "id": response["id"].uuid(),
+                "user_id": labeler.uuid(),
+                "status": status,
+                "updated_at": response["updated_at"].value,
+                "values": _values(response["values"], kept) if status == SUBMITTED else {},
+            }
+        ],
+    }
+    return Answer(response["id"].uuid(), version, labeler.uuid(), _json(record, body))
+
+
+def _values(told: Told, kept: Set[str]) -> dict[str, object]:
+    """The values to the questions that are kept. What was answered is not looked at."""
+    if told.value is None:
+        return {}
+    values = told.object()
+    # Under a star: errors hold no names that others gave.
+    members = {
+        name: Told(told.what, values[name], f"{told.path}.*") for name in kept & values.keys()
+    }
+    return {name: {"value": members[name]["value"].value} for name in values if name in members}
+
+
+def _json(told: Told, body: object) -> str:
+    try:
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text.encode()
+    except (TypeError, ValueError, RecursionError):
+        raise told.unlike("JSON without NaN, infinities and halves of characters") from None
+    return text

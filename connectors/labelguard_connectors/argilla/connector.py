@@ -1,0 +1,113 @@
+"""The connector to one data set of Argilla."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labelguard import extras
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Answer, Page, Settings
+from labelguard.ingest.credentials import credential
+from labelguard.terms import Progress, counted
+from labelguard_connectors.argilla import answers, events
+from labelguard_connectors.argilla.events import Dataset
+from labelguard_connectors.argilla.told import Told
+
+if TYPE_CHECKING:
+    from labelguard_connectors.argilla.rest import Rest
+
+
+class Argilla:
+    """A data set of Argilla: `url`, and `dataset` by its name with `workspace`, or by its id.
+
+    The API key is read when Argilla is first spoken to: webhooks are heard without one. It must be
+    that of an owner or of an admin of the workspace: others see their own responses alone.
+    """
+
+    format = "argilla"
+
+    def __init__(self, settings: Settings) -> None:
+        self._name = settings.name
+        self._url = settings.text("url").rstrip("/")
+        if not self._url.startswith(("http://", "https://")) or "@" in self._url:
+            raise ConnectorError(
+                f"[connectors.{self._name}]: url must begin with http:// or https://, and hold no "
+                "password"
+            )
+        named = Dataset(settings.text("dataset"), None)
+        if not named.id:
+            named = Dataset(named.dataset, settings.text("workspace"))
+        self._dataset = named
+
+    def about(self) -> Mapping[str, str]:
+        """The data set, its questions with their types, and the number of its records."""
+        with self._rest() as rest:
+            found = self._found(rest)
+            path = f"/datasets/{found['id'].uuid()}"
+            types = answers.questions(rest.get(f"{path}/questions")["items"])
+            # Asked for with responses: whoever may not see them cannot pull.
+            total = rest.get(f"{path}/records", include="responses", limit=1)["total"].count()
+            return {
+                "dataset": found["name"].text(),
+                "questions": ", ".join(f"{name} ({kind})" for name, kind in types.items()),
+                "records": counted(total, "record"),
+            }
+
+    def hear(self, event: Any) -> Sequence[Answer]:
+        """The response that a webhook tells, if it is one to this data set."""
+        return events.hear(self._dataset, event)
+
+    def pull(self, cursor: str = "") -> Iterator[Page]:
+        """All responses that there are, whatever the cursor: Argilla cannot tell those since.
+
+        A response, and still less the deletion of its user, need not touch its record.
+        """
+        from labelguard_connectors.argilla.records import pages
+
+        with self._rest() as rest:
+            dataset = self._found(rest)["id"].uuid()
+            told = rest.get(f"/datasets/{dataset}/questions")["items"]
+            kept = answers.read(answers.questions(told))
+            for records in pages(rest, dataset):
+                yield Page(
+                    [
+                        answers.answer(record, dataset, response, response["user_id"], kept)
+                        for record in records
+                        for response in record["responses"].elements()
+                    ],
+                    "",
+                )
+
+    def push(self, release: Path, name: str, progress: Progress) -> str:
+        """Publish a release as a new data set of the same workspace; the address of its page."""
+        from labelguard_connectors.argilla.releases import publish
+
+        with self._rest() as rest:
+            workspace = self._found(rest)["workspace_id"].uuid()
+            dataset = publish(rest, workspace, release, name, progress)
+        return f"{self._url}/dataset/{dataset}/annotation-mode"
+
+    def _rest(self) -> Rest:
+        extras.require("argilla", "the connector to Argilla")
+        from labelguard_connectors.argilla.rest import Rest
+
+        return Rest(self._name, self._url, credential(self._name, "api_key"))
+
+    def _found(self, rest: Rest) -> Told:
+        """The data set, as Argilla describes it."""
+        if self._dataset.id:
+            return rest.get(f"/datasets/{self._dataset.id}")
+        workspace = self._only(rest.get("/me/workspaces"), "workspace", self._dataset.workspace)
+        found = rest.get("/me/datasets", workspace_id=workspace["id"].uuid())
+        return self._only(found, "dataset", self._dataset.dataset)
+
+    def _only(self, told: Told, noun: str, name: str | None) -> Told:
+        for one in told["items"].elements():
+            if one["name"].text() == name:
+                return one
+        raise ConnectorError(
+            f"[connectors.{self._name}]: Argilla has no {noun} of that name that the API key's "
+            f"user may see; check {noun}"
+        )
