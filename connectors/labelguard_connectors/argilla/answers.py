@@ -76,5 +76,5 @@ def _json(told: Told, body: object) -> str:
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
     except (TypeError, ValueError, RecursionError):
-        raise told.unlike("JSON without NaN, infinities and halves of characters") from None
+        raise told.unlike("JSON, without NaN and half characters") from None
     return text

@@ -125,7 +125,7 @@ class Rest:
         return response
 
 
-_backoff = tenacity.wait_exponential_jitter(initial=0.5, max=10)
+_backoff = tenacity.wait_exponential(multiplier=0.5, max=10) + tenacity.wait_random(0, 0.5)
 
 
 def _wait(state: tenacity.RetryCallState) -> float:

@@ -1,0 +1,247 @@
+"""How Argilla is asked: again after failures that pass, and page by page while others work."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import tenacity
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from labelguard_connectors.argilla import rest as rests
+from labelguard_connectors.argilla.records import pages
+from labelguard_connectors.argilla.rest import Rest
+from labelguard_connectors.argilla.told import Told
+
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Settings, connector
+
+KEY = "key-of-nobody-else"
+SECRET = "what the server says is not for logs"
+OK = (200, {}, {"items": []})
+AGAIN = {"Retry-After": "0"}
+
+
+@dataclass
+class Scripted:
+    """A server that gives prepared answers in turn: status, headers and body; None hangs up."""
+
+    answers: list[Any] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+    url: str = ""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+    script = Scripted()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            script.asked.append(f"{self.command} {self.path}")
+            script.keys.add(self.headers["X-Argilla-Api-Key"])
+            answer = script.answers.pop(0)
+            if answer is None:
+                self.close_connection = True
+                return
+            status, headers, body = answer
+            data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 (http.server calls them so)
+
+        def log_message(self, *words: Any) -> None:
+            pass
+
+    monkeypatch.setattr(rests, "_backoff", tenacity.wait_none())
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
+        script.url = f"http://127.0.0.1:{listening.server_port}"
+        yield script
+        listening.shutdown()
+
+
+def rest(server: Scripted) -> Rest:
+    return Rest("argilla", server.url, KEY)
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [(503, {}, SECRET)],
+        [(500, {}, SECRET), (502, {}, SECRET), (504, {}, SECRET), (429, AGAIN, SECRET)],
+        [(429, {"Retry-After": "Sun, 22 Nov 2026 07:28:00 GMT"}, SECRET)],
+        [None, None],
+    ],
+)
+def test_what_may_pass_is_tried_again(server: Scripted, failures: list[Any]) -> None:
+    server.answers += [*failures, OK]
+    with rest(server) as argilla:
+        assert argilla.get("/datasets", name="prefs").value == {"items": []}
+    assert server.asked == ["GET /api/v1/datasets?name=prefs"] * (len(failures) + 1)
+    assert server.keys == {KEY}
+
+
+def test_after_five_tries_it_is_an_error(server: Scripted) -> None:
+    server.answers += [(503, AGAIN, SECRET)] * 9
+    with rest(server) as argilla, pytest.raises(ConnectorError) as refused:
+        argilla.put("/datasets/7/publish")
+    assert str(refused.value) == (
+        "connector argilla: PUT /datasets/7/publish: HTTP 503; tried 5 times"
+    )
+    assert len(server.asked) == 5
+
+
+def test_what_is_not_to_be_done_twice_is_tried_again_only_where_it_was_not_done(
+    server: Scripted,
+) -> None:
+    server.answers += [(429, AGAIN, SECRET), (503, AGAIN, SECRET)]
+    with rest(server) as argilla, pytest.raises(ConnectorError, match="HTTP 503: "):
+        argilla.post("/datasets", {"name": "prefs"})
+    assert len(server.asked) == 2
+    server.answers += [None]
+    with rest(server) as argilla, pytest.raises(ConnectorError, match="RemoteProtocolError"):
+        argilla.post("/datasets", {"name": "prefs"})
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((401, {}, SECRET), "HTTP 401: the API key is not accepted"),
+        ((403, {}, SECRET), "HTTP 403: the API key's user may not do this"),
+        ((404, {}, SECRET), "HTTP 404: there is no such thing; check url, workspace and dataset"),
+        ((422, {}, SECRET), "HTTP 422: Argilla does not accept"),
+        ((302, {"Location": "http://127.0.0.1:1/"}, SECRET), "HTTP 302: check url"),
+        ((200, {}, f"<html>{SECRET}"), "expected JSON"),
+        ((200, {}, "[" * 100_000), "expected JSON"),
+        ((200, {"Content-Encoding": "gzip"}, SECRET), "check url"),
+    ],
+)
+def test_an_error_says_what_to_check_and_nothing_that_was_told(
+    server: Scripted, answer: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(0)
+    server.answers += [answer] * 5
+    with rest(server) as argilla, pytest.raises(ConnectorError) as refused:
+        argilla.get("/me/datasets")
+    error = str(refused.value)
+    assert said in error and error.startswith("connector argilla: GET /me/datasets: ")
+    assert refused.value.__context__ is None or refused.value.__suppress_context__
+    for secret in (KEY, SECRET):
+        assert secret not in error and secret not in caplog.text
+    assert KEY not in repr(argilla)
+
+
+def test_where_nobody_listens_url_is_to_be_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rests, "_backoff", tenacity.wait_none())
+    with (
+        Rest("argilla", "http://127.0.0.1:1", KEY) as argilla,
+        pytest.raises(ConnectorError, match="no connection; check url; tried 5 times"),
+    ):
+        argilla.post("/datasets", {})
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
+def test_a_key_that_is_none_is_not_shown(server: Scripted, key: str) -> None:
+    server.answers += [OK]
+    with pytest.raises(ConnectorError) as refused, Rest("argilla", server.url, key) as argilla:
+        argilla.get("/me")
+    assert key not in str(refused.value)
+    assert server.asked == []
+
+
+def test_a_data_set_that_is_not_there_is_said(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_ARGILLA_API_KEY", KEY)
+    table = {"url": server.url, "dataset": "prefs", "workspace": "labelers"}
+    workspace = {"id": "00000000-0000-4000-8000-000000000000", "name": "labelers"}
+    server.answers += [OK, (200, {}, {"items": [workspace]}), OK]
+    argilla = connector(Settings.of("argilla", table))
+    for noun in ("workspace", "dataset"):
+        with pytest.raises(ConnectorError, match=f"no {noun} of that name .* check {noun}"):
+            argilla.about()
+
+
+# Page by page
+
+
+class Busy:
+    """A data set whose records come and go between requests, and are paged as Argilla pages them.
+
+    Records of the same time are in another order each time. It stands in for `Rest`: what matters
+    here is when what happens, and no server can be told that.
+    """
+
+    def __init__(self, times: list[int], gone: list[int], seed: int) -> None:
+        self._random = random.Random(seed)
+        self.records = {
+            f"{number:08x}-0000-4000-8000-000000000000": time for number, time in enumerate(times)
+        }
+        self._gone = gone
+        self._now = max(times, default=0)
+
+    def get(self, path: str, *, include: str, offset: int, limit: int) -> Told:
+        assert include == "responses"
+        shuffled = self._random.sample(sorted(self.records), len(self.records))
+        shuffled.sort(key=lambda name: self.records[name])
+        items = [self._told(name) for name in shuffled[offset : offset + limit]]
+        if self._gone and self.records:
+            for _ in range(self._gone.pop()):
+                if self.records:
+                    del self.records[self._random.choice(sorted(self.records))]
+            self._now += 1
+            name = f"{self._now:08x}-ffff-4000-8000-000000000000"
+            self.records[name] = self._now
+        return Told("records", {"items": items})
+
+    def _told(self, name: str) -> dict[str, str]:
+        seconds, micros = divmod(self.records[name], 3)
+        return {"id": name, "inserted_at": f"2026-01-01T00:00:{seconds:02}.{micros:06}"}
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.integers(0, 100), max_size=40),
+    st.lists(st.integers(0, 9), max_size=10),
+    st.integers(4, 12),
+    st.integers(0, 2**32),
+)
+def test_every_record_that_stays_is_read_once(
+    times: list[int], gone: list[int], limit: int, seed: int
+) -> None:
+    # At most two of a page's length are as old as one another.
+    times = [time for time in set(times) for _ in range(min(times.count(time), limit - 3))]
+    busy = Busy(sorted(times), gone, seed)
+    before = set(busy.records)
+    found = [record["id"].uuid() for page in pages(busy, "d", limit) for record in page]  # type: ignore[arg-type]
+    assert len(found) == len(set(found))
+    assert before & set(busy.records) <= set(found)
+
+
+def test_records_that_cannot_be_told_apart_by_time_are_an_error() -> None:
+    busy = Busy([7] * 20, [], 0)
+    with pytest.raises(ConnectorError, match="same microsecond"):
+        list(pages(busy, "d", 10))  # type: ignore[arg-type]
+
+
+def test_another_order_than_expected_is_an_error() -> None:
+    class Reversed(Busy):
+        def get(self, path: str, **query: Any) -> Told:
+            told = super().get(path, **query)
+            return Told(told.what, {"items": told.value["items"][::-1]})
+
+    with pytest.raises(ConnectorError, match="items: expected records in the order of inserted_at"):
+        list(pages(Reversed([1, 2, 3], [], 0), "d", 10))  # type: ignore[arg-type]

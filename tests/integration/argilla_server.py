@@ -1,0 +1,290 @@
+"""A real Argilla server for tests: on SQLite and Redis, with its webhooks, without Elasticsearch.
+
+It has a virtual environment of its own, `labelguard-integration/argilla` in the user's cache, which
+is made when it is missing, and one of the numbered databases of the Redis server at REDIS_URL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import filelock
+import httpx
+
+APP = Path(__file__).parent / "argilla_app"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "labelguard-integration"
+REDIS = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")
+REDIS_DATABASES = range(6, 16)
+WORKSPACE = "labelers"
+START_SECONDS = 120
+_OURS = "labelguard-tests"
+
+Question = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody who can log in: the id and the key that Argilla gave."""
+
+    id: str
+    name: str
+    api_key: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A published data set, and the ids of its records in the order in which they were given."""
+
+    id: str
+    name: str
+    records: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server; every method acts as a person would, through Argilla's interface."""
+
+    url: str
+    owner: User
+
+    def users(self, *names: str, role: str = "annotator") -> list[User]:
+        """New members of the workspace."""
+        workspace = self.workspace()
+        made = []
+        for name in names:
+            asked = {"first_name": name, "username": name, "role": role}
+            told = self.call("POST", "/users", {**asked, "password": uuid.uuid4().hex})
+            self.call("POST", f"/workspaces/{workspace}/users", {"user_id": told["id"]})
+            made.append(User(told["id"], name, told["api_key"]))
+        return made
+
+    def workspace(self) -> str:
+        """The id of the workspace that there is from the beginning."""
+        found = self.call("GET", "/me/workspaces")["items"]
+        return str(next(one["id"] for one in found if one["name"] == WORKSPACE))
+
+    def dataset(
+        self,
+        name: str,
+        questions: Sequence[Question],
+        records: Sequence[Mapping[str, Any]],
+    ) -> Dataset:
+        """A published data set whose `records` have these fields: texts, or chats."""
+        made = self.call("POST", "/datasets", {"name": name, "workspace_id": self.workspace()})
+        path = f"/datasets/{made['id']}"
+        for field, content in records[0].items():
+            kind = {"type": "text" if isinstance(content, str) else "chat", "use_markdown": False}
+            described = {"name": field, "title": field, "required": True, "settings": kind}
+            self.call("POST", f"{path}/fields", described)
+        for question in questions:
+            self.call("POST", f"{path}/questions", question)
+        self.call("PUT", f"{path}/publish")
+        return Dataset(made["id"], name, tuple(self.add(made["id"], records)))
+
+    def add(self, dataset: str, records: Sequence[Mapping[str, Any]]) -> list[str]:
+        """More records for a data set (id); their ids."""
+        items = [{"fields": record, "external_id": uuid.uuid4().hex} for record in records]
+        made = self.call("POST", f"/datasets/{dataset}/records/bulk", {"items": items})
+        return [one["id"] for one in made["items"]]
+
+    def answer(self, user: User, record: str, **values: Any) -> str:
+        """Submit an answer to each question named; the response's id."""
+        return self._respond(user, record, "submitted", values)
+
+    def discard(self, user: User, record: str, **values: Any) -> str:
+        """Skip a record; the response's id."""
+        return self._respond(user, record, "discarded", values)
+
+    def draft(self, user: User, record: str, **values: Any) -> str:
+        """Begin an answer; the response's id."""
+        return self._respond(user, record, "draft", values)
+
+    def update(self, user: User, response: str, status: str = "submitted", **values: Any) -> None:
+        """Change a response."""
+        said = {"status": status, "values": _said(values)}
+        self.call("PUT", f"/responses/{response}", said, user)
+
+    def delete(self, user: User, response: str) -> None:
+        """Take a response back."""
+        self.call("DELETE", f"/responses/{response}", user=user)
+
+    def add_webhook(self, url: str, events: Sequence[str] = ()) -> str:
+        """Send events there, by default those of responses; the secret that signs them."""
+        wanted = events or [f"response.{what}" for what in ("created", "updated", "deleted")]
+        made = self.call("POST", "/webhooks", {"url": url, "events": [*wanted]})
+        return str(made["secret"])
+
+    def call(self, method: str, path: str, body: Any = None, user: User | None = None) -> Any:
+        """What the REST interface answers the owner, or another user."""
+        headers = {"X-Argilla-Api-Key": (user or self.owner).api_key}
+        address = f"{self.url}/api/v1{path}"
+        response = httpx.request(method, address, headers=headers, json=body, timeout=30)
+        if not response.is_success:
+            raise RuntimeError(f"{method} {path}: HTTP {response.status_code}: {response.text}")
+        return response.json() if response.content else None
+
+    def _respond(self, user: User, record: str, status: str, values: Mapping[str, Any]) -> str:
+        said = {"status": status, "values": _said(values)}
+        return str(self.call("POST", f"/records/{record}/responses", said, user)["id"])
+
+
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {"value": value} for name, value in values.items()}
+
+
+def choice(name: str, *options: str) -> Question:
+    """A question for one of several labels."""
+    labels = [{"value": option, "text": option} for option in options]
+    return _question(name, {"type": "label_selection", "options": labels})
+
+
+def ranking(name: str, *options: str) -> Question:
+    """A question for an order, with ties, of several."""
+    ranked = [{"value": option, "text": option} for option in options]
+    return _question(name, {"type": "ranking", "options": ranked})
+
+
+def rating(name: str, best: int = 5) -> Question:
+    """A question for a number from 1."""
+    numbers = [{"value": number} for number in range(1, best + 1)]
+    return _question(name, {"type": "rating", "options": numbers})
+
+
+def text(name: str) -> Question:
+    """A question for a text."""
+    return _question(name, {"type": "text", "use_markdown": False})
+
+
+def _question(name: str, settings: Mapping[str, Any]) -> Question:
+    # One question at least must be required; those after the first are told apart by this name.
+    return {"name": name, "title": name, "required": name == "preference", "settings": settings}
+
+
+@contextlib.contextmanager
+def running(directory: Path) -> Iterator[Server]:
+    """A server whose data are in an empty directory; it ends, and what it keeps in Redis is gone,
+    when the context is left. Raises `RuntimeError` where it does not start.
+    """
+    python = _installed()
+    with _redis() as redis, contextlib.ExitStack() as stack:
+        database = f"sqlite+aiosqlite:///{directory / 'argilla.db'}?check_same_thread=False"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(APP),
+            "ARGILLA_HOME_PATH": str(directory),
+            "ARGILLA_DATABASE_URL": database,
+            "ARGILLA_REDIS_URL": redis,
+            "ARGILLA_SEARCH_ENGINE": "database",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        log = stack.enter_context((directory / "server.log").open("w"))
+        shared: dict[str, Any] = {"cwd": APP, "env": environment, "stdout": log, "stderr": log}
+
+        def command(*words: str) -> list[str]:
+            return [str(python), "-m", *words]
+
+        owner, password = uuid.uuid4().hex, uuid.uuid4().hex
+        create = ["--first-name", "Owner", "--username", "owner", "--role", "owner"]
+        create += ["--password", password, "--api-key", owner, "--workspace", WORKSPACE]
+        admin = command("argilla_server", "database")
+        try:
+            subprocess.run([*admin, "migrate"], check=True, **shared)
+            subprocess.run([*admin, "users", "create", *create], check=True, **shared)
+        except subprocess.CalledProcessError:
+            raise RuntimeError(f"Argilla: see {directory / 'server.log'}") from None
+        port = _free_port()
+        serve = command("uvicorn", "app:app", "--host", "127.0.0.1", "--port", str(port))
+        server = stack.enter_context(_process(serve, shared))
+        stack.enter_context(_process([str(python), "worker.py"], shared))
+        url = f"http://127.0.0.1:{port}"
+        _wait(url, server, directory / "server.log")
+        me = Server(url, User("", "owner", owner)).call("GET", "/me")
+        yield Server(url, User(me["id"], "owner", owner))
+
+
+@contextlib.contextmanager
+def _process(command: Sequence[str], options: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command, **options)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait(url: str, server: subprocess.Popen[str], log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and server.poll() is None:
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{url}/api/v1/version", timeout=5).is_success:
+                return
+        time.sleep(0.2)
+    raise RuntimeError(f"Argilla did not start: see {log}")
+
+
+def _installed() -> Path:
+    """The Python of the environment of the server, which is made where it is missing."""
+    environment = CACHE / "argilla"
+    python, done = environment / "bin" / "python", environment / "bin" / "uvicorn"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(CACHE / "argilla.lock"):
+        if not done.exists():
+            subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+            pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*pip, "argilla-server", "click<8.2"], check=True)
+    return python
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _redis() -> Iterator[str]:
+    """The URL of a numbered database that is empty, and that no other test of this user has."""
+    for number in REDIS_DATABASES:
+        lock = filelock.FileLock(CACHE / f"redis-{number}.lock")
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout:
+            continue
+        with lock:
+            # One that another program keeps things in is not ours to empty.
+            if _command(number, "DBSIZE") != ":0" and _command(number, f"EXISTS {_OURS}") != ":1":
+                continue
+            _command(number, "FLUSHDB")
+            _command(number, f"SET {_OURS} 1")
+            try:
+                yield f"{REDIS}/{number}"
+            finally:
+                _command(number, "FLUSHDB")
+            return
+    raise RuntimeError(f"no database {REDIS_DATABASES} of {REDIS} is free")
+
+
+def _command(number: int, words: str) -> str:
+    """What Redis answers to a command in one of its databases, in its own one-line notation."""
+    where = urlsplit(REDIS)
+    address = (where.hostname or "127.0.0.1", where.port or 6379)
+    with socket.create_connection(address, timeout=5) as connection:
+        connection.sendall(f"SELECT {number}\r\n{words}\r\n".encode())
+        answers = connection.makefile("r", newline="\r\n")
+        answers.readline()
+        return answers.readline().strip()
