@@ -1,0 +1,158 @@
+"""What one sender may take of the server: bytes, time, connections.
+
+uvicorn closes a connection that is idle after an answer, and leaves one open on which headers come
+slowly or never. Here headers have a deadline, and where there are too many connections, the one
+that has waited longest for its headers makes room: those who only hold connections open stop
+nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+_SPARE_FILES = 64
+"""Files of the process that are no connection: the database, logs, libraries."""
+_HEADER_BYTES = 64 << 10
+"""The most bytes that headers may have."""
+_FRAMING = 8
+"""How many times more bytes than its own a body may take on its way: a chunk of one byte is six."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """body_bytes: the largest body that is read. bodies_bytes: what all bodies that are being read
+    may have together. header_seconds, body_seconds: how long each may take. connections: how many
+    may be open. commit_seconds: how long a delivery waits for the disk.
+    """
+
+    body_bytes: int = 2 << 20
+    bodies_bytes: int = 64 << 20
+    header_seconds: float = 10.0
+    body_seconds: float = 20.0
+    commit_seconds: float = 20.0
+    connections: int = 2_000
+
+    def within_files(self) -> int:
+        """How many connections there may be, once as many files as possible may be open."""
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = self.connections + _SPARE_FILES
+        if soft < wanted:
+            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return min(self.connections, soft - _SPARE_FILES)
+
+
+class TooLarge(Exception):
+    """The body has more bytes than may be."""
+
+
+class TooSlow(Exception):
+    """The body did not come in time."""
+
+
+class TooMany(Exception):
+    """All bodies that are being read have more bytes than may be."""
+
+
+class Bodies:
+    """Reads bodies of requests, and knows how much of them is in memory."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits, self._held = limits, 0
+
+    async def read(self, stream: AsyncIterator[bytes], declared: str | None) -> bytes:
+        """A whole body. Raises `TooLarge`, `TooSlow`, `TooMany`."""
+        # A length that is no number, or untrue, is the protocol's to refuse.
+        if declared and declared.isdecimal() and _above(declared, self._limits.body_bytes):
+            raise TooLarge
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                async for part in stream:
+                    size += len(part)
+                    self._held += len(part)
+                    if size > self._limits.body_bytes:
+                        raise TooLarge
+                    if self._held > self._limits.bodies_bytes:
+                        raise TooMany
+                    parts.append(part)
+        except TimeoutError:
+            raise TooSlow from None
+        finally:
+            self._held -= size
+        return b"".join(parts)
+
+
+def _above(declared: str, most: int) -> bool:
+    return len(declared) > 18 or int(declared) > most
+
+
+def protocol(limits: Limits, connections: int) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP/1.1 with a deadline for headers, and a bound on connections and raw bytes."""
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    base: Any = HttpToolsProtocol
+    # Those on which no request is being answered, the longest waiting first.
+    waiting: dict[Any, asyncio.TimerHandle] = {}
+    opened: set[Any] = set()
+
+    class Limited(base):  # type: ignore[misc]
+        """One connection; `received` counts bytes since the last answer."""
+
+        received = 0
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            opened.add(self)
+            self.await_headers()
+            if len(opened) > connections:
+                give_up(next(iter(waiting)))
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            opened.discard(self)
+            self.stop_waiting()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            self.received += len(data)
+            super().data_received(data)
+            if self.answering:
+                self.stop_waiting()
+            elif self not in waiting and not self.transport.is_closing():
+                self.await_headers()
+            # The parser keeps headers, however many there are.
+            most = _HEADER_BYTES + (_FRAMING * limits.body_bytes if self.answering else 0)
+            if self.received > most and not self.transport.is_closing():
+                give_up(self)
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self.received = 0
+            if not self.answering and not self.transport.is_closing():
+                self.await_headers()
+
+        @property
+        def answering(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def await_headers(self) -> None:
+            self.stop_waiting()
+            loop = asyncio.get_running_loop()
+            waiting[self] = loop.call_later(limits.header_seconds, give_up, self)
+
+        def stop_waiting(self) -> None:
+            if timer := waiting.pop(self, None):
+                timer.cancel()
+
+    def give_up(connection: Limited) -> None:
+        connection.stop_waiting()
+        opened.discard(connection)
+        connection.transport.abort()
+
+    return Limited

@@ -1,0 +1,82 @@
+"""Structured logs: one JSON object a line, on standard error.
+
+No line holds a body, a header, a query or a path: a label, a prompt or a secret might stand there.
+Of an error it says the kind and the places in the code, not its message, unless it is ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import MutableMapping
+from types import TracebackType
+from typing import Any
+
+import structlog
+
+from labelguard.errors import LabelguardError
+
+Logger = structlog.stdlib.BoundLogger
+
+
+def configure() -> None:
+    """Let every logger of this process write such lines."""
+    shared: list[structlog.types.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _without_messages,
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.JSONRenderer(),
+        ],
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers, root.level = [handler], logging.INFO
+    # What libraries say in detail may name what they were given.
+    for name in ("httpx", "httpcore", "sqlalchemy", "asyncio"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def logger() -> Logger:
+    """The hook's own logger."""
+    found: Logger = structlog.get_logger("labelguard.hook")
+    return found
+
+
+def _without_messages(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """An exception as its kind and where it was raised."""
+    info = event.pop("exc_info", None)
+    record = event.get("_record")
+    if not info and record is not None and record.exc_info:
+        info, record.exc_info, record.exc_text = record.exc_info, None, None
+    error = _error(info)
+    if error is not None:
+        event["error"] = type(error).__name__
+        event["at"] = _places(error.__traceback__)
+        if isinstance(error, LabelguardError):
+            event["why"] = str(error)
+    return event
+
+
+def _error(info: Any) -> BaseException | None:
+    if isinstance(info, BaseException):
+        return info
+    if isinstance(info, tuple):
+        return _error(info[1])
+    return sys.exception() if info else None
+
+
+def _places(trace: TracebackType | None) -> list[str]:
+    return [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(trace)[-8:]]

@@ -1,0 +1,69 @@
+"""What Prometheus may know of the hook: counts and times, by connector, and never by labeler."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+_EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+
+
+class Metrics:
+    """The numbers of one server, apart from those of any other in this process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.deliveries = Counter(
+            "labelguard_hook_deliveries",
+            "Deliveries by connector and the status that they were answered with.",
+            ["connector", "status"],
+            registry=self.registry,
+        )
+        self.events = Counter(
+            "labelguard_hook_events", "Events stored for the first time.", registry=self.registry
+        )
+        self.repeated = Counter(
+            "labelguard_hook_repeated_events",
+            "Events that were stored before, and ignored.",
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "labelguard_hook_delivery_seconds",
+            "Time from a delivery's headers to its answer.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.commits = Histogram(
+            "labelguard_hook_commit_seconds",
+            "Time of a transaction, until it is on disk.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.commit_events = Histogram(
+            "labelguard_hook_commit_events",
+            "Events that were stored in one transaction.",
+            buckets=_EVENTS,
+            registry=self.registry,
+        )
+        self.queued = Gauge(
+            "labelguard_hook_queued_events", "Events not yet on disk.", registry=self.registry
+        )
+        self.waiting = Gauge(
+            "labelguard_hook_waiting_events",
+            "Events in the inbox that no release has taken up.",
+            registry=self.registry,
+        )
+
+    def page(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self.registry)
+
+    def totals(self) -> tuple[int, int]:
+        """Deliveries that were answered with 200, and events that were new."""
+        samples = [one for metric in self.registry.collect() for one in metric.samples]
+        answered = (one for one in samples if one.name == "labelguard_hook_deliveries_total")
+        done = sum(one.value for one in answered if one.labels["status"] == "200")
+        new = sum(one.value for one in samples if one.name == "labelguard_hook_events_total")
+        return int(done), int(new)

@@ -1,0 +1,151 @@
+"""`labelguard serve`: the server on a socket, and the worker beside it, until told to end."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import uvicorn
+
+from labelguard.cli.stopping import Stopped
+from labelguard.errors import ConnectorError
+from labelguard.project import ingestion
+from labelguard.project.opening import OpenProject, Where
+from labelguard_connectors.hook import app, limits, logs
+from labelguard_connectors.hook.limits import Limits
+from labelguard_connectors.hook.serving import Serving
+
+HOST, PORT = "127.0.0.1", 8410
+_BACKLOG = 2_048
+_SHUTDOWN_SECONDS = 30
+_WORKER_SECONDS = 60
+_RESTART_SECONDS = (1, 300)
+"""How long to wait before a worker that ended is started again: at first, and at most."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a server was, once it has ended."""
+
+    address: str
+    """where it listened"""
+    connectors: Sequence[str]
+    """the connectors that it served"""
+    deliveries: int
+    """deliveries that were answered with 200"""
+    events: int
+    """events that were stored for the first time"""
+
+
+def serve(
+    where: Where = None,
+    *,
+    host: str = HOST,
+    port: int = PORT,
+    worker: Sequence[str] = (),
+    bounds: Limits | None = None,
+) -> Served:
+    """Serve a project's hook until SIGTERM or Ctrl-C; what was accepted until then is stored.
+
+    `worker` is the command of the worker, if one is to run beside it. Raises `ConnectorError` where
+    the address cannot be had, or no connector can be served.
+    """
+    bounds = bounds or Limits()
+    opened = OpenProject.open(where)
+    serving = Serving.of(opened.project)
+    logs.configure()
+    log = logs.logger()
+    with (
+        contextlib.closing(ingestion.inbox_of(opened)) as inbox,
+        contextlib.closing(_listening(host, port)) as listener,
+    ):
+        hook = app.Hook(serving.served, inbox, bounds)
+        address = _address(listener)
+        for name, why in serving.left_out.items():
+            log.warning("not served", connector=name, why=why)
+        log.info("serving", address=address, connectors=sorted(serving.served))
+        if not _loopback(host):
+            log.warning("not loopback", why="deliveries come unenciphered; put TLS before it")
+        with _beside(worker) if worker else contextlib.nullcontext():
+            _run(hook, listener, bounds)
+        log.info("ended", address=address)
+        return Served(address, sorted(serving.served), *hook.metrics.totals())
+
+
+def _run(hook: app.Hook, listener: socket.socket, bounds: Limits) -> None:
+    config = uvicorn.Config(
+        app.application(hook),
+        http=limits.protocol(bounds, bounds.within_files()),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,  # a path or a query may hold anything
+        server_header=False,
+        proxy_headers=True,
+        forwarded_allow_ips="127.0.0.1,::1",
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
+    # Told to end, it ends well; the signal, which uvicorn raises once more, has done its work.
+    with contextlib.suppress(Stopped, KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        why = error.strerror or "no such address"
+        raise ConnectorError(
+            f"cannot listen on {host}, port {port}: {why}; name another: --host, --port"
+        ) from None
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+@contextlib.contextmanager
+def _beside(command: Sequence[str]) -> Iterator[None]:
+    """Keep a worker running meanwhile: it ends with this process, however this ends."""
+    ended = threading.Event()
+    keeper = threading.Thread(target=_keep, args=(command, ended), name="labelguard-worker")
+    keeper.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        keeper.join()
+
+
+def _keep(command: Sequence[str], ended: threading.Event) -> None:
+    log = logs.logger()
+    pause, most = _RESTART_SECONDS
+    while not ended.is_set():
+        # The worker ends when its standard input does, which this process alone holds open.
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr) as worker:
+            while not ended.wait(0.2) and worker.poll() is None:
+                pass
+            if ended.is_set():
+                worker.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    worker.wait(_WORKER_SECONDS)
+                worker.kill()
+                return
+        log.error("worker ended", code=worker.returncode, again_in_seconds=pause)
+        ended.wait(pause)
+        pause = min(pause * 2, most)

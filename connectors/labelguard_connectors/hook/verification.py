@@ -1,0 +1,184 @@
+"""Whether a delivery is from the tool: signatures and secrets, compared in constant time.
+
+| scheme | what is compared |
+|---|---|
+| standard-webhooks | Standard Webhooks: HMAC of id, timestamp and body (Argilla) |
+| hmac-sha256 | `sha256=` and the hex HMAC-SHA256 of the body |
+| hmac-timestamp | the base64 HMAC-SHA256 of timestamp and body (Prolific) |
+| shared-secret | a header that holds the secret itself (Label Studio, which signs nothing) |
+
+Several secrets may hold at once, while one replaces another. A timestamp must be within five
+minutes of now; where there is none, a delivery that is sent again is known again by its content.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Settings
+
+TOLERANCE = 300
+"""Seconds by which the clock of a tool may differ from ours."""
+
+_DEFAULTS = {"argilla": "standard-webhooks", "label-studio": "shared-secret"}
+_HEADERS = {
+    "standard-webhooks": "",
+    "hmac-sha256": "x-hub-signature-256",
+    "hmac-timestamp": "x-prolific-request-signature",
+    "shared-secret": "x-labelguard-secret",
+}
+_TIMESTAMP_HEADER = "x-prolific-request-timestamp"
+_OPTIONS = ("scheme", "header", "timestamp_header", "addresses")
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Refused(Exception):
+    """A delivery is not, or not provably, from the tool. The message says why, never by what."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How the deliveries of one connector are verified; holds no secret.
+
+    `header` is where the signature or the secret stands, in lower case, `timestamp_header` where
+    the time stands that was signed. `addresses` are those that may deliver; all, where it is empty.
+    """
+
+    name: str
+    header: str
+    timestamp_header: str
+    addresses: tuple[Network, ...]
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """From `[connectors.NAME.hook]`. Raises `ConnectorError` for what it cannot be."""
+        table, where = settings.hook, f"[connectors.{settings.name}.hook]"
+        if unknown := sorted(set(table) - set(_OPTIONS)):
+            raise ConnectorError(
+                f"{where} has no option {', '.join(unknown)}; there are: {', '.join(_OPTIONS)}"
+            )
+        name = table.get("scheme", _DEFAULTS.get(settings.kind))
+        if name not in _HEADERS:
+            raise ConnectorError(f"{where}: scheme must be one of {', '.join(_HEADERS)}")
+        if name == "standard-webhooks" and ("header" in table or "timestamp_header" in table):
+            raise ConnectorError(f"{where}: the headers of standard-webhooks have fixed names")
+        header = _header(where, "header", table.get("header") or _HEADERS[name])
+        timestamp = _header(
+            where, "timestamp_header", table.get("timestamp_header") or _TIMESTAMP_HEADER
+        )
+        return cls(name, header, timestamp, _networks(where, table.get("addresses", [])))
+
+    def check_secrets(self, connector: str, secrets: Sequence[str]) -> None:
+        """Raise `ConnectorError` where a secret cannot be one of this scheme."""
+        if self.name != "standard-webhooks":
+            return
+        for secret in secrets:
+            text = secret.removeprefix("whsec_")
+            try:
+                key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+            except ValueError:
+                key = b""
+            if not key:
+                raise ConnectorError(
+                    f"connector {connector}: hook_secret must be base64, as the tool shows it "
+                    "(with or without whsec_ before it)"
+                ) from None
+
+    def admit(self, address: str | None) -> None:
+        """Raise `Refused` unless deliveries may come from that address."""
+        if not self.addresses:
+            return
+        try:
+            found = ipaddress.ip_address(address or "")
+        except ValueError:
+            raise Refused("its address is unknown") from None
+        mapped = getattr(found, "ipv4_mapped", None)
+        if not any((mapped or found) in network for network in self.addresses):
+            raise Refused("its address is none of those that may deliver")
+
+    def verify(self, secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> str:
+        """What makes two deliveries of this body one; `headers` have names in lower case.
+
+        Raises `Refused` unless one of the secrets proves it.
+        """
+        content = hashlib.sha256(body).hexdigest()
+        if self.name == "standard-webhooks":
+            return _standard(secrets, headers, body)
+        given = headers.get(self.header)
+        if not given:
+            raise Refused(f"the header {self.header} is missing")
+        if self.name == "shared-secret":
+            _compare(given, [secret.encode() for secret in secrets])
+        elif self.name == "hmac-sha256":
+            _compare(given, [b"sha256=" + _hmac(one, body).hex().encode() for one in secrets])
+        else:
+            stamp = headers.get(self.timestamp_header, "")
+            _recent(stamp, self.timestamp_header)
+            signed = stamp.encode("latin-1") + body
+            _compare(given, [base64.b64encode(_hmac(one, signed)) for one in secrets])
+        return content
+
+
+def _standard(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> str:
+    """By the library of https://www.standardwebhooks.com; what it cannot read is not signed."""
+    proven = [_is_standard(secret, headers, body) for secret in secrets]
+    if not any(proven):
+        raise Refused("the signature is wrong, or its time more than five minutes from now")
+    return headers["webhook-id"]
+
+
+def _is_standard(secret: str, headers: Mapping[str, str], body: bytes) -> bool:
+    try:
+        Webhook(secret).verify(body, dict(headers), json_parse=False)
+    except (WebhookVerificationError, ValueError):  # bytes that are no text, a broken signature
+        return False
+    return True
+
+
+def _hmac(secret: str, data: bytes) -> bytes:
+    return hmac.digest(secret.encode(), data, "sha256")
+
+
+def _compare(given: str, wanted: Sequence[bytes]) -> None:
+    """Compared with all of them, so that time does not tell which one it was."""
+    own = given.encode("latin-1", errors="replace")
+    same = [hmac.compare_digest(own, one) for one in wanted]
+    if not any(same):
+        raise Refused("the signature or secret is wrong")
+
+
+def _recent(stamp: str, header: str) -> None:
+    # No tool signs more digits, and int() takes long for very many.
+    if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
+        raise Refused(f"the header {header} is not a time in seconds")
+    if abs(int(stamp) - time.time()) > TOLERANCE:
+        raise Refused(f"the header {header} is more than {TOLERANCE // 60} minutes from now")
+
+
+def _header(where: str, option: str, value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]*", value):
+        raise ConnectorError(f"{where}: {option} must be the name of a header")
+    return value.lower()
+
+
+def _networks(where: str, value: Any) -> tuple[Network, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ConnectorError(f"{where}: addresses must be a list of addresses or networks")
+    try:
+        return tuple(ipaddress.ip_network(one) for one in value)
+    except ValueError:
+        raise ConnectorError(
+            f'{where}: addresses must be like "10.0.0.0/8" or "192.0.2.7"'
+        ) from None

@@ -1,0 +1,172 @@
+"""A tool that tells of answers, and a hook that hears it: in this process, or in one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import doors
+
+import labelguard
+from labelguard.ingest import connector
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import CONFIG, Project, find
+
+SECRET = "swordfish-and-then-some"
+LABEL, PROMPT, LABELER = "the-left-one-is-better", "Shall-I-tell-you-a-secret", "Maria-Exampleova"
+"""What no line may hold."""
+
+TOOL = '''
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Answer
+
+
+class Tool:
+    """Reads {"answers": [{"id": …, "version": …, "who": …, "task": …}]}."""
+
+    format = "argilla"
+
+    def __init__(self, settings):
+        self.settings = settings
+
+    def about(self):
+        return {}
+
+    def hear(self, event):
+        if not isinstance(event, dict):
+            raise ConnectorError("the event is not an object")
+        if "answers" not in event:
+            return ()
+        return [
+            Answer(one["id"], one["version"], one["who"], one["task"]) for one in event["answers"]
+        ]
+
+    def pull(self, cursor=""):
+        return iter(())
+
+    def push(self, release, name, progress):
+        return f"pushed/{name}"
+
+
+door = Tool
+'''
+
+
+def body(number: int, *, answer: Mapping[str, Any] | None = None) -> bytes:
+    """A delivery with one answer."""
+    task = json.dumps({"prompt": PROMPT, "label": LABEL})
+    own = {"id": f"a{number}", "version": number, "who": LABELER, "task": task}
+    return json.dumps({"answers": [{**own, **(answer or {})}]}).encode()
+
+
+def headers(secret: str = SECRET) -> dict[str, str]:
+    """Those that prove a delivery."""
+    return {"x-labelguard-secret": secret, "content-type": "application/json"}
+
+
+def project(
+    directory: Path, patch: pytest.MonkeyPatch, config: str = "", *, name: str = "clinic"
+) -> Project:
+    """A project whose labelguard.toml names a connector to this tool, with its secret."""
+    doors.install(directory / "packages", connector.DOOR, "tool", TOOL, patch)
+    made = labelguard.init(directory / "project")
+    table = f'[connectors.{name}]\nkind = "tool"\nhook = {{ scheme = "shared-secret" }}\n'
+    path = made.state / CONFIG
+    path.write_text(f"{path.read_text()}\n{table}{config}")
+    patch.setenv(f"LABELGUARD_{name.upper()}_HOOK_SECRET", SECRET)
+    return find(made.state.parent)
+
+
+def stored(made: Project) -> dict[str, int]:
+    """How many events wait of each answer, by the answer's id."""
+    from labelguard.project import ingestion
+
+    found: dict[str, int] = {}
+    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+        for name in inbox.connectors():
+            inbox.claim(name, "looked at", 1_000_000)
+        for event in inbox.claimed("looked at"):
+            for answer in event.answers:
+                found[answer.record] = found.get(answer.record, 0) + 1
+        inbox.settle(())
+    return found
+
+
+class Server:
+    """`labelguard serve` in a process of its own; `lines` are what it logged, as they come."""
+
+    def __init__(self, made: Project, *options: str) -> None:
+        command = [sys.executable, "-m", "labelguard", "serve", "--port", "0", *options]
+        self.process = subprocess.Popen(
+            [*command, "--project", str(made.state)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        self.lines: list[str] = []
+        assert self.process.stderr
+        self.port = 0
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if '"serving"' in line:
+                found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+                assert found
+                self.port = int(found[1])
+            if "Application startup complete" in line:
+                break
+        assert self.port, self.lines
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        self.lines.extend(self.process.stderr)
+
+    def connect(self) -> socket.socket:
+        """A connection to it."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def kill(self) -> None:
+        """As a power cut does."""
+        self.process.kill()
+        self._ended()
+
+    def stop(self) -> int:
+        """As `docker stop` does; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._ended()
+
+    def _ended(self) -> int:
+        code = self.process.wait(60)
+        self._reader.join(10)
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe:
+                pipe.close()
+        return code
+
+
+@contextlib.contextmanager
+def serving(made: Project, *options: str) -> Iterator[Server]:
+    """A server that is gone afterwards."""
+    server = Server(made, *options)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.kill()
