@@ -242,6 +242,7 @@ class _Ingestion:
     def pull(self, own: Settings, *, whole: bool = False) -> Ingested:
         """Read a tool: what is new since the last pull or, with `whole`, everything."""
         done, seen = _NOTHING, []
+        self._met.pop(own.name, None)  # what was drained just now is known
         begin = "" if whole else self._cursor(own.name)
         tool = connectors.connector(own)
         read = 0

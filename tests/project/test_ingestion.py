@@ -1,0 +1,314 @@
+"""Answers of tools come into a project once, and from there into releases as they are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tools import Desk, connected, hear
+
+import labelguard as lg
+from labelguard.errors import ConnectorError, InvalidLabels, ProjectError
+from labelguard.ingest.inbox import Inbox
+from labelguard.ingest.segments import Segments
+from labelguard.ledger import segmentbook
+from labelguard.project import ingestion, retention
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import CONFIG, Project, find
+from labelguard.report import overview
+
+# So much ε that no label is flipped, whatever the coins: what was answered is what is released.
+OPEN: dict[str, Any] = {
+    "mechanism": "rr",
+    "epsilon": 2000.0,
+    "delta": 0.0,
+    "max_labels_per_labeler": 16,
+    "accept_delta": True,
+    "workers": 1,
+}
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Project, Desk]:
+    project = lg.init(tmp_path / "p", max_epsilon=10_000.0, max_delta=0.5)
+    return connected(project, tmp_path, monkeypatch)
+
+
+def released(project: Project, **options: Any) -> dict[tuple[str, str], int]:
+    """How often each response was chosen, by prompt, in a release of what was ingested."""
+    rows = lg.load(lg.privatize(project=project, **OPEN | options))
+    found: dict[tuple[str, str], int] = {}
+    for prompt, chosen in rows.select("prompt", "chosen").iter_rows():
+        found[prompt, chosen] = found.get((prompt, chosen), 0) + 1
+    return found
+
+
+def test_the_latest_state_of_every_answer_is_released(tool: tuple[Project, Desk]) -> None:
+    project, desk = tool
+    events = [
+        desk.answer("maria", 1, "left"),
+        desk.answer("maria", 2, "left"),
+        desk.answer("otto", 1, "right"),
+        desk.answer("otto", 2, "right"),
+        desk.answer("otto", 3, "left"),
+        desk.answer("zoe", 3, "left"),
+    ]
+    events.append(desk.change("2", "right"))  # Maria changes her mind
+    events.append(desk.change("4", None))  # Otto skips what he had answered
+    events.append(desk.delete("5"))  # and deletes another
+    events.append(desk.delete("6"))  # Zoe deletes hers, and answers again
+    events.append(desk.answer("zoe", 3, "right"))
+    hear(project, *events)
+    done = ingestion.ingest(project)
+    assert (done.answers, done.deleted) == (9, 2)
+    assert released(project) == {
+        ("prompt 1", "left 1"): 1,
+        ("prompt 1", "right 1"): 1,
+        ("prompt 2", "right 2"): 1,
+        ("prompt 3", "right 3"): 1,
+    }
+
+
+def test_the_order_of_events_decides_nothing_that_the_tools_clock_decides(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    first = desk.answer("maria", 1, "left")
+    second = desk.change("1", "right")
+    other = desk.answer("otto", 1, "left")
+    gone = desk.delete("2")
+    hear(project, gone, second, first, other, first, second)
+    ingestion.ingest(project)
+    assert released(project) == {("prompt 1", "right 1"): 1}
+
+
+def test_a_released_value_stays_whatever_happens_in_the_tool(tool: tuple[Project, Desk]) -> None:
+    project, desk = tool
+    hear(project, desk.answer("maria", 1, "left"), desk.answer("otto", 2, "left"))
+    ingestion.ingest(project)
+    before = released(project)
+    hear(project, desk.change("1", "right"), desk.delete("2"), desk.answer("otto", 2, "right"))
+    hear(project, desk.answer("zoe", 1, "right"))
+    ingestion.ingest(project)
+    after = released(project)
+    assert after == {**before, ("prompt 1", "right 1"): 1}
+
+
+def test_pulling_takes_what_is_new_and_reconciling_mends_what_was_not_heard(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    for task in range(7):
+        desk.answer("maria", task, "left")
+    assert ingestion.pull("desk", project).answers == 7
+    assert ingestion.pull("desk", project) == ingestion.Ingested(0, 0, 0, 0, 0)
+    hear(project, desk.answer("otto", 1, "right"))
+    desk.change("3", "right")
+    assert ingestion.ingest(project).answers == 1
+    done = ingestion.pull("desk", project)
+    assert (done.answers, done.known) == (1, 1)
+    # The hook is down: nothing of this is heard.
+    desk.delete("1")
+    desk.change("4", None)
+    desk.answer("zoe", 2, "left")
+    done = ingestion.reconcile("desk", project)
+    assert (done.answers, done.deleted, done.known) == (2, 1, 6)
+    assert ingestion.reconcile("desk", project).answers == 0
+    found = released(project)
+    assert ("prompt 0", "left 0") not in found and ("prompt 3", "left 3") not in found
+    assert found["prompt 2", "right 2"] == found["prompt 2", "left 2"] == 1
+
+
+def test_an_answer_that_a_pull_finds_again_is_there_again(tool: tuple[Project, Desk]) -> None:
+    project, desk = tool
+    desk.answer("maria", 1, "left")
+    kept = dict(desk.records)
+    ingestion.pull("desk", project)
+    desk.delete("1")
+    assert ingestion.reconcile("desk", project).deleted == 1
+    desk.records = kept
+    desk.save()
+    assert ingestion.reconcile("desk", project).answers == 1
+    assert released(project) == {("prompt 1", "left 1"): 1}
+    # What is announced late of an answer that was deleted is not.
+    late = desk.change("1", "right")
+    hear(project, desk.delete("1"), late)
+    ingestion.ingest(project)
+    with pytest.raises(InvalidLabels, match="no answer of source 'desk' is left"):
+        lg.privatize(project=project, **OPEN)
+
+
+POINTS = ("claimed", "written", "counted")
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("how", ["ingest", "pull"])
+def test_whatever_crashes_every_answer_is_there_once(
+    tool: tuple[Project, Desk], point: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, desk = tool
+    events = [desk.answer(f"worker {u}", task, "left") for u in range(3) for task in range(4)]
+    hear(project, *events[: 6 if how == "pull" else None])
+    with monkeypatch.context() as patch:
+        crashes = _crash_at(point, patch)
+        with pytest.raises(_Crash):
+            getattr(ingestion, how)(*(["desk"] if how == "pull" else []), project)
+        assert crashes
+    ingestion.pull("desk", project) if how == "pull" else ingestion.ingest(project)
+    assert sum(released(project).values()) == 12
+    opened = OpenProject.open(project)
+    assert len(list(project.labels.iterdir())) == len(_segments(opened))
+    rows = sum(segment.answers for segment in _segments(opened))
+    assert rows == 12 and ingestion.held(opened).waiting == 0
+    verdict = overview.verify(project)
+    assert verdict.ok, verdict.fault
+
+
+class _Crash(BaseException):
+    pass
+
+
+def _crash_at(point: str, patch: pytest.MonkeyPatch) -> list[str]:
+    """Stop once a segment has come so far."""
+    met: list[str] = []
+
+    def after(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def crashing(*args: Any, **kwargs: Any) -> None:
+            real(*args, **kwargs)
+            met.append(name)
+            raise _Crash
+
+        patch.setattr(owner, name, crashing)
+
+    if point == "claimed":
+        after(Inbox, "claimed")
+    elif point == "written":
+        after(Segments, "write")
+    else:  # the ledger has it, the inbox does not know
+        after(ingestion._Ingestion, "_write")
+    return met
+
+
+def _segments(opened: OpenProject) -> list[segmentbook.Segment]:
+    with opened.ledger.snapshot() as connection:
+        return segmentbook.records(connection)
+
+
+def test_two_questions_about_one_pair_are_two_labels(tool: tuple[Project, Desk]) -> None:
+    project, desk = tool
+    hear(project, desk.answer("maria", 1, "left", harmless="right"))
+    ingestion.ingest(project)
+    with pytest.raises(InvalidLabels, match=r"harmless, helpful.*--question"):
+        lg.privatize(project=project, **OPEN)
+    assert released(project, question="helpful") == {("prompt 1", "left 1"): 1}
+    assert released(project, question="harmless") == {("prompt 1", "right 1"): 1}
+
+
+def test_without_anything_ingested_a_release_says_what_to_do(tool: tuple[Project, Desk]) -> None:
+    project, _ = tool
+    with pytest.raises(InvalidLabels, match=r"no INPUT.*labelguard pull"):
+        lg.privatize(project=project, **OPEN)
+    with pytest.raises(InvalidLabels, match="nothing of source 'other' was ingested"):
+        lg.privatize(project=project, namespace="other", **OPEN)
+    with pytest.raises(ConnectorError, match=r"no \[connectors.other\]; there are: desk"):
+        ingestion.pull("other", project)
+
+
+def test_events_of_a_connector_that_is_gone_wait(tool: tuple[Project, Desk]) -> None:
+    project, desk = tool
+    hear(project, desk.answer("maria", 1, "left"))
+    path = project.state / CONFIG
+    text = path.read_text()
+    path.write_text(text.partition("[connectors.desk]")[0])
+    with pytest.raises(ConnectorError, match=r"no \[connectors.desk\]"):
+        ingestion.ingest(find(project.state.parent))
+    path.write_text(text)
+    assert ingestion.ingest(find(project.state.parent)).answers == 1
+
+
+def test_a_segment_that_was_altered_or_is_missing_stops_the_project(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    hear(project, desk.answer("maria", 1, "left"))
+    ingestion.ingest(project)
+    [path] = project.labels.iterdir()
+    whole = path.read_bytes()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert b"maria" not in whole and b"prompt" not in whole
+    for data in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:100], None):
+        path.unlink() if data is None else path.write_bytes(data)
+        assert "segment" in (overview.verify(project).fault or "")
+        with pytest.raises(ProjectError, match=r"segment .* missing, or not the one"):
+            lg.privatize(project=project, **OPEN)
+
+
+# ---------------------------------------------------------------- retention
+
+
+def test_labels_are_forgotten_after_their_release_and_pulls_know_them_still(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    for who in ("maria", "otto"):
+        for task in range(3):
+            desk.answer(who, task, "left")
+    ingestion.pull("desk", project)
+    before = released(project)
+    desk.answer("zoe", 1, "right")
+    ingestion.pull("desk", project)
+    with (project.state / CONFIG).open("a") as file:
+        file.write('\n[ingest]\nkeep = "0d"\n')
+    project = find(project.state.parent)
+    assert ingestion.ingest(project).forgotten == 6
+    opened = OpenProject.open(project)
+    held = Segments(project.labels, opened.keys)
+    rows = [row for s in _segments(opened) for t in held.read(s).values() for row in t.to_pylist()]
+    assert sorted(row["labeler"] or "" for row in rows) == [""] * 6 + ["zoe"]
+    forgotten = [row for row in rows if row["labeler"] is None]
+    assert all(row["body"] is None and row["id"] is None for row in forgotten)
+    assert all(len(row["rows"]) == 1 for row in forgotten)
+    assert {json.loads(row["pair"])["prompt"] for row in forgotten} == {
+        f"prompt {task}" for task in range(3)
+    }
+    # Nothing of them comes back, changed or not; what is new does.
+    desk.change("1", "right")
+    done = ingestion.reconcile("desk", project)
+    assert (done.answers, done.deleted, done.known) == (0, 0, 7)
+    assert ingestion.ingest(project).forgotten == 0
+    assert overview.verify(project).ok
+    after = released(project)
+    assert sum(after.values()) == 1 and before
+
+
+def test_an_answer_is_kept_until_all_its_questions_were_released(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    hear(project, desk.answer("maria", 1, "left", harmless="right"))
+    hear(project, desk.answer("otto", 1, "left", harmless="right"))
+    ingestion.ingest(project)
+    released(project, question="helpful")
+    released(project, question="harmless")
+    hear(project, desk.answer("zoe", 1, "left", harmless="right"))
+    ingestion.ingest(project)
+    released(project, question="helpful")
+    with (project.state / CONFIG).open("a") as file:
+        file.write('\n[ingest]\nkeep = "0d"\n')
+    project = find(project.state.parent)
+    assert ingestion.ingest(project).forgotten == 2
+    assert released(project, question="harmless") == {("prompt 1", "right 1"): 1}
+    assert ingestion.ingest(project).forgotten == 1
+
+
+@pytest.mark.parametrize("keep", ['"soon"', "90", '"-1d"', "true"])
+def test_a_time_that_is_none_is_refused(keep: str, tool: tuple[Project, Desk]) -> None:
+    project, _ = tool
+    with (project.state / CONFIG).open("a") as file:
+        file.write(f"\n[ingest]\nkeep = {keep}\n")
+    with pytest.raises(ProjectError, match=r"ingest.keep expects a number of days"):
+        retention.kept_for(find(project.state.parent).ingest)

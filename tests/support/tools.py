@@ -1,0 +1,154 @@
+"""An annotation tool that lives in a file, and its connector, which comes by the door like others.
+
+Its answers look like Label Studio's. It tells of changes by events that carry a whole answer or, as
+tools do, nothing but the id of one that was deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.doors import install
+
+from labelguard.ingest.connector import Answer, Page, Settings
+from labelguard.ingest.inbox import Event, Inbox
+from labelguard.keys.keyring import KeyRing
+from labelguard.project.project import CONFIG, Project, find
+
+_CODE = "from support.tools import DeskConnector as door"
+_PAGE = 3
+
+
+@dataclass
+class Desk:
+    """The tool: what was annotated, in a file; every act returns the event that tells of it."""
+
+    path: Path
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    clock: int = 0
+    last: int = 0
+
+    def answer(
+        self, who: str, task: int, side: str | None, *, harmless: str | None = None
+    ) -> dict[str, Any]:
+        """A new answer; None is a skip."""
+        self.last += 1
+        record = str(self.last)
+        self.records[record] = {"who": who, "task": task}
+        return self.change(record, side, harmless=harmless)
+
+    def change(
+        self, record: str, side: str | None, *, harmless: str | None = None
+    ) -> dict[str, Any]:
+        """Another answer in its place."""
+        self.clock += 1
+        own = self.records[record]
+        said = [("helpful", side), *([("harmless", harmless)] if harmless else [])]
+        own["body"] = {
+            "id": own["task"],
+            "data": {
+                "prompt": f"prompt {own['task']}",
+                "answer1": f"left {own['task']}",
+                "answer2": f"right {own['task']}",
+            },
+            "annotations": [
+                {
+                    "id": int(record),
+                    "completed_by": own["who"],
+                    "updated_at": f"2026-11-22T08:00:00.{self.clock:06d}Z",
+                    "was_cancelled": side is None,
+                    "ground_truth": False,
+                    "result": [
+                        {
+                            "from_name": name,
+                            "to_name": "answer1",
+                            "type": "pairwise",
+                            "value": {"selected": value},
+                        }
+                        for name, value in said
+                        if value
+                    ],
+                }
+            ],
+        }
+        own["version"] = self.clock
+        self.save()
+        return {"record": record, **own}
+
+    def delete(self, record: str) -> dict[str, Any]:
+        """An answer is gone; what is told is its id."""
+        del self.records[record]
+        self.save()
+        return {"record": record}
+
+    def save(self) -> None:
+        self.path.write_text(json.dumps(self.records))
+
+
+class DeskConnector:
+    """Its connector, with the option `file`."""
+
+    format = "label-studio"
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = Path(settings.text("file"))
+
+    def about(self) -> Mapping[str, str]:
+        return {"title": "a desk"}
+
+    def hear(self, event: Any) -> Sequence[Answer]:
+        return [_told(event["record"], event)]
+
+    def pull(self, cursor: str = "") -> Iterator[Page]:
+        records = json.loads(self._path.read_text())
+        since = int(cursor or 0)
+        changed = sorted(
+            (own["version"], record) for record, own in records.items() if own["version"] > since
+        )
+        for start in range(0, len(changed), _PAGE):
+            page = changed[start : start + _PAGE]
+            answers = [_told(record, records[record]) for _, record in page]
+            yield Page(answers, str(page[-1][0]))
+
+    def push(self, release: Path, name: str, progress: Any) -> str:
+        pushed = self._path.with_name(name)
+        pushed.write_text((release / "card.json").read_text())
+        return str(pushed)
+
+
+def _told(record: str, own: Mapping[str, Any]) -> Answer:
+    if "body" not in own:
+        return Answer(record, 0)
+    return Answer(record, own["version"], own["who"], json.dumps(own["body"]))
+
+
+def connected(
+    project: Project, directory: Path, patch: pytest.MonkeyPatch, more: str = ""
+) -> tuple[Project, Desk]:
+    """A project with the connector `desk` to an empty tool, and `more` lines of configuration."""
+    install(directory / "site", "labelguard.connectors", "desk", _CODE, patch)
+    path = directory / "desk.json"
+    with (project.state / CONFIG).open("a") as file:
+        file.write(f'\n[connectors.desk]\nfile = "{path}"\n{more}\n')
+    desk = Desk(path)
+    desk.save()
+    return find(project.state.parent), desk
+
+
+def hear(project: Project, *events: Mapping[str, Any]) -> int:
+    """Put events into the inbox as a hook does; how many were new."""
+    connector = DeskConnector(Settings.of("desk", {"file": "unused"}))
+    inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
+    told = [
+        Event(f"{event['record']}/{event.get('version')}", "desk", tuple(connector.hear(event)))
+        for event in events
+    ]
+    try:
+        return inbox.put(told)
+    finally:
+        inbox.close()
