@@ -106,7 +106,11 @@ def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> Backup
         releases=sum(record.state == "committed" for record in records),
         unfinished=unfinished,
         keys=passphrase is not None,
-        left_out=["quarantine", "inbox", *([] if passphrase is not None else ["keys"])],
+        left_out=[
+            "quarantine",
+            *(["inbox"] if ingestion.held(opened).waiting else []),
+            *([] if passphrase is not None else ["keys"]),
+        ],
     )
 
 

@@ -108,7 +108,7 @@ def source_of(project: Project, named: str | None) -> str:
 
     Raises `InvalidLabels` where there is none, or several could be meant.
     """
-    found = sorted({segment.source for segment in _segments(OpenProject.open(project))})
+    found = sources(OpenProject.open(project))
     if named is not None and named not in found:
         held = f"; ingested were: {', '.join(found)}" if found else ""
         raise InvalidLabels(f"nothing of source {named!r} was ingested{held}")
@@ -121,6 +121,11 @@ def source_of(project: Project, named: str | None) -> str:
             f"answers of several sources were ingested ({', '.join(found)}); pick one: --source"
         )
     return named or found[0]
+
+
+def sources(opened: OpenProject) -> list[str]:
+    """Of which sources answers were ingested."""
+    return sorted({segment.source for segment in _segments(opened)})
 
 
 def reading_of(project: Project, source: str) -> Settings:

@@ -20,7 +20,7 @@ from labelguard.ingest.sources import Input
 from labelguard.ledger import kinship, sourcebook
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.sourcebook import People, SourceRecord
-from labelguard.project import policies
+from labelguard.project import ingestion, policies
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
@@ -96,15 +96,17 @@ def by_id(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]
     """The keys of labelers, (n, 2), each given as `ID` or `SOURCE:ID`, and the source of each.
 
     Only sources of the project count as such, the longest name first: an id may have colons of its
-    own. Raises `InvalidLabels` for an empty id.
+    own. A bare id is of the source that labelguard.toml names or, if nothing came of that, of the
+    only one there is. Raises `InvalidLabels` for an empty id.
     """
     project, keys = opened.project, opened.keys
-    names = sorted((r.name for r in opened.ledger.sources()), key=len, reverse=True)
-    names.append(project.namespace)
+    known = _sources(opened)
+    own = known[0] if project.namespace not in known and len(known) == 1 else project.namespace
+    names = sorted({*known, own}, key=len, reverse=True)
 
     def split(text: str) -> tuple[str, str]:
         source = next((name for name in names if text.startswith(f"{name}:")), None)
-        return (source, text[len(source) + 1 :]) if source else (project.namespace, text)
+        return (source, text[len(source) + 1 :]) if source else (own, text)
 
     pairs = [split(text) for text in texts]
     if not all(labeler_id.strip() for _, labeler_id in pairs):
@@ -115,6 +117,13 @@ def by_id(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]
         rows = np.flatnonzero(sources == source)
         found[rows] = keys.labeler_keys(source, [pairs[row][1] for row in rows.tolist()])
     return found, sources.tolist()
+
+
+def _sources(opened: OpenProject) -> list[str]:
+    """Names of all sources: of releases, of what was ingested, and of connectors."""
+    released = [record.name for record in opened.ledger.sources()]
+    connected = [one.source for one in ingestion.settings(opened.project).values()]
+    return list(dict.fromkeys([*released, *ingestion.sources(opened), *connected]))
 
 
 def named(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]:

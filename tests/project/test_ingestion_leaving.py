@@ -1,0 +1,198 @@
+"""Who leaves is gone from segments and inbox; backups carry segments; verify and doctor look."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support import databases
+from support.tools import Desk, connected, hear
+
+import labelguard as lg
+from labelguard.ingest.inbox import FILE, Inbox
+from labelguard.ingest.segments import Segments
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger import segmentbook
+from labelguard.project import erasure, ingestion, restore
+from labelguard.project.backup import backup
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project, find
+from labelguard.report import overview
+from labelguard.report.doctor import examine
+
+WHO = "Zuzanna-Weatherwax"
+OPEN: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "workers": 1}
+
+
+@pytest.fixture(params=databases.KINDS)
+def tool(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Project, Desk]]:
+    with databases.on(request.param, tmp_path, monkeypatch):
+        yield connected(lg.init(tmp_path / "p"), tmp_path, monkeypatch)
+
+
+def rows_of(project: Project, who: str) -> int:
+    """How many rows in segments are theirs, whatever counts."""
+    opened = OpenProject.open(project)
+    held = Segments(project.labels, opened.keys)
+    with opened.ledger.snapshot() as connection:
+        counted = segmentbook.records(connection)
+    tables = [table for segment in counted for table in held.read(segment).values()]
+    labelers = [t["labeler"].to_pylist() for t in tables if "labeler" in t.column_names]
+    return sum(labeler == who for column in labelers for labeler in column)
+
+
+def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    hear(project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3)))
+    ingestion.ingest(project)
+    hear(project, desk.change("1", "right"))
+    ingestion.ingest(project)
+    hear(project, desk.change("2", "right"), desk.answer("otto", 9, "left"))
+    inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
+    inbox.bury("desk", WHO.encode(), "not understood")
+    assert rows_of(project, WHO) == 4  # a control
+    before = erasure.preview(WHO, "erased", project)
+    assert (before.rows_set_aside, before.unreadable_files) == (5, ["dead letter 1 for desk"])
+    assert (rows_of(project, WHO), inbox.waiting(), len(inbox.letters())) == (4, 2, 1)
+
+    found = erasure.leave(WHO, "erased", project)
+    assert (found.rows_set_aside, found.unreadable_files) == (5, ["dead letter 1 for desk"])
+    assert rows_of(project, WHO) == 0 and rows_of(project, "otto") == 3
+    assert (inbox.waiting(), inbox.letters()) == (1, [])
+    inbox.close()
+    assert overview.verify(project).ok
+    # What comes later of theirs is dropped at the door.
+    hear(project, desk.answer(WHO, 4, "left"))
+    done = ingestion.ingest(project)
+    assert (done.answers, done.refused) == (1, 1)
+    assert ingestion.reconcile("desk", project).refused == 4
+    assert rows_of(project, WHO) == 0
+    release = lg.privatize(project=project, **OPEN)
+    assert lg.load(release).height == 4
+
+
+def test_the_same_id_of_another_source_is_another_person(
+    tool: tuple[Project, Desk], tmp_path: Path
+) -> None:
+    project, desk = tool
+    hear(project, desk.answer("7", 1, "left"))
+    ingestion.ingest(project)
+    erasure.leave("files:7", "erased", project)
+    assert rows_of(project, "7") == 1
+    erasure.leave("desk:7", "erased", project)
+    assert rows_of(project, "7") == 0
+
+
+def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    hear(project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3)))
+    ingestion.ingest(project)
+    found = erasure.leave(f"desk:{WHO}", "retired", project)
+    assert found.rows_set_aside == rows_of(project, WHO) == 3
+    assert lg.load(lg.privatize(project=project, **OPEN)).height == 3
+
+
+POINTS = ("rewritten", "listed")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_erasing_can_be_finished_after_a_crash(
+    tool: tuple[Project, Desk], point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, desk = tool
+    hear(project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3)))
+    ingestion.ingest(project)
+
+    class Crash(BaseException):
+        pass
+
+    def crash(*args: Any, **kwargs: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        if point == "rewritten":
+            patch.setattr(segmentbook, "replace", crash)
+        else:
+            real, calls = Segments.settle, []
+
+            def settle(self: Segments, counted: Any) -> None:
+                calls.append(1)
+                if len(calls) > 1:
+                    raise Crash
+                real(self, counted)
+
+            patch.setattr(Segments, "settle", settle)
+        with pytest.raises(Crash):
+            erasure.leave(f"desk:{WHO}", "erased", project)
+    assert overview.verify(project).ok  # whichever file counts is there
+    erasure.leave(f"desk:{WHO}", "erased", project)
+    assert rows_of(project, WHO) == 0 and rows_of(project, "otto") == 3
+    assert [path.suffix for path in project.labels.iterdir()] == [".segment"]
+    assert overview.verify(project).ok
+
+
+def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
+    tool: tuple[Project, Desk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, desk = tool
+    hear(project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3)))
+    ingestion.ingest(project)
+    hear(project, desk.answer("otto", 5, "left"))
+    made = backup(tmp_path / "b.tar.zst", project=project)
+    assert made.left_out == ["quarantine", "inbox", "keys"]
+    with pa.CompressedInputStream(pa.OSFile(made.path), "zstd") as stream:
+        data = stream.read()
+    assert WHO.encode() not in data and b"prompt 1" not in data
+    with tarfile.open(fileobj=pa.BufferReader(data)) as tar:
+        names = tar.getnames()
+    assert any(name.startswith("labels/") for name in names)
+    assert not any(FILE in name for name in names)
+
+    monkeypatch.delenv("LABELGUARD_LEDGER_URL", raising=False)
+    since = restore.parse_since(made.anchor, (), no_later_policy=False)
+    restore.restore(made.path, tmp_path / "again", since=since, keys=project.keys)
+    again = find(tmp_path / "again")
+    assert rows_of(again, "otto") == 3 and overview.verify(again).ok
+    # What the inbox had, the tool has still.
+    assert ingestion.reconcile("desk", again).answers == 1
+    assert lg.load(lg.privatize(project=again, **OPEN)).height == 7
+
+
+def test_the_doctor_counts_what_is_held_and_finds_what_is_broken(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    hear(project, desk.answer(WHO, 1, "left"), desk.delete("1"))
+    ingestion.ingest(project)
+    hear(project, desk.answer(WHO, 2, "left"))
+
+    def finding() -> Any:
+        return next(f for f in examine(project) if f.name == "ingested answers")
+
+    assert finding().ok
+    assert finding().detail == "1 row in 1 segment, 1 event waiting; connectors: desk"
+    [path] = project.labels.iterdir()
+    path.unlink()
+    assert not finding().ok and "segment" in finding().detail
+
+
+def test_rows_that_others_put_into_the_book_of_segments_are_found(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    hear(project, desk.answer(WHO, 1, "left"))
+    ingestion.ingest(project)
+    opened = OpenProject.open(project)
+    with opened.ledger.transaction() as connection:
+        connection.exec_driver_sql("UPDATE segments SET source = 'other'")
+    assert overview.verify(project).fault == "the segments are not those in the journal"
