@@ -52,6 +52,7 @@ _LENGTHS = struct.Struct(f"<{BUCKETS + 1}Q")
 DELETED = BUCKETS
 """The place of deletions, beside those of the buckets."""
 _PURPOSE = "segment"
+_PAGE = 4096
 _REWRITTEN = ".new"
 
 
@@ -219,11 +220,22 @@ class Segments:
             return b""
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd")
-        return self._keys.seal(_PURPOSE, sink.getvalue().to_pybytes(), _context(name, place))
+        data = _padded(sink.getvalue().to_pybytes())
+        return self._keys.seal(_PURPOSE, data, _context(name, place))
 
     def _opened(self, name: str, place: int, sealed: bytes) -> pa.Table:
         data = self._keys.unseal(_PURPOSE, sealed, _context(name, place))
-        return pq.read_table(pa.BufferReader(data))
+        length = int.from_bytes(data[:8], "little")
+        return pq.read_table(pa.BufferReader(data[8 : 8 + length]))
+
+
+def _padded(data: bytes) -> bytes:
+    """The data behind its length, filled up with zeros: how well labels compress is nobody's
+    business, and sizes are all that a sealed file shows.
+    """
+    whole = len(data).to_bytes(8, "little") + data
+    step = max(_PAGE, 1 << (len(whole).bit_length() - 5))
+    return whole + bytes(-len(whole) % step)
 
 
 def _context(name: str, place: int) -> bytes:

@@ -21,7 +21,7 @@ from labelguard.ingest.tables import arrow_opener, dataset_opener, parquet_opene
 
 Input: TypeAlias = Any
 """A path or glob (str, Path), `-` for standard input, a table (pyarrow, polars, pandas, datasets),
-splits by name, or a sequence of these."""
+splits by name, a `Part`, or a sequence of these."""
 
 _STANDARD_INPUT = "-"
 _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
@@ -104,7 +104,10 @@ def parts(
     found: list[Part] = []
     divided = []
     for number, item in enumerate(items, 1):
-        if isinstance(item, str | Path):
+        has_splits = False
+        if isinstance(item, Part):
+            own = [item]
+        elif isinstance(item, str | Path):
             own, has_splits = _path_parts(str(item), split, named, spool)
         else:
             name = "table" if len(items) == 1 else f"table {number}"
@@ -139,12 +142,12 @@ def _path_parts(
 ) -> tuple[list[Part], bool]:
     """The parts of a path or glob, and whether it has splits."""
     if pattern == _STANDARD_INPUT:
-        return [_file_part(standard_input.spooled(spool), named, standard_input.NAME)], False
+        return [file_part(standard_input.spooled(spool), named, standard_input.NAME)], False
     path = Path(pattern)
     if path.is_dir():
         return _directory_parts(path, split, named)
     if path.is_file():
-        return [_file_part(path, named)], False
+        return [file_part(path, named)], False
     # Path.glob takes no absolute patterns.
     matches = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
     if not matches:
@@ -154,7 +157,7 @@ def _path_parts(
         own, has_splits = (
             _directory_parts(match, split, named)
             if match.is_dir()
-            else ([_file_part(match, named)], False)
+            else ([file_part(match, named)], False)
         )
         found += own
         divided = divided or has_splits
@@ -181,7 +184,7 @@ def _directory_parts(
     found = splits.of_directory(directory, files)
     if found:
         files = splits.chosen(found, split, shown(directory))[0]
-    return [_file_part(path, named) for path in files], bool(found)
+    return [file_part(path, named) for path in files], bool(found)
 
 
 def _is_cache(path: Path) -> bool:
@@ -201,7 +204,8 @@ def _format(path: Path) -> Callable[[Path, str], Opener] | None:
     return None if compressed and kind not in _COMPRESSIBLE else kind
 
 
-def _file_part(path: Path, named: Mapping[str, str], name: str = "") -> Part:
+def file_part(path: Path, named: Mapping[str, str], name: str = "") -> Part:
+    """One file, which messages call `name`."""
     name = name or shown(path)
     kind = _format(path)
     if kind is None:

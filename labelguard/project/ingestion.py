@@ -22,7 +22,7 @@ from labelguard.ingest.connector import Answer, Page, Settings
 from labelguard.ingest.inbox import Inbox
 from labelguard.ingest.refused import Leavers
 from labelguard.ingest.segments import Rows, Segments, Standing
-from labelguard.keys.keyring import random_bytes
+from labelguard.keys import keyring
 from labelguard.ledger import segmentbook
 from labelguard.ledger.segmentbook import Segment
 from labelguard.project import retention
@@ -236,7 +236,7 @@ class _Ingestion:
             inbox.settle({segment.name for segment in self._counted})
             for name in inbox.connectors():
                 own = self.settings(name)
-                while taken := inbox.claim(name, segment := random_bytes(16).hex(), _MOST):
+                while taken := inbox.claim(name, segment := keyring.random_bytes(16).hex(), _MOST):
                     events = inbox.claimed(segment)
                     answers = [answer for event in events for answer in event.answers]
                     done += self._store(own, answers, segment, pulled=False)
@@ -255,7 +255,7 @@ class _Ingestion:
             read += len(answers)
             self._progress(f"pulling {own.name}: {read:,} answers", None)
             seen.append(self._opened.keys.record_keys(own.name, [a.record for a in answers]))
-            name = random_bytes(16).hex()
+            name = keyring.random_bytes(16).hex()
             done += self._store(own, answers, name, pulled=True, cursor=cursor)
         return done + self._vanished(own, seen) if not begin else done
 
@@ -268,7 +268,7 @@ class _Ingestion:
         if not len(gone):
             return _NOTHING
         rows = replace(Rows.of([], own.name, own.source, self._opened.keys), deleted=gone)
-        self._write(own, rows, random_bytes(16).hex(), pulled=True, cursor=None)
+        self._write(own, rows, keyring.random_bytes(16).hex(), pulled=True, cursor=None)
         return replace(_NOTHING, deleted=len(gone))
 
     def _store(

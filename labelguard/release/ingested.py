@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labelguard.ingest.sources import Input
+from labelguard.ingest.sources import Input, file_part
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
@@ -36,10 +36,13 @@ def chosen(
     return Ingested(source), home, own
 
 
-def files(source: Input, opened: OpenProject) -> Input:
-    """What is to be read: answers that were ingested as files in the work directory."""
+def parts(source: Input, opened: OpenProject, columns: Mapping[str, str]) -> Input:
+    """What is to be read: answers that were ingested as files in the work directory.
+
+    `columns` are those that were named for roles.
+    """
     if not isinstance(source, Ingested):
         return source
     opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = ingestion.write_out(opened, source.source, opened.project.work / "ingested")
-    return [str(path) for path in found]
+    return [file_part(path, columns, f"answers of {path.stem}") for path in found]

@@ -85,7 +85,7 @@ class Intake:
         )
         opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
         return stage(
-            ingested.files(source, opened),
+            ingested.parts(source, opened, self.columns),
             opened.project.work / "input",
             opened.keys,
             options,

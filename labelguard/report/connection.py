@@ -16,8 +16,7 @@ from labelguard.ingest import connector as connectors
 from labelguard.ingest.connector import Answer, Connector
 from labelguard.ingest.layouts import PUBLIC_FAULTS, Reading
 from labelguard.ingest.rows import canonical_rows
-from labelguard.policy.label_values import LabelValues
-from labelguard.project.opening import Where, located
+from labelguard.project.opening import OpenProject, Where
 from labelguard.terms import LABEL_SKIP
 
 ANSWERS = 10
@@ -66,7 +65,8 @@ def check(name: str, project: Where = None) -> Checked:
     Raises `ConnectorError` if the tool cannot be reached, `InvalidLabels` if its tasks cannot be
     read as labelguard.toml says.
     """
-    settings = connectors.named(located(project).connectors, name)
+    opened = OpenProject.open(project)
+    settings = connectors.named(opened.project.connectors, name)
     tool = connectors.connector(settings)
     about = tool.about()
     answers = list(islice(_answers(tool), ANSWERS))
@@ -76,7 +76,10 @@ def check(name: str, project: Where = None) -> Checked:
         path = Path(directory) / f"{name}.jsonl"
         path.touch(mode=0o600)
         path.write_text("".join(f"{answer.body}\n" for answer in answers))
-        reading = Reading(settings.columns, question=settings.question, values=LabelValues())
+        record = opened.ledger.policy()
+        # Where skips are hidden among ties, nothing may tell which are.
+        skips = record.policy.skips if record else "public"
+        reading = Reading(settings.columns, question=settings.question, skips=skips)
         rows = [row for batch in canonical_rows(path, reading) for row in _rows(batch)]
     skipped = sum(row is None for row in rows)
     return Checked(

@@ -68,6 +68,9 @@ SCENARIOS = {
     ),
     "one worker": Scenario((Run(("--workers", "1")),)),
     "chats": Scenario((Run(ROOM, HALF), Run(ROOM)), suffix=".jsonl"),
+    "pulled from a tool": Scenario(
+        (Run(ROOM, HALF, ingested=True), Run(ROOM, ingested=True)),
+    ),
     "statistic": Scenario((Run(STATISTIC), Run(STATISTIC))),
     "statistic, tuned, as JSON": Scenario((Run(("--json", *TUNED)),)),
     "statistic of numeric columns": Scenario((Run(NUMBERS), Run(NUMBERS))),

@@ -1,0 +1,100 @@
+"""`connect check` shows what was compared, and nothing of what was answered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.tools import Desk, connected
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import InvalidLabels
+from labelguard.project import ingestion
+from labelguard.project.project import CONFIG, Project, find
+from labelguard.report import connection
+
+_DESK = "[connectors.desk]"
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Project, Desk]:
+    return connected(lg.init(tmp_path / "p"), tmp_path, monkeypatch)
+
+
+def said(project: Project, *options: str) -> str:
+    result = CliRunner().invoke(
+        main, ["connect", "check", "desk", "--project", str(project.state), *options]
+    )
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_it_shows_ten_answers_and_stores_nothing(tool: tuple[Project, Desk]) -> None:
+    project, desk = tool
+    for task in range(12):
+        desk.answer("maria", task, None if task == 3 else "left")
+    found = connection.check("desk", project)
+    assert (found.answers, found.skipped, len(found.comparisons)) == (10, 1, 9)
+    first = found.comparisons[0]
+    assert (first.labeler, first.prompt) == ("maria", "prompt 0")
+    assert (first.responses, first.fault) == (["left 0", "right 0"], None)
+    assert not project.labels.exists()
+    shown = said(project)
+    for part in ("desk (desk)", "a desk", "9 comparisons, 1 skipped in 10 answers", "(hidden)"):
+        assert part in shown
+    assert json.loads(said(project, "--json"))["answers"] == 10
+
+
+def test_the_same_is_shown_whatever_was_answered(tool: tuple[Project, Desk]) -> None:
+    project, desk = tool
+    worlds = []
+    for side in ("left", "right"):
+        desk.records.clear()
+        desk.clock = desk.last = 0
+        for task in range(5):
+            desk.answer("maria", task, side, harmless=side)
+        worlds.append((said(_asking(project)), said(project, "--json")))
+    assert worlds[0] == worlds[1]
+
+
+def _asking(project: Project) -> Project:
+    """The project, whose connector reads one of two questions."""
+    path = project.state / CONFIG
+    text = path.read_text()
+    if "question" not in text:
+        path.write_text(text.replace(_DESK, f'{_DESK}\nquestion = "helpful"'))
+    return find(project.state.parent)
+
+
+def test_where_skips_are_hidden_among_ties_none_is_counted(tool: tuple[Project, Desk]) -> None:
+    project, desk = tool
+    project = _asking(project)
+    path = project.state / CONFIG
+    columns = 'response_a = "answer1"\nresponse_b = "answer2"'
+    path.write_text(f"{path.read_text()}\n[connectors.desk.columns]\n{columns}\n")
+    hidden: dict[str, Any] = {"skips": "tie", "mechanism": "rr", "accept_delta": True}
+    worlds = []
+    desk.answer("maria", 1, "left")
+    desk.answer("maria", 2, "left")
+    ingestion.pull("desk", project)
+    lg.privatize(project=find(project.state.parent), **hidden)
+    for side in ("left", None):
+        desk.change("1", side)
+        worlds.append(said(project, "--json"))
+    assert worlds[0] == worlds[1]
+    assert json.loads(worlds[0])["skipped"] == 0
+
+
+def test_a_tool_without_answers_and_tasks_that_cannot_be_read_are_said(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    with pytest.raises(InvalidLabels, match="nothing was answered"):
+        connection.check("desk", project)
+    desk.answer("maria", 1, "left", harmless="right")
+    with pytest.raises(InvalidLabels, match="--question"):
+        connection.check("desk", project)
