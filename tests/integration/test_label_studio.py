@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -90,6 +90,15 @@ def told(connector: LabelStudio, cursor: str = "") -> list[Answer]:
     return [answer for page in connector.pull(cursor) for answer in page.answers]
 
 
+def side(row: Mapping[str, Any]) -> str:
+    """Which side a canonical row prefers; there sides stand in the order of their contents."""
+    if row["label"] == LABEL_SKIP:
+        return "skip"
+    assert row["label"] in (LABEL_A, LABEL_B)
+    preferred = row["first"] if row["label"] == LABEL_A else row["second"]
+    return "left" if preferred in {task["answer1"] for task in TASKS} else "right"
+
+
 def states(answers: Sequence[Answer]) -> dict[int, tuple[int, str]]:
     """What bodies say about the question `better`."""
     found = {}
@@ -138,8 +147,7 @@ def test_the_format_reads_what_was_said(
     path = tmp_path / "answers.jsonl"
     path.write_text("".join(answer.body + "\n" for answer in told(connector)))
     rows = exports.read(path, tmp_path, question="better")
-    words = {LABEL_A: "left", LABEL_B: "right", LABEL_SKIP: "skip"}
-    found = sorted((row["labeler_id"], words[row["label"]]) for row in rows.to_dicts())
+    found = sorted((row["labeler"], side(row)) for row in rows.to_dicts())
     wanted = [(str(who), word) for who, word in scene.said.values() if word != "truth"]
     assert found == sorted(wanted)
     other = exports.read(path, tmp_path, question="safer")
@@ -335,7 +343,7 @@ def test_a_release_becomes_a_project_of_its_pairs(
     path = tmp_path / "answers.jsonl"
     path.write_text("".join(answer.body + "\n" for answer in told(here)))
     (row,) = exports.read(path, tmp_path).to_dicts()
-    assert (row["labeler_id"], row["label"]) == (str(annotator.id), LABEL_A)
+    assert (row["labeler"], row["label"]) == (str(annotator.id), LABEL_A)
 
 
 def test_a_push_that_fails_leaves_no_project(

@@ -1,0 +1,356 @@
+"""What the connector of Label Studio makes of webhooks: recorded ones, and hostile ones."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from labelguard_connectors.label_studio import LabelStudio
+
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Answer, Settings, connector
+
+RECORDINGS = Path(__file__).parent / "recordings/label_studio"
+EVENTS: list[dict[str, Any]] = json.loads((RECORDINGS / "events.json").read_text("utf-8"))
+BY_ACTION = {event["action"]: event for event in EVENTS}
+TELLING = [event for event in EVENTS if "ANNOTATION" in event["action"]]
+PROJECT = EVENTS[0]["project"]["id"]
+TABLE = {"url": "https://label-studio.example.com", "project": PROJECT}
+
+FIELDS = (
+    "the body|action|project|project.id|task|task.id|task.data|annotation|annotation.id"
+    "|annotation.task|annotation.updated_at|annotation.completed_by|annotation.completed_by.id"
+    "|annotation.was_cancelled|annotation.ground_truth|annotations|annotations[]|annotations[].id"
+    "|annotation[].id|annotation.result|annotation.result[]|annotation.result[].type"
+    "|annotation.result[].value|annotation.result[].from_name|annotation.result[].to_name"
+    "|task.data or annotation.result"
+)
+WANTED = (
+    "an object|a text|a list|an id (a whole number)|a time|a time after 1970|true or false"
+    "|the id of a user|the id of a task in the event|valid JSON"
+    "|a project; let the webhook send its payload (send_payload)"
+)
+MESSAGES = {
+    f"Label Studio event: {field}: expected {what}"
+    for field in FIELDS.split("|")
+    for what in WANTED.split("|")
+}
+"""Every message there may be: none of them has anything of an event in it."""
+
+
+def hearing() -> LabelStudio:
+    return LabelStudio(Settings.of("label-studio", TABLE))
+
+
+def heard(event: Any) -> list[Answer] | None:
+    """What is heard of an event; None where it is refused, as any event may be."""
+    try:
+        answers = list(hearing().hear(event))
+    except ConnectorError as error:
+        assert str(error) in MESSAGES
+        return None
+    for answer in answers:
+        assert re.fullmatch(r"[1-9]\d{0,18}", answer.record)
+        if not answer.deleted:
+            assert_body(answer)
+    return answers
+
+
+def assert_body(answer: Answer) -> None:
+    """A body is JSON of a task with one annotation, and has no member besides."""
+    answer.body.encode()
+    task = json.loads(answer.body, parse_constant=lambda name: pytest.fail(name))
+    assert set(task) == {"id", "data", "annotations"}
+    (annotation,) = task["annotations"]
+    assert set(annotation) == {
+        *("id", "completed_by", "updated_at", "was_cancelled", "ground_truth", "result")
+    }
+    assert str(annotation["id"]) == answer.record and answer.version > 0
+    assert str(annotation["completed_by"]) == answer.labeler
+    for region in annotation["result"]:
+        assert set(region) == {"from_name", "to_name", "type", "value"}
+        assert len(region["value"]) <= 1
+
+
+def test_the_entry_point_is_this_connector() -> None:
+    assert isinstance(connector(Settings.of("label-studio", TABLE)), LabelStudio)
+
+
+def test_recorded_events_tell_each_answer_with_its_labeler() -> None:
+    told = [
+        (event["action"], answer.record, answer.labeler, answer.deleted)
+        for event in EVENTS
+        for answer in hearing().hear(event)
+    ]
+    assert told == [
+        ("ANNOTATION_CREATED", "1", "2", False),
+        ("ANNOTATION_UPDATED", "1", "2", False),
+        ("ANNOTATION_CREATED", "2", "3", False),
+        ("ANNOTATION_CREATED", "3", "3", False),
+        ("ANNOTATIONS_DELETED", "3", "", True),
+        ("ANNOTATION_CREATED", "4", "2", False),
+        ("ANNOTATION_UPDATED", "4", "2", False),
+        ("ANNOTATION_CREATED", "5", "2", False),
+        ("ANNOTATION_CREATED", "6", "3", False),
+        ("ANNOTATIONS_DELETED", "5", "", True),
+        ("ANNOTATIONS_DELETED", "6", "", True),
+        ("ANNOTATIONS_CREATED", "7", "1", False),
+    ]
+
+
+def test_a_body_is_the_task_with_this_one_annotation_and_nothing_else() -> None:
+    event = BY_ACTION["ANNOTATION_UPDATED"]
+    annotation = event["annotation"]
+    (answer,) = hearing().hear(event)
+    assert json.loads(answer.body) == {
+        "id": event["task"]["id"],
+        "data": event["task"]["data"],
+        "annotations": [
+            {
+                "id": annotation["id"],
+                "completed_by": annotation["completed_by"],
+                "updated_at": annotation["updated_at"],
+                "was_cancelled": False,
+                "ground_truth": True,
+                "result": [
+                    {name: region[name] for name in ("from_name", "to_name", "type", "value")}
+                    for region in annotation["result"]
+                ],
+            }
+        ],
+    }
+
+
+def test_regions_of_free_text_and_tokens_stay_behind() -> None:
+    (created, *_) = (event for event in TELLING if event["action"] == "ANNOTATION_CREATED")
+    assert "sister" in json.dumps(created) and "TOKEN" in json.dumps(created)
+    (answer,) = hearing().hear(created)
+    kinds = [one["type"] for one in json.loads(answer.body)["annotations"][0]["result"]]
+    assert kinds == ["pairwise", "choices", "rating"]
+    assert "sister" not in answer.body and "TOKEN" not in answer.body
+    assert repr(answer) == "Answer(…)"
+
+
+def test_a_skip_is_told_as_cancelled() -> None:
+    told = [event for event in TELLING if event["action"] == "ANNOTATION_CREATED"]
+    skipped = [event for event in told if event["annotation"]["was_cancelled"]]
+    ((answer,),) = (hearing().hear(event) for event in skipped)
+    assert json.loads(answer.body)["annotations"][0]["was_cancelled"] is True
+
+
+def test_a_version_is_the_time_of_change_in_microseconds() -> None:
+    event = copy.deepcopy(BY_ACTION["ANNOTATION_UPDATED"])
+    versions = []
+    for time in (
+        "1970-01-01T00:00:00.000001Z",
+        "2026-11-22T01:00:00+02:00",
+        "2026-11-21T23:00:00Z",
+    ):
+        event["annotation"]["updated_at"] = time
+        (answer,) = hearing().hear(event)
+        versions.append(answer.version)
+    assert versions == [1, 1795302000000000, 1795302000000000]
+
+
+def test_other_projects_and_other_actions_are_not_heard() -> None:
+    event = copy.deepcopy(BY_ACTION["ANNOTATION_CREATED"])
+    event["project"] = {"id": PROJECT + 1}
+    assert heard(event) == []
+    assert heard(event | {"project": PROJECT + 1}) == []
+    assert heard({"action": "PROJECT_UPDATED"}) == []
+    assert heard({"action": "LABEL_LINK_CREATED", "project": None}) == []
+
+
+def test_a_project_may_be_told_by_its_id_alone_but_must_be_told() -> None:
+    event = BY_ACTION["ANNOTATIONS_DELETED"]
+    assert heard(event | {"project": PROJECT}) == heard(event)
+    with pytest.raises(ConnectorError, match="send its payload"):
+        hearing().hear({"action": "ANNOTATION_CREATED"})
+
+
+def test_one_deleted_annotation_may_be_told_alone() -> None:
+    event = {"action": "ANNOTATION_DELETED", "annotation": {"id": 7}, "project": PROJECT}
+    assert heard(event) == [Answer("7", 0)]
+
+
+def test_a_labeler_may_be_told_with_more_about_her() -> None:
+    event = copy.deepcopy(BY_ACTION["ANNOTATION_CREATED"])
+    (plain,) = hearing().hear(event)
+    event["annotation"]["completed_by"] = {"id": int(plain.labeler), "email": "ada@example.com"}
+    (answer,) = hearing().hear(event)
+    assert (answer.labeler, answer.body) == (plain.labeler, plain.body)
+
+
+def test_an_annotation_of_a_deleted_account_is_nobodys_and_left_out() -> None:
+    event = copy.deepcopy(BY_ACTION["ANNOTATION_CREATED"])
+    event["annotation"]["completed_by"] = None
+    assert heard(event) == []
+    del event["annotation"]["completed_by"]
+    assert heard(event) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("annotation", "id"), True, "annotation.id: expected an id (a whole number)"),
+        (("annotation", "id"), 2**63, "annotation.id: expected an id (a whole number)"),
+        (("annotation", "id"), "7", "annotation.id: expected an id (a whole number)"),
+        (("annotation", "completed_by"), 0, "annotation.completed_by: expected an id"),
+        (("annotation", "completed_by"), {}, "annotation.completed_by.id: expected an id"),
+        (("annotation", "updated_at"), None, "annotation.updated_at: expected a time"),
+        (("annotation", "updated_at"), "2026-11-22T07:00:00", "annotation.updated_at: expected a"),
+        (("annotation", "updated_at"), "2026-13-22T07:00:00Z", "annotation.updated_at: expected a"),
+        (("annotation", "updated_at"), "0001-01-01T00:00:00+23:59", "a time after 1970"),
+        (("annotation", "was_cancelled"), "false", "annotation.was_cancelled: expected true or"),
+        (("annotation", "task"), 10**6, "annotation.task: expected the id of a task in the event"),
+        (("annotation", "result"), "left", "annotation.result: expected a list"),
+        (("annotation", "result"), [None], "annotation.result[]: expected an object"),
+        (("annotation", "result", 0, "value"), "left", "annotation.result[].value: expected an"),
+        (("annotation", "result", 0, "to_name"), ["a"], "annotation.result[].to_name: expected a"),
+        (("task", "data"), [], "task.data: expected an object"),
+        (("task", "data", "answer1"), float("nan"), "expected valid JSON"),
+        (("task", "data", "answer1"), "\ud800", "expected valid JSON"),
+        (("annotation", "result", 0, "value", "selected"), float("inf"), "expected valid JSON"),
+    ],
+)
+def test_what_is_unexpected_is_named_without_what_is_in_it(
+    path: tuple[str | int, ...], value: Any, message: str
+) -> None:
+    event = replaced(BY_ACTION["ANNOTATION_CREATED"], path, value)
+    with pytest.raises(ConnectorError, match=re.escape(message)):
+        hearing().hear(event)
+    assert heard(event) is None
+
+
+def test_no_message_tells_which_or_how_many_answers_there_are() -> None:
+    """A broken region is told in the same words wherever it stands and whatever others say."""
+    event = BY_ACTION["ANNOTATION_CREATED"]
+    said = set()
+    for regions in ([7], [event["annotation"]["result"][0], 7], [7, 7]):
+        with pytest.raises(ConnectorError) as refused:
+            hearing().hear(replaced(event, ("annotation", "result"), regions))
+        said.add(str(refused.value))
+    assert len(said) == 1
+
+
+DEEP: Any = []
+for _ in range(sys.getrecursionlimit()):
+    DEEP = [DEEP]
+HOSTILE = [
+    *(None, True, False, 0, -1, 1, 2**63, 10**5000, 0.5, float("nan"), float("-inf"), "", "7"),
+    *("\x00", "\ud83d", "left", "2026-11-22T07:00:00Z", "2026-11-22T07:00:00", "x" * 10_000),
+    *([], {}, [None], [[[[]]]], {"id": True}, {"id": {"id": 1}}, [{"id": 1}] * 3, {"": None}),
+    *({"id": 1, "data": {}}, {"action": "ANNOTATION_CREATED"}, DEEP),
+]
+
+
+def paths(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every place in a JSON value; of a project, its id alone, as the rest is never read."""
+    yield at
+    if isinstance(value, dict):
+        for name, member in value.items():
+            if at[:1] != ("project",) or name == "id":
+                yield from paths(member, (*at, name))
+    elif isinstance(value, list):
+        for number, member in enumerate(value):
+            yield from paths(member, (*at, number))
+
+
+def replaced(event: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    """The event with another value at that place."""
+    if not path:
+        return value
+    changed = dict(event) if isinstance(event, dict) else list(event)
+    changed[path[0]] = replaced(event[path[0]], path[1:], value)
+    return changed
+
+
+def without(event: Any, path: tuple[str | int, ...]) -> Any:
+    """The event without what is at that place."""
+    changed = dict(event) if isinstance(event, dict) else list(event)
+    if len(path) > 1:
+        changed[path[0]] = without(event[path[0]], path[1:])
+    else:
+        del changed[path[0]]
+    return changed
+
+
+def test_any_hostile_value_anywhere_is_an_answer_or_refused() -> None:
+    tried = refused = 0
+    for event in TELLING:
+        for path in paths(event):
+            for value in HOSTILE:
+                tried += 1
+                refused += heard(replaced(event, path, value)) is None
+    assert tried >= 10_000 and 0 < refused < tried
+
+
+def test_any_missing_member_is_an_answer_or_refused() -> None:
+    for event in TELLING:
+        for path in paths(event):
+            if path:
+                heard(without(event, path))
+
+
+SHOWN = [one for one in HOSTILE if one is not DEEP and one != 10**5000]
+"""Those that hypothesis can print."""
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(SHOWN),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.text(max_size=8) | st.sampled_from(["id", "data", "task", "value", "type"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(JSON)
+def test_any_json_is_answers_or_refused(body: Any) -> None:
+    heard(body)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.data())
+def test_recorded_events_with_any_json_in_them_are_answers_or_refused(data: st.DataObject) -> None:
+    event: Any = data.draw(st.sampled_from(TELLING))
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(list(paths(event))))
+        event = replaced(event, path, data.draw(JSON))
+    heard(event)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("label-studio.example.com", "ftp://example.com", "https://user:secret@example.com"),
+        *(
+            "https://example.com?token=secret",
+            "https://example.com#secret",
+            "https://[",
+            "https://",
+        ),
+    ],
+)
+def test_an_address_that_may_hold_a_secret_or_is_none_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ConnectorError, match="url must be like") as refused:
+        LabelStudio(Settings.of("pairs", {"url": url, "project": 1}))
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("project", [None, "1", True, 1.0])
+def test_a_project_is_named_by_its_number(project: Any) -> None:
+    with pytest.raises(ConnectorError, match="project must be a whole number"):
+        LabelStudio(Settings.of("pairs", {"url": "https://example.com", "project": project}))
