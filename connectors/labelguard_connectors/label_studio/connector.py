@@ -25,7 +25,7 @@ _BATCH = 500
 class LabelStudio:
     """`[connectors.NAME]` with `url` and `project` (its number); the key is credential `api_key`.
 
-    Events are read without the key and without Label Studio's SDK, so that a hook needs neither.
+    Events are read without the key and without the extra, so that a hook needs neither.
     """
 
     format = "label-studio"
@@ -38,14 +38,18 @@ class LabelStudio:
     def about(self) -> Mapping[str, str]:
         """The project's title and address, its questions, how many tasks and annotations."""
         project = self._client.project(self._project)
-        tags = project.parsed_label_config or {}
-        asked = [name for name, tag in tags.items() if str(tag.get("type")).lower() in SAYS]
+        tags = project.get("parsed_label_config")
+        kinds = {
+            name: str(tag.get("type")).lower()
+            for name, tag in (tags if isinstance(tags, dict) else {}).items()
+            if isinstance(tag, dict)
+        }
         return {
-            "project": str(project.title),
+            "project": str(project.get("title")),
             "url": self._place(self._project),
-            "questions": ", ".join(sorted(asked)),
-            "tasks": str(project.task_number or 0),
-            "annotations": str(project.total_annotations_number or 0),
+            "questions": ", ".join(sorted(name for name, kind in kinds.items() if kind in SAYS)),
+            "tasks": str(project.get("task_number")),
+            "annotations": str(project.get("total_annotations_number")),
         }
 
     def hear(self, event: Any) -> Sequence[Answer]:

@@ -30,7 +30,7 @@ _ANSWERS = 500
 _OVERLAP = timedelta(minutes=10)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-Tasks = Callable[[Sequence[Mapping[str, Any]], str, int, str], list[dict[str, Any]]]
+Tasks = Callable[[Sequence[Mapping[str, Any]], str, int, str], list[Any]]
 """Filters, order, how many, which fields: tasks of one project (`Client.tasks`)."""
 
 
@@ -65,7 +65,7 @@ def pulled(tasks: Tasks, cursor: str) -> Iterator[Page]:
     """All answers of a project, or those of tasks that changed since the cursor's pull began."""
     at = Cursor.parse(cursor)
     at = at if at.until else replace(at, until=_newest(tasks))
-    while found := tasks(_filters(at), "tasks:id", _TASKS, "all"):
+    while found := _read(tasks(_filters(at), "tasks:id", _TASKS, "all")):
         answers = [one for task in found for one in _answers(task)]
         # Only the last of several pages of the same tasks leads beyond them.
         beyond = replace(at, after=max(_id(task) for task in found))
@@ -78,9 +78,13 @@ def pulled(tasks: Tasks, cursor: str) -> Iterator[Page]:
 
 def _newest(tasks: Tasks) -> int:
     """When a task changed last, by the tool's clock; but not later than now, whatever it says."""
-    newest = tasks((), "-tasks:updated_at", 1, "task_only")
+    newest = _read(tasks((), "-tasks:updated_at", 1, "task_only"))
     times = [microseconds(task.get("updated_at"), f"{_ORIGIN}: updated_at") for task in newest]
     return min([*times, (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)]) if times else 0
+
+
+def _read(found: list[Any]) -> list[Mapping[str, Any]]:
+    return [members(task, f"{_ORIGIN}s[]") for task in found]
 
 
 def _filters(at: Cursor) -> list[dict[str, Any]]:

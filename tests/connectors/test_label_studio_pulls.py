@@ -1,0 +1,339 @@
+"""How the connector of Label Studio asks: patiently, page by page, and silent about what it heard.
+
+The server here answers what a test says; the real one is in tests/integration.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import polars as pl
+import pytest
+from labelguard_connectors.label_studio import LabelStudio, client, pulling
+from tenacity import wait_none
+
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Answer, Page, Settings
+from labelguard.terms import silent
+
+RECORDINGS = Path(__file__).parent / "recordings/label_studio"
+TASKS = json.loads((RECORDINGS / "tasks.json").read_text("utf-8"))
+EVENTS = json.loads((RECORDINGS / "events.json").read_text("utf-8"))
+PROJECT = EVENTS[0]["project"]["id"]
+KEY = "key-that-nobody-may-see"
+SECRET = "what-the-server-said"
+
+Reply = tuple[int, Mapping[str, str], Any]
+
+
+@dataclass
+class Server:
+    """Answers from a list, then as Label Studio would with the recorded tasks."""
+
+    url: str = ""
+    replies: list[Reply] = field(default_factory=list)
+    asked: list[tuple[str, str]] = field(default_factory=list)  # method, path
+    keys: list[str] = field(default_factory=list)
+
+    def reply(self, method: str, path: str) -> Reply:
+        self.asked.append((method, path))
+        if self.replies:
+            return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        asked = parse_qs(urlsplit(path).query)
+        query = json.loads(asked["query"][0])
+        bounds = {one["filter"]: one["value"] for one in query["filters"]["items"]}
+        after = bounds.get("filter:tasks:id", 0)
+        order = query["ordering"][0].removeprefix("-").removeprefix("tasks:")
+        tasks = sorted(
+            TASKS, key=lambda task: task[order], reverse=query["ordering"][0].startswith("-")
+        )
+        found = [task for task in tasks if task["id"] > after][: int(asked["page_size"][0])]
+        return 200, {}, {"tasks": found, "total": len(found)}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server, and the key for it in the environment; nobody waits between tries."""
+    monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", KEY)
+    monkeypatch.setattr(client, "_backoff", wait_none())
+    known = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            known.keys.append(self.headers.get("Authorization", ""))
+            status, headers, body = known.reply(self.command, self.path)
+            data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_POST = do_DELETE = do_GET  # noqa: N815 # the names of the standard library
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the terminal."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    known.url = f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield known
+    http.shutdown()
+    http.server_close()
+    thread.join()
+
+
+def here(server: Server) -> LabelStudio:
+    return LabelStudio(Settings.of("pairs", {"url": server.url, "project": PROJECT}))
+
+
+def pulled(connector: LabelStudio, cursor: str = "") -> list[Answer]:
+    return [answer for page in connector.pull(cursor) for answer in page.answers]
+
+
+def test_recorded_tasks_tell_what_recorded_events_told_in_the_end(server: Server) -> None:
+    latest: dict[str, Answer] = {}
+    for event in EVENTS:
+        for answer in here(server).hear(event):
+            latest[answer.record] = answer
+    wanted = {record: answer.body for record, answer in latest.items() if not answer.deleted}
+    assert {answer.record: answer.body for answer in pulled(here(server))} == wanted
+    assert not any("example.com" in body for body in wanted.values())
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+@pytest.mark.parametrize("answers", [1, 2])
+def test_from_every_page_a_pull_goes_on_without_a_gap(
+    server: Server, tasks: int, answers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = pulled(here(server))
+    monkeypatch.setattr(pulling, "_TASKS", tasks)
+    monkeypatch.setattr(pulling, "_ANSWERS", answers)
+    pages = list(here(server).pull())
+    assert [one for page in pages for one in page.answers] == whole
+    assert max(len(page.answers) for page in pages) <= answers
+    stored: list[Answer] = []
+    for page in pages[:-1]:
+        stored += page.answers
+        rest = [one for later in here(server).pull(page.cursor) for one in later.answers]
+        assert {one.record for one in (*stored, *rest)} == {one.record for one in whole}
+
+
+def test_a_later_pull_asks_for_what_changed_ten_minutes_before_the_last_one_began(
+    server: Server,
+) -> None:
+    *_, last = here(server).pull()
+    newest = max(task["updated_at"] for task in TASKS)
+    server.asked.clear()
+    pulled(here(server), last.cursor)
+    (asked,) = {
+        one["value"]
+        for _, path in server.asked
+        for one in json.loads(parse_qs(urlsplit(path).query)["query"][0])["filters"]["items"]
+        if one["filter"] == "filter:tasks:updated_at"
+    }
+    minutes = [int(time[14:16]) for time in (newest, asked)]
+    assert (minutes[0] - minutes[1]) % 60 == 10 and asked[16:] == newest[16:]
+
+
+def test_a_clock_that_is_ahead_does_not_hide_what_changes_until_then(
+    server: Server,
+) -> None:
+    ahead = [{"id": 1, "updated_at": "2999-01-01T00:00:00Z", "annotations": [], "data": {}}]
+    server.replies = [(200, {}, {"tasks": ahead}), (200, {}, {"tasks": []})]
+    *_, last = here(server).pull()
+    assert json.loads(last.cursor)["since"] < 4_000_000_000_000_000  # before 2097
+
+
+def test_of_an_empty_project_the_next_pull_tells_everything(server: Server) -> None:
+    server.replies = [(200, {}, {"tasks": []})]
+    (page,) = here(server).pull()
+    server.replies = []
+    assert pulled(here(server), page.cursor) == pulled(here(server))
+
+
+@pytest.mark.parametrize(
+    "cursor", ["7", "[]", "{}x", '{"since": "x"}', '{"until": true}', '{"other": 1}', "\x00"]
+)
+def test_a_cursor_of_something_else_is_refused(server: Server, cursor: str) -> None:
+    with pytest.raises(ConnectorError, match="no cursor of a Label Studio connector"):
+        pulled(here(server), cursor)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+@pytest.mark.parametrize("wait", ["0", "Sat, 21 Nov 2020 07:28:00 GMT", "soon", None])
+def test_a_busy_server_is_asked_again(server: Server, status: int, wait: str | None) -> None:
+    whole = pulled(here(server))
+    busy = (status, {} if wait is None else {"Retry-After": wait}, {"detail": SECRET})
+    page = (200, {}, {"tasks": TASKS})
+    server.replies = [busy, page, busy, busy, page, busy, (200, {}, {"tasks": []})]
+    assert pulled(here(server)) == whole
+
+
+def test_retry_after_is_heeded_within_a_minute() -> None:
+    assert client._seconds(" 7 ") == 7
+    assert client._seconds("Sat, 21 Nov 2020 07:28:00 GMT") < 0  # type: ignore[operator]
+    assert client._seconds("") is client._seconds("-7") is client._seconds("soon") is None
+
+
+def test_a_server_that_stays_broken_is_given_up(server: Server) -> None:
+    server.replies = [(500, {}, {"detail": SECRET})]
+    with pytest.raises(ConnectorError, match="status 500; try again later") as refused:
+        pulled(here(server))
+    assert_silent(refused.value)
+    assert len(server.asked) == client._TRIES
+
+
+@pytest.mark.parametrize(
+    ("status", "what"),
+    [(401, "API key"), (403, "role"), (404, "url and project"), (400, "400"), (302, "check url")],
+)
+@pytest.mark.parametrize("act", ["about", "pull"])
+def test_what_is_refused_is_asked_once_and_said_what_to_check(
+    server: Server, status: int, what: str, act: str
+) -> None:
+    server.replies = [(status, {"Location": f"{server.url}/{SECRET}"}, {"detail": SECRET})]
+    acts: dict[str, Callable[[], object]] = {
+        "about": here(server).about,
+        "pull": lambda: pulled(here(server)),
+    }
+    with pytest.raises(ConnectorError, match=what) as refused:
+        acts[act]()
+    assert_silent(refused.value)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(f"<html>{SECRET}</html>", "", "{", [SECRET], SECRET, 7, None, {"tasks": SECRET}),
+        *({"tasks": [SECRET]}, {"tasks": [{"id": SECRET}]}, {"tasks": [{"updated_at": 7}]}),
+        {"tasks": [{"id": 1, "updated_at": "2026-11-22T07:00:00Z", "annotations": SECRET}]},
+        {"tasks": [{"id": 1, "updated_at": "2026-11-22T07:00:00Z", "annotations": [SECRET]}]},
+        {"tasks": [{"id": 1, "updated_at": "2026-11-22T07:00:00Z", "annotations": [{"id": 1}]}]},
+    ],
+)
+def test_something_else_than_label_studio_is_refused_and_not_shown(
+    server: Server, body: Any
+) -> None:
+    server.replies = [(200, {}, body)]
+    with pytest.raises(ConnectorError) as refused:
+        pulled(here(server))
+    assert_silent(refused.value)
+
+
+def test_a_server_that_is_not_there_is_said_to_be_unreachable(server: Server) -> None:
+    gone = LabelStudio(Settings.of("pairs", {"url": "http://127.0.0.1:9", "project": PROJECT}))
+    with pytest.raises(ConnectorError, match=r"cannot be reached \(ConnectError\)") as refused:
+        pulled(gone)
+    assert_silent(refused.value)
+
+
+def test_nothing_is_written_twice_where_it_may_have_been_taken(
+    server: Server, tmp_path: Path
+) -> None:
+    columns = {"prompt": ["p"], "chosen": ["a"], "rejected": ["b"], "item_id": ["i"]}
+    frame = pl.DataFrame({**columns, "label_probability": [0.7]})
+    frame.write_parquet(tmp_path / "data.parquet")
+    server.replies = [(500, {}, {})]
+    with pytest.raises(ConnectorError, match="status 500"):
+        here(server).push(tmp_path, "a name", silent)
+    assert [method for method, _ in server.asked] == ["POST"]
+    server.asked.clear()
+    server.replies = [(201, {}, {"id": 7}), (500, {}, {}), (204, {}, "")]
+    with pytest.raises(ConnectorError, match="status 500"):
+        here(server).push(tmp_path, "a name", silent)
+    assert [method for method, _ in server.asked] == ["POST", "POST", "DELETE"]
+    server.replies = [(503, {}, {}), (201, {}, {"id": 7}), (429, {}, {}), (201, {}, {})]
+    assert here(server).push(tmp_path, "a name", silent) == f"{server.url}/projects/7"
+
+
+@pytest.mark.parametrize("name", ["", "ab", " ab ", "x" * 51])
+def test_a_name_that_is_too_short_or_long_is_refused_before_anything(
+    server: Server, name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConnectorError, match="3 to 50 characters"):
+        here(server).push(tmp_path, name, silent)
+    assert server.asked == []
+
+
+def test_what_is_no_release_of_pairs_is_refused_before_anything(
+    server: Server, tmp_path: Path
+) -> None:
+    pl.DataFrame({"prompt": ["p"]}).write_parquet(tmp_path / "data.parquet")
+    with pytest.raises(ConnectorError, match="no release of pairs"):
+        here(server).push(tmp_path, "a name", silent)
+    assert server.asked == []
+
+
+def test_a_personal_token_is_exchanged_again_when_its_time_is_over(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", "personal.access.token")
+    page = (200, {}, {"tasks": TASKS})
+    server.replies = [
+        *((200, {}, {"access": "first"}), page, (401, {}, {}), (200, {}, {"access": "second"})),
+        *(page, (200, {}, {"tasks": []})),
+    ]
+    assert len(pulled(here(server))) == 4
+    refreshes = [path for method, path in server.asked if method == "POST"]
+    assert refreshes == ["/api/token/refresh/"] * 2
+    used = [key for key in server.keys if key]
+    assert used == ["Bearer first"] * 2 + ["Bearer second"] * 2
+    assert not any("personal.access.token" in key for key in server.keys)
+
+
+def test_a_personal_token_that_is_refused_is_said_to_be(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", "personal.access.token")
+    server.replies = [(401, {}, {"detail": SECRET})]
+    with pytest.raises(ConnectorError, match="does not take the API key") as refused:
+        here(server).about()
+    assert_silent(refused.value)
+    assert server.asked == [("POST", "/api/token/refresh/")]
+
+
+def test_an_address_may_have_a_path(server: Server) -> None:
+    below = {"url": f"{server.url}/tools/label-studio/", "project": PROJECT}
+    connector = LabelStudio(Settings.of("pairs", below))
+    pulled(connector)
+    assert all(path.startswith("/tools/label-studio/api/tasks/?") for _, path in server.asked)
+
+
+def test_the_key_is_read_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LABELGUARD_PAIRS_API_KEY", raising=False)
+    connector = LabelStudio(Settings.of("pairs", {"url": "http://127.0.0.1:9", "project": PROJECT}))
+    assert connector.hear(EVENTS[1])
+    with pytest.raises(ConnectorError, match="LABELGUARD_PAIRS_API_KEY"):
+        connector.about()
+
+
+def test_neither_logs_nor_reprs_hold_key_or_answers(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    connector = here(server)
+    pages: list[Page] = list(connector.pull())
+    assert all(KEY in key for key in server.keys)
+    shown = caplog.text + repr(connector) + repr(pages) + repr(connector._client)
+    assert KEY not in shown
+    assert not any(answer.body in shown for page in pages for answer in page.answers)
+
+
+def assert_silent(error: ConnectorError) -> None:
+    """No key, no word of the server, no query, in the error and what it would show."""
+    shown = f"{error}{error!r}{error.__cause__}"
+    assert KEY not in shown and SECRET not in shown and "query" not in shown
+    assert "\n" not in str(error)
+    assert error.__suppress_context__ or error.__context__ is None
