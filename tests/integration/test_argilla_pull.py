@@ -1,0 +1,321 @@
+"""A real Argilla: what three annotators did is what is pulled; a release is there to be seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from integration.argilla_server import (
+    Dataset,
+    Server,
+    User,
+    choice,
+    ranking,
+    rating,
+    running,
+    text,
+)
+from labelguard_connectors.argilla import Argilla
+from labelguard_connectors.argilla.records import pages
+from support.exports import read, write
+
+import labelguard
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Answer, Settings
+from labelguard.terms import silent
+
+pytestmark = pytest.mark.integration
+
+SIDES = ("response_a", "response_b")
+QUESTIONS = [
+    choice("preference", *SIDES, "tie"),
+    ranking("order", *SIDES),
+    rating("confidence"),
+    text("reason"),
+]
+RECORDS = [
+    {"prompt": f"question {n}", **{side: f"{side} to {n}" for side in SIDES}} for n in range(10)
+]
+SDK = """
+import sys
+import argilla as rg
+url, key, dataset, record, user = sys.argv[1:]
+found = rg.Argilla(api_url=url, api_key=key).datasets(id=dataset)
+found.settings.get()
+answer = rg.Response("preference", "tie", user_id=user, status="submitted")
+fields = {"prompt": "question", "response_a": "one", "response_b": "other"}
+found.records.log([rg.Record(id=record, fields=fields, responses=[answer])])
+"""
+
+
+@dataclass
+class Annotated:
+    """A data set, and what should be known of it: status and values by labeler and record."""
+
+    dataset: Dataset
+    people: list[User]
+    expected: dict[tuple[str, str], tuple[str, dict[str, Any]]] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("argilla")) as started:
+        yield started
+
+
+@pytest.fixture
+def key(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("LABELGUARD_ARGILLA_API_KEY", server.owner.api_key)
+    return server.owner.api_key
+
+
+@pytest.fixture(scope="module")
+def annotated(server: Server) -> Annotated:
+    """Three people's work, with second thoughts; and a fourth's, who was deleted."""
+    people = server.users("ann", "bob", "cat", "dan")
+    ann, bob, cat, dan = people
+    dataset = server.dataset("prefs", QUESTIONS, RECORDS)
+    found = Annotated(dataset, people)
+    rank = [{"value": SIDES[1], "rank": 1}, {"value": SIDES[0], "rank": 1}]
+    for number, record in enumerate(dataset.records):
+        said = {"preference": (*SIDES, "tie")[number % 3], "order": rank, "confidence": 3}
+        for person in (ann, bob):
+            server.answer(person, record, **said, reason="nobody is to know")
+            found.expected[person.id, record] = ("submitted", said)
+    first, second, third, fourth, fifth = dataset.records[:5]
+    one = server.discard(cat, first, preference="tie")
+    found.expected[cat.id, first] = ("discarded", {})
+    drafted = server.draft(cat, second, preference="tie")
+    found.expected[cat.id, second] = ("draft", {})
+    taken_back = server.answer(cat, third, preference="tie")
+    server.delete(cat, taken_back)
+    again = server.answer(cat, fourth, preference="tie")
+    server.update(cat, again, preference="response_b")
+    found.expected[cat.id, fourth] = ("submitted", {"preference": "response_b"})
+    once = server.answer(cat, fifth, preference="tie")
+    server.update(cat, once, status="draft", preference="tie")
+    found.expected[cat.id, fifth] = ("draft", {})
+    assert len({one, drafted, taken_back, again, once}) == 5
+    server.answer(dan, first, preference="tie")
+    server.call("DELETE", f"/users/{dan.id}")
+    return found
+
+
+def argilla(server: Server, **options: str) -> Argilla:
+    table = {"url": server.url, "dataset": "prefs", "workspace": "labelers"}
+    return Argilla(Settings.of("argilla", {**table, **options}))
+
+
+def pulled(connector: Argilla, cursor: str = "") -> list[Answer]:
+    found = list(connector.pull(cursor))
+    assert {page.cursor for page in found} <= {""}
+    return [answer for page in found for answer in page.answers]
+
+
+def states(answers: list[Answer]) -> dict[tuple[str, str], tuple[str, dict[str, Any]]]:
+    """Status and values by labeler and record."""
+    told = {}
+    for answer in answers:
+        body = json.loads(answer.body)
+        (response,) = body["responses"]
+        values = {name: value["value"] for name, value in response["values"].items()}
+        told[answer.labeler, body["id"]] = (response["status"], values)
+    return told
+
+
+@pytest.mark.usefixtures("key")
+def test_what_was_annotated_is_pulled_nothing_missing_and_nothing_doubled(
+    server: Server, annotated: Annotated
+) -> None:
+    answers = pulled(argilla(server))
+    assert states(answers) == annotated.expected
+    assert len({answer.record for answer in answers}) == len(answers) == len(annotated.expected)
+    assert not any(answer.deleted for answer in answers)
+
+
+@pytest.mark.usefixtures("key")
+def test_nobody_is_named_in_what_is_pulled(server: Server, annotated: Annotated) -> None:
+    bodies = [answer.body for answer in pulled(argilla(server))]
+    for body in bodies:
+        assert list(json.loads(body)) == [
+            *("id", "external_id", "dataset_id", "fields", "responses")
+        ]
+        assert not any(person.name in body for person in (*annotated.people, server.owner))
+        assert "nobody is to know" not in body
+
+
+@pytest.mark.usefixtures("key")
+def test_a_data_set_named_by_its_id_is_the_same(server: Server, annotated: Annotated) -> None:
+    by_id = argilla(server, dataset=annotated.dataset.id)
+    assert pulled(by_id) == pulled(argilla(server))
+    assert by_id.about() == argilla(server).about()
+
+
+@pytest.mark.usefixtures("key")
+def test_pages_of_any_size_hold_the_same_records(server: Server, annotated: Annotated) -> None:
+    connector = argilla(server)
+    for limit in (3, 4, 11, 500):
+        with connector._rest() as rest:
+            found = [
+                record["id"].uuid()
+                for page in pages(rest, annotated.dataset.id, limit)
+                for record in page
+            ]
+        assert found == list(annotated.dataset.records)
+
+
+@pytest.mark.usefixtures("key", "annotated")
+def test_what_is_pulled_can_be_released(server: Server, tmp_path: Path) -> None:
+    bodies = [json.loads(answer.body) for answer in pulled(argilla(server))]
+    path = write(tmp_path / "bodies.jsonl", bodies)
+    found = read(path, tmp_path, question="preference")
+    assert found["fault"].to_list() == [0] * 22  # no draft is among them
+    # The tie of equal ranks is told by `order`, which the third labeler was not asked twice.
+    ties = read(path, tmp_path, question="order")
+    assert len(ties) == 22 and len(set(ties["label"])) == 2
+
+
+@pytest.mark.usefixtures("key")
+def test_about_says_what_there_is(server: Server, annotated: Annotated) -> None:
+    assert argilla(server).about() == {
+        "dataset": annotated.dataset.name,
+        "questions": "preference (label_selection), order (ranking), confidence (rating), "
+        "reason (text)",
+        "records": "10 records",
+    }
+
+
+def test_responses_that_the_sdk_logs_and_deletions_without_an_event_are_seen(
+    server: Server, key: str
+) -> None:
+    (eve,) = server.users("eve")
+    dataset = server.dataset("logged", QUESTIONS, RECORDS[:2])
+    record = server.call("GET", f"/records/{dataset.records[0]}")["external_id"]
+    logged = [server.url, key, dataset.id, record, eve.id]
+    subprocess.run([sys.executable, "-c", SDK, *logged], check=True, capture_output=True)
+    connector = argilla(server, dataset="logged")
+    (first,) = pulled(connector)
+    assert states([first])[eve.id, dataset.records[0]] == ("submitted", {"preference": "tie"})
+    subprocess.run([sys.executable, "-c", SDK, *logged], check=True, capture_output=True)
+    (again,) = pulled(connector)
+    assert again.record == first.record and again.version > first.version
+    server.call("DELETE", f"/records/{dataset.records[0]}")
+    assert pulled(connector) == []
+
+
+@pytest.mark.usefixtures("key", "annotated")
+def test_a_response_need_not_touch_its_record(server: Server) -> None:
+    """Why every pull reads all: nothing in a record tells that a response has changed."""
+    (fay,) = server.users("fay")
+    dataset = server.dataset("touched", QUESTIONS, RECORDS[:1])
+    response = server.answer(fay, dataset.records[0], preference="tie")
+    before = server.call("GET", f"/records/{dataset.records[0]}")["updated_at"]
+    server.update(fay, response, preference="response_a")
+    assert server.call("GET", f"/records/{dataset.records[0]}")["updated_at"] == before
+
+
+@pytest.mark.parametrize("role", ["annotator", "admin", None])
+def test_the_key_must_be_of_somebody_who_sees_all(
+    server: Server, annotated: Annotated, monkeypatch: pytest.MonkeyPatch, role: str | None
+) -> None:
+    key = server.users(f"user-{role}", role=role)[0].api_key if role else "no-such-key"
+    monkeypatch.setenv("LABELGUARD_ARGILLA_API_KEY", key)
+    connector = argilla(server)
+    if role == "admin":
+        assert len(pulled(connector)) == len(annotated.expected)
+        return
+    status = {"annotator": "HTTP 403: the API key's user may not", None: "HTTP 401: the API key"}
+    for use in (connector.about, lambda: pulled(connector)):
+        with pytest.raises(ConnectorError, match=status[role]) as refused:
+            use()
+        assert key not in str(refused.value)
+
+
+@pytest.mark.usefixtures("key", "annotated")
+def test_what_is_not_there_is_said(server: Server) -> None:
+    with pytest.raises(ConnectorError, match="no dataset of that name"):
+        argilla(server, dataset="others").about()
+    with pytest.raises(ConnectorError, match="no workspace of that name"):
+        argilla(server, workspace="others").about()
+    with pytest.raises(ConnectorError, match="HTTP 404"):
+        argilla(server, dataset="00000000-0000-4000-8000-000000000000").about()
+    with pytest.raises(ConnectorError, match=r"expected JSON; is url that of Argilla\?"):
+        argilla(server, url=f"{server.url}/elsewhere").about()
+
+
+def _release(directory: Path, chats: bool) -> tuple[Path, pl.DataFrame]:
+    """A release of the answers of five labelers to six pairs."""
+
+    def content(role: str, said: str) -> Any:
+        return [{"role": role, "content": said}] if chats else said
+
+    rows = [
+        {
+            "labeler_id": f"labeler-{labeler}",
+            "prompt": content("user", f"question {pair}"),
+            "response_a": content("assistant", f"one {pair}"),
+            "response_b": content("assistant", f"another {pair}"),
+            "label": (labeler + pair) % 2,
+        }
+        for labeler in range(5)
+        for pair in range(6)
+    ]
+    labelguard.init(directory)
+    source = directory / "labels.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = labelguard.privatize(source, epsilon=9, project=directory)
+    return made.path, labelguard.load(made)
+
+
+@pytest.mark.usefixtures("key", "annotated")
+@pytest.mark.parametrize("chats", [False, True])
+def test_a_release_is_a_data_set_of_pairs_without_labelers(
+    server: Server, tmp_path: Path, chats: bool
+) -> None:
+    release, frame = _release(tmp_path / "project", chats)
+    name = f"released {chats}"
+    url = argilla(server).push(release, name, silent)
+    identity = url.removeprefix(f"{server.url}/dataset/").removesuffix("/annotation-mode")
+    shown = server.call(
+        "GET", f"/datasets/{identity}/records?include=responses&include=suggestions&limit=100"
+    )
+    assert server.call("GET", f"/datasets/{identity}")["name"] == name
+    assert shown["total"] == 6 == frame["item_id"].n_unique()
+    for record in shown["items"]:
+        released = frame.filter(pl.col("item_id") == record["external_id"])
+        sides = [record["fields"][side] for side in SIDES]
+        for row in released.iter_rows(named=True):
+            assert row["prompt"] == record["fields"]["prompt"]
+            assert sorted(map(str, sides)) == sorted([str(row["chosen"]), str(row["rejected"])])
+        assert str(sides[0]) <= str(sides[1])  # nothing follows from the place
+        chosen = sum(row == sides[0] for row in released["chosen"].to_list())
+        majority = SIDES[0] if 2 * chosen > len(released) else SIDES[1]
+        suggested = [one["value"] for one in record["suggestions"]]
+        assert suggested == ([] if 2 * chosen == len(released) else [majority])
+        assert record["responses"] == [] and not record["metadata"]
+    assert "labeler-" not in json.dumps(shown)
+    with pytest.raises(ConnectorError, match="HTTP 409: it is there already; take another name"):
+        argilla(server).push(release, name, silent)
+
+
+@pytest.mark.usefixtures("annotated")
+def test_a_data_set_that_cannot_be_filled_is_removed(
+    server: Server, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, _ = _release(tmp_path / "project", chats=False)
+
+    def stop(step: str, share: float | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        argilla(server).push(release, "stopped", stop)
+    assert "stopped" not in [one["name"] for one in server.call("GET", "/me/datasets")["items"]]
+    assert os.environ["LABELGUARD_ARGILLA_API_KEY"] == key
