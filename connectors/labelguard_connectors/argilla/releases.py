@@ -14,9 +14,11 @@ from labelguard.release.writer import load
 from labelguard.terms import Progress
 from labelguard_connectors.argilla.rest import Rest
 
-_BATCH = 500
-"""Records in one request; Argilla takes no more."""
+_BATCH = 200
+"""Records in one request: Argilla takes 500, but some seconds for them."""
 _LONGEST_NAME = 200
+_LONGEST_CHAT = 500
+_LONGEST_ROLE = 20
 _SIDES = ("response_a", "response_b")
 _QUESTION = {
     "name": "preference",
@@ -94,15 +96,21 @@ def _order(rows: pl.DataFrame, column: str) -> pl.Expr:
 
 
 def _check(rows: pl.DataFrame, column: str) -> None:
-    """Raise `ConnectorError` for chats that Argilla cannot show whole."""
+    """Raise `ConnectorError` for chats that Argilla cannot show whole, before anything is made."""
     if rows.schema[column] == pl.String:
         return
     plain = pl.List(pl.Struct({"role": pl.String, "content": pl.String}))
-    said = pl.element().struct.field("content").is_null().any()
-    if rows.schema[column] != plain or rows[column].list.eval(said).list.any().any():
-        raise ConnectorError(
-            f"{column}: Argilla shows chats of messages with a role and a text as content only"
-        )
+    if rows.schema[column] == plain:
+        role, said = (pl.element().struct.field(name) for name in ("role", "content"))
+        shown = role.str.len_chars().is_between(1, _LONGEST_ROLE) & (said.str.len_chars() > 0)
+        chats = rows[column]
+        whole = chats.list.eval(shown.fill_null(False)).list.all()
+        if (whole & chats.list.len().is_between(1, _LONGEST_CHAT)).all():
+            return
+    raise ConnectorError(
+        f"{column}: Argilla shows no chat but of 1 to {_LONGEST_CHAT} messages, each of a role (up "
+        f"to {_LONGEST_ROLE} characters), a text as content that is not empty, and nothing else"
+    )
 
 
 def _field(name: str, kind: pl.DataType) -> dict[str, Any]:
