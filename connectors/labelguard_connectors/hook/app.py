@@ -1,153 +1,50 @@
-"""The hook's HTTP interface: `POST /hooks/{connector}`, health, metrics, and a page that says so.
-
-A delivery passes verification, then its connector, then the disk; only then is it answered with
-200. Until it is verified, nothing of it is parsed or stored.
-"""
+"""The hook's HTTP interface: deliveries, health, metrics, and a page that says what there is."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import html
-import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import labelguard
-from labelguard.errors import ConnectorError
-from labelguard.ingest.inbox import Event, Inbox
-from labelguard_connectors.hook import logs
-from labelguard_connectors.hook.committing import Committer
-from labelguard_connectors.hook.hearing import heard
-from labelguard_connectors.hook.limits import Bodies, Limits, TooLarge, TooMany, TooSlow
-from labelguard_connectors.hook.metrics import CONTENT_TYPE, Metrics
-from labelguard_connectors.hook.serving import Served
-from labelguard_connectors.hook.verification import Refused
+from labelguard_connectors.hook.delivery import PATH, RETRY_SECONDS, STATUSES, Hook
+from labelguard_connectors.hook.metrics import CONTENT_TYPE
 
-_RETRY_AFTER = {"Retry-After": "10"}
-_CLOSE = {"Connection": "close"}
-_STATUSES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "On disk in the inbox, or nothing to keep."},
-    401: {"description": "The signature, the secret, the time or the address is wrong."},
-    404: {"description": "No connector of this name is served."},
-    408: {"description": "The body came too slowly."},
-    413: {"description": "The body is too large."},
-    422: {"description": "Not understood; kept among the dead letters."},
-    503: {"description": "Nothing was kept; to be sent again after Retry-After seconds."},
+_DELIVERY = {
+    "summary": "Deliver one event",
+    "parameters": [
+        {"name": "connector", "in": "path", "required": True, "schema": {"type": "string"}}
+    ],
+    "requestBody": {
+        "description": "An event, as the tool sends it.",
+        "required": True,
+        "content": {"application/json": {"schema": {}}},
+    },
+    "responses": {str(status): {"description": said} for status, said in STATUSES.items()},
 }
-_PROBE_SECONDS = 5.0
 
 
-class Answered(Exception):
-    """What a delivery is answered with, other than 200."""
+def application(hook: Hook) -> ASGIApp:
+    """The ASGI application. The hook's inbox stays open when it ends."""
+    pages = _pages(hook)
 
-    def __init__(self, status: int, why: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(why)
-        self.status, self.why, self.headers = status, why, headers
+    async def front(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(PATH):
+            await hook(scope, receive, send)
+        else:
+            await pages(scope, receive, send)
 
-
-class Hook:
-    """Takes deliveries for the connectors that are served, into one inbox."""
-
-    def __init__(self, served: Mapping[str, Served], inbox: Inbox, limits: Limits) -> None:
-        self._served, self._inbox, self._limits = served, inbox, limits
-        self.metrics = Metrics()
-        self.committer = Committer(inbox, self.metrics)
-        self._bodies = Bodies(limits)
-        self._log = logs.logger()
-        self._probed = (-_PROBE_SECONDS, False)
-        self._probing = asyncio.Lock()
-
-    async def deliver(self, name: str, request: Request) -> Response:
-        """Answer one delivery."""
-        began = time.perf_counter()
-        known = name if name in self._served else "unknown"
-        try:
-            said = await self._take(name, request)
-            status, response = 200, JSONResponse({"status": said})
-        except Answered as answered:
-            status = answered.status
-            response = JSONResponse({"error": answered.why}, status, answered.headers)
-            self._log.warning("refused", connector=known, status=status, why=answered.why)
-        self.metrics.deliveries.labels(known, str(status)).inc()
-        self.metrics.seconds.observe(time.perf_counter() - began)
-        return response
-
-    async def _take(self, name: str, request: Request) -> str:
-        served = self._served.get(name)
-        if served is None:
-            raise Answered(404, "no connector of this name is served here", _CLOSE)
-        try:
-            served.scheme.admit(request.client.host if request.client else None)
-            body = await self._body(request)
-            delivery = served.scheme.verify(served.secrets, request.headers, body)
-        except Refused as error:
-            raise Answered(401, str(error), _CLOSE) from None
-        try:
-            answers = heard(served.connector, body)
-        except ConnectorError as error:
-            await self._written(self.committer.bury(name, body, str(error)))
-            raise Answered(422, f"kept among the dead letters: {error}") from None
-        if not answers:
-            return "ignored"
-        event = Event(delivery, name, tuple(answers))
-        await self._written(self.committer.store(event, len(body)))
-        return "stored"
-
-    async def _body(self, request: Request) -> bytes:
-        declared = request.headers.get("content-length")
-        try:
-            return await self._bodies.read(request.stream(), declared)
-        except TooLarge:
-            most = self._limits.body_bytes
-            raise Answered(413, f"the body has more than {most:,} bytes", _CLOSE) from None
-        except TooSlow:
-            raise Answered(408, "the body came too slowly", _CLOSE) from None
-        except TooMany:
-            raise _again("too many bodies are being read") from None
-        except ClientDisconnect:
-            raise Answered(408, "the body ended too early", _CLOSE) from None
-
-    async def _written(self, work: Any) -> None:
-        """Wait until it is on disk."""
-        try:
-            async with asyncio.timeout(self._limits.commit_seconds):
-                await work
-        except TimeoutError:
-            raise _again("the inbox is busy") from None
-        except ConnectorError as error:
-            self._log.error("not stored", why=str(error))
-            raise _again("the inbox cannot be written now") from None
-
-    async def ready(self) -> bool:
-        """Whether deliveries can be stored, as far as was known at most five seconds ago."""
-        async with self._probing:
-            at, found = self._probed
-            if time.monotonic() - at >= _PROBE_SECONDS:
-                found = self.committer.alive and await asyncio.to_thread(self._probe)
-                self._probed = (time.monotonic(), found)
-        return found
-
-    def _probe(self) -> bool:
-        try:
-            self.metrics.waiting.set(self._inbox.waiting())
-        except ConnectorError as error:
-            self._log.error("not ready", why=str(error))
-            return False
-        return True
+    return front
 
 
-def _again(why: str) -> Answered:
-    return Answered(503, why, {**_RETRY_AFTER, **_CLOSE})
-
-
-def application(hook: Hook) -> FastAPI:
-    """The ASGI application. Its inbox stays open when it ends."""
+def _pages(hook: Hook) -> FastAPI:
+    """All but deliveries."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -168,10 +65,6 @@ def application(hook: Hook) -> FastAPI:
     )
     app.add_exception_handler(HTTPException, _refusal)
 
-    @app.post("/hooks/{connector}", responses=_STATUSES, summary="Deliver one event")
-    async def deliver(connector: str, request: Request) -> Response:
-        return await hook.deliver(connector, request)
-
     @app.get("/healthz", summary="Whether the server answers")
     async def healthz() -> Response:
         return JSONResponse({"status": "ok"})
@@ -180,7 +73,8 @@ def application(hook: Hook) -> FastAPI:
     async def readyz() -> Response:
         if await hook.ready():
             return JSONResponse({"status": "ready"})
-        return JSONResponse({"error": "the inbox cannot be used now"}, 503, _RETRY_AFTER)
+        why = {"error": "the inbox cannot be used now"}
+        return JSONResponse(why, 503, {"retry-after": RETRY_SECONDS})
 
     @app.get("/metrics", summary="Numbers for Prometheus")
     async def metrics() -> Response:
@@ -189,9 +83,11 @@ def application(hook: Hook) -> FastAPI:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        policy = {"Content-Security-Policy": "default-src 'none'"}
+        policy = {"content-security-policy": "default-src 'none'"}
         return HTMLResponse(_page(app.openapi()), headers=policy)
 
+    schema = app.openapi()
+    schema["paths"] = {PATH + "{connector}": {"post": _DELIVERY}, **schema["paths"]}
     return app
 
 

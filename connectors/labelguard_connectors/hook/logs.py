@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 import traceback
 from collections.abc import MutableMapping
 from types import TracebackType
@@ -17,6 +18,7 @@ import structlog
 
 from labelguard.errors import LabelguardError
 
+_KINDS = 1_000
 Logger = structlog.stdlib.BoundLogger
 
 
@@ -53,6 +55,29 @@ def logger() -> Logger:
     """The hook's own logger."""
     found: Logger = structlog.get_logger("labelguard.hook")
     return found
+
+
+class Sparse:
+    """Writes a line like those before it at most so often, and then how many there were.
+
+    Whoever is refused may come again and again; the log is not to grow by that.
+    """
+
+    def __init__(self, log: Logger, event: str, seconds: float) -> None:
+        self._log, self._event, self._seconds = log, event, seconds
+        self._seen: dict[tuple[Any, ...], tuple[float, int]] = {}
+
+    def warn(self, **said: str | int) -> None:
+        """Write a warning, or count it; lines are alike if they say the same. Few may differ."""
+        like, now = tuple(said.values()), time.monotonic()
+        last, unsaid = self._seen.get(like, (-self._seconds, 0))
+        if now - last < self._seconds:
+            self._seen[like] = (last, unsaid + 1)
+            return
+        if len(self._seen) >= _KINDS:
+            self._seen.clear()
+        self._seen[like] = (now, 0)
+        self._log.warning(self._event, **said, **({"unsaid": unsaid} if unsaid else {}))
 
 
 def _without_messages(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

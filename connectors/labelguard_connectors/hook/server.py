@@ -18,12 +18,14 @@ from labelguard.errors import ConnectorError
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where
 from labelguard_connectors.hook import app, limits, logs
+from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
 from labelguard_connectors.hook.serving import Serving
 
 HOST, PORT = "127.0.0.1", 8410
 _BACKLOG = 2_048
 _SHUTDOWN_SECONDS = 30
+_SWITCH_SECONDS = 0.0005
 _WORKER_SECONDS = 60
 _RESTART_SECONDS = (1, 300)
 """How long to wait before a worker that ended is started again: at first, and at most."""
@@ -56,6 +58,8 @@ def serve(
     `worker` is the command of the worker, if one is to run beside it. Raises `ConnectorError` where
     the address cannot be had, or no connector can be served.
     """
+    # Else the thread that writes waits 5 ms for the interpreter whenever it comes back to it.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     bounds = bounds or Limits()
     opened = OpenProject.open(where)
     serving = Serving.of(opened.project)
@@ -65,7 +69,7 @@ def serve(
         contextlib.closing(ingestion.inbox_of(opened)) as inbox,
         contextlib.closing(_listening(host, port)) as listener,
     ):
-        hook = app.Hook(serving.served, inbox, bounds)
+        hook = Hook(serving.served, inbox, bounds)
         address = _address(listener)
         for name, why in serving.left_out.items():
             log.warning("not served", connector=name, why=why)
@@ -78,7 +82,7 @@ def serve(
         return Served(address, sorted(serving.served), *hook.metrics.totals())
 
 
-def _run(hook: app.Hook, listener: socket.socket, bounds: Limits) -> None:
+def _run(hook: Hook, listener: socket.socket, bounds: Limits) -> None:
     config = uvicorn.Config(
         app.application(hook),
         http=limits.protocol(bounds, bounds.within_files()),
@@ -98,14 +102,20 @@ def _run(hook: app.Hook, listener: socket.socket, bounds: Limits) -> None:
 
 
 def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With its protocol named, asyncio sends what it writes at once (TCP_NODELAY); else every
+    # answer would wait 40 ms for an acknowledgment.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
     except OSError as error:
-        why = error.strerror or "no such address"
+        listener.close()
         raise ConnectorError(
-            f"cannot listen on {host}, port {port}: {why}; name another: --host, --port"
+            f"cannot listen on {host}, port {port}: {error.strerror}; name another: --host, --port"
         ) from None
+    return listener
 
 
 def _address(listener: socket.socket) -> str:

@@ -1,0 +1,167 @@
+"""`POST /hooks/{connector}`: a delivery, from its headers to its answer.
+
+It passes verification, then its connector, then the disk; only then is it answered with 200. Until
+it is verified, nothing of it is parsed or stored. This is plain ASGI: there are very many of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from labelguard.errors import ConnectorError
+from labelguard.ingest.inbox import Event, Inbox
+from labelguard_connectors.hook import logs
+from labelguard_connectors.hook.committing import Committer
+from labelguard_connectors.hook.hearing import heard
+from labelguard_connectors.hook.limits import Bodies, Limits, TooLarge, TooMany, TooSlow
+from labelguard_connectors.hook.metrics import Metrics
+from labelguard_connectors.hook.serving import Served
+from labelguard_connectors.hook.verification import Refused
+
+PATH = "/hooks/"
+STATUSES = {
+    200: "On disk in the inbox, now or since it came first; or about nothing to keep.",
+    401: "The signature, the secret, the time or the address is wrong.",
+    404: "No connector of this name is served.",
+    405: "Not a POST.",
+    408: "The body came too slowly, or ended too early.",
+    413: "The body is too large.",
+    422: "Not understood; kept among the dead letters.",
+    503: "Nothing is known to be kept: to be sent again, after Retry-After seconds.",
+}
+RETRY_SECONDS = "10"
+
+_NOTHING = [(b"content-length", b"0")]
+_PROBE_SECONDS = 5.0
+_QUIET_SECONDS = 1.0
+
+
+class Answered(Exception):
+    """What a delivery is answered with, other than 200; `last` ends the connection."""
+
+    def __init__(self, status: int, why: str, *, last: bool = True) -> None:
+        super().__init__(why)
+        self.status, self.why, self.last = status, why, last
+
+
+class Hook:
+    """Takes deliveries for the connectors that are served, into one inbox. An ASGI application."""
+
+    def __init__(self, served: Mapping[str, Served], inbox: Inbox, limits: Limits) -> None:
+        self._served, self._inbox, self._limits = served, inbox, limits
+        self.metrics = Metrics()
+        self.committer = Committer(inbox, self.metrics)
+        self._bodies = Bodies(limits)
+        self._refusals = logs.Sparse(logs.logger(), "refused", _QUIET_SECONDS)
+        self._log = logs.logger()
+        self._probed = (-_PROBE_SECONDS, False)
+        self._probing = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one delivery."""
+        began = time.perf_counter()
+        name = scope["path"].removeprefix(PATH)
+        known = name if name in self._served else "unknown"
+        try:
+            await self._take(name, scope, receive)
+            status, headers, body = 200, _NOTHING, b""
+        except Answered as answered:
+            status, headers, body = _refusal(answered)
+            self._refusals.warn(connector=known, status=status, why=answered.why)
+        self.metrics.deliveries.labels(known, str(status)).inc()
+        self.metrics.seconds.observe(time.perf_counter() - began)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _take(self, name: str, scope: Scope, receive: Receive) -> None:
+        served = self._served.get(name)
+        if served is None:
+            raise Answered(404, "no connector of this name is served here")
+        if scope["method"] != "POST":
+            raise Answered(405, "a delivery is a POST")
+        headers = {
+            key.decode("latin-1"): value.decode("latin-1")
+            for key, value in reversed(scope["headers"])  # of two, the first counts
+        }
+        try:
+            served.scheme.admit(scope["client"][0] if scope.get("client") else None)
+            body = await self._body(receive, headers.get("content-length"))
+            delivery = served.scheme.verify(served.secrets, headers, body)
+        except Refused as error:
+            raise Answered(401, str(error)) from None
+        try:
+            answers = heard(served.connector, body)
+        except ConnectorError as error:
+            await self._written(self.committer.bury(name, body, str(error)))
+            raise Answered(422, f"kept among the dead letters: {error}", last=False) from None
+        if answers:
+            event = Event(delivery, name, tuple(answers))
+            await self._written(self.committer.store(event, len(body)))
+
+    async def _body(self, receive: Receive, declared: str | None) -> bytes:
+        try:
+            return await self._bodies.read(_parts(receive), declared)
+        except TooLarge:
+            most = self._limits.body_bytes
+            raise Answered(413, f"the body has more than {most:,} bytes") from None
+        except TooSlow:
+            raise Answered(408, "the body came too slowly") from None
+        except TooMany:
+            raise Answered(503, "too many bodies are being read") from None
+
+    async def _written(self, work: Awaitable[None]) -> None:
+        """Wait until it is on disk."""
+        try:
+            async with asyncio.timeout(self._limits.commit_seconds):
+                await work
+        except TimeoutError:
+            raise Answered(503, "the inbox is busy") from None
+        except ConnectorError as error:
+            self._refusals.warn(connector="inbox", status=503, why=str(error))
+            raise Answered(503, "the inbox cannot be written now") from None
+
+    async def ready(self) -> bool:
+        """Whether deliveries can be stored, as far as was known at most five seconds ago."""
+        async with self._probing:
+            at, found = self._probed
+            if time.monotonic() - at >= _PROBE_SECONDS:
+                found = self.committer.alive and await asyncio.to_thread(self._probe)
+                self._probed = (time.monotonic(), found)
+        return found
+
+    def _probe(self) -> bool:
+        try:
+            self.metrics.waiting.set(self._inbox.waiting())
+        except ConnectorError as error:
+            self._log.error("not ready", why=str(error))
+            return False
+        return True
+
+
+async def _parts(receive: Receive) -> AsyncIterator[bytes]:
+    """The body, as it comes."""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Answered(408, "the body ended too early")
+        yield message.get("body", b"")
+        if not message.get("more_body"):
+            return
+
+
+def _refusal(answered: Answered) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    body = json.dumps({"error": answered.why}).encode()
+    headers: dict[str, Any] = {"content-type": "application/json", "content-length": len(body)}
+    if answered.last:
+        headers["connection"] = "close"
+    if answered.status == 503:
+        headers["retry-after"] = RETRY_SECONDS
+    if answered.status == 405:
+        headers["allow"] = "POST"
+    return answered.status, [(k.encode(), str(v).encode()) for k, v in headers.items()], body
