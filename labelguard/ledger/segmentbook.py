@@ -58,6 +58,13 @@ def replace(connection: sa.Connection, changed: Mapping[str, tuple[str, int]]) -
     journal.append(connection, "pruned", {"segments": digest(connection)})
 
 
+def advance(connection: sa.Connection, name: str, cursor: str) -> None:
+    """A pull came as far as `cursor` and found nothing new: noted at its connector's segment."""
+    own = sa.update(schema.segments).where(schema.segments.c.name == name)
+    connection.execute(own.values(cursor=cursor))
+    journal.append(connection, "pulled", {"segments": digest(connection)})
+
+
 def digest(connection: sa.Connection) -> str:
     """SHA-256 of the table of segments."""
     text = json.dumps([vars(segment) for segment in records(connection)], sort_keys=True)

@@ -289,6 +289,8 @@ class _Ingestion:
         rows = rows.taken(~refused & ~known, ~gone)
         if len(rows):
             self._write(own, rows, name, pulled=pulled, cursor=cursor)
+        elif cursor is not None and cursor != self._cursor(own.name):
+            self._advance(own.name, cursor)
         return Ingested(
             len(rows.body), len(rows.deleted), int((known & ~refused).sum()), int(refused.sum()), 0
         )
@@ -302,6 +304,14 @@ class _Ingestion:
         with self._opened.ledger.transaction(self._epoch) as connection:
             segmentbook.add(connection, segment)
         self._counted.append(segment)
+
+    def _advance(self, name: str, cursor: str) -> None:
+        """Keep how far a pull came, if anything of the connector was ever stored."""
+        last = [segment.name for segment in self._counted if segment.connector == name][-1:]
+        for segment in last:
+            with self._opened.ledger.transaction(self._epoch) as connection:
+                segmentbook.advance(connection, segment, cursor)
+        self._counted = _segments(self._opened)
 
     def forget(self) -> Ingested:
         """Forget labels that were released long ago, as `[ingest] keep` says."""
@@ -328,12 +338,12 @@ class _Ingestion:
 def _grouped(pages: Iterable[Page]) -> Iterator[tuple[list[Answer], str]]:
     """Pages put together, so that segments are not many and small; each with the last cursor."""
     waiting: list[Answer] = []
-    cursor = ""
+    cursor = None
     for page in pages:
         waiting += page.answers
         cursor = page.cursor
         if len(waiting) >= _MOST:
             yield waiting, cursor
             waiting = []
-    if waiting:
+    if cursor is not None:
         yield waiting, cursor
