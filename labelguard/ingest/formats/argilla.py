@@ -3,10 +3,14 @@
 Only submitted responses of people count; drafts are not there, discarded ones are skips, and
 suggestions are nobody's. Exports that drop the status of responses are refused: in them a discarded
 response looks submitted.
+
+Where every response was rated by a question of its own, a star in the name of the question that is
+read stands for the name of the response: the one that was rated higher is preferred.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from labelguard.errors import InvalidLabels
@@ -15,11 +19,13 @@ from labelguard.ingest.formats import tasks
 from labelguard.ingest.formats.fields import SIDES, fields
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.tasks import PAIR, RANKING, Task
+from labelguard.ingest.layouts import closest
 from labelguard.ingest.sql import identifier, literal
 
 _TOOL = "Argilla"
 _VALUES, _USERS, _STATUS = ".responses", ".responses.users", ".responses.status"
 _USER, _STATE, _VALUE = (identifier(f"labelguard: {name}") for name in ("user", "status", "value"))
+_RESPONSE = "*"
 _LABELERS = (
     "records.to_list(flatten=True), records.to_datasets() and the REST interface with "
     "include=responses name the labelers."
@@ -72,6 +78,11 @@ def _flattened(seen: Seen) -> Adapted:
     tasks.refuse_answers(seen, _TOOL, lambda role, name: name.endswith(ends))
     questions = sorted(name.removesuffix(_USERS) for name in seen.types if name.endswith(_USERS))
     of_tool = {asked + end for asked in questions for end in ends}
+    if _is_rated(seen):
+        raise InvalidLabels(
+            f"{seen.part}: an export with a list of responses to each question does not tell which "
+            "of them belong together; take the REST interface (include=responses) for ratings"
+        )
     asked = tasks.question(seen, questions)
     if not seen.has(asked + _STATUS):
         raise InvalidLabels(
@@ -117,21 +128,69 @@ def _records(seen: Seen) -> Adapted:
             f"FROM (SELECT unnest({tasks.elements('items')}) AS record FROM part)"
         )
     answers = f"SELECT fields, unnest({tasks.elements('responses')}) AS response FROM ({records})"
-    names = (
+    query = (
         f"SELECT DISTINCT unnest(json_keys(response->'values')) AS name FROM ({answers}) "
         "ORDER BY name"
     )
-    asked = tasks.answered(seen, lambda: [name for (name,) in seen.names(names)], "question")
-    pointer = literal("/" + asked.replace("~", "~0").replace("/", "~1") + "/value")
+    task = Task.members(seen, records, "fields")
+
+    def names() -> list[str]:
+        return [name for (name,) in seen.names(query)]
+
+    if _is_rated(seen):
+        rated = fields(seen, tuple(task.fields)).responses
+        asked, value = _rated(seen, names, rated), _ranking(seen, rated)
+    else:
+        asked = tasks.answered(seen, names, "question")
+        value = _answer(asked)
     responses = f"""
-        SELECT *, response->>'status' AS {_STATE},
-            json_extract(response->'values', {pointer}) AS {_VALUE}
+        SELECT *, response->>'status' AS {_STATE}, {value} AS {_VALUE}
         FROM ({answers})"""
     told = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
         response->>'id' AS record_id"""
-    task = Task.members(seen, records, "fields")
     further = ("submitted_at", "record_id")
     return _adapted(seen, task, _Answers(asked, responses, told, "user_id", further))
+
+
+def _answer(asked: str) -> str:
+    """SQL of the answer to a question (JSON), NULL if there is none."""
+    pointer = literal("/" + asked.replace("~", "~0").replace("/", "~1") + "/value")
+    return f"json_extract(response->'values', {pointer})"
+
+
+def _is_rated(seen: Seen) -> bool:
+    return (seen.reading.question or "").count(_RESPONSE) == 1
+
+
+def _name(seen: Seen, response: str) -> str:
+    return (seen.reading.question or "").replace(_RESPONSE, response)
+
+
+def _rated(seen: Seen, names: Callable[[], Sequence[str]], responses: Sequence[str]) -> str:
+    """What is read where every response has a question: as it was named, with its star."""
+    # Where blanks are private ties, which questions were answered is not looked at.
+    found = None if seen.private_blanks else names()
+    for response in responses:
+        name = _name(seen, response)
+        if found is not None and name not in found:
+            raise InvalidLabels(
+                f"{seen.part}: no question {name!r}{closest(name, tuple(found))}; "
+                f"found: {', '.join(found)}"
+            )
+    return seen.reading.question or ""
+
+
+def _ranking(seen: Seen, responses: Sequence[str]) -> str:
+    """SQL of the ranking (JSON) that ratings tell; NULL unless every response was rated."""
+    given = [tasks.text(_answer(_name(seen, response))) for response in responses]
+    numbers = [f"try_cast({rating} AS DOUBLE)" for rating in given]
+    ranked = ", ".join(
+        f"{{'value': {literal(response)}, 'rank': -{number}}}"
+        for response, number in zip(responses, numbers, strict=True)
+    )
+    return f"""CASE WHEN {" OR ".join(f"{rating} IS NULL" for rating in given)} THEN NULL
+            WHEN {" AND ".join(f"coalesce(isfinite({number}), false)" for number in numbers)}
+            THEN to_json([{ranked}]) ELSE to_json('not a rating of every response') END"""
 
 
 def _adapted(seen: Seen, task: Task, answers: _Answers) -> Adapted:
