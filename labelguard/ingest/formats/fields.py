@@ -39,10 +39,11 @@ def fields(seen: Seen, names: Sequence[str]) -> Fields:
                 f"{seen.part}: no field {named[role]!r} (given for {role})"
                 f"{closest(named[role], tuple(names))}; found: {', '.join(names)}"
             )
-    return Fields(_prompt(seen, names), _responses(seen, names))
+    return Fields(prompt(seen, names), _responses(seen, names))
 
 
-def _prompt(seen: Seen, names: Sequence[str]) -> str:
+def prompt(seen: Seen, names: Sequence[str]) -> str:
+    """The prompt among the `names` of a task's fields. Raises `InvalidLabels` as `fields` does."""
     if "prompt" in seen.reading.columns:
         return seen.reading.columns["prompt"]
     found = ["prompt"] if "prompt" in names else [name for name in names if _is(name, PROMPTS)]

@@ -1,5 +1,7 @@
 """Exports of Label Studio: tasks with their annotations (JSON), or a row for each (JSON_MIN, CSV).
 
+In JSON, preferences (Pairwise, Choices), rankings (Ranker) and ratings of each response are read.
+
 Annotations of people count, the newest of each; cancelled ones are skips. Predictions, drafts, and
 annotations marked as ground truth are left out. JSON_MIN and CSV do not tell ground truth, and have
 no cancelled annotations.
@@ -7,14 +9,19 @@ no cancelled annotations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.canonical import is_text
+from labelguard.ingest.contents import families
+from labelguard.ingest.formats import label_studio_ranks as ranks
 from labelguard.ingest.formats import tasks
-from labelguard.ingest.formats.fields import SIDES, Fields, fields
+from labelguard.ingest.formats.fields import SIDES, Fields, fields, prompt
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
-from labelguard.ingest.formats.tasks import PAIR, Task
+from labelguard.ingest.formats.tasks import PAIR, RANKING, Task
 from labelguard.ingest.sql import identifier, literal
 
 _TOOL = "Label Studio"
@@ -24,6 +31,7 @@ _OF_ROWS = ("annotator", "annotation_id", "lead_time")
 _RESULT = tasks.elements("annotation->'result'")
 _SAID = identifier("labelguard: said")
 _TOLD = frozenset(("labeler_id", "submitted_at", "record_id"))
+_NAMES = {"labeler_id": "completed_by", "submitted_at": "updated_at"}
 
 
 def _is_tasks(seen: Seen) -> bool:
@@ -35,7 +43,7 @@ def _is_rows(seen: Seen) -> bool:
 
 
 def _adapt(seen: Seen) -> Adapted:
-    tasks.refuse_named(seen, _TOOL, (*sorted(_TOLD), "label"))
+    tasks.refuse_named(seen, _TOOL, (*sorted(_TOLD), "label", "ranks"))
     return _tasks(seen) if _is_tasks(seen) else _rows(seen)
 
 
@@ -45,42 +53,113 @@ def _tasks(seen: Seen) -> Adapted:
         SELECT to_json(data) AS data, {_column(seen, "id")},
             unnest({tasks.elements("annotations")}) AS annotation
         FROM part"""
+    task = Task.members(seen, annotations, "data")
+    if "id" not in task.fields:
+        task = Task({**task.fields, "id": "id"}, task.structure)
     results = f"""
         SELECT DISTINCT result->>'from_name', result->>'type', result->>'to_name' FROM
             (SELECT unnest({_RESULT}) AS result
             FROM ({annotations}))
         ORDER BY ALL"""
-    tags = []
-    if not seen.private_blanks:
-        tags = [tag for tag in seen.names(results) if tag[1] in _READ]
-    asked = tasks.answered(seen, lambda: sorted({tag[0] for tag in tags}), "control tag")
-    task = Task.members(seen, annotations, "data")
-    if "id" not in task.fields:
-        task = Task({**task.fields, "id": "id"})
-    used = fields(seen, tuple(task.fields))
-    _check_order(seen, used, {tag[2] for tag in tags if tag[0] == asked})
-    query = f"""
-        SELECT {task.select(seen, used)},
+    tags = [] if seen.private_blanks else seen.names(results)
+    found = _Annotations(annotations, task, tags)
+    # Whether pairs or lists were compared, the data tells, whatever was said of them.
+    listed = "responses" in seen.reading.columns or not families(tuple(task.fields))
+    if listed and not _names_sides(seen) and (items := ranks.items(seen, task)):
+        return _ranked(seen, found, items)
+    return _compared(seen, found)
+
+
+@dataclass(frozen=True)
+class _Annotations:
+    """SQL with a row for each annotation, its task, and names, types, objects of control tags."""
+
+    sql: str
+    task: Task
+    tags: Sequence[Sequence[Any]]
+
+    def named(self, *kinds: str) -> list[str]:
+        """The control tags of these types that were answered."""
+        return sorted({tag[0] for tag in self.tags if tag[1] in kinds})
+
+    def query(self, select: str, said: str, role: str) -> str:
+        """SQL of all that count; `said` is what those say that are no skip."""
+        return f"""
+        SELECT {select},
             CASE WHEN json_type(annotation->'completed_by') = 'OBJECT'
                 THEN annotation->'completed_by'->>'id'
                 ELSE annotation->>'completed_by' END AS labeler_id,
             annotation->>'updated_at' AS submitted_at,
             annotation->>'id' AS record_id,
             CASE WHEN NOT coalesce((annotation->>'was_cancelled')::BOOLEAN, false)
-                THEN {_answer(asked)} END AS label
-        FROM ({annotations})
+                THEN {said} END AS {role}
+        FROM ({self.sql})
         WHERE NOT coalesce((annotation->>'ground_truth')::BOOLEAN, false)"""
+
+
+def _names_sides(seen: Seen) -> bool:
+    return any(role in seen.reading.columns for role in SIDES)
+
+
+def _compared(seen: Seen, found: _Annotations) -> Adapted:
+    """Fields are compared: by a word, or by the rating of each."""
+    task = found.task
+    if not found.named(*_READ) and found.named(ranks.RATING):
+        return _rated(seen, found)
+    asked = tasks.answered(seen, lambda: found.named(*_READ), "control tag")
+    used = fields(seen, tuple(task.fields))
+    _check_order(seen, used, {tag[2] for tag in found.tags if tag[0] == asked})
+    query = found.query(task.select(seen, used), _answer(asked), "label")
     return _pairs(seen, used, query, label=asked, labeler_id="completed_by")
+
+
+def _ranked(seen: Seen, found: _Annotations, items: ranks.Items) -> Adapted:
+    """The items of a list are ranked."""
+    asked = tasks.answered(seen, lambda: found.named(ranks.RANKER), "control tag")
+    said = f"({_value(asked, (ranks.RANKER,))}->'ranker')"
+    ranks.refuse_buckets(seen, asked, said, found.sql)
+    asking = prompt(seen, [name for name in found.task.fields if name != items.field])
+    select = [f"{found.task.fields[asking]} AS prompt", f"{items.responses()} AS responses"]
+    select += found.task.further(seen, listed=True)
+    query = found.query(", ".join(select), items.ranks(said, asked), "ranks")
+    return Adapted(
+        query,
+        _TOLD | {*RANKING},
+        names={
+            "prompt": asking,
+            "responses": items.field,
+            "ranks": asked,
+            **_NAMES,
+        },
+    )
+
+
+def _rated(seen: Seen, found: _Annotations) -> Adapted:
+    """Each response is rated by a control tag of its own; of two the ratings make a preference."""
+    used = fields(seen, tuple(found.task.fields))
+    tags = ranks.ratings(seen, used, found.tags)
+    said = " and ".join(tags.values())
+    meaning = tasks.values(seen, used, _LEFT, _RIGHT)
+    told = ranks.rated(used, tags, _RESULT, meaning)
+    role = "label" if len(used.responses) == len(SIDES) else "ranks"
+    query = found.query(found.task.select(seen, used), told, role)
+    if role == "label":
+        return _pairs(seen, used, query, label=said, labeler_id="completed_by")
+    return Adapted(query, _TOLD | {*RANKING}, names=used.names(ranks=said, **_NAMES))
 
 
 def _answer(asked: str) -> str:
     """SQL of what an annotation says under one control tag: a word; several become no word."""
-    value = (
-        f"list_filter({_RESULT}, "
-        f"lambda r: r->>'from_name' = {literal(asked)} AND r->>'type' IN {_READ})[1]->'value'"
-    )
+    value = _value(asked, _READ)
     choices = f"array_to_string(from_json({value}->'choices', '[\"VARCHAR\"]'), chr(10))"
     return f"coalesce({value}->>'selected', {choices})"
+
+
+def _value(asked: str, kinds: Sequence[str]) -> str:
+    """SQL (JSON) of what an annotation says under one control tag of these types."""
+    listed = ", ".join(map(literal, kinds))
+    this = f"r->>'from_name' = {literal(asked)} AND r->>'type' IN ({listed})"
+    return f"list_filter({_RESULT}, lambda r: {this})[1]->'value'"
 
 
 def _check_order(seen: Seen, used: Fields, objects: set[str]) -> None:

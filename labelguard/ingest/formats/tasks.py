@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from labelguard.errors import InvalidLabels
@@ -26,9 +26,10 @@ RANKING = ("prompt", "responses", "ranks")
 
 @dataclass(frozen=True)
 class Task:
-    """The fields of a task: SQL of each by its name."""
+    """The fields of a task: SQL of each by its name, and the structure of those that are JSON."""
 
     fields: Mapping[str, str]
+    structure: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def columns(cls, seen: Seen, but: Collection[str] = ()) -> Task:
@@ -41,7 +42,8 @@ class Task:
         found = seen.names(f"SELECT json_group_structure({column}) FROM ({objects})")
         structure = json.loads(found[0][0]) if found and found[0][0] else {}
         members = structure if isinstance(structure, dict) else {}
-        return cls({name: _member(column, name, kind) for name, kind in members.items()})
+        sql = {name: _member(column, name, kind) for name, kind in members.items()}
+        return cls(sql, members)
 
     def select(self, seen: Seen, fields: Fields) -> str:
         """SELECT list of prompt and responses, and of other fields that were named."""
@@ -49,16 +51,23 @@ class Task:
         pieces = [f"{prompt} AS prompt"]
         if len(sides) == len(SIDES):
             pieces += [f"{side} AS {role}" for side, role in zip(sides, SIDES, strict=True)]
-            numbers = [feature + end for feature in seen.reading.features for end in ("_a", "_b")]
         else:
             pieces.append(f"[{', '.join(sides)}] AS responses")
-            numbers = list(seen.reading.features)
+        return ", ".join([*pieces, *self.further(seen, listed=len(sides) != len(SIDES))])
+
+    def further(self, seen: Seen, *, listed: bool) -> list[str]:
+        """Pieces of a SELECT list: other fields that were named, and features, which stand in one
+        list for all responses where these are `listed`.
+        """
+        ends = ("",) if listed else ("_a", "_b")
+        numbers = [feature + end for feature in seen.reading.features for end in ends]
         taken = {"prompt", "responses", *SIDES}
         named = [name for role, name in seen.reading.columns.items() if role not in taken]
-        for name in dict.fromkeys((*named, *numbers)):
-            if name in self.fields and name not in taken:
-                pieces.append(f"{self.fields[name]} AS {identifier(name)}")
-        return ", ".join(pieces)
+        return [
+            f"{self.fields[name]} AS {identifier(name)}"
+            for name in dict.fromkeys((*named, *numbers))
+            if name in self.fields and name not in taken
+        ]
 
 
 def refuse_named(seen: Seen, tool: str, roles: Collection[str]) -> None:
@@ -173,13 +182,18 @@ def text(value: str) -> str:
     return f"({value}->>'$')"
 
 
+def pointer(name: str) -> str:
+    """SQL of where a member of a JSON object stands."""
+    return literal("/" + name.replace("~", "~0").replace("/", "~1"))
+
+
 def _member(column: str, name: str, kind: Any) -> str:
     """SQL of a member of a JSON object: text, or a chat."""
-    pointer = literal("/" + name.replace("~", "~0").replace("/", "~1"))
+    where = pointer(name)
     try:
         content = canonical.type_of_json(kind)
     except NoContent:
         content = "VARCHAR"
     if isinstance(content, list) and isinstance(content[0], dict):
-        return f"json_extract({column}, {pointer})::{canonical.sql_type(content)}"
-    return f"json_extract_string({column}, {pointer})"
+        return f"json_extract({column}, {where})::{canonical.sql_type(content)}"
+    return f"json_extract_string({column}, {where})"
