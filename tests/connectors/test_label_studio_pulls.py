@@ -254,6 +254,9 @@ def test_nothing_is_written_twice_where_it_may_have_been_taken(
     with pytest.raises(ConnectorError, match="status 500"):
         here(server).push(tmp_path, "a name", silent)
     assert [method for method, _ in server.asked] == ["POST", "POST", "DELETE"]
+    server.replies = [(201, {}, {"id": 7}), (500, {}, {}), (500, {}, {})]
+    with pytest.raises(ConnectorError, match=r"status 500.*projects/7 holds a part of the release"):
+        here(server).push(tmp_path, "a name", silent)
     server.replies = [(503, {}, {}), (201, {}, {"id": 7}), (429, {}, {}), (201, {}, {})]
     assert here(server).push(tmp_path, "a name", silent) == f"{server.url}/projects/7"
 

@@ -74,11 +74,21 @@ class LabelStudio:
             for start in range(0, frame.height, _BATCH):
                 progress("importing pairs", start / frame.height)
                 client.fill(project, list(pushing.tasks(frame[start : start + _BATCH])))
-        except BaseException:
-            client.remove(project)
+        except BaseException as error:
+            self._undo(client, project, error)
             raise
         progress("importing pairs", 1.0)
         return self._place(project)
+
+    def _undo(self, client: Client, project: int, error: BaseException) -> None:
+        """Remove what was pushed in part; where that fails too, say where it is."""
+        try:
+            client.remove(project)
+        except ConnectorError:
+            if isinstance(error, ConnectorError):
+                raise ConnectorError(
+                    f"{error}; {self._place(project)} holds a part of the release: delete it"
+                ) from None
 
     @cached_property
     def _client(self) -> Client:

@@ -1,7 +1,8 @@
 """What Label Studio's webhooks tell.
 
-Deletions name annotations alone. Where whole tasks are deleted, or a task becomes the home of
-another ground truth, Label Studio tells no annotation at all; the next complete pull does.
+Deletions name annotations alone; where whole tasks are deleted, no annotation is named, and the
+next complete pull finds them gone. Where a task gets another ground truth, the annotation that was
+it before changes without an event and without a new time: here it stays a ground truth.
 """
 
 from __future__ import annotations
