@@ -16,6 +16,12 @@ class InvalidLabels(LabelguardError):
     """The input is not a table of preference labels: which file, row and column, and why."""
 
 
+class NothingIngested(InvalidLabels):
+    """No input was named, and nothing of the source that is meant was ingested."""
+
+    exit_code = 2
+
+
 class ProjectError(LabelguardError):
     """The project directory is missing, not writable, or not what it should be."""
 

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from labelguard.storage import buckets
 from labelguard.storage.executor import open_executor, over_buckets
-from labelguard.terms import LABEL_SKIP
 
 _KEYS: tuple[str, ...] = ("unit_hi", "item_hi", "unit_lo", "author_hi", "author_lo", "item_lo")
 _KEYS += ("pair", "submitted", "tie", "tiebreak", "label")
 _LABEL: tuple[str, ...] = _KEYS[: _KEYS.index("submitted")]
 """What rows of one label share."""
+_SKIP = "skip"
+"""The column that says which rows are skips, where these take back what came before."""
 _SUBMISSION = "submission"
 """The column that says which pairs were submitted as one list; read here alone."""
 
@@ -42,8 +43,11 @@ def _sort(directory: Path, bucket: int) -> tuple[int, pa.Table | None] | None:
     table = table.take(pa.array(canonical(table)))
     if _SUBMISSION in table.column_names:  # It tells the order of the input.
         table = table.drop_columns([_SUBMISSION])
-    skipped = buckets.column(table, "label") == LABEL_SKIP
     removed, skips = 0, None
+    skipped = np.zeros(table.num_rows, bool)
+    if _SKIP in table.column_names:
+        skipped = buckets.column(table, _SKIP) == 1
+        table = table.drop_columns([_SKIP])
     if skipped.any():
         names = [name for name in _LABEL if name in table.column_names]
         ends = _ends(table.select(names))

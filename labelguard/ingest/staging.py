@@ -211,6 +211,8 @@ class _Stager:
         if self.staged.timed:
             time = pc.fill_null(batch["submitted"], pa.scalar(np.iinfo(np.int64).min, pa.int64()))
             columns["submitted"] = time.to_numpy()
+        if self._taken_back:
+            columns["skip"] = blank.astype(np.uint8)
         label = batch["label"].to_numpy()
         if self.options.public_ties:
             columns["tie"] = (label == LABEL_TIE).astype(np.uint8)
@@ -222,7 +224,7 @@ class _Stager:
         attached |= written
         # Times and records only say which of a labeler's rows comes first. They are in no digest of
         # the input: numbers of rows that are sorted by label change with a label.
-        said = {name: values for name, values in columns.items() if name != "submitted"}
+        said = {name: columns[name] for name in columns if name not in ("submitted", "skip")}
         digests = self._keys.digests(said | attached)
         self._digest += digests[~blank].sum(axis=0, dtype=np.uint64)
         if self.staged.recorded:
@@ -271,6 +273,11 @@ class _Stager:
                 columns = {f"skip {name}": skips[name].to_numpy() for name in skips.column_names}
                 self._digest += self._keys.digests(columns).sum(axis=0, dtype=np.uint64)
 
+    @property
+    def _taken_back(self) -> bool:
+        """Whether it is known what a skip takes back: when it was, and whose."""
+        return self.staged.timed and (self.staged.labelers or self.staged.recorded)
+
     def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Judge faults; drop skips, identical sides and (if asked) public ties."""
         staged, public_ties = self.staged, self.options.public_ties
@@ -294,8 +301,7 @@ class _Stager:
             staged.skipped += int((skipped & counted).sum())
             # One that is later than an answer takes it back; by time alone, value-blind.
             sound = batch["fault"].to_numpy() == 0
-            known = staged.timed and (staged.labelers or staged.recorded)
-            left = ~skipped | (sound & known)
+            left = ~skipped | (sound & self._taken_back)
             batch, skipped = batch.filter(pa.array(left)), skipped[left]
             numbers, counted = numbers[left], counted[left] & ~skipped
         fault = batch["fault"].to_numpy()

@@ -128,7 +128,7 @@ segments = sa.Table(
     sa.Column("connector", sa.String(64), nullable=False),
     sa.Column("source", sa.String(200), nullable=False),
     sa.Column("pulled", sa.Boolean, nullable=False),
-    sa.Column("answers", sa.BigInteger, nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("digest", sa.String(64), nullable=False),
     sa.Column("cursor", sa.Text),
     sa.Column("at", sa.String(20), nullable=False),

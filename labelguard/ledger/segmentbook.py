@@ -21,7 +21,7 @@ class Segment:
     """A segment that counts.
 
     `connector` told its answers, whose labelers' ids are of `source`. `pulled`: it holds what the
-    tool listed, not what it announced. `answers` is how many rows it has, deletions among them, and
+    tool listed, not what it announced. `rows` is how many it has, deletions among them, and
     `digest` that of its file. After a pull, `cursor` is from where the next one goes on.
     """
 
@@ -30,7 +30,7 @@ class Segment:
     connector: str
     source: str
     pulled: bool
-    answers: int
+    rows: int
     digest: str
     cursor: str | None = None
     at: str = ""
@@ -46,15 +46,15 @@ def add(connection: sa.Connection, segment: Segment) -> None:
     """Let a segment count, whose file is on disk."""
     values = vars(segment) | {"at": clock.now()}
     connection.execute(sa.insert(schema.segments).values(values))
-    said = {name: values[name] for name in ("name", "connector", "source", "answers")}
+    said = {name: values[name] for name in ("name", "connector", "source", "rows")}
     journal.append(connection, "ingested", said | {"segments": digest(connection)})
 
 
 def replace(connection: sa.Connection, changed: Mapping[str, tuple[str, int]]) -> None:
     """These segments were rewritten: their new digests, and how many rows they have now."""
-    for name, (new, answers) in changed.items():
+    for name, (new, rows) in changed.items():
         own = sa.update(schema.segments).where(schema.segments.c.name == name)
-        connection.execute(own.values(digest=new, answers=answers))
+        connection.execute(own.values(digest=new, rows=rows))
     journal.append(connection, "pruned", {"segments": digest(connection)})
 
 

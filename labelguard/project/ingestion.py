@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelguard.errors import ConnectorError, InvalidLabels
+from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested
 from labelguard.ingest import connector as connectors
 from labelguard.ingest import segments as stored
 from labelguard.ingest.connector import Answer, Page, Settings
@@ -106,14 +106,14 @@ def reconcile(name: str, project: Where = None, progress: Progress = silent) -> 
 def source_of(project: Project, named: str | None) -> str:
     """Whose answers are meant: those of the source that was named, or of the only one ingested.
 
-    Raises `InvalidLabels` where there is none, or several could be meant.
+    Raises `NothingIngested` where there is none, `InvalidLabels` if several could be meant.
     """
     found = sources(OpenProject.open(project))
     if named is not None and named not in found:
         held = f"; ingested were: {', '.join(found)}" if found else ""
-        raise InvalidLabels(f"nothing of source {named!r} was ingested{held}")
+        raise NothingIngested(f"nothing of source {named!r} was ingested{held}")
     if not found:
-        raise InvalidLabels(
+        raise NothingIngested(
             "no INPUT was given, and nothing was ingested (labelguard ingest, labelguard pull)"
         )
     if named is None and len(found) > 1:
@@ -188,7 +188,7 @@ def held(opened: OpenProject) -> Held:
     if inbox:
         with contextlib.closing(inbox):
             waiting = inbox.waiting()
-    return Held(sum(segment.answers for segment in counted), len(counted), waiting)
+    return Held(sum(segment.rows for segment in counted), len(counted), waiting)
 
 
 def settle(opened: OpenProject) -> None:

@@ -27,6 +27,7 @@ TABLES = (
     schema.distinct,
     schema.members,
     schema.tombstones,
+    schema.segments,
     schema.journal,
 )
 _SECRET = ("map", "idempotency_key", "mac")

@@ -382,7 +382,7 @@ def test_a_map_of_an_unfinished_release_is_verified_too(project: Run) -> None:
 
 
 def test_wrong_usage_ends_with_2(run: Run) -> None:
-    assert run("privatize").exit_code == 2
+    assert run("privatize", "--nonsense").exit_code == 2
     assert run("nonsense").exit_code == 2
 
 

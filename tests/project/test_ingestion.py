@@ -160,7 +160,7 @@ def test_whatever_crashes_every_answer_is_there_once(
     assert sum(released(project).values()) == 12
     opened = OpenProject.open(project)
     assert len(list(project.labels.iterdir())) == len(_segments(opened))
-    rows = sum(segment.answers for segment in _segments(opened))
+    rows = sum(segment.rows for segment in _segments(opened))
     assert rows == 12 and ingestion.held(opened).waiting == 0
     verdict = overview.verify(project)
     assert verdict.ok, verdict.fault
