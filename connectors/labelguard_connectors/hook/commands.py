@@ -12,13 +12,15 @@ import click
 
 from labelguard import extras
 from labelguard.cli.options import HELP, project_option
-from labelguard.cli.terminal import echo, print_table, prints
+from labelguard.cli.terminal import echo, near, print_table, prints, progress
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
     from labelguard.ingest.inbox import Letter
     from labelguard_connectors.hook.dead_letters import Retried
+    from labelguard_connectors.hook.run import Ran
     from labelguard_connectors.hook.server import Served
+    from labelguard_connectors.hook.worker import Turn
 
 _EXTRA = "serve"
 
@@ -58,6 +60,64 @@ def serve(host: str, port: int, no_worker: bool, project: Path | None) -> Served
 @click.group(context_settings=HELP, short_help="What hooks were told, and its releases.")
 def hook() -> None:
     """What hooks were told, and the releases that are made of it."""
+
+
+def _turn(value: Turn) -> None:
+    echo(f"{counted(value.answers, 'answer')} taken in; {counted(len(value.releases), 'release')}.")
+    for line in (*value.releases, *value.published):
+        echo(line)
+    for line in value.failed:
+        echo(f"labelguard: {line}", err=True)
+
+
+@hook.command("work", short_help="Take in and release what was heard.")
+@click.option("--once", is_flag=True, help="Do what is due now, and end; else go on until told to.")
+@click.option("--attached", is_flag=True, hidden=True, help="End when standard input does.")
+@project_option
+@prints(_turn, code=lambda value: 1 if value.failed else 0)
+def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
+    """Take in what the hook heard, once a day what it missed, and release as [hook.release] says.
+
+    `labelguard serve` does this beside itself, unless it is told --no-worker.
+
+    \b
+    Example:
+      labelguard hook work --once
+    """
+    extras.require(_EXTRA, "labelguard hook work")
+    from labelguard_connectors.hook import working
+
+    return working.once(project) if once else working.on(project, attached=attached)
+
+
+def _ran(value: Ran) -> None:
+    made = "was made before" if value.reused else "is made"
+    echo(f"Release {value.release} {made}: {near(value.path)}")
+    if value.where:
+        echo(f"It is at {value.where}")
+    for note in value.notes:
+        echo(f"labelguard: note: {note}", err=True)
+
+
+@hook.command("run", short_help="Release what is in an export, as the hook would.")
+@click.argument("export", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--connector", metavar="NAME", help="By whose settings; default: the only one.")
+@project_option
+@prints(_ran)
+def hook_run(export: Path, connector: str | None, project: Path | None) -> Ran:
+    """Release the labels in FILE, an export of a tool, and publish them if [hook.release] says so.
+
+    For tools that can run a script after an export, and no webhook. FILE is read as
+    [connectors.NAME] says; the policy in force decides what it may cost.
+
+    \b
+    Example:
+      labelguard hook run export.json
+    """
+    from labelguard_connectors.hook.run import run
+
+    with progress() as report:
+        return run(export, connector, project, report)
 
 
 @hook.group("dead-letters", context_settings=HELP)

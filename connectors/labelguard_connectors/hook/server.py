@@ -20,6 +20,7 @@ from labelguard.project.opening import OpenProject, Where
 from labelguard_connectors.hook import app, limits, logs
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
+from labelguard_connectors.hook.schedule import Schedule
 from labelguard_connectors.hook.serving import Serving
 
 HOST, PORT = "127.0.0.1", 8410
@@ -56,13 +57,15 @@ def serve(
     """Serve a project's hook until SIGTERM or Ctrl-C; what was accepted until then is stored.
 
     `worker` is the command of the worker, if one is to run beside it. Raises `ConnectorError` where
-    the address cannot be had, or no connector can be served.
+    the address cannot be had, or no connector can be served, and what the worker would raise.
     """
     # Else the thread that writes waits 5 ms for the interpreter whenever it comes back to it.
     sys.setswitchinterval(_SWITCH_SECONDS)
     bounds = bounds or Limits()
     opened = OpenProject.open(where)
     serving = Serving.of(opened.project)
+    if worker:  # what it would refuse is said now, to whoever starts the server
+        Schedule.of(opened.project.hook).standing(opened.project)
     logs.configure()
     log = logs.logger()
     with (

@@ -1,0 +1,141 @@
+"""`[hook.release]`: when what was heard is released, and whether the policy lasts for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self, runtime_checkable
+
+from labelguard.errors import ConnectorError, PolicyError
+from labelguard.project.opening import Where
+from labelguard.release.methods import AUTO, installed
+from labelguard.report import overview
+from labelguard.report.overview import Budget, Usage
+from labelguard.terms import counted
+
+_WHERE = "[hook.release] of labelguard.toml"
+_OPTIONS = {"when": "manual", "mechanism": AUTO, "exhausted": "refuse", "push": False}
+_STATISTIC = "statistic"
+
+
+@runtime_checkable
+class Completes(Protocol):
+    """A connector whose tool says when all is answered."""
+
+    def completed(self) -> bool:
+        """Whether every task has all the answers that it waits for."""
+        ...
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When releases are made, how, and whether they go back to the tools.
+
+    `when` is manual, every (`count` new answers of a source), completed or daily.
+    """
+
+    when: str
+    count: int
+    mechanism: str
+    exhausted: Literal["refuse", "drop"]
+    push: bool
+
+    @classmethod
+    def of(cls, hook: Mapping[str, Any]) -> Self:
+        """From `[hook]`. Raises `ConnectorError` for what it cannot be."""
+        table = hook.get("release", {})
+        if not isinstance(table, Mapping):
+            raise ConnectorError(f"{_WHERE} must be a table")
+        if unknown := sorted(set(table) - set(_OPTIONS)):
+            known = ", ".join(_OPTIONS)
+            raise ConnectorError(f"{_WHERE} has no option {', '.join(unknown)}; there are: {known}")
+        own = {**_OPTIONS, **table}
+        found = re.fullmatch(r"manual|completed|daily|every:([1-9]\d{0,8})", str(own["when"]))
+        if not found:
+            raise ConnectorError(f"{_WHERE}: when must be manual, every:500, completed or daily")
+        if own["mechanism"] not in (mechanisms := [*installed(), AUTO]):
+            raise ConnectorError(f"{_WHERE}: mechanism must be one of {', '.join(mechanisms)}")
+        if own["exhausted"] not in ("refuse", "drop"):
+            raise ConnectorError(f"{_WHERE}: exhausted must be refuse or drop")
+        if not isinstance(own["push"], bool):
+            raise ConnectorError(f"{_WHERE}: push must be true or false")
+        when, count = found[0].partition(":")[0], int(found[1] or 0)
+        return cls(when, count, own["mechanism"], own["exhausted"], own["push"])
+
+    def standing(self, where: Where) -> list[str]:
+        """How long the allowance of the policy in force lasts for these releases, as sentences.
+
+        Raises `PolicyError` where there is no policy in force, or one that does not name what these
+        releases would use up: a machine agrees to nothing.
+        """
+        if self.when == "manual":
+            return ["nothing is released by itself"]
+        budget = agreed(where)
+        assert budget.policy
+        mechanism = self._mechanism(budget, where)
+        self._check_statistic(mechanism, budget)
+        event = _STATISTIC if mechanism == _STATISTIC else "rr"
+        said = f"releases {self} by {mechanism}, under policy {budget.policy.name}"
+        usage = next((one for one in budget.allowances if one.event == event), None)
+        return [said, self._left(event, budget, usage)]
+
+    def __str__(self) -> str:
+        return f"every {self.count:,} new answers" if self.count else self.when
+
+    def _mechanism(self, budget: Budget, where: Where) -> str:
+        """The one that was named, else that of the newest release, else what the policy pays."""
+        if self.mechanism != AUTO:
+            return self.mechanism
+        made = [one.mechanism for one in overview.releases(where) if one.state == "committed"]
+        if made:
+            return made[-1]
+        assert budget.policy
+        events = {one.event for one in budget.policy.allowances}
+        return _STATISTIC if events == {_STATISTIC} else "rr"
+
+    def _check_statistic(self, mechanism: str, budget: Budget) -> None:
+        if mechanism != _STATISTIC or self.when != "every":
+            return
+        assert budget.policy
+        allowed = [one.allowed or 1 for one in budget.policy.allowances if one.event == _STATISTIC]
+        if max(allowed, default=0) < 2:
+            raise PolicyError(
+                f'{_WHERE}: when = "every:{self.count}" takes one statistic release of every '
+                f"labeler each time, and policy {budget.policy.name} allows "
+                f"{max(allowed, default=0)}; let a policy name how many "
+                "(labelguard policy new --allow statistic:releases=52), or take mechanism rr"
+            )
+
+    def _left(self, event: str, budget: Budget, usage: Usage | None) -> str:
+        assert budget.policy
+        allowed = [one.allowed for one in budget.policy.allowances if one.event == event]
+        if not allowed:
+            return f"the policy pays for no {event}: every release will be refused"
+        if usage is None or not usage.labelers:
+            own = "their own number of labels" if allowed[0] is None else f"{allowed[0]:,}"
+            what = "statistic releases" if event == _STATISTIC else "labels"
+            return f"nobody was charged yet; it lasts for {own} {what} of each labeler"
+        median = usage.left_per_labeler["median"]
+        if event == _STATISTIC:
+            spent = counted(usage.exhausted_labelers, "labeler")
+            days = f", {counted(median, 'day')} at least" if self.when == "daily" else ""
+            return (
+                f"it lasts for {counted(median, 'release')} of most labelers{days}; {spent} spent"
+            )
+        lasts = f", about {counted(usage.left // self.count, 'release')}" if self.count else ""
+        return (
+            f"{counted(usage.left, 'label')} of {counted(usage.labelers, 'labeler')} are left"
+            f"{lasts}; half of them have {median:,} or fewer; {usage.exhausted_labelers:,} spent"
+        )
+
+
+def agreed(where: Where) -> Budget:
+    """The budget of a project with a policy in force. Raises `PolicyError` where there is none."""
+    budget = overview.budget(where)
+    if budget.policy is None:
+        raise PolicyError(
+            "the hook releases under a policy in force, and there is none: make one (labelguard "
+            "policy new, policy activate), or a first release by hand (labelguard privatize)"
+        )
+    return budget

@@ -1,0 +1,255 @@
+"""The worker releases what was heard, when [hook.release] says so and the policy pays for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from labelguard_connectors.hook.progressed import FILE, Progressed
+from labelguard_connectors.hook.run import run
+from labelguard_connectors.hook.worker import Worker
+from support import tools
+
+from labelguard.errors import ConnectorError, PolicyError, ProjectError
+from labelguard.project import policies
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project
+from labelguard.report import overview
+
+
+class Clinic:
+    """A project with a policy, a tool, and a worker whose days pass when it is told so."""
+
+    def __init__(
+        self,
+        project: Project,
+        directory: Path,
+        patch: pytest.MonkeyPatch,
+        release: str,
+        allow: str = "rr:labels=50",
+    ) -> None:
+        policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=[allow])
+        policies.activate("clinic", project)
+        self.project, self.desk = tools.connected(
+            project, directory, patch, f"[hook.release]\n{release}"
+        )
+        self.day, self.task = 1, 0
+
+    def worker(self) -> Worker:
+        """A worker that has just been started."""
+        return Worker(self.project, lambda: f"2026-11-{self.day:02}")
+
+    def annotate(self, answers: int) -> None:
+        """So many answers are given, and the hook hears them."""
+        told = []
+        for _ in range(answers):
+            self.task += 1
+            side = "left" if self.task % 3 else "right"
+            told.append(self.desk.answer(f"worker {self.task % 4}", self.task, side))
+        tools.hear(self.project, *told)
+
+
+Make = Callable[..., Clinic]
+
+
+@pytest.fixture
+def make(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """A clinic with these lines of [hook.release], and what its policy allows."""
+    return partial(Clinic, project, tmp_path, monkeypatch)
+
+
+def rows(project: Project) -> list[int | None]:
+    """How many labels each release has."""
+    return [line.rows for line in overview.releases(project)]
+
+
+def test_every_n_answers_there_is_a_release_of_all_so_far(make: Make) -> None:
+    clinic = make('when = "every:10"\nmechanism = "rr"')
+    worker = clinic.worker()
+    clinic.annotate(9)
+    assert worker.turn().releases == []
+    clinic.annotate(1)
+    assert len(worker.turn().releases) == 1
+    clinic.annotate(9)
+    assert worker.turn().releases == []
+    clinic.annotate(3)
+    done = clinic.worker().turn()  # another worker knows how far the last one had come
+    assert (len(done.releases), done.failed) == (1, [])
+    assert rows(clinic.project) == [10, 22]
+    assert worker.turn().releases == []
+
+
+def test_every_day_there_is_a_release_if_there_is_something_new(make: Make) -> None:
+    clinic = make('when = "daily"\nmechanism = "rr"')
+    worker = clinic.worker()
+    clinic.annotate(5)
+    assert len(worker.turn().releases) == 1
+    clinic.annotate(5)
+    assert worker.turn().releases == []
+    clinic.day += 1
+    assert len(worker.turn().releases) == 1
+    clinic.day += 1
+    assert worker.turn().releases == []
+
+
+def test_by_hand_nothing_is_released_but_what_was_heard_is_taken_in(
+    make: Make,
+) -> None:
+    clinic = make('when = "manual"')
+    clinic.annotate(5)
+    done = clinic.worker().turn()
+    assert (done.answers, done.releases) == (5, [])
+
+
+def test_once_a_day_what_the_hook_missed_is_read_from_the_tool(make: Make) -> None:
+    clinic = make('when = "manual"')
+    worker = clinic.worker()
+    clinic.desk.answer("worker 1", 1, "left")  # nobody heard it
+    assert worker.turn().answers == 1
+    clinic.desk.answer("worker 2", 1, "left")
+    assert worker.turn().answers == 0
+    clinic.day += 1
+    assert worker.turn().answers == 1
+
+
+def test_releases_are_published_once_and_again_after_a_failure(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clinic = make('when = "every:5"\nmechanism = "rr"\npush = true')
+    clinic.annotate(5)
+    pushed: list[str] = []
+
+    def refuse(self: object, release: Path, name: str, progress: object) -> str:
+        pushed.append(name)
+        raise ConnectorError("the tool is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tools.DeskConnector, "push", refuse)
+        worker = clinic.worker()
+        done = worker.turn()
+        assert (len(done.releases), done.published) == (1, [])
+        assert done.failed == ["push desk: the tool is down"]
+        worker.turn()
+        assert len(pushed) == 1  # later, not at once again
+    (where,) = clinic.worker().turn().published
+    assert json.loads(Path(where).read_text())["release"] == pushed[0]
+    assert clinic.worker().turn().published == []
+
+
+def test_no_release_is_made_where_labelers_are_exhausted(make: Make) -> None:
+    clinic = make('when = "every:8"\nmechanism = "rr"', "rr:labels=2")
+    clinic.annotate(8)
+    worker = clinic.worker()
+    assert len(worker.turn().releases) == 1
+    clinic.annotate(8)
+    done = worker.turn()
+    assert done.releases == []
+    assert done.failed[0].startswith("release desk: ")
+    assert worker.turn().failed == []
+
+
+def test_a_machine_agrees_to_no_policy(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = tools.connected(project, tmp_path, monkeypatch, '[hook.release]\nwhen = "daily"')
+    with pytest.raises(PolicyError, match="there is none: make one"):
+        Worker(found)
+    with pytest.raises(PolicyError, match="there is none: make one"):
+        run(tmp_path / "export.json", None, found)
+
+
+@pytest.mark.parametrize(("allowed", "refused"), [(1, True), (2, False)])
+def test_statistics_after_so_many_answers_must_be_named_by_the_policy(
+    make: Make, allowed: int, refused: bool
+) -> None:
+    allow = f"statistic:releases={allowed}"
+    clinic = make('when = "every:10"\nmechanism = "statistic"', allow)
+    if refused:
+        with pytest.raises(PolicyError, match=r"and policy clinic allows 1; let a policy name"):
+            clinic.worker()
+    else:
+        assert clinic.worker().standing[1] == (
+            "nobody was charged yet; it lasts for 2 statistic releases of each labeler"
+        )
+
+
+def test_it_says_how_long_the_allowance_lasts(make: Make) -> None:
+    clinic = make('when = "every:8"', "rr:labels=6")
+    clinic.annotate(8)
+    assert clinic.worker().standing == [
+        "releases every 8 new answers by rr, under policy clinic",
+        "nobody was charged yet; it lasts for 6 labels of each labeler",
+    ]
+    clinic.worker().turn()
+    assert clinic.worker().standing[1] == (
+        "16 labels of 4 labelers are left, about 2 releases; half of them have 4 or fewer; 0 spent"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('when = "hourly"', "when must be manual, every:500, completed or daily"),
+        ('when = "every:0"', "when must be manual, every:500"),
+        ("when = 3", "when must be manual, every:500"),
+        ('mechanism = "magic"', "mechanism must be one of"),
+        ('exhausted = "ignore"', "exhausted must be refuse or drop"),
+        ('push = "yes"', "push must be true or false"),
+        ("epsilon = 3", "has no option epsilon; there are: when"),
+        ('when = "completed"', "connector desk .desk. cannot tell"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(make: Make, line: str, said: str) -> None:
+    clinic = make(line)
+    with pytest.raises(ConnectorError, match=said):
+        clinic.worker()
+
+
+def test_completed_waits_until_the_tool_says_so(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [False]
+    monkeypatch.setattr(tools.DeskConnector, "completed", lambda self: said[0], raising=False)
+    clinic = make('when = "completed"\nmechanism = "rr"')
+    clinic.annotate(4)
+    worker = clinic.worker()
+    assert worker.turn().releases == []
+    said[0] = True
+    assert len(worker.turn().releases) == 1
+    assert worker.turn().releases == []
+
+
+def test_while_another_job_holds_the_project_it_waits(make: Make) -> None:
+    clinic = make('when = "every:4"\nmechanism = "rr"')
+    clinic.annotate(4)
+    worker = clinic.worker()
+    with OpenProject.job(clinic.project):
+        done = worker.turn()
+        assert (done.answers, done.releases, done.failed) == (0, [], [])
+    assert len(worker.turn().releases) == 1
+
+
+def test_a_file_that_is_not_the_workers_stops_it(make: Make) -> None:
+    clinic = make('when = "manual"')
+    (clinic.project.state / FILE).write_text("[]")
+    with pytest.raises(ProjectError, match="is not what a worker wrote"):
+        Progressed.read(clinic.project.state)
+    assert "is not what a worker wrote" in clinic.worker().turn().failed[0]
+
+
+def test_an_export_is_released_and_published_once(make: Make) -> None:
+    clinic = make('mechanism = "rr"\npush = true')
+    clinic.annotate(6)
+    export = clinic.project.state.parent / "export.json"
+    tasks = [own["body"] for own in clinic.desk.records.values()]
+    export.write_text(json.dumps(tasks))
+    made = run(export, None, clinic.project)
+    assert (made.reused, rows(clinic.project)) == (False, [6])
+    assert made.where and json.loads(Path(made.where).read_text())["release"] == made.release
+    again = run(export, "desk", clinic.project)
+    assert (again.release, again.reused, again.where) == (made.release, True, None)
+    with pytest.raises(ConnectorError, match="there are: desk"):
+        run(export, "other", clinic.project)
