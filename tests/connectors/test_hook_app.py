@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from labelguard_connectors.hook.app import application
 from labelguard_connectors.hook.delivery import Hook
 from labelguard_connectors.hook.limits import Limits
 from labelguard_connectors.hook.serving import Serving
 from starlette.testclient import TestClient
-from support import hooks
+from support import databases, hooks
 
-from labelguard.ingest.inbox import Inbox
+from labelguard.cli.main import main
+from labelguard.errors import ConnectorError
+from labelguard.ingest.inbox import FILE, Inbox
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
@@ -55,3 +61,177 @@ def test_events_about_something_else_are_answered_and_not_stored(made: Project) 
         answer = tool.post("/hooks/clinic", content=b'{"type": "other"}', headers=hooks.headers())
         assert (answer.status_code, answer.content) == (200, b"")
         assert inbox.waiting() == 0
+
+
+def post(tool: TestClient, content: bytes) -> tuple[int, dict[str, str]]:
+    """The status and the headers of the answer to a delivery."""
+    answer = tool.post("/hooks/clinic", content=content, headers=hooks.headers())
+    return answer.status_code, dict(answer.headers)
+
+
+def test_a_busy_inbox_is_503_and_the_delivery_is_taken_later(made: Project) -> None:
+    with client(made, Limits(commit_seconds=0.2)) as (tool, _):
+        other = sqlite3.connect(made.state / FILE)
+        other.execute("BEGIN IMMEDIATE")
+        status, headers = post(tool, hooks.body(1))
+        assert (status, headers["retry-after"]) == (503, "10")
+        other.rollback()
+        other.close()
+        assert post(tool, hooks.body(1))[0] == 200
+        assert post(tool, hooks.body(2))[0] == 200
+    assert hooks.stored(made) == {"a1": 1, "a2": 1}
+
+
+def test_a_full_disk_is_503_and_not_ready(made: Project) -> None:
+    with client(made) as (tool, inbox):
+        _forbid(inbox, "INSERT")
+        status, headers = post(tool, hooks.body(1))
+        assert (status, headers["retry-after"]) == (503, "10")
+        assert post(tool, b"{")[0] == 503  # nor can it be kept as a dead letter
+        assert inbox.letters() == []
+        _forbid(inbox, "SELECT")
+        assert tool.get("/readyz").status_code == 503
+        assert tool.get("/healthz").status_code == 200
+
+
+def _forbid(inbox: Inbox, verb: str) -> None:
+    """Let the database say that its disk is full, at every statement that begins so."""
+    from sqlalchemy import event
+
+    @event.listens_for(inbox._engine, "before_cursor_execute")
+    def full(_: object, __: object, statement: str, *___: object) -> None:
+        if statement.startswith(verb):
+            raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_more_than_may_wait_for_the_disk_is_503(made: Project) -> None:
+    class Slow:
+        """An inbox whose disk does not answer."""
+
+        def __init__(self) -> None:
+            self.answers = threading.Event()
+
+        def put(self, events: list[object]) -> int:
+            self.answers.wait(30)
+            return len(events)
+
+        def waiting(self) -> int:
+            return 0
+
+    slow = Slow()
+    limits = Limits(commit_seconds=0.2)
+    hook = Hook(Serving.of(made).served, slow, limits)  # type: ignore[arg-type]
+    with TestClient(application(hook)) as tool:
+        large = hooks.body(1, answer={"task": "x" * 1_900_000})
+        found = [post(tool, large.replace(b"a1", b"a%d" % number))[0] for number in range(40)]
+        assert set(found) == {503}
+        page = tool.get("/metrics").text
+        queued = next(
+            line for line in page.splitlines() if line.startswith("labelguard_hook_queued")
+        )
+        assert float(queued.split()[1]) * len(large) <= 64 << 20
+        slow.answers.set()
+
+
+def test_what_is_not_understood_is_a_dead_letter_once_that_may_be_read_again(made: Project) -> None:
+    ugly = [b"{", b"[]", b'{"answers": [{"id": "a7"}]}', hooks.body(1, answer={"version": "x"})]
+    ugly += [hooks.body(1, answer={"id": ""}), hooks.body(1, answer={"version": 1 << 63})]
+    ugly += [hooks.body(1, answer={"who": "\ud800"}), b"[" * 100_000]
+    with client(made) as (tool, inbox):
+        for content in ugly * 2:
+            answer = tool.post("/hooks/clinic", content=content, headers=hooks.headers())
+            assert answer.status_code == 422
+            assert hooks.LABEL not in answer.text
+        assert inbox.waiting() == 0
+        assert [letter.bytes for letter in inbox.letters()] == [len(one) for one in ugly]
+    listed = command(made, "list")
+    assert "the event is not an object" in listed
+    assert "the connector stumbled over it (KeyError)" in listed
+    assert hooks.LABEL not in listed and hooks.LABELER not in listed
+
+
+def command(made: Project, *arguments: str, code: int = 0) -> str:
+    """What `labelguard hook dead-letters …` prints."""
+    given = ["hook", "dead-letters", *arguments, "--project", str(made.state)]
+    result = CliRunner().invoke(main, given)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_dead_letters_are_tried_again_when_the_connector_can_read_them(
+    made: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command(made, "list") == "No dead letter.\n"
+    with client(made) as (tool, _):
+        for content in (b"[1]", b"{", hooks.body(3, answer={"version": None})):
+            assert post(tool, content)[0] == 422
+    assert "0 dead letters understood now; 3 left." in command(made, "retry", code=1)
+    tool_class = Serving.of(made).served["clinic"].connector.__class__
+    hear = tool_class.hear
+
+    def lenient(self: object, event: object) -> object:
+        if not isinstance(event, dict):
+            return ()  # about something else
+        for one in event["answers"]:
+            one["version"] = one["version"] or 0
+        return hear(self, event)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tool_class, "hear", lenient)
+    assert "there is no dead letter 9" in command(made, "retry", "9", code=1)
+    assert "1 dead letter understood now; 0 left." in command(made, "retry", "1")
+    found = json.loads(command(made, "retry", "--json", code=1))
+    assert (found["understood"], [one["number"] for one in found["left"]]) == (1, [2])
+    assert hooks.stored(made) == {"a3": 1}
+
+
+def test_connectors_without_a_secret_are_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = '[connectors.other]\nkind = "tool"\nhook = { scheme = "hmac-sha256" }\n'
+    made = hooks.project(tmp_path, monkeypatch, other)
+    found = Serving.of(made)
+    assert list(found.served) == ["clinic"]
+    assert found.left_out["other"].startswith("connector other: no hook_secret; put it into")
+    with client(made) as (tool, _):
+        for name in ("other", "nobody", "clinic/more", ""):
+            assert tool.post(f"/hooks/{name}", content=b"{}").status_code == 404
+    monkeypatch.delenv("LABELGUARD_CLINIC_HOOK_SECRET")
+    with pytest.raises(ConnectorError, match="there is no connector to serve: connector clinic"):
+        Serving.of(made)
+
+
+def test_a_secret_is_in_no_repr(made: Project) -> None:
+    assert hooks.SECRET not in repr(Serving.of(made))
+
+
+def test_deliveries_are_posts_and_other_pages_say_nothing_of_what_was_asked(made: Project) -> None:
+    with client(made) as (tool, _):
+        found = tool.get("/hooks/clinic")
+        assert (found.status_code, found.headers["allow"]) == (405, "POST")
+        missing = tool.get("/Maria-Exampleova?secret=swordfish")
+        assert (missing.status_code, missing.json()) == (404, {"error": "no such page"})
+        assert tool.post("/metrics").status_code == 405
+
+
+def test_the_page_of_the_interface_needs_nothing_from_elsewhere(made: Project) -> None:
+    with client(made) as (tool, _):
+        page, schema = tool.get("/docs"), tool.get("/openapi.json").json()
+    assert page.headers["content-security-policy"] == "default-src 'none'"
+    assert "http" not in page.text
+    assert list(schema["paths"]) == ["/hooks/{connector}", "/healthz", "/readyz", "/metrics"]
+    assert {"200", "401", "404", "408", "413", "422", "503"} < set(
+        schema["paths"]["/hooks/{connector}"]["post"]["responses"]
+    )
+
+
+@pytest.mark.parametrize("kind", databases.KINDS)
+def test_the_inbox_is_where_the_ledger_is(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with databases.on(kind, tmp_path, monkeypatch):
+        made = hooks.project(tmp_path, monkeypatch)
+        with client(made) as (tool, _):
+            assert [post(tool, hooks.body(number))[0] for number in (1, 2, 1)] == [200] * 3
+            assert tool.get("/readyz").status_code == 200
+        assert hooks.stored(made) == {"a1": 1, "a2": 1}
+        assert (made.state / FILE).exists() == (kind == "sqlite")

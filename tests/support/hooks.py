@@ -27,6 +27,9 @@ SECRET = "swordfish-and-then-some"
 LABEL, PROMPT, LABELER = "the-left-one-is-better", "Shall-I-tell-you-a-secret", "Maria-Exampleova"
 """What no line may hold."""
 
+PROGRAM: tuple[str, ...] = ("-m", "labelguard")
+"""What Python runs."""
+
 TOOL = '''
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer
@@ -107,7 +110,7 @@ class Server:
     """`labelguard serve` in a process of its own; `lines` are what it logged, as they come."""
 
     def __init__(self, made: Project, *options: str) -> None:
-        command = [sys.executable, "-m", "labelguard", "serve", "--port", "0", *options]
+        command = [sys.executable, *PROGRAM, "serve", "--port", "0", *options]
         self.process = subprocess.Popen(
             [*command, "--project", str(made.state)],
             stdout=subprocess.PIPE,

@@ -7,6 +7,7 @@ it is verified, nothing of it is parsed or stored. This is plain ASGI: there are
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -40,6 +41,8 @@ RETRY_SECONDS = "10"
 _NOTHING = [(b"content-length", b"0")]
 _PROBE_SECONDS = 5.0
 _QUIET_SECONDS = 1.0
+_BURIED = 1_000
+"""Dead letters that are known again."""
 
 
 class Answered(Exception):
@@ -60,6 +63,7 @@ class Hook:
         self._bodies = Bodies(limits)
         self._refusals = logs.Sparse(logs.logger(), "refused", _QUIET_SECONDS)
         self._log = logs.logger()
+        self._buried: set[bytes] = set()
         self._probed = (-_PROBE_SECONDS, False)
         self._probing = asyncio.Lock()
 
@@ -98,11 +102,21 @@ class Hook:
         try:
             answers = heard(served.connector, body)
         except ConnectorError as error:
-            await self._written(self.committer.bury(name, body, str(error)))
+            await self._bury(name, body, str(error))
             raise Answered(422, f"kept among the dead letters: {error}", last=False) from None
         if answers:
             event = Event(delivery, name, tuple(answers))
             await self._written(self.committer.store(event, len(body)))
+
+    async def _bury(self, name: str, body: bytes, why: str) -> None:
+        """Keep it among the dead letters, once: tools send again what is answered with 422."""
+        letter = hashlib.sha256(name.encode() + b"/" + body).digest()
+        if letter in self._buried:
+            return
+        await self._written(self.committer.bury(name, body, why))
+        if len(self._buried) >= _BURIED:
+            self._buried.clear()
+        self._buried.add(letter)
 
     async def _body(self, receive: Receive, declared: str | None) -> bytes:
         try:
@@ -132,7 +146,8 @@ class Hook:
             at, found = self._probed
             if time.monotonic() - at >= _PROBE_SECONDS:
                 found = self.committer.alive and await asyncio.to_thread(self._probe)
-                self._probed = (time.monotonic(), found)
+                self._buried: set[bytes] = set()
+        self._probed = (time.monotonic(), found)
         return found
 
     def _probe(self) -> bool:

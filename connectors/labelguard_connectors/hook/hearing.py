@@ -29,12 +29,13 @@ def heard(connector: Connector, body: bytes) -> Sequence[Answer]:
 
 def _check(answer: Answer) -> None:
     """What is in the inbox must fit into a segment: texts that are Unicode, versions of 64 bits."""
-    if not answer.record:
-        raise ConnectorError("an answer in it has no id")
-    if not -(1 << 63) <= answer.version < 1 << 63:
-        raise ConnectorError("the time of an answer in it is out of range")
+    texts = (answer.record, answer.labeler, answer.body)
+    if not all(isinstance(text, str) for text in texts) or not answer.record:
+        raise ConnectorError("an answer in it has no id, or one that is no text")
+    if not isinstance(answer.version, int) or not -(1 << 63) <= answer.version < 1 << 63:
+        raise ConnectorError("the time of an answer in it is not a number of microseconds")
     try:
-        for text in (answer.record, answer.labeler, answer.body):
+        for text in texts:
             text.encode()
     except UnicodeEncodeError:
         raise ConnectorError("a text in it holds half of a surrogate pair") from None

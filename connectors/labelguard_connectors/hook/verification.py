@@ -70,7 +70,7 @@ class Scheme:
                 f"{where} has no option {', '.join(unknown)}; there are: {', '.join(_OPTIONS)}"
             )
         name = table.get("scheme", _DEFAULTS.get(settings.kind))
-        if name not in _HEADERS:
+        if not isinstance(name, str) or name not in _HEADERS:
             raise ConnectorError(f"{where}: scheme must be one of {', '.join(_HEADERS)}")
         if name == "standard-webhooks" and ("header" in table or "timestamp_header" in table):
             raise ConnectorError(f"{where}: the headers of standard-webhooks have fixed names")

@@ -1,0 +1,284 @@
+"""`labelguard serve` on a socket: what clients may do to it, and what a crash may not."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from labelguard_connectors.hook.dead_letters import letters
+from labelguard_connectors.hook.limits import Limits
+from support import hooks
+from support.hooks import Server
+
+from labelguard.project.project import Project
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    return hooks.project(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def server(made: Project) -> Iterator[Server]:
+    with hooks.serving(made, "--no-worker") as found:
+        yield found
+
+
+def post(server: Server, number: int, name: str = "clinic") -> int:
+    """The status that a delivery is answered with."""
+    where = f"{server.url}/hooks/{name}"
+    return httpx2.post(where, content=hooks.body(number), headers=hooks.headers()).status_code
+
+
+def head(length: int, path: str = "/hooks/clinic") -> bytes:
+    """The headers of a delivery."""
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: here\r\nX-Labelguard-Secret: {hooks.SECRET}\r\n"
+        f"Content-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes, or nothing if it just does."""
+    found = b""
+    try:
+        while part := connection.recv(65_536):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def test_told_to_end_it_stores_what_it_accepted_and_ends_well(
+    server: Server, made: Project
+) -> None:
+    body = hooks.body(1)
+    with server.connect() as connection:
+        connection.sendall(head(len(body)) + body[:10])
+        _wait_for(server, "/healthz")  # it has read the first half by now
+        ended: list[int] = []
+        stopping = threading.Thread(target=lambda: ended.append(server.stop()))
+        stopping.start()
+        _until_refused(server)
+        connection.sendall(body[10:])
+        assert answer(connection).startswith(b"HTTP/1.1 200")
+        stopping.join()
+    assert ended == [0]
+    assert hooks.stored(made) == {"a1": 1}
+
+
+def _wait_for(server: Server, path: str) -> None:
+    assert httpx2.get(server.url + path).status_code == 200
+
+
+def _until_refused(server: Server) -> None:
+    """Until nobody listens any more."""
+    for _ in range(600):
+        try:
+            server.connect().close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("it still listens")
+
+
+def test_a_thousand_connections_that_say_nothing_stop_nobody(server: Server) -> None:
+    idle = [server.connect() for _ in range(1_000)]
+    try:
+        for number, connection in enumerate(idle[:500]):
+            connection.sendall(b"POST /hooks/clinic HTTP/1.1\r\nX-Half: " + str(number).encode())
+        assert post(server, 1) == 200
+    finally:
+        for connection in idle:
+            connection.close()
+    assert post(server, 2) == 200
+
+
+def run_with(made: Project, monkeypatch: pytest.MonkeyPatch, limits: str) -> Server:
+    """A server with other limits: they are constants of the product."""
+    code = (
+        "import sys\nfrom labelguard_connectors.hook import server\n"
+        "from labelguard_connectors.hook.limits import Limits\n"
+        "given = server.serve\n"
+        f"server.serve = lambda *a, **o: given(*a, **{{**o, 'bounds': Limits({limits})}})\n"
+        "from labelguard.cli.main import main\nmain()\n"
+    )
+    monkeypatch.setattr(hooks, "PROGRAM", ("-c", code))
+    return Server(made, "--no-worker")
+
+
+def test_headers_and_bodies_that_never_end_are_given_up(
+    made: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = run_with(made, monkeypatch, "header_seconds=0.5, body_seconds=0.5")
+    try:
+        with server.connect() as silent, server.connect() as headers, server.connect() as body:
+            headers.sendall(b"POST /hooks/clinic HTTP/1.1\r\nX-Slow: ")
+            body.sendall(head(100) + b"{")
+            dripping = threading.Thread(target=_drip, args=(headers,))
+            dripping.start()
+            assert answer(silent) == b""
+            assert answer(headers) == b""
+            assert answer(body).startswith(b"HTTP/1.1 408")
+            dripping.join()
+        with server.connect() as again:  # one that is kept open after an answer, then is slow
+            told = hooks.body(1)
+            again.sendall(head(len(told)) + told)
+            assert again.recv(65_536).startswith(b"HTTP/1.1 200")
+            again.sendall(b"POST /hooks/clinic HTTP/1.1\r\nX-Slow: ")
+            assert answer(again) == b""
+    finally:
+        assert server.stop() == 0
+    assert hooks.stored(made) == {"a1": 1}
+
+
+def _drip(connection: socket.socket) -> None:
+    """A byte now and then, until the other side has had enough."""
+    try:
+        for _ in range(600):
+            connection.sendall(b"x")
+            time.sleep(0.05)
+    except OSError:
+        pass
+
+
+def test_of_too_many_connections_the_longest_waiting_makes_room(
+    made: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = run_with(made, monkeypatch, "connections=20")
+    try:
+        with server.connect() as first:
+            others = [server.connect() for _ in range(40)]
+            assert answer(first) == b""
+            assert post(server, 1) == 200
+            for connection in others:
+                connection.close()
+    finally:
+        server.stop()
+
+
+def test_headers_without_end_and_bodies_too_large_are_refused(server: Server) -> None:
+    with server.connect() as connection:
+        connection.sendall(head(Limits().body_bytes + 1))
+        assert answer(connection).startswith(b"HTTP/1.1 413")
+    with server.connect() as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(b"GET / HTTP/1.1\r\n" + b"X-Long: 12345678\r\n" * 10_000)
+        assert answer(connection) == b""
+    assert post(server, 1) == 200
+
+
+def test_bodies_in_chunks_are_bodies_and_large_ones_are_refused(server: Server) -> None:
+    told = hooks.body(1)
+    start = head(0).replace(
+        b"Content-Length: 0", b"Transfer-Encoding: chunked\r\nConnection: close"
+    )
+    with server.connect() as connection:
+        chunks = [b"1\r\n%c\r\n" % byte for byte in told]
+        connection.sendall(start + b"".join(chunks) + b"0\r\n\r\n")
+        assert answer(connection).startswith(b"HTTP/1.1 200")
+    with server.connect() as connection:
+        try:
+            for _ in range(80):
+                connection.sendall(
+                    (start if not _ else b"") + b"8000\r\n" + bytes(0x8000) + b"\r\n"
+                )
+        except OSError:
+            pass
+        assert answer(connection)[:12] in (b"HTTP/1.1 413", b"")  # it may be lost with the rest
+    assert post(server, 2) == 200
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(server: Server, made: Project) -> None:
+    with pytest.raises(AssertionError) as caught:
+        Server(made, "--no-worker", "--port", str(server.port))
+    assert f"cannot listen on 127.0.0.1, port {server.port}: Address already in use" in str(
+        caught.value
+    )
+
+
+def test_no_line_of_a_log_holds_a_label_a_prompt_a_name_or_a_secret(
+    server: Server, made: Project
+) -> None:
+    said = (hooks.LABEL, hooks.PROMPT, hooks.LABELER, hooks.SECRET, "another-wrong-secret")
+    url, body, right = server.url, hooks.body(1), hooks.headers()
+    ugly = json.dumps({"answers": [{hooks.PROMPT: hooks.LABEL, "id": hooks.LABELER}]}).encode()
+    for path, content, headers in (
+        ("/hooks/clinic", body, right),
+        ("/hooks/clinic", body, right),
+        ("/hooks/clinic", body, hooks.headers("another-wrong-secret")),
+        ("/hooks/clinic", ugly, right),
+        ("/hooks/clinic", hooks.LABEL.encode(), right),
+        ("/hooks/clinic", body * 40_000, right),
+        (f"/hooks/{hooks.LABELER}", body, right),
+        (f"/hooks/clinic?key={hooks.SECRET}&q={hooks.PROMPT}", ugly, right),
+        (f"/{hooks.LABEL}?{hooks.PROMPT}", body, right),
+    ):
+        try:
+            httpx2.post(url + path, content=content, headers=headers)
+        except httpx2.TransportError:
+            assert len(content) > Limits().body_bytes
+    with server.connect() as connection:
+        connection.sendall(f"{hooks.LABEL} {hooks.PROMPT} {hooks.SECRET}\r\n\r\n".encode())
+        answer(connection)
+    shown = httpx2.get(url + "/metrics").text + repr(letters(made))
+    assert server.stop() == 0
+    lines = "".join(server.lines)
+    assert '"status": 401' in lines
+    assert '"status": 404' in lines
+    assert '"status": 422' in lines
+    assert all(json.loads(line) for line in server.lines)
+    for one in said:
+        assert one not in lines + shown
+    assert len(letters(made)) == 2
+
+
+def _hammer(port: int, numbers: Iterator[int], known: list[int], turn: threading.Lock) -> None:
+    """Deliver until nobody answers; `known` are those that were answered with 200."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            while True:
+                with turn:
+                    number = next(numbers)
+                body = hooks.body(number)
+                connection.sendall(head(len(body)) + body)
+                if not connection.recv(65_536).startswith(b"HTTP/1.1 200"):
+                    return
+                known.append(number)
+    except OSError:
+        return
+
+
+@pytest.mark.parametrize(
+    "rounds", [2, pytest.param(20, marks=pytest.mark.slow)], ids=["twice", "often"]
+)
+def test_every_event_that_was_answered_for_is_there_after_a_power_cut(
+    made: Project, rounds: int
+) -> None:
+    known: list[int] = []
+    numbers, turn = itertools.count(1), threading.Lock()
+    for round_ in range(rounds):
+        server = Server(made, "--no-worker")
+        threads = [
+            threading.Thread(target=_hammer, args=(server.port, numbers, known, turn))
+            for _ in range(8)
+        ]
+        before = len(known)
+        for thread in threads:
+            thread.start()
+        while len(known) < before + 20 + 37 * (round_ % 7):  # under load, and not at its start
+            time.sleep(0.001)
+        server.kill()
+        for thread in threads:
+            thread.join()
+    found = hooks.stored(made)
+    assert {f"a{number}" for number in known} <= set(found)
+    assert set(found.values()) == {1}

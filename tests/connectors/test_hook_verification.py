@@ -1,0 +1,225 @@
+"""Deliveries are proven by one of four schemes, within five minutes, by any secret that holds."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from labelguard_connectors.hook.verification import Refused, Scheme
+from standardwebhooks.webhooks import Webhook
+
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Settings
+
+BODY = json.dumps({"type": "response.created", "data": {"value": "left ✓"}}).encode()
+OLD, NEW = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+PLAIN_OLD, PLAIN_NEW = "correct-horse-battery", "staple-ñ-secret"
+
+
+def scheme(name: str, kind: str = "tool", **hook: object) -> Scheme:
+    return Scheme.of(Settings.of("clinic", {"kind": kind, "hook": {"scheme": name, **hook}}))
+
+
+def standard(
+    secret: str, *, ago: float = 0, body: bytes = BODY, number: str = "msg_1"
+) -> dict[str, str]:
+    """Headers as the library of Standard Webhooks makes them."""
+    at = datetime.now(UTC) - timedelta(seconds=ago)
+    return {
+        "webhook-id": number,
+        "webhook-timestamp": str(int(at.timestamp())),
+        "webhook-signature": Webhook(secret).sign(number, at, body.decode()),
+    }
+
+
+def timestamped(secret: str, *, ago: float = 0, body: bytes = BODY) -> dict[str, str]:
+    """Headers as Prolific documents them: base64 HMAC-SHA256 of timestamp and body."""
+    stamp = str(int(time.time() - ago))
+    digest = hmac.new(secret.encode(), stamp.encode() + body, hashlib.sha256).digest()
+    return {
+        "x-prolific-request-timestamp": stamp,
+        "x-prolific-request-signature": base64.b64encode(digest).decode(),
+    }
+
+
+def hexed(secret: str, *, body: bytes = BODY) -> dict[str, str]:
+    digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    return {"x-hub-signature-256": f"sha256={digest}"}
+
+
+def shared(secret: str) -> dict[str, str]:
+    # What arrives are bytes; ASGI servers and we read them as Latin-1.
+    return {"x-labelguard-secret": secret.encode().decode("latin-1")}
+
+
+Proof = Callable[..., dict[str, str]]
+PROOFS: list[tuple[str, Proof, str, str]] = [
+    ("standard-webhooks", standard, OLD, NEW),
+    ("hmac-sha256", hexed, PLAIN_OLD, PLAIN_NEW),
+    ("hmac-timestamp", timestamped, PLAIN_OLD, PLAIN_NEW),
+    ("shared-secret", shared, PLAIN_OLD, PLAIN_NEW),
+]
+
+
+@pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS)
+def test_either_secret_proves_a_delivery_while_one_replaces_another(
+    name: str, proof: Proof, old: str, new: str
+) -> None:
+    found = scheme(name)
+    for secret in (old, new):
+        first = found.verify((old, new), proof(secret), BODY)
+        assert found.verify((new, old), proof(secret), BODY) == first
+        assert found.verify((secret,), proof(secret), BODY) == first
+    for secrets in ((new,), ()):
+        with pytest.raises(Refused):
+            found.verify(secrets, proof(old), BODY)
+
+
+@pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS[:3])
+def test_a_signature_is_of_this_body_alone(name: str, proof: Proof, old: str, new: str) -> None:
+    with pytest.raises(Refused):
+        scheme(name).verify((old, new), proof(old), BODY + b" ")
+
+
+@pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS)
+def test_without_its_headers_nothing_is_proven(name: str, proof: Proof, old: str, new: str) -> None:
+    headers = proof(old)
+    for left_out in headers:
+        rest = {key: value for key, value in headers.items() if key != left_out}
+        with pytest.raises(Refused):
+            scheme(name).verify((old, new), rest, BODY)
+
+
+@pytest.mark.parametrize(
+    ("name", "proof", "secret"),
+    [("standard-webhooks", standard, OLD), ("hmac-timestamp", timestamped, PLAIN_OLD)],
+)
+def test_a_signed_time_is_within_five_minutes_of_now(name: str, proof: Proof, secret: str) -> None:
+    found = scheme(name)
+    for ago in (-290, 0, 290):
+        found.verify((secret,), proof(secret, ago=ago), BODY)
+    for ago in (-310, 310, 1e9):
+        with pytest.raises(Refused):
+            found.verify((secret,), proof(secret, ago=ago), BODY)
+
+
+def test_a_delivery_is_known_again_by_its_id_or_else_by_its_content() -> None:
+    found = scheme("standard-webhooks")
+    assert found.verify((OLD,), standard(OLD, number="msg_7"), BODY) == "msg_7"
+    assert found.verify((OLD,), standard(OLD, number="msg_7", ago=60), BODY) == "msg_7"
+    same = scheme("shared-secret").verify((PLAIN_OLD,), shared(PLAIN_OLD), BODY)
+    assert same == hashlib.sha256(BODY).hexdigest()
+
+
+def test_the_library_signs_as_its_specification_shows() -> None:
+    body = '{"test": 2432232314}'
+    at = datetime.fromtimestamp(1614265330, UTC)
+    signed = Webhook("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").sign(
+        "msg_p5jXN8AQM9LWM0D4loKWxJek", at, body
+    )
+    assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_the_hmac_of_a_body_is_that_of_its_vector() -> None:
+    # RFC 4231, case 2.
+    digest = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
+    headers = {"x-signature": f"sha256={digest}"}
+    found = scheme("hmac-sha256", header="X-Signature")
+    found.verify(("Jefe",), headers, b"what do ya want for nothing?")
+    with pytest.raises(Refused):
+        found.verify(("Jefe",), {"x-signature": digest}, b"what do ya want for nothing?")
+
+
+@given(
+    st.sampled_from(PROOFS),
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "webhook-id",
+                "webhook-timestamp",
+                "webhook-signature",
+                "x-hub-signature-256",
+                "x-prolific-request-timestamp",
+                "x-prolific-request-signature",
+                "x-labelguard-secret",
+            ]
+        ),
+        st.one_of(
+            st.text(st.characters(max_codepoint=255)),
+            st.sampled_from(
+                ["1e400", "nan", "-1", "9" * 400, "v1,", "v1,a,b", "v1,=", "sha256=", "٣"]
+            ),
+        ),
+    ),
+    st.binary(max_size=50),
+)
+def test_whatever_the_headers_a_delivery_that_is_not_proven_is_refused(
+    proof: tuple[str, Proof, str, str], headers: dict[str, str], body: bytes
+) -> None:
+    name, _, old, new = proof
+    with pytest.raises(Refused):
+        scheme(name).verify((old, new), headers, body)
+
+
+@pytest.mark.parametrize(
+    ("address", "admitted"),
+    [
+        ("10.2.3.4", True),
+        ("::ffff:10.2.3.4", True),
+        ("192.0.2.7", True),
+        ("2001:db8::1", True),
+        ("192.0.2.8", False),
+        ("2001:db9::1", False),
+        ("testclient", False),
+        (None, False),
+    ],
+)
+def test_only_addresses_on_the_list_may_deliver(address: str | None, admitted: bool) -> None:
+    found = scheme("shared-secret", addresses=["10.0.0.0/8", "192.0.2.7", "2001:db8::/32"])
+    if admitted:
+        found.admit(address)
+    else:
+        with pytest.raises(Refused):
+            found.admit(address)
+    scheme("shared-secret").admit(address)  # without a list
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook", "said"),
+    [
+        ("tool", {}, "scheme must be one of"),
+        ("tool", {"scheme": "none"}, "scheme must be one of"),
+        ("tool", {"scheme": ["hmac-sha256"]}, "scheme must be one of"),
+        ("tool", {"scheme": "hmac-sha256", "secret": "x"}, "has no option secret"),
+        ("tool", {"scheme": "hmac-sha256", "header": "a b"}, "header must be the name of a header"),
+        ("tool", {"scheme": "hmac-sha256", "header": 1}, "header must be the name of a header"),
+        ("argilla", {"header": "X-A"}, "the headers of standard-webhooks have fixed names"),
+        ("label-studio", {"addresses": "10.0.0.0/8"}, "addresses must be a list"),
+        ("label-studio", {"addresses": ["10.0.0.1/8"]}, "addresses must be like"),
+        ("label-studio", {"addresses": ["example.com"]}, "addresses must be like"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(kind: str, hook: dict[str, object], said: str) -> None:
+    with pytest.raises(ConnectorError, match=said):
+        Scheme.of(Settings.of("clinic", {"kind": kind, "hook": hook}))
+
+
+def test_tools_that_are_known_need_no_scheme() -> None:
+    assert Scheme.of(Settings.of("argilla", {})).name == "standard-webhooks"
+    assert Scheme.of(Settings.of("ours", {"kind": "label-studio"})).name == "shared-secret"
+
+
+@pytest.mark.parametrize("secret", ["not base64!", "whsec_", "ä"])
+def test_a_secret_that_cannot_be_one_of_standard_webhooks_is_refused_unshown(secret: str) -> None:
+    with pytest.raises(ConnectorError, match="hook_secret must be base64") as caught:
+        scheme("standard-webhooks").check_secrets("clinic", [secret])
+    assert secret.removeprefix("whsec_") not in str(caught.value) or secret == "whsec_"
+    scheme("standard-webhooks").check_secrets("clinic", [OLD, NEW])
