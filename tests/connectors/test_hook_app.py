@@ -119,7 +119,7 @@ def test_more_than_may_wait_for_the_disk_is_503(made: Project) -> None:
             return 0
 
     slow = Slow()
-    limits = Limits(commit_seconds=0.2)
+    limits = Limits(commit_seconds=0.02)
     hook = Hook(Serving.of(made).served, slow, limits)  # type: ignore[arg-type]
     with TestClient(application(hook)) as tool:
         large = hooks.body(1, answer={"task": "x" * 1_900_000})
