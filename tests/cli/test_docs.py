@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -29,6 +30,8 @@ PRIVATIZE = "privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr --
 HEAD = "--mechanism props --features length"
 FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""
+ENDLESS = (("serve",),)
+"""Commands that go on until they are told to end; `tests/connectors` runs them."""
 
 
 def _reference() -> ModuleType:
@@ -49,7 +52,7 @@ LEAVES = [
         marks=[pytest.mark.slow] if path == ("demo",) else [],
     )
     for path, command in reference.commands()
-    if not isinstance(command, click.Group)
+    if not isinstance(command, click.Group) and path not in ENDLESS
 ]
 
 
@@ -153,7 +156,20 @@ def _lost_witnesses() -> None:
         witness.unlink()
 
 
+def _export() -> None:
+    run("labelguard source add label-studio")
+    with Path(".labelguard/labelguard.toml").open("a") as file:
+        file.write('\n[connectors.label-studio]\nurl = "http://127.0.0.1"\nproject = 1\n')
+    said = {"from_name": "q", "to_name": "a", "type": "pairwise", "value": {"selected": "left"}}
+    annotation = {"id": 1, "completed_by": 2, "was_cancelled": False, "result": [said]}
+    data = {"prompt": "Which?", "answer1": "this", "answer2": "that"}
+    Path("export.json").write_text(
+        json.dumps([{"id": 1, "data": data, "annotations": [annotation]}])
+    )
+
+
 PREPARED = {
+    ("hook", "run"): _export,
     ("budget", "combine"): _studies,
     ("policy", "activate"): _policy,
     ("policy", "show"): _policy,

@@ -6,6 +6,7 @@ Of an error it says the kind and the places in the code, not its message, unless
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -42,13 +43,23 @@ def configure() -> None:
             structlog.processors.JSONRenderer(),
         ],
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers, root.level = [handler], logging.INFO
     # What libraries say in detail may name what they were given.
     for name in ("httpx", "httpcore", "sqlalchemy", "asyncio"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+class _Stderr(logging.Handler):
+    """Standard error, whichever it is when a line is written."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Where nobody reads it any more, that is no reason to stop.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
 
 
 def logger() -> Logger:
