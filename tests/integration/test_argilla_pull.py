@@ -212,6 +212,18 @@ def test_responses_that_the_sdk_logs_and_deletions_without_an_event_are_seen(
 
 
 @pytest.mark.usefixtures("key", "annotated")
+def test_a_data_set_is_completed_once_every_record_is(server: Server) -> None:
+    (gil,) = server.users("gil")
+    dataset = server.dataset("completed", QUESTIONS, RECORDS[:2])
+    connector = argilla(server, dataset="completed")
+    said = []
+    for record in dataset.records:
+        said.append(connector.completed())
+        server.answer(gil, record, preference="tie")
+    assert [*said, connector.completed()] == [False, False, True]
+
+
+@pytest.mark.usefixtures("key", "annotated")
 def test_a_response_need_not_touch_its_record(server: Server) -> None:
     """Why every pull reads all: nothing in a record tells that a response has changed."""
     (fay,) = server.users("fay")

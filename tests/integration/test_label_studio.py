@@ -261,6 +261,20 @@ def test_about_says_what_the_project_is(connector: LabelStudio, scene: Scene) ->
     assert about["url"].endswith(f"/projects/{scene.project}")
 
 
+def test_a_project_is_completed_once_every_task_is(
+    label_studio: LabelStudioServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", label_studio.api_key)
+    user = label_studio.user("completes@example.com")
+    project = label_studio.project(TASKS[:2])
+    connector = LabelStudio(settings(label_studio, project))
+    said = []
+    for task in label_studio.tasks(project):
+        said.append(connector.completed())
+        label_studio.annotate(user, int(task["id"]), "left", safer="left")
+    assert [*said, connector.completed()] == [False, False, True]
+
+
 @pytest.mark.parametrize("key", ["0123456789abcdef", "not\nakey", "ключ", "a.b.c"])
 def test_a_wrong_key_is_refused_and_not_shown(
     label_studio: LabelStudioServer, scene: Scene, key: str, monkeypatch: pytest.MonkeyPatch

@@ -59,6 +59,12 @@ class Argilla:
         """The response that a webhook tells, if it is one to this data set."""
         return events.hear(self._dataset, event)
 
+    def completed(self) -> bool:
+        """Whether every record has the responses that it waits for (`distribution`)."""
+        with self._rest() as rest:
+            found = rest.get(f"/datasets/{self._found(rest)['id'].uuid()}/progress")
+            return 0 < found["total"].count() == found["completed"].count()
+
     def pull(self, cursor: str = "") -> Iterator[Page]:
         """All responses that there are, whatever the cursor: Argilla cannot tell those since.
 

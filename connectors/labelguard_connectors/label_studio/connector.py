@@ -56,6 +56,11 @@ class LabelStudio:
         """The answers that a webhook's body (parsed JSON) tells of this project."""
         return events.heard(event, self._project)
 
+    def completed(self) -> bool:
+        """Whether every task has the annotations that it waits for (`maximum_annotations`)."""
+        project = self._client.project(self._project)
+        return 0 < (project.task_number or 0) <= (project.finished_task_number or 0)
+
     def pull(self, cursor: str = "") -> Iterator[Page]:
         """All answers, or those of tasks that changed since the cursor's pull."""
         from labelguard_connectors.label_studio.pulling import pulled
