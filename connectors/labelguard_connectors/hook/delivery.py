@@ -146,8 +146,7 @@ class Hook:
             at, found = self._probed
             if time.monotonic() - at >= _PROBE_SECONDS:
                 found = self.committer.alive and await asyncio.to_thread(self._probe)
-                self._buried: set[bytes] = set()
-        self._probed = (time.monotonic(), found)
+                self._probed = (time.monotonic(), found)
         return found
 
     def _probe(self) -> bool:

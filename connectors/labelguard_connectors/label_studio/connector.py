@@ -59,7 +59,10 @@ class LabelStudio:
     def completed(self) -> bool:
         """Whether every task has the annotations that it waits for (`maximum_annotations`)."""
         project = self._client.project(self._project)
-        return 0 < (project.task_number or 0) <= (project.finished_task_number or 0)
+        tasks, finished = (project.get(f"{which}task_number") for which in ("", "finished_"))
+        if not isinstance(tasks, int) or not isinstance(finished, int):
+            raise ConnectorError(f"{self._place(self._project)}: expected counts of its tasks")
+        return 0 < tasks <= finished
 
     def pull(self, cursor: str = "") -> Iterator[Page]:
         """All answers, or those of tasks that changed since the cursor's pull."""
