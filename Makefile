@@ -5,17 +5,17 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-.PHONY: demo test test-slow test-shared test-integration lint types format bench clean
+.PHONY: demo test test-slow test-shared test-integration test-browser lint types format bench clean
 
 demo: $(INSTALLED)
 	rm -rf labelguard-demo
 	$(BIN)/labelguard demo
 
 test: $(DEV)
-	$(BIN)/pytest -m "not slow and not shared_data and not integration" -n auto --dist worksteal --durations=25
+	$(BIN)/pytest -m "not slow and not shared_data and not integration and not browser" -n auto --dist worksteal --durations=25
 
 test-slow: $(DEV)
-	$(BIN)/pytest -m "slow and not integration"
+	$(BIN)/pytest -m "slow and not integration and not browser"
 
 test-shared: $(DEV)
 	$(BIN)/pytest -m "shared_data and not slow"
@@ -23,6 +23,10 @@ test-shared: $(DEV)
 test-integration: $(DEV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group integration
 	$(BIN)/pytest -m integration
+
+test-browser: $(DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group browser
+	$(BIN)/pytest -m browser
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -1,0 +1,130 @@
+"""What people do in Label Studio's pages, with a mouse and a form, is what is released."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from integration.label_studio_server import ADMIN, LabelStudioServer
+from support.hooks import serving, stored
+
+import labelguard as lg
+from labelguard.project import ingestion
+from labelguard.project.project import CONFIG, Project, find
+
+if TYPE_CHECKING:
+    from integration.label_studio_page import Person
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.browser
+IMAGE = Path(__file__).parents[2] / "docs/images/label-studio-webhook.png"
+ASKED = "UPDATE_SCREENSHOTS"
+ANNOTATOR = "annotator@example.com"
+INTERFACE = """<View>
+  <Text name="prompt" value="$prompt"/>
+  <Pairwise name="preference" toName="response_a,response_b"/>
+  <Text name="response_a" value="$response_a"/>
+  <Text name="response_b" value="$response_b"/>
+</View>"""
+TASKS = [
+    {"prompt": f"question {n}", "response_a": f"one {n}", "response_b": f"two {n}"}
+    for n in range(3)
+]
+SECRET = "of-this-test-alone"
+# So much ε that no label is flipped, whatever the coins.
+OPEN = {"mechanism": "rr", "epsilon": 2000.0, "delta": 0.0, "max_labels_per_labeler": 4}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, by Playwright."""
+    pytest.importorskip("playwright", reason="Playwright is not installed")
+    from integration.label_studio_page import CHROMIUM, chromium
+
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no {CHROMIUM} (apt-get install chromium)")
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def numbered(label_studio: LabelStudioServer) -> int:
+    """A project of Label Studio with three pairs."""
+    return label_studio.project(TASKS, INTERFACE)
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, label_studio: LabelStudioServer, numbered: int, monkeypatch: pytest.MonkeyPatch
+) -> Project:
+    """A project with a connector to it."""
+    made = lg.init(tmp_path / "p", max_epsilon=10_000.0, max_delta=0.5)
+    config = made.state / CONFIG
+    table = f'[connectors.label-studio]\nurl = "{label_studio.url}"\nproject = {numbered}\n'
+    config.write_text(f"{config.read_text()}\n{table}")
+    monkeypatch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", SECRET)
+    return find(made.state.parent)
+
+
+def test_what_is_clicked_changed_and_skipped_is_released_so(
+    browser: Browser, label_studio: LabelStudioServer, numbered: int, project: Project
+) -> None:
+    from integration.label_studio_page import login
+
+    label_studio.user(ANNOTATOR)
+    admin = login(browser, label_studio.url, ADMIN)
+    annotator = login(browser, label_studio.url, ANNOTATOR)
+    with serving(project, "--no-worker") as hook:
+        _shown_in_the_docs(admin, numbered)
+        headers = {"X-Labelguard-Secret": SECRET}
+        admin.enter_webhook(numbered, f"{hook.url}/hooks/label-studio", headers)
+        admin.save_webhook()
+
+        annotator.label_all(numbered)
+        annotator.click("one 0")
+        annotator.submit()
+        annotator.click("two 1")
+        annotator.submit()
+        annotator.skip("one 2")
+        annotator.open(numbered, int(label_studio.tasks(numbered)[0]["id"]))
+        annotator.click("two 0")
+        annotator.update()
+
+    assert sorted(stored(project).values()) == [1, 1, 2]  # Label Studio answers when it has told
+    told = ingestion.ingest(project)
+    assert (told.answers, told.deleted) == (4, 0)
+    rows = lg.load(lg.privatize(project=project, accept_delta=True, **OPEN))
+    chosen = rows.select("prompt", "chosen", "rejected").rows()
+    assert sorted(chosen) == [("question 0", "two 0", "one 0"), ("question 1", "two 1", "one 1")]
+
+
+def test_a_webhook_without_the_secret_tells_nothing(
+    browser: Browser, label_studio: LabelStudioServer, numbered: int, project: Project
+) -> None:
+    from integration.label_studio_page import login
+
+    admin = login(browser, label_studio.url, ADMIN)
+    with serving(project, "--no-worker") as hook:
+        admin.enter_webhook(numbered, f"{hook.url}/hooks/label-studio", {"X-Other": SECRET})
+        admin.save_webhook()
+        admin.label_all(numbered)
+        admin.click("one 0")
+        admin.submit()
+        told = httpx.get(f"{hook.url}/metrics").raise_for_status().text
+    assert re.search(r'deliveries_total{.*status="401"} 1', told)
+    assert stored(project) == {}
+
+
+def _shown_in_the_docs(admin: Person, numbered: int) -> None:
+    """Take the picture of the form, if asked, as docs/label-studio.md tells to fill it."""
+    if os.environ.get(ASKED):
+        headers = {"X-Labelguard-Secret": "what hook-secret.txt holds"}
+        admin.enter_webhook(numbered, "https://hook.example.com/hooks/label-studio", headers)
+        admin.page.get_by_text("Payload URL").click()  # the mouse leaves the button's hint
+        IMAGE.parent.mkdir(exist_ok=True)
+        admin.page.screenshot(path=IMAGE)
