@@ -1,4 +1,4 @@
-"""Label Studio's pages as people use them: a webhook is entered, pairs are compared with the mouse."""
+"""Label Studio's pages as people use them: they enter a webhook, and compare pairs by mouse."""
 
 from __future__ import annotations
 
