@@ -153,7 +153,7 @@ def push(name: str, release_id: str, title: str | None, project: Path | None) ->
 
     \b
     Example:
-      labelguard push label-studio r0001-1a2b3c
+      labelguard push label-studio r0001
     """
     from labelguard.release import publication
 

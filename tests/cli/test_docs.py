@@ -12,15 +12,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from urllib.request import urlopen
 
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from support.hooks import serving
+from support.tools import connected, hear
 
 from labelguard.cli.main import main
 from labelguard.ledger.ledger import Ledger
+from labelguard.project.project import find
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "generate_cli.py"
@@ -28,10 +32,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
 PRIVATIZE = "privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr --yes"
 HEAD = "--mechanism props --features length"
+OF_TOOLS = ("connect", "hook", "ingest", "pull", "push", "serve")
 FROM_NOTHING = ("init", "simulate", "demo")
 """Commands whose examples begin in an empty directory."""
-ENDLESS = (("serve",),)
-"""Commands that go on until they are told to end; `tests/connectors` runs them."""
 
 
 def _reference() -> ModuleType:
@@ -121,10 +124,12 @@ def test_every_command_has_an_example_that_runs(
     if path[0] not in FROM_NOTHING:
         stage = {"privatize": "new", "score": "head"}.get(path[0], "released")
         _begin(stages[stage], tmp_path, monkeypatch)
+    if path[0] in OF_TOOLS:
+        _tool(tmp_path, monkeypatch)
     PREPARED.get(path, lambda: None)()
     for line in found:
         assert line.startswith(f"labelguard {' '.join(path)}")
-        run(line)
+        RUN.get(path, run)(line)
 
 
 def _crashed() -> None:
@@ -156,20 +161,30 @@ def _lost_witnesses() -> None:
         witness.unlink()
 
 
-def _export() -> None:
-    run("labelguard source add label-studio")
-    with Path(".labelguard/labelguard.toml").open("a") as file:
-        file.write('\n[connectors.label-studio]\nurl = "http://127.0.0.1"\nproject = 1\n')
-    said = {"from_name": "q", "to_name": "a", "type": "pairwise", "value": {"selected": "left"}}
-    annotation = {"id": 1, "completed_by": 2, "was_cancelled": False, "result": [said]}
-    data = {"prompt": "Which?", "answer1": "this", "answer2": "that"}
-    Path("export.json").write_text(
-        json.dumps([{"id": 1, "data": data, "annotations": [annotation]}])
-    )
+def _tool(here: Path, patch: pytest.MonkeyPatch) -> None:
+    """A connector `label-studio` to a tool with answers, and what its hook was told of one more."""
+    project, desk = connected(find(here), here, patch, name="label-studio")
+    patch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", "of tests")
+    for number in range(3):
+        desk.answer(f"annotator-{number}", number, "left")
+    hear(project, desk.answer("annotator-0", 3, "right"), name="label-studio")
+    Path("export.json").write_text(json.dumps([own["body"] for own in desk.records.values()]))
 
+
+def _serve(line: str) -> None:
+    """Run it on any port, in a process of its own, until it has answered."""
+    words = shlex.split(line)
+    assert words[:2] == ["labelguard", "serve"], line
+    with serving(find(Path()), *words[2:], "--port", "0") as server:
+        with urlopen(f"{server.url}/healthz") as answer:
+            assert answer.status == 200
+        assert server.stop() == 0
+
+
+RUN = {("serve",): _serve}
+"""Examples of commands that run until they are told to end."""
 
 PREPARED = {
-    ("hook", "run"): _export,
     ("budget", "combine"): _studies,
     ("policy", "activate"): _policy,
     ("policy", "show"): _policy,

@@ -143,24 +143,30 @@ def _told(record: str, own: Mapping[str, Any]) -> Answer:
 
 
 def connected(
-    project: Project, directory: Path, patch: pytest.MonkeyPatch, more: str = ""
+    project: Project,
+    directory: Path,
+    patch: pytest.MonkeyPatch,
+    more: str = "",
+    *,
+    name: str = "desk",
 ) -> tuple[Project, Desk]:
-    """A project with the connector `desk` to an empty tool, and `more` lines of configuration."""
+    """A project with a connector `name` to an empty tool, and `more` lines of configuration."""
     install(directory / "site", "labelguard.connectors", "desk", _CODE, patch)
     path = directory / "desk.json"
     with (project.state / CONFIG).open("a") as file:
-        file.write(f'\n[connectors.desk]\nfile = "{path}"\n{more}\n')
+        hook = 'hook = { scheme = "shared-secret" }'
+        file.write(f'\n[connectors.{name}]\nkind = "desk"\nfile = "{path}"\n{hook}\n{more}\n')
     desk = Desk(path)
     desk.save()
     return find(project.state.parent), desk
 
 
-def hear(project: Project, *events: Mapping[str, Any]) -> int:
-    """Put events into the inbox as a hook does; how many were new."""
-    connector = DeskConnector(Settings.of("desk", {"file": "unused"}))
+def hear(project: Project, *events: Mapping[str, Any], name: str = "desk") -> int:
+    """Put events into the inbox as the hook of connector `name` does; how many were new."""
+    connector = DeskConnector(Settings.of(name, {"file": "unused"}))
     inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
     told = [
-        Event(f"{event['record']}/{event.get('version')}", "desk", tuple(connector.hear(event)))
+        Event(f"{event['record']}/{event.get('version')}", name, tuple(connector.hear(event)))
         for event in events
     ]
     try:

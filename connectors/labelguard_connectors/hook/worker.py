@@ -151,7 +151,7 @@ class Worker:
             segments = segmentbook.records(connection)
         before = progressed.segments.get(source, 0)
         own = [one for one in segments if one.source == source and one.number > before]
-        return max((one.number for one in own), default=before), sum(one.answers for one in own)
+        return max((one.number for one in own), default=before), sum(one.rows for one in own)
 
     def _due(self, fresh: int, progressed: Progressed, source: str) -> bool:
         when = self._schedule.when
