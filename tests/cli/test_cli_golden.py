@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from support import world
+from support.tools import connected
 
 from labelguard.cli.main import main
 from labelguard.ledger.ledger import Ledger
@@ -258,8 +259,20 @@ CARD = (
 """The members of a card of randomized response, which docs/concepts.md explains."""
 
 
-def test_json_has_the_documented_keys(project: Run) -> None:
+def test_json_has_the_documented_keys(
+    project: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, desk = connected(find(), tmp_path, monkeypatch)
+    desk.answer("maria", 1, "left")
+    tasks = [own["body"] for own in desk.records.values()]
+    Path("export.json").write_text(json.dumps(tasks))
     commands = {
+        "connect check": "connect check desk",
+        "connect reconcile": "connect reconcile desk",
+        "hook work": "hook work --once",
+        "hook run": "hook run export.json --connector desk",
+        "pull": "pull desk",
+        "push": "push desk r0001",
         "account rr": "account rr --epsilon 3 --delta 1e-5 --labels 50",
         "account statistic": "account statistic --epsilon 3 --delta 1e-5",
         "audit rr": f"audit rr {SMALL_AUDIT}",
@@ -294,6 +307,7 @@ def test_json_has_the_documented_keys(project: Run) -> None:
     crashed(project)
     Path("groups.csv").write_text("labeler_id,group_id\nnew-1,household\nnew-2,household\n")
     assert project(*f"{CLINIC} --delta 1e-5".split()).exit_code == 0
+    assert project("source", "add", "desk", "--people", "new").exit_code == 0
     found = reference().results()
     # No policy changes while a release is unfinished; what is combined was exported before.
     late = ("budget combine", "policy close")
@@ -302,6 +316,8 @@ def test_json_has_the_documented_keys(project: Run) -> None:
             commands[name] = f"{name} --renew --anchor {project('budget', 'anchor').stdout}"
             for path in find().witnesses:
                 path.unlink()
+        if name == "serve":  # it goes on until it is told to end
+            continue
         result = project(*commands.get(name, name).split(), "--json")
         assert result.exit_code == 0, (name, result.output)
         printed = json.loads(result.stdout)
