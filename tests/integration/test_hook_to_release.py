@@ -1,0 +1,152 @@
+"""From a person's answers in a real tool to the rows of a release, with nobody typing a command."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from integration.argilla_server import WORKSPACE, Server, choice, running
+from integration.label_studio_server import LabelStudioServer
+from support.hooks import serving
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.project.project import CONFIG, Project, find
+from labelguard.report import overview
+
+pytestmark = pytest.mark.integration
+SECRET = "of-this-test-alone"
+PAIRS = [
+    {"prompt": f"question {n}", "answer1": f"one {n}", "answer2": f"two {n}"} for n in range(4)
+]
+RECORDS = [
+    {"prompt": f"question {n}", "response_a": f"one {n}", "response_b": f"two {n}"}
+    for n in range(4)
+]
+INTERFACE = """<View>
+  <Text name="prompt" value="$prompt"/>
+  <Pairwise name="better" toName="answer1,answer2"/>
+  <Text name="answer1" value="$answer1"/>
+  <Text name="answer2" value="$answer2"/>
+</View>"""
+WITHIN_S = 60
+"""How long after the last click a release may take; more is a failure."""
+
+
+def prepared(directory: Path, table: str) -> Project:
+    """A project with a connector, and a policy by which the hook may release.
+
+    It has so much ε that no label is flipped, whatever the coins.
+    """
+    made = lg.init(directory / "p", max_epsilon=10_000.0, max_delta=0.5)
+    path = made.state / CONFIG
+    schedule = '[hook.release]\nwhen = "every:3"\nmechanism = "rr"\n'
+    path.write_text(f"{path.read_text()}\n{table}\n{schedule}")
+    for line in (
+        "policy new open --epsilon 2000 --delta 0 --allow rr:labels=16",
+        "policy activate open --yes",
+    ):
+        result = CliRunner().invoke(main, [*line.split(), "--project", str(made.state)])
+        assert result.exit_code == 0, result.output
+    return find(made.state.parent)
+
+
+def rows(project: Project) -> list[tuple[str, str]]:
+    """Prompt and chosen response of every row of the newest release."""
+    made = [one.id for one in overview.releases(project) if one.state == "committed"]
+    if not made:
+        return []
+    found = lg.load(project.releases / made[-1])
+    return sorted(found.select("prompt", "chosen").iter_rows())
+
+
+def until(seen: Callable[[], object], expected: object) -> None:
+    """Wait for it."""
+    end = time.monotonic() + WITHIN_S
+    while (found := seen()) != expected:
+        assert time.monotonic() < end, found
+        time.sleep(0.5)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def test_three_clicks_in_label_studio_are_released_and_so_is_what_the_hook_missed(
+    label_studio: LabelStudioServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = label_studio.project(PAIRS, INTERFACE)
+    tasks = [int(task["id"]) for task in label_studio.tasks(number)]
+    maria, otto, zoe = (label_studio.user(f"{n}-{number}@example.com") for n in ("m", "o", "z"))
+    table = f'[connectors.label-studio]\nurl = "{label_studio.url}"\nproject = {number}\n'
+    project = prepared(tmp_path, table)
+    monkeypatch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", SECRET)
+    monkeypatch.setenv("LABELGUARD_LABEL_STUDIO_API_KEY", label_studio.api_key)
+    port = str(free_port())
+    with serving(project, "--port", port) as hook:
+        headers = {"X-Labelguard-Secret": SECRET}
+        label_studio.add_webhook(number, f"{hook.url}/hooks/label-studio", headers)
+        first = label_studio.annotate(maria, tasks[0], "left")
+        label_studio.update(maria, first, "right")
+        label_studio.skip(maria, tasks[1])
+        until(lambda: rows(project), [("question 0", "two 0")])
+        assert hook.stop() == 0
+    # The hook is down: what happens now nobody announces again.
+    gone = label_studio.annotate(zoe, tasks[0], "left")
+    label_studio.delete(gone)
+    label_studio.update(maria, first, "left")  # released before: its value stays
+    for task in tasks[1:]:
+        label_studio.annotate(otto, task, "left")
+    with serving(project, "--port", port) as hook:
+        missed = [(f"question {n}", f"one {n}") for n in (1, 2, 3)]
+        until(lambda: rows(project), [("question 0", "two 0"), *missed])
+        for task in tasks[1:]:
+            label_studio.annotate(zoe, task, "right")
+        heard = [(f"question {n}", f"two {n}") for n in (1, 2, 3)]
+        until(lambda: rows(project), sorted([("question 0", "two 0"), *missed, *heard]))
+        logged = "".join(hook.lines)
+    for secret in (SECRET, label_studio.api_key, "question", "one 1", "example.com"):
+        assert secret not in logged
+    assert overview.verify(project).ok
+
+
+@pytest.fixture(scope="module")
+def argilla(tmp_path_factory: pytest.TempPathFactory) -> object:
+    with running(tmp_path_factory.mktemp("argilla")) as server:
+        yield server
+
+
+def test_answers_in_argilla_are_released_and_so_is_what_it_does_not_announce(
+    argilla: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    better = choice("better", "response_a", "response_b", "tie")
+    made = argilla.dataset("pairs", [better], RECORDS)
+    maria, otto = argilla.users("maria-of-this-test", "otto-of-this-test")
+    table = f'[connectors.argilla]\nurl = "{argilla.url}"\ndataset = "pairs"\n'
+    project = prepared(tmp_path, f'{table}workspace = "{WORKSPACE}"\n')
+    port = free_port()
+    secret = argilla.add_webhook(f"http://127.0.0.1:{port}/hooks/argilla")
+    monkeypatch.setenv("LABELGUARD_ARGILLA_HOOK_SECRET", secret)
+    monkeypatch.setenv("LABELGUARD_ARGILLA_API_KEY", argilla.owner.api_key)
+    with serving(project, "--port", str(port)) as hook:
+        first = argilla.answer(maria, made.records[0], better="response_a")
+        argilla.update(maria, first, better="response_b")
+        argilla.discard(maria, made.records[1])
+        until(lambda: rows(project), [("question 0", "two 0")])
+        logged = "".join(hook.lines)
+        assert hook.stop() == 0
+    for record in made.records[1:]:
+        argilla.answer(otto, record, better="response_a")
+    with serving(project, "--port", str(port)) as hook:
+        missed = [(f"question {n}", f"one {n}") for n in (1, 2, 3)]
+        until(lambda: rows(project), [("question 0", "two 0"), *missed])
+        logged += "".join(hook.lines)
+    for private in (secret, argilla.owner.api_key, "question", "one 1", "of-this-test"):
+        assert private not in logged
+    assert overview.verify(project).ok
