@@ -138,7 +138,8 @@ def test_what_is_not_understood_is_a_dead_letter_once_that_may_be_read_again(mad
     ugly += [hooks.body(1, answer={"id": ""}), hooks.body(1, answer={"version": 1 << 63})]
     ugly += [hooks.body(1, answer={"who": "\ud800"}), b"[" * 100_000]
     with client(made) as (tool, inbox):
-        for content in ugly * 2:
+        for content in [*ugly, *ugly]:
+            assert tool.get("/readyz").status_code == 200
             answer = tool.post("/hooks/clinic", content=content, headers=hooks.headers())
             assert answer.status_code == 422
             assert hooks.LABEL not in answer.text
