@@ -84,18 +84,19 @@ class Hook:
         await send({"type": "http.response.body", "body": body})
 
     async def _take(self, name: str, scope: Scope, receive: Receive) -> None:
+        headers = {
+            key.decode("latin-1"): value.decode("latin-1")
+            for key, value in reversed(scope["headers"])  # of two, the first counts
+        }
+        # Who is cut off while sending does not hear why: so it is read whatever is wrong.
+        body = await self._body(receive, headers.get("content-length"))
         served = self._served.get(name)
         if served is None:
             raise Answered(404, "no connector of this name is served here")
         if scope["method"] != "POST":
             raise Answered(405, "a delivery is a POST")
-        headers = {
-            key.decode("latin-1"): value.decode("latin-1")
-            for key, value in reversed(scope["headers"])  # of two, the first counts
-        }
         try:
             served.scheme.admit(scope["client"][0] if scope.get("client") else None)
-            body = await self._body(receive, headers.get("content-length"))
             delivery = served.scheme.verify(served.secrets, headers, body)
         except Refused as error:
             raise Answered(401, str(error)) from None

@@ -17,6 +17,10 @@ _SPARE_FILES = 64
 """Files of the process that are no connection: the database, logs, libraries."""
 _HEADER_BYTES = 64 << 10
 """The most bytes that headers may have."""
+_HEARD_OUT = 4
+"""How many times too large a body may be that is read to its end, and thrown away: who is cut off
+while sending does not hear why.
+"""
 _FRAMING = 8
 """How many times more bytes than its own a body may take on its way: a chunk of one byte is six."""
 
@@ -68,24 +72,31 @@ class Bodies:
     async def read(self, stream: AsyncIterator[bytes], declared: str | None) -> bytes:
         """A whole body. Raises `TooLarge`, `TooSlow`, `TooMany`."""
         # A length that is no number, or untrue, is the protocol's to refuse.
-        if declared and declared.isdecimal() and _above(declared, self._limits.body_bytes):
+        most = self._limits.body_bytes
+        if declared and declared.isdecimal() and _above(declared, _HEARD_OUT * most):
             raise TooLarge
         parts: list[bytes] = []
-        size = 0
+        size = held = 0
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 async for part in stream:
                     size += len(part)
-                    self._held += len(part)
-                    if size > self._limits.body_bytes:
+                    if size > _HEARD_OUT * most:
                         raise TooLarge
+                    if size > most:
+                        parts.clear()
+                        continue
+                    held += len(part)
+                    self._held += len(part)
                     if self._held > self._limits.bodies_bytes:
                         raise TooMany
                     parts.append(part)
         except TimeoutError:
             raise TooSlow from None
         finally:
-            self._held -= size
+            self._held -= held
+        if size > most:
+            raise TooLarge
         return b"".join(parts)
 
 

@@ -47,9 +47,24 @@ def configure() -> None:
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers, root.level = [handler], logging.INFO
+    logging.getLogger("uvicorn.error").addFilter(_seldom)
     # What libraries say in detail may name what they were given.
     for name in ("httpx", "httpcore", "sqlalchemy", "asyncio"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+_warned: dict[str, float] = {}
+
+
+def _seldom(record: logging.LogRecord) -> bool:
+    """Whether a warning was not written within the last second: senders of noise cause them."""
+    if record.levelno != logging.WARNING:
+        return True
+    said, now = str(record.msg), time.monotonic()
+    if now - _warned.get(said, -1.0) < 1.0:
+        return False
+    _warned[said] = now
+    return True
 
 
 class _Stderr(logging.Handler):

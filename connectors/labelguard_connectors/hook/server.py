@@ -150,7 +150,10 @@ def _keep(command: Sequence[str], ended: threading.Event) -> None:
     pause, most = _RESTART_SECONDS
     while not ended.is_set():
         # The worker ends when its standard input does, which this process alone holds open.
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr) as worker:
+        # Ctrl-C is for the server, which tells it.
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=sys.stderr, start_new_session=True
+        ) as worker:
             while not ended.wait(0.2) and worker.poll() is None:
                 pass
             if ended.is_set():
