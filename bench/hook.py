@@ -67,7 +67,8 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.received += data
         well = self.received.startswith(b"HTTP/1.1 200")
-        if self.received.endswith(b"\r\n\r\n" if well else b"}"):  # 200 has no body
+        ended = self.received.endswith(b"\r\n\r\n" if well else b"}")  # 200 has no body
+        if ended and not self.answer.done():
             self.answer.set_result(well)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -158,15 +159,16 @@ def at_a_rate(port: int, first: int, seconds: float) -> dict[str, Any]:
     seen = Answers([])
 
     async def one(free: set[Client], number: int, due: float) -> None:
-        try:
-            client = free.pop() if free else await _connected(port, free)
-            stored = await client.send(delivery(number))
-        except ConnectionResetError:  # it had been idle for too long at this very moment
-            client = await _connected(port, free)
-            stored = await client.send(delivery(number))
+        for _ in range(2):  # a connection may have been idle for too long at this very moment
+            with contextlib.suppress(ConnectionResetError):
+                client = free.pop() if free else await _connected(port, free)
+                stored = await client.send(delivery(number))
+                free.add(client)
+                break
+        else:
+            stored = False
         seen.refused += not stored
         seen.seconds.append(time.perf_counter() - due)
-        free.add(client)
 
     async def run() -> float:
         free: set[Client] = set()
@@ -283,6 +285,9 @@ COLUMNS = [
 ]
 
 
+SOAK_COLUMNS = ["minute", "stored", "refused", "p99_ms", "resident_mb"]
+
+
 @contextlib.contextmanager
 def postgres() -> Iterator[bool]:
     """LABELGUARD_LEDGER_URL names an empty database meanwhile, if the server answers."""
@@ -308,12 +313,13 @@ def postgres() -> Iterator[bool]:
 
 def soak(made: Project, minutes: int) -> list[list[Any]]:
     """Memory of the server after each minute at RATE events a second."""
-    rows, stored = [], 0
+    rows, stored, refused = [], 0, 0
     with server(made) as (port, process):
         for minute in range(minutes):
             told = measure(at_a_rate, port, stored, 60)["result"]
             stored += told["stored"]
-            rows.append([minute + 1, stored, told["p99_ms"], memory_mb(process)])
+            refused += told["refused"]
+            rows.append([minute + 1, stored, refused, told["p99_ms"], memory_mb(process)])
             print(rows[-1], file=sys.stderr, flush=True)
     return rows
 
@@ -329,7 +335,7 @@ def main() -> None:
         os.environ["XDG_STATE_HOME"] = str(directory / "state")
         if options.soak:
             rows = soak(project(directory / "soak"), options.soak)
-            report("hook memory", ["minute", "stored", "p99_ms", "resident_mb"], rows)
+            report("hook memory", SOAK_COLUMNS, rows)
             return
         flush_ms = flush_p99(directory)
         rows = load("sqlite", project(directory / "sqlite"), options.seconds, flush_ms)
