@@ -190,6 +190,7 @@ PREPARED = {
     ("policy", "activate"): _policy,
     ("policy", "show"): _policy,
     ("policy", "groups"): _groups,
+    ("hook", "run"): lambda: run("labelguard source add label-studio"),
     ("release", "abandon"): _crashed,
     ("project", "witness"): _lost_witnesses,
     ("project", "restore"): lambda: run("labelguard project backup backup.tar.zst"),
