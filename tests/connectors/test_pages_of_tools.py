@@ -1,0 +1,88 @@
+"""What the pages about annotation tools tell people to write is understood."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from typing import Any
+
+import click
+import pytest
+from labelguard_connectors.hook.schedule import Schedule
+from labelguard_connectors.hook.verification import Scheme
+from support.pages import DOCS, ROOT, blocks, commands
+
+from labelguard.cli.main import main
+from labelguard.ingest.connector import Settings, connector, kinds
+from labelguard.project.retention import kept_for
+
+PAGES = ("connectors.md", "label-studio.md", "argilla.md", "hook.md")
+TABLES = [
+    pytest.param(block, id=f"{page}-{number}")
+    for page in PAGES
+    for number, (_, block) in enumerate(blocks(page, "toml"))
+]
+LINES = [
+    line
+    for page in PAGES
+    for _, block in blocks(page, "console", "sh")
+    for line in commands(block)
+    if line.startswith("labelguard ")
+]
+
+
+@pytest.mark.parametrize("block", TABLES)
+def test_tables_of_labelguard_toml_are_understood(block: str) -> None:
+    told = tomllib.loads(block)
+    assert set(told) <= {"connectors", "ingest", "hook"}
+    for name, table in told.get("connectors", {}).items():
+        settings = Settings.of(name, table)
+        connector(settings)
+        Scheme.of(settings)
+    kept_for(told.get("ingest", {}))
+    Schedule.of(told.get("hook", {}))
+
+
+@pytest.mark.parametrize("line", sorted(set(LINES)))
+def test_commands_and_options_are_those_of_the_command_line(line: str) -> None:
+    words = shlex.split(line)[1:]
+    command: click.Command = main
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words.pop(0))
+        assert found, line
+        command = found
+    command.make_context(command.name, words)
+
+
+def test_every_page_names_commands() -> None:
+    assert {line.split()[1] for line in LINES} >= {
+        "connect",
+        "ingest",
+        "privatize",
+        "pull",
+        "push",
+        "serve",
+    }
+
+
+@pytest.mark.parametrize("page", ["label-studio.md", "argilla.md"])
+def test_the_extras_that_a_page_installs_are_there(page: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ((line),) = [c for _, b in blocks(page, "console") for c in commands(b) if "pip install" in c]
+    named = re.search(r"\[([\w,-]+)\]", line)
+    assert named
+    assert set(named[1].split(",")) <= set(project["optional-dependencies"])
+
+
+def test_the_table_of_connectors_names_every_key() -> None:
+    page = (DOCS / "connectors.md").read_text()
+    keys = set(re.findall(r"`(\w+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", page))))
+    own: dict[str, Any] = Settings.__dataclass_fields__
+    assert keys >= set(own) - {"name", "options"} | {"url", "project", "dataset", "workspace"}
+    assert all(f"`{kind}`" in page for kind in kinds())
+
+
+def test_the_pages_are_short_enough_to_be_read() -> None:
+    for page in PAGES:
+        assert len((DOCS / page).read_text().splitlines()) <= 200, page

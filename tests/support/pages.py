@@ -1,0 +1,24 @@
+"""Pages of docs/ as their readers follow them: blocks of TOML and of commands, in their order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def blocks(page: str, *languages: str) -> Iterator[tuple[str, str]]:
+    """The fenced blocks of docs/`page` in these languages: (language, text)."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for language, block in re.findall(r"(?m)^```(\w+)\n(.*?)^```$", text, re.DOTALL):
+        if language in languages:
+            yield language, block
+
+
+def commands(block: str) -> list[str]:
+    """The lines behind a `$` of a console, all lines of a script; without comments."""
+    marked = re.findall(r"(?m)^\$ (.*)$", block)
+    return [line for line in marked or block.splitlines() if line and not line.startswith("#")]
