@@ -1,1 +1,1 @@
-"""Connectors to annotation tools. They come with later versions; the core reads files itself."""
+"""Connectors to annotation tools, and the hook that hears them; files are read by the core."""

@@ -185,7 +185,6 @@ RUN = {("serve",): _serve}
 """Examples of commands that run until they are told to end."""
 
 PREPARED = {
-    ("hook", "run"): lambda: run("labelguard source add label-studio"),
     ("budget", "combine"): _studies,
     ("policy", "activate"): _policy,
     ("policy", "show"): _policy,

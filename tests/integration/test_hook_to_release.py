@@ -126,7 +126,7 @@ def test_answers_in_argilla_are_released_and_so_is_what_it_does_not_announce(
     argilla: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     better = choice("better", "response_a", "response_b", "tie")
-    made = argilla.dataset("pairs", [better], RECORDS)
+    made = argilla.dataset("pairs", [{**better, "required": True}], RECORDS)
     maria, otto = argilla.users("maria-of-this-test", "otto-of-this-test")
     table = f'[connectors.argilla]\nurl = "{argilla.url}"\ndataset = "pairs"\n'
     project = prepared(tmp_path, f'{table}workspace = "{WORKSPACE}"\n')

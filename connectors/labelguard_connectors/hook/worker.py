@@ -60,6 +60,7 @@ class Worker:
         self._today = today or (lambda: datetime.now(UTC).date().isoformat())
         self._log = logs.logger()
         self._ingested = -math.inf
+        self._missed: set[str] = set()
         self._failures: dict[tuple[str, ...], tuple[int, float]] = {}
         self.standing = self._schedule.standing(self._project)
         if self._schedule.when == "completed":
@@ -67,7 +68,11 @@ class Worker:
                 _completes(settings)
 
     def run(self, ended: threading.Event) -> None:
-        """One turn after another, until told to end."""
+        """One turn after another, until told to end.
+
+        What the tools announced while the hook was down is pulled first.
+        """
+        self._missed = set(self._settings)
         for sentence in self.standing:
             self._log.info("standing", why=sentence)
         while not ended.is_set():
@@ -83,7 +88,7 @@ class Worker:
     def _turn(self, done: Turn) -> None:
         progressed = Progressed.read(self._project.state)
         for name in self._settings:
-            if progressed.reconciled.get(name) != self._today():
+            if name in self._missed or progressed.reconciled.get(name) != self._today():
                 self._attempt(
                     done, partial(self._reconcile, done, progressed, name), "reconcile", name
                 )
@@ -102,8 +107,9 @@ class Worker:
         return sorted({settings.source for settings in self._settings.values()})
 
     def _reconcile(self, done: Turn, progressed: Progressed, name: str) -> None:
-        """What the hook missed, once a day."""
+        """What the hook missed: once a day, and when it was down."""
         done.answers += ingestion.reconcile(name, self._project).answers
+        self._missed.discard(name)
         progressed.reconciled[name] = self._today()
         progressed.write(self._project.state)
         self._log.info("reconciled", connector=name)
