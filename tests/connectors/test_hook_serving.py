@@ -20,8 +20,6 @@ from labelguard.project.project import Project
 from labelguard.report import overview
 
 RELEASE = """
-[connectors.desk.hook]
-scheme = "shared-secret"
 [hook.release]
 when = "every:6"
 mechanism = "rr"
