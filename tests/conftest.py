@@ -94,7 +94,9 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def _lived(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return first_release(tmp_path_factory.mktemp("lived"))
+    with pytest.MonkeyPatch.context() as patch:  # a module's fixture may have named a ledger
+        patch.delenv("LABELGUARD_LEDGER_URL", raising=False)
+        return first_release(tmp_path_factory.mktemp("lived"))
 
 
 @pytest.fixture
