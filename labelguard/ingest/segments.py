@@ -53,6 +53,8 @@ DELETED = BUCKETS
 """The place of deletions, beside those of the buckets."""
 _PURPOSE = "segment"
 _PAGE = 4096
+_STATE = ("record", "version", "id")
+"""The columns that say which state of an answer counts, and whether its label was forgotten."""
 _REWRITTEN = ".new"
 
 
@@ -139,14 +141,19 @@ class Segments:
         write_atomically(self._path(name), data, mode=0o600)
         return self._digest(name, data)
 
-    def read(self, segment: Segment, only: Collection[int] | None = None) -> dict[int, pa.Table]:
-        """The tables of a segment by place, all or some.
+    def read(
+        self,
+        segment: Segment,
+        only: Collection[int] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> dict[int, pa.Table]:
+        """The tables of a segment by place, all or some; with some of their columns, or all.
 
         Raises `ProjectError` if the file is not the one that the ledger lists.
         """
         data = self._data(segment)
         return {
-            place: self._opened(segment.name, place, data[start:end])
+            place: self._opened(segment.name, place, data[start:end], columns)
             for place, (start, end) in _places(data).items()
             if end > start and (only is None or place in only)
         }
@@ -223,10 +230,13 @@ class Segments:
         data = _padded(sink.getvalue().to_pybytes())
         return self._keys.seal(_PURPOSE, data, _context(name, place))
 
-    def _opened(self, name: str, place: int, sealed: bytes) -> pa.Table:
+    def _opened(
+        self, name: str, place: int, sealed: bytes, columns: Sequence[str] | None
+    ) -> pa.Table:
         data = self._keys.unseal(_PURPOSE, sealed, _context(name, place))
         length = int.from_bytes(data[:8], "little")
-        return pq.read_table(pa.BufferReader(data[8 : 8 + length]))
+        wanted = list(columns) if columns and place != DELETED else None
+        return pq.read_table(pa.BufferReader(data[8 : 8 + length]), columns=wanted)
 
 
 def _padded(data: bytes) -> bytes:
@@ -295,14 +305,14 @@ def standing(segments: Segments, counted: Sequence[Segment]) -> Standing:
     dead: list[Blocks] = [np.zeros((0, 2), np.uint64)]
     since: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     for number, segment in enumerate(counted):
-        for place, table in segments.read(segment).items():
+        for place, table in segments.read(segment, columns=_STATE).items():
             record = blocks.from_bytes(b"".join(table["record"].to_pylist()))
             if place == DELETED:
                 dead.append(record)
                 since.append(np.full(len(record), number))
                 continue
             rows = np.arange(len(record))
-            kept = table["body"].is_null().to_numpy().astype(np.int64)
+            kept = table["id"].is_null().to_numpy().astype(np.int64)
             where = np.full(len(rows), number), np.full(len(rows), place)
             records.append(record)
             states.append(np.stack([table["version"].to_numpy(), *where, rows, kept]))

@@ -78,7 +78,7 @@ def ingest(project: Where = None, progress: Progress = silent) -> Ingested:
     """
     with OpenProject.job(project) as opened:
         work = _Ingestion(opened, progress)
-        return work.drain() + work.forget()
+        return work.forget(work.drain())
 
 
 def pull(name: str, project: Where = None, progress: Progress = silent) -> Ingested:
@@ -89,7 +89,7 @@ def pull(name: str, project: Where = None, progress: Progress = silent) -> Inges
     """
     with OpenProject.job(project) as opened:
         work = _Ingestion(opened, progress)
-        return work.drain() + work.pull(work.settings(name))
+        return work.forget(work.drain() + work.pull(work.settings(name)))
 
 
 def reconcile(name: str, project: Where = None, progress: Progress = silent) -> Ingested:
@@ -100,7 +100,7 @@ def reconcile(name: str, project: Where = None, progress: Progress = silent) -> 
     """
     with OpenProject.job(project) as opened:
         work = _Ingestion(opened, progress)
-        return work.drain() + work.pull(work.settings(name), whole=True)
+        return work.forget(work.drain() + work.pull(work.settings(name), whole=True))
 
 
 def source_of(project: Project, named: str | None) -> str:
@@ -313,11 +313,14 @@ class _Ingestion:
                 segmentbook.advance(connection, segment, cursor)
         self._counted = _segments(self._opened)
 
-    def forget(self) -> Ingested:
-        """Forget labels that were released long ago, as `[ingest] keep` says."""
+    def forget(self, done: Ingested) -> Ingested:
+        """Forget what is gone from the tool, and labels that were released long ago, as
+        `[ingest] keep` says; all that was `done` then.
+        """
+        if not done.deleted and retention.kept_for(self._opened.project.ingest) is None:
+            return done
         count = retention.forget(self._opened, self._held, self._counted, self._epoch)
-        self._counted = _segments(self._opened)
-        return replace(_NOTHING, forgotten=count)
+        return replace(done, forgotten=done.forgotten + count)
 
     def _cursor(self, name: str) -> str:
         """From where the next pull goes on."""
