@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from integration.label_studio_server import ADMIN, LabelStudioServer
-from support.hooks import serving, stored
+from support.hooks import Server, serving, stored
 
 import labelguard as lg
-from labelguard.project import ingestion
+from labelguard.project import policies
 from labelguard.project.project import CONFIG, Project, find
 
 if TYPE_CHECKING:
@@ -36,8 +38,18 @@ TASKS = [
     for n in range(3)
 ]
 SECRET = "of-this-test-alone"
-# So much ε that no label is flipped, whatever the coins.
-OPEN = {"mechanism": "rr", "epsilon": 2000.0, "delta": 0.0, "max_labels_per_labeler": 4}
+# So much ε that no label is flipped, whatever the coins; and one release, after four answers.
+EPSILON = 2000.0
+SETTINGS = """
+[connectors.label-studio]
+url = "{url}"
+project = {number}
+
+[hook.release]
+when = "every:4"
+mechanism = "rr"
+"""
+PATIENCE = 120  # seconds; the worker looks every fifteen
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +74,14 @@ def numbered(label_studio: LabelStudioServer) -> int:
 def project(
     tmp_path: Path, label_studio: LabelStudioServer, numbered: int, monkeypatch: pytest.MonkeyPatch
 ) -> Project:
-    """A project with a connector to it."""
+    """A project with a connector to it, and a policy that its worker releases under."""
     made = lg.init(tmp_path / "p", max_epsilon=10_000.0, max_delta=0.5)
-    config = made.state / CONFIG
-    table = f'[connectors.label-studio]\nurl = "{label_studio.url}"\nproject = {numbered}\n'
-    config.write_text(f"{config.read_text()}\n{table}")
+    policies.new("open", project=made, epsilon=EPSILON, delta=1e-9, allow=["rr:labels=4"])
+    policies.activate("open", made)
+    with (made.state / CONFIG).open("a") as config:
+        config.write(SETTINGS.format(url=label_studio.url, number=numbered))
     monkeypatch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", SECRET)
+    monkeypatch.setenv("LABELGUARD_LABEL_STUDIO_API_KEY", label_studio.api_key)
     return find(made.state.parent)
 
 
@@ -79,11 +93,12 @@ def test_what_is_clicked_changed_and_skipped_is_released_so(
     label_studio.user(ANNOTATOR)
     admin = login(browser, label_studio.url, ADMIN)
     annotator = login(browser, label_studio.url, ANNOTATOR)
-    with serving(project, "--no-worker") as hook:
+    with serving(project) as hook:
         _shown_in_the_docs(admin, numbered)
         headers = {"X-Labelguard-Secret": SECRET}
         admin.enter_webhook(numbered, f"{hook.url}/hooks/label-studio", headers)
         admin.save_webhook()
+        logged(hook, "reconciled")  # what comes from now on comes by the hook
 
         annotator.label_all(numbered)
         annotator.click("one 0")
@@ -94,13 +109,10 @@ def test_what_is_clicked_changed_and_skipped_is_released_so(
         annotator.open(numbered, int(label_studio.tasks(numbered)[0]["id"]))
         annotator.click("two 0")
         annotator.update()
+        made = logged(hook, "released")["release"]
 
-    assert sorted(stored(project).values()) == [1, 1, 2]  # Label Studio answers when it has told
-    told = ingestion.ingest(project)
-    assert (told.answers, told.deleted) == (4, 0)
-    rows = lg.load(lg.privatize(project=project, accept_delta=True, **OPEN))
-    chosen = rows.select("prompt", "chosen", "rejected").rows()
-    assert sorted(chosen) == [("question 0", "two 0", "one 0"), ("question 1", "two 1", "one 1")]
+    rows = lg.load(project.releases / made).select("prompt", "chosen", "rejected").rows()
+    assert sorted(rows) == [("question 0", "two 0", "one 0"), ("question 1", "two 1", "one 1")]
 
 
 def test_a_webhook_without_the_secret_tells_nothing(
@@ -118,6 +130,18 @@ def test_a_webhook_without_the_secret_tells_nothing(
         told = httpx.get(f"{hook.url}/metrics").raise_for_status().text
     assert re.search(r'deliveries_total{.*status="401"} 1', told)
     assert stored(project) == {}
+
+
+def logged(hook: Server, event: str) -> dict[str, Any]:
+    """What the server or its worker logs of an event, once it does."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        for line in hook.lines:
+            if f'"event": "{event}"' in line:
+                found: dict[str, Any] = json.loads(line)
+                return found
+        time.sleep(0.1)
+    raise AssertionError(f"not {event}: {hook.lines}")
 
 
 def _shown_in_the_docs(admin: Person, numbered: int) -> None:
