@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
-import click
 import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
+from labelguard_connectors.hook.schedule import Schedule
+from support.pages import check_command
 
-from labelguard.cli.main import main
 from labelguard.ingest.connector import Settings, connector
+from labelguard.project.retention import kept_for
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -107,7 +108,7 @@ def test_the_image_installs_extras_that_there_are_and_starts_labelguard() -> Non
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
     assert json.loads(dockerfile.all("ENTRYPOINT")[-1]) == ["labelguard"]
-    _check_command(json.loads(dockerfile.all("CMD")[-1]))
+    check_command(json.loads(dockerfile.all("CMD")[-1]))
 
 
 def test_nothing_of_a_project_can_get_into_the_image() -> None:
@@ -137,19 +138,14 @@ def compose() -> dict[str, Any]:
 
 @pytest.mark.parametrize("service", ["hook", "worker"])
 def test_services_run_commands_that_there_are(service: str, compose: dict[str, Any]) -> None:
-    _check_command(compose["services"][service]["command"])
+    check_command(compose["services"][service]["command"])
 
 
-def _check_command(words: list[str]) -> None:
-    """Raises for a command or an option that labelguard does not have."""
-    command: click.Command = main
-    words = list(words)
-    while isinstance(command, click.Group):
-        name = words.pop(0)
-        found = command.get_command(click.Context(command), name)
-        assert found, name
-        command = found
-    command.make_context(command.name, words)
+def test_the_commands_that_the_compose_file_begins_with_are_there() -> None:
+    lines = re.findall(r"(?m)^#   docker compose run --rm hook (.*)$", COMPOSE.read_text())
+    assert [shlex.split(line)[0] for line in lines] == ["init", "connect", "policy", "policy"]
+    for line in lines:
+        check_command(shlex.split(line))
 
 
 def test_services_name_what_is_declared_and_no_more(compose: dict[str, Any]) -> None:
@@ -199,7 +195,10 @@ def test_who_writes_the_project_is_no_root_and_gains_nothing(compose: dict[str, 
 
 
 def test_the_example_of_connectors_is_understood(compose: dict[str, Any]) -> None:
-    tables = tomllib.loads((EXAMPLES / "connectors.toml").read_text())["connectors"]
+    told = tomllib.loads((EXAMPLES / "connectors.toml").read_text())
+    tables = told["connectors"]
+    Schedule.of(told["hook"])
+    kept_for(told["ingest"])
     words = {re.sub(r"\W", "_", name).upper() for name in tables}
     for name, table in tables.items():
         connector(Settings.of(name, table))

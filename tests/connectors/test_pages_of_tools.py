@@ -7,13 +7,14 @@ import shlex
 import tomllib
 from typing import Any
 
-import click
 import pytest
+import yaml
+from labelguard_connectors.hook.delivery import STATUSES
+from labelguard_connectors.hook.metrics import Metrics
 from labelguard_connectors.hook.schedule import Schedule
 from labelguard_connectors.hook.verification import Scheme
-from support.pages import DOCS, ROOT, blocks, commands
+from support.pages import DOCS, ROOT, blocks, check_command, commands
 
-from labelguard.cli.main import main
 from labelguard.ingest.connector import Settings, connector, kinds
 from labelguard.project.retention import kept_for
 
@@ -46,13 +47,7 @@ def test_tables_of_labelguard_toml_are_understood(block: str) -> None:
 
 @pytest.mark.parametrize("line", sorted(set(LINES)))
 def test_commands_and_options_are_those_of_the_command_line(line: str) -> None:
-    words = shlex.split(line)[1:]
-    command: click.Command = main
-    while isinstance(command, click.Group):
-        found = command.get_command(click.Context(command), words.pop(0))
-        assert found, line
-        command = found
-    command.make_context(command.name, words)
+    check_command(shlex.split(line)[1:])
 
 
 def test_every_page_names_commands() -> None:
@@ -81,6 +76,21 @@ def test_the_table_of_connectors_names_every_key() -> None:
     own: dict[str, Any] = Settings.__dataclass_fields__
     assert keys >= set(own) - {"name", "options"} | {"url", "project", "dataset", "workspace"}
     assert all(f"`{kind}`" in page for kind in kinds())
+
+
+def test_metrics_and_alarms_are_about_what_the_hook_counts() -> None:
+    counted = set(re.findall(r"(?m)^# TYPE (\w+)", Metrics().page().decode()))
+    told = set(re.findall(r"labelguard_hook_\w+", (DOCS / "hook.md").read_text()))
+    assert told == {name for name in counted if not name.endswith("_created")}
+    ((_, rules),) = blocks("hook.md", "yaml")
+    (group,) = yaml.safe_load(rules)["groups"]
+    assert all(re.search(r"labelguard_hook_\w+", rule["expr"]) for rule in group["rules"])
+
+
+def test_the_statuses_of_the_page_are_those_of_the_hook() -> None:
+    page = (DOCS / "hook.md").read_text()
+    rows = re.findall(r"(?m)^\| ([\d, ]+) \|", page)
+    assert {int(code) for row in rows for code in row.split(",")} == set(STATUSES)
 
 
 def test_the_pages_are_short_enough_to_be_read() -> None:

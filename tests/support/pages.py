@@ -6,6 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
+from labelguard.cli.main import main
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
@@ -22,3 +26,15 @@ def commands(block: str) -> list[str]:
     """The lines behind a `$` of a console, all lines of a script; without comments."""
     marked = re.findall(r"(?m)^\$ (.*)$", block)
     return [line for line in marked or block.splitlines() if line and not line.startswith("#")]
+
+
+def check_command(words: list[str]) -> None:
+    """Raises for words behind `labelguard` that are no command, or no option of it."""
+    command: click.Command = main
+    context = click.Context(main, info_name="labelguard", **main.context_settings)
+    while isinstance(command, click.Group):
+        name, *words = words
+        found = command.get_command(context, name)
+        assert found, f"there is no command {name}"
+        command = found
+    command.make_context(command.name, words, parent=context)
