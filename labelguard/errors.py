@@ -16,6 +16,10 @@ class InvalidLabels(LabelguardError):
     """The input is not a table of preference labels: which file, row and column, and why."""
 
 
+class NotAnswered(InvalidLabels):
+    """The question that is meant was not answered once in an export, or there is none."""
+
+
 class NothingIngested(InvalidLabels):
     """No input was named, and nothing of the source that is meant was ingested."""
 

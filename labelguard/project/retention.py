@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from labelguard.errors import ProjectError
+from labelguard.errors import NotAnswered, ProjectError
 from labelguard.ingest import connector as connectors
 from labelguard.ingest import segments as stored
 from labelguard.ingest.canonical import GROUP_TAG, id_digest
@@ -107,9 +107,15 @@ def _answers(
     with path.open("w", encoding="utf-8") as file:
         file.writelines(f"{task}\n" for task in table["body"].to_pylist())
     found: dict[bytes, tuple[str, list[bytes]]] | None = None
+    policy = opened.ledger.policy()
+    # Where skips are hidden among ties, nothing may tell which are.
+    skips = policy.policy.skips if policy else "public"
     for question in _questions(opened, settings):
-        reading = Reading(settings.columns, question=question)
-        rows = _rows(opened, path, reading, settings.source)
+        reading = Reading(settings.columns, question=question, skips=skips)
+        try:
+            rows = _rows(opened, path, reading, settings.source)
+        except NotAnswered:  # all that are left are skips, or answer something else
+            rows = {}
         held_rows = {record: row for record, row in rows.items() if _all(row[1], released)}
         if found is None:
             found = held_rows

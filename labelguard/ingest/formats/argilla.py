@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from labelguard.errors import InvalidLabels
+from labelguard.errors import InvalidLabels, NotAnswered
 from labelguard.ingest.canonical import is_text
 from labelguard.ingest.formats import tasks
 from labelguard.ingest.formats.fields import SIDES, fields
@@ -173,7 +173,7 @@ def _rated(seen: Seen, names: Callable[[], Sequence[str]], responses: Sequence[s
     for response in responses:
         name = _name(seen, response)
         if found is not None and name not in found:
-            raise InvalidLabels(
+            raise NotAnswered(
                 f"{seen.part}: no question {name!r}{closest(name, tuple(found))}; "
                 f"found: {', '.join(found)}"
             )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labelguard.errors import InvalidLabels
+from labelguard.errors import InvalidLabels, NotAnswered
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import NoContent
 from labelguard.ingest.formats.fields import SIDES, Fields
@@ -95,18 +95,21 @@ def refuse_answers(seen: Seen, tool: str, is_answer: Callable[[str, str], bool])
 
 
 def question(seen: Seen, names: Sequence[str], noun: str = "question") -> str:
-    """The question that is read: the one there is, or that `--question` picks."""
+    """The question that is read: the one there is, or that `--question` picks.
+
+    Raises `NotAnswered` if there is none of that name, or none at all.
+    """
     asked = seen.reading.question
     if asked is not None and asked not in names:
-        raise InvalidLabels(
+        raise NotAnswered(
             f"{seen.part}: no {noun} {asked!r}{closest(asked, tuple(names))}; "
             f"found: {', '.join(names)}"
         )
     if asked is None and len(names) != 1:
+        if not names:
+            raise NotAnswered(f"{seen.part}: no {noun} was answered in it")
         raise InvalidLabels(
             f"{seen.part}: several {noun}s ({', '.join(names)}); pick one with --question NAME"
-            if names
-            else f"{seen.part}: no {noun} was answered in it"
         )
     return asked or names[0]
 
