@@ -100,6 +100,19 @@ def sql_type(content: ContentType, unknown: str = "VARCHAR") -> str:
     return unknown
 
 
+def structure(column: str, rows: str) -> str:
+    """SQL of what `json_group_structure` finds in a column (JSON) of the rows of a SELECT.
+
+    One row of each structure is enough, and all that fits into memory: the aggregate keeps whole
+    documents. Their order is not that of the rows.
+    """
+    alike = f"SELECT {column} AS v, json_structure({column})::VARCHAR AS s FROM ({rows})"
+    return (
+        "SELECT json_group_structure(v) "
+        f"FROM (SELECT any_value(v) AS v, s FROM ({alike}) GROUP BY s ORDER BY s)"
+    )
+
+
 def type_of_json(structure: object) -> ContentType:
     """The type of what DuckDB's `json_group_structure` found; empty objects tell nothing."""
     if isinstance(structure, list):

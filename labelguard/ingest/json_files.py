@@ -121,7 +121,7 @@ def _structure(connection: duckdb.DuckDBPyConnection, options: str, names: Seque
     values = " UNION ALL ".join(f"SELECT {identifier(name)} AS v FROM raw" for name in names)
     query = (
         f"WITH raw AS (FROM read_json({options}, columns={{{columns}}})) "
-        f"SELECT json_group_structure(v) FROM ({values})"
+        f"{canonical.structure('v', values)}"
     )
     return json.loads(connection.sql(query).fetchall()[0][0])
 

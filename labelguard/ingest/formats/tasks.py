@@ -39,7 +39,7 @@ class Task:
     @classmethod
     def members(cls, seen: Seen, objects: str, column: str) -> Task:
         """Fields are the members of a JSON object: `column` here, selected by the SQL `objects`."""
-        found = seen.names(f"SELECT json_group_structure({column}) FROM ({objects})")
+        found = seen.names(canonical.structure(column, objects))
         structure = json.loads(found[0][0]) if found and found[0][0] else {}
         members = structure if isinstance(structure, dict) else {}
         sql = {name: _member(column, name, kind) for name, kind in members.items()}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from support.tools import Desk, connected, hear
 
 import labelguard as lg
+from labelguard.ingest import canonical
 from labelguard.project import ingestion
 from labelguard.project.project import CONFIG, Project, find
 
@@ -63,3 +67,21 @@ def test_what_was_only_skipped_does_not_stop_ingestion_once_the_rest_is_forgotte
     hear(project, desk.answer("zoe", 1, "left"))
     assert ingestion.ingest(project).answers == 1
     assert ingestion.ingest(project).forgotten == 0
+
+
+def test_finding_the_fields_of_tasks_takes_no_memory_that_grows_with_them() -> None:
+    document = "json_object('prompt', repeat('x', 1000), 'n', i)"
+    with duckdb.connect(config={"memory_limit": "60MB", "threads": 1}) as connection:
+        rows = f"SELECT {document} AS data FROM range(150000) t(i)"
+        [(found,)] = connection.sql(canonical.structure("data", rows)).fetchall()
+    assert json.loads(found) == {"prompt": "VARCHAR", "n": "UBIGINT"}
+
+
+def test_what_fields_are_found_does_not_follow_the_order_of_tasks() -> None:
+    tasks = ['{"a": "x"}', '{"b": [1, "y"], "a": null}', '{"c": {"d": 1}}']
+    with duckdb.connect() as connection:
+        found = set()
+        for order in permutations(tasks):
+            rows = " UNION ALL ".join(f"SELECT '{task}'::JSON AS data" for task in order)
+            found |= set(connection.sql(canonical.structure("data", rows)).fetchall())
+    assert len(found) == 1
