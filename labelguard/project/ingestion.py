@@ -234,7 +234,9 @@ class _Ingestion:
         done = _NOTHING
         with contextlib.closing(inbox_of(self._opened)) as inbox:
             inbox.settle({segment.name for segment in self._counted})
-            for name in inbox.connectors():
+            # Events of a connector that is gone wait, and stop those of no other.
+            known = self._opened.project.connectors
+            for name in sorted(inbox.connectors(), key=lambda name: (name not in known, name)):
                 own = self.settings(name)
                 while taken := inbox.claim(name, segment := keyring.random_bytes(16).hex(), _MOST):
                     events = inbox.claimed(segment)

@@ -96,10 +96,10 @@ def _answers(
     released: Blocks,
 ) -> _Forgotten:
     """Answers all of whose labels were released, by record."""
-    settings = connectors.named(opened.project.connectors, own[0].connector)
     tables = list(stored.counting(held, own, standing))
     if not tables:
         return {}
+    settings = _settings(opened, own[-1])
     table = pa.concat_tables(tables)
     scratch = opened.project.work / "retention"
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -128,6 +128,14 @@ def _answers(
     path.unlink()
     names = dict(zip(_id_digests(table["id"]), table["record"].to_pylist(), strict=True))
     return {names[digest]: row for digest, row in (found or {}).items() if digest in names}
+
+
+def _settings(opened: OpenProject, segment: Segment) -> connectors.Settings:
+    """How answers are read: as their connector says, or the one that has its source now."""
+    tables = opened.project.connectors
+    heirs = [name for name in tables if connectors.named(tables, name).source == segment.source]
+    named = segment.connector in tables or not heirs
+    return connectors.named(tables, segment.connector if named else heirs[0])
 
 
 def _questions(opened: OpenProject, settings: connectors.Settings) -> list[str | None]:

@@ -12,8 +12,10 @@ import pytest
 from support.tools import Desk, connected, hear
 
 import labelguard as lg
+from labelguard.errors import ConnectorError
 from labelguard.ingest import canonical
 from labelguard.project import ingestion
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, Project, find
 
 OPEN: dict[str, Any] = {
@@ -67,6 +69,31 @@ def test_what_was_only_skipped_does_not_stop_ingestion_once_the_rest_is_forgotte
     hear(project, desk.answer("zoe", 1, "left"))
     assert ingestion.ingest(project).answers == 1
     assert ingestion.ingest(project).forgotten == 0
+
+
+def test_answers_of_a_connector_that_was_renamed_are_forgotten_like_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, desk = made(tmp_path, monkeypatch, KEEP)
+    hear(project, desk.answer("maria", 1, "left"))
+    ingestion.ingest(project)
+    lg.privatize(project=project, **OPEN)
+    renamed = '[connectors.table]\nsource = "desk"'
+    project = configured(project, "[connectors.desk]", renamed)
+    assert ingestion.ingest(project).forgotten == 1
+    project = configured(project, renamed, "[connectors.table]")
+    assert ingestion.ingest(project) == ingestion.Ingested(0, 0, 0, 0, 0)
+
+
+def test_events_of_a_connector_that_is_gone_hold_up_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, desk = made(tmp_path, monkeypatch)
+    hear(project, desk.answer("maria", 1, "left"), name="a connector that is gone")
+    hear(project, desk.answer("otto", 1, "left"))
+    with pytest.raises(ConnectorError, match="a connector that is gone"):
+        ingestion.ingest(project)
+    assert ingestion.held(OpenProject.open(project)) == ingestion.Held(1, 1, 1)
 
 
 def test_finding_the_fields_of_tasks_takes_no_memory_that_grows_with_them() -> None:
