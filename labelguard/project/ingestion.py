@@ -321,7 +321,8 @@ class _Ingestion:
         """
         if not done.deleted and retention.kept_for(self._opened.project.ingest) is None:
             return done
-        count = retention.forget(self._opened, self._held, self._counted, self._epoch)
+        counted = _segments(self._opened)
+        count = retention.forget(self._opened, self._held, counted, self._epoch)
         return replace(done, forgotten=done.forgotten + count)
 
     def _cursor(self, name: str) -> str:

@@ -2,9 +2,9 @@
 are gone from the tool.
 
 `[ingest] keep = "90d"` in labelguard.toml says how long an answer stays after the release of all
-its labels. What stays then is the pair that it was about and the keys of its rows, by which a later
-pull knows it again; its label, its labeler and the tool's names of it go. Which answers these are
-follows from who answered what, never from what was answered.
+its labels, and after it came itself. What stays then is the pair that it was about and the keys of
+its rows, by which a later pull knows it again; its label, its labeler and the tool's names of it
+go. Which answers these are follows from who answered what, never from what was answered.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -53,14 +54,18 @@ def kept_for(settings: Mapping[str, object]) -> timedelta | None:
 def forget(opened: OpenProject, held: Segments, counted: Sequence[Segment], epoch: int) -> int:
     """Take what is to be forgotten out of the segments; how many answers that were released."""
     keep = kept_for(opened.project.ingest)
-    released = _released(opened, keep) if keep is not None else np.zeros((0, 2), np.uint64)
+    until = _before(keep)
+    released = _released(opened, until)
     changed, forgotten = {}, 0
     for name in sorted({segment.connector for segment in counted}):
         own = [segment for segment in counted if segment.connector == name]
         standing = stored.standing(held, own)
         found: _Forgotten = {}
         if len(released):
-            found = _answers(opened, held, own, standing, released)
+            # Of a label that was released, a later state may still be asked for (`--again`).
+            late = np.array([segment.at > until for segment in own])[standing.segment]
+            old = replace(standing, kept=standing.kept | late)
+            found = _answers(opened, held, own, old, released)
         gone = set(blocks.to_list(standing.record[~standing.alive]))
         forgotten += len(found)
         for number, segment in enumerate(own):
@@ -75,9 +80,13 @@ def forget(opened: OpenProject, held: Segments, counted: Sequence[Segment], epoc
     return forgotten
 
 
-def _released(opened: OpenProject, keep: timedelta) -> Blocks:
+def _before(keep: timedelta | None) -> str:
+    """What is not later than this is old enough, as `clock.now` tells times; nothing is, if ""."""
+    return "" if keep is None else (datetime.now(UTC) - keep).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _released(opened: OpenProject, until: str) -> Blocks:
     """Keys of the rows of all releases that are old enough, sorted, (n, 2)."""
-    until = (datetime.now(UTC) - keep).strftime("%Y-%m-%dT%H:%M:%SZ")
     old = [
         record.id
         for record in opened.ledger.releases()
@@ -116,7 +125,7 @@ def _answers(
             rows = _rows(opened, path, reading, settings.source)
         except NotAnswered:  # all that are left are skips, or answer something else
             rows = {}
-        held_rows = {record: row for record, row in rows.items() if _all(row[1], released)}
+        held_rows = _whole(rows, released)
         if found is None:
             found = held_rows
         else:  # forgotten once it was released under every question
@@ -182,9 +191,14 @@ def _id_digests(ids: pa.ChunkedArray) -> list[bytes]:
         return [digest[:16] for (digest,) in digests.fetchall()]
 
 
-def _all(row_keys: list[bytes], released: Blocks) -> bool:
-    wanted = blocks.from_bytes(b"".join(row_keys))
-    return bool((blocks.positions(released, wanted) >= 0).all())
+def _whole(rows: _Forgotten, released: Blocks) -> _Forgotten:
+    """The answers of which every row was released."""
+    if not rows:
+        return {}
+    keys = blocks.from_bytes(b"".join(key for _, own in rows.values() for key in own))
+    starts = np.cumsum([0, *(len(own) for _, own in rows.values())])[:-1]
+    whole = np.logical_and.reduceat(blocks.positions(released, keys) >= 0, starts).tolist()
+    return {record: rows[record] for record, found in zip(rows, whole, strict=True) if found}
 
 
 def _pruned(

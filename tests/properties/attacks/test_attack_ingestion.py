@@ -12,6 +12,7 @@ import pytest
 from support.tools import Desk, connected, hear
 
 import labelguard as lg
+from labelguard import clock
 from labelguard.errors import ConnectorError
 from labelguard.ingest import canonical
 from labelguard.project import ingestion
@@ -94,6 +95,21 @@ def test_events_of_a_connector_that_is_gone_hold_up_no_others(
     with pytest.raises(ConnectorError, match="a connector that is gone"):
         ingestion.ingest(project)
     assert ingestion.held(OpenProject.open(project)) == ingestion.Held(1, 1, 1)
+
+
+def test_what_somebody_said_after_a_release_is_kept_as_long_as_what_was_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, desk = made(tmp_path, monkeypatch, KEEP.replace("0d", "9d"))
+    with monkeypatch.context() as then:
+        then.setattr(clock, "now", lambda: "2020-01-01T00:00:00Z")
+        hear(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
+        ingestion.ingest(project)
+        lg.privatize(project=project, **OPEN)
+    hear(project, desk.change("1", "right"))
+    assert ingestion.ingest(project).forgotten == 1
+    rows = lg.load(lg.privatize(project=project, again=True, **OPEN))
+    assert rows["chosen"].to_list() == ["right 1"]
 
 
 def test_finding_the_fields_of_tasks_takes_no_memory_that_grows_with_them() -> None:
