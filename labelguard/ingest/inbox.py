@@ -33,6 +33,8 @@ from labelguard.ledger import database
 FILE = "inbox.sqlite3"
 _REMEMBERED = 7 * 86_400
 """Seconds for which a delivery is known again; no tool delivers later."""
+_MAKING = 0x6C61_6265_6C69
+"""The advisory lock (PostgreSQL) of who makes an inbox."""
 _EVENT, _LETTER = "inbox event", "inbox letter"
 
 _metadata = sa.MetaData(schema="inbox")
@@ -257,6 +259,7 @@ class Inbox:
 
     def _create(self) -> None:
         with self._writing() as connection:
+            _alone(connection)
             _metadata.create_all(connection)
 
     def _scrub(self) -> None:
@@ -296,10 +299,17 @@ def _engine(url: str) -> sa.Engine:
 
         return engine.execution_options(schema_translate_map={"inbox": None})
     with _translated(engine), engine.begin() as connection:
+        _alone(connection)
         # Two projects of one server differ in their search path.
         schema = f"{connection.scalar(sa.select(sa.func.current_schema()))}_inbox"
         connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
     return engine.execution_options(schema_translate_map={"inbox": schema})
+
+
+def _alone(connection: sa.Connection) -> None:
+    """Wait until nobody else makes an inbox: PostgreSQL refuses the second of two at once."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MAKING)))
 
 
 @contextlib.contextmanager

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import duckdb
 import pytest
+from support import databases
 from support.tools import Desk, connected, hear
 
 import labelguard as lg
 from labelguard import clock
 from labelguard.errors import ConnectorError
 from labelguard.ingest import canonical
+from labelguard.ingest.inbox import Inbox
+from labelguard.keys.keyring import KeyRing
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, Project, find
@@ -128,3 +134,17 @@ def test_what_fields_are_found_does_not_follow_the_order_of_tasks() -> None:
             rows = " UNION ALL ".join(f"SELECT '{task}'::JSON AS data" for task in order)
             found |= set(connection.sql(canonical.structure("data", rows)).fetchall())
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("kind", databases.KINDS)
+def test_an_inbox_can_be_made_by_several_at_once(kind: str, tmp_path: Path) -> None:
+    keys = KeyRing.create(tmp_path / "keys")
+    with databases.fresh(kind, tmp_path) as url, ThreadPoolExecutor(8) as threads:
+        start = Barrier(8)
+
+        def make(_: int) -> int:
+            start.wait()
+            with contextlib.closing(Inbox.at(tmp_path, url, keys)) as inbox:
+                return inbox.waiting()
+
+        assert list(threads.map(make, range(8))) == [0] * 8
