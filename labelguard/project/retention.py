@@ -61,11 +61,12 @@ def forget(opened: OpenProject, held: Segments, counted: Sequence[Segment], epoc
         own = [segment for segment in counted if segment.connector == name]
         standing = stored.standing(held, own)
         found: _Forgotten = {}
-        if len(released):
+        # Whose answers are another source's since, were released as those of their own.
+        for source in sorted({segment.source for segment in own}) if len(released) else ():
             # Of a label that was released, a later state may still be asked for (`--again`).
-            late = np.array([segment.at > until for segment in own])[standing.segment]
-            old = replace(standing, kept=standing.kept | late)
-            found = _answers(opened, held, own, old, released)
+            out = np.array([one.at > until or one.source != source for one in own])
+            old = replace(standing, kept=standing.kept | out[standing.segment])
+            found |= _answers(opened, held, own, old, released, source)
         gone = set(blocks.to_list(standing.record[~standing.alive]))
         forgotten += len(found)
         for number, segment in enumerate(own):
@@ -103,12 +104,13 @@ def _answers(
     own: Sequence[Segment],
     standing: stored.Standing,
     released: Blocks,
+    source: str,
 ) -> _Forgotten:
     """Answers all of whose labels were released, by record."""
     tables = list(stored.counting(held, own, standing))
     if not tables:
         return {}
-    settings = _settings(opened, own[-1])
+    settings = _settings(opened, own[0].connector, source)
     table = pa.concat_tables(tables)
     scratch = opened.project.work / "retention"
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -139,12 +141,12 @@ def _answers(
     return {names[digest]: row for digest, row in (found or {}).items() if digest in names}
 
 
-def _settings(opened: OpenProject, segment: Segment) -> connectors.Settings:
+def _settings(opened: OpenProject, name: str, source: str) -> connectors.Settings:
     """How answers are read: as their connector says, or the one that has its source now."""
     tables = opened.project.connectors
-    heirs = [name for name in tables if connectors.named(tables, name).source == segment.source]
-    named = segment.connector in tables or not heirs
-    return connectors.named(tables, segment.connector if named else heirs[0])
+    heirs = [other for other in tables if connectors.named(tables, other).source == source]
+    found = connectors.named(tables, name if name in tables or not heirs else heirs[0])
+    return replace(found, source=source)
 
 
 def _questions(opened: OpenProject, settings: connectors.Settings) -> list[str | None]:

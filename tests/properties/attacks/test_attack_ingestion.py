@@ -92,6 +92,18 @@ def test_answers_of_a_connector_that_was_renamed_are_forgotten_like_others(
     assert ingestion.ingest(project) == ingestion.Ingested(0, 0, 0, 0, 0)
 
 
+def test_answers_from_before_a_source_was_renamed_are_forgotten_like_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, desk = made(tmp_path, monkeypatch, KEEP)
+    hear(project, desk.answer("maria", 1, "left"))
+    ingestion.ingest(project)
+    lg.privatize(project=project, **OPEN)
+    project = configured(project, "[connectors.desk]", '[connectors.desk]\nsource = "crowd"')
+    hear(project, desk.answer("otto", 1, "left"))
+    assert ingestion.ingest(project) == ingestion.Ingested(1, 0, 0, 0, 1)
+
+
 def test_events_of_a_connector_that_is_gone_hold_up_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
