@@ -40,7 +40,7 @@ def ingest(project: Path | None) -> Ingested:
 
     Answers lie sealed in the project from then on, by labeler; `labelguard privatize` without INPUT
     releases them. With `keep = "90d"` under `[ingest]` in labelguard.toml, an answer is forgotten
-    90 days after all its labels were released.
+    90 days after its labels were released, those of all questions that releases asked for by then.
 
     \b
     Example:
@@ -107,9 +107,14 @@ def connect_check(name: str, project: Path | None) -> Checked:
 
 @connect.command("reconcile", short_help="Mend what a hook missed.")
 @click.argument("name")
+@click.option(
+    "--accept-deletions",
+    is_flag=True,
+    help="Let answers count as deleted, even if the tool lists less than half of them.",
+)
 @project_option
 @prints(_ingested)
-def connect_reconcile(name: str, project: Path | None) -> Ingested:
+def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -> Ingested:
     """Compare all that the tool holds with what was heard of it, and mend the difference.
 
     A hook misses what was announced while it was down, and tools do not announce everything.
@@ -121,7 +126,7 @@ def connect_reconcile(name: str, project: Path | None) -> Ingested:
     from labelguard.project import ingestion
 
     with progress() as report:
-        return ingestion.reconcile(name, project, report)
+        return ingestion.reconcile(name, project, report, accept_deletions=accept_deletions)
 
 
 @dataclass(frozen=True)

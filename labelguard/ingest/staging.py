@@ -333,7 +333,12 @@ class _Stager:
         staged.identical_sides += int(identical.sum())
         usable = usable & ~identical
         if public_ties == "drop":
-            usable = usable & (label != LABEL_TIE)
+            ties = label == LABEL_TIE
+            if self._taken_back:  # as a skip does
+                said = pa.array(np.where(ties, np.uint8(LABEL_SKIP), label))
+                batch = batch.set_column(batch.schema.get_field_index("label"), "label", said)
+            else:
+                usable = usable & ~ties
         return batch if usable.all() else batch.filter(pa.array(usable))
 
     def _fault(self, part: str, row: int, fault: tuple[str, str]) -> Fault:

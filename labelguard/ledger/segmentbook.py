@@ -15,6 +15,8 @@ import sqlalchemy as sa
 from labelguard import clock
 from labelguard.ledger import journal, schema
 
+_DELETING, _PRUNED = "withdrawn", "pruned"
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -42,12 +44,20 @@ def records(connection: sa.Connection) -> list[Segment]:
     return [Segment(**row._mapping) for row in connection.execute(query)]
 
 
-def add(connection: sa.Connection, segment: Segment) -> None:
-    """Let a segment count, whose file is on disk."""
+def add(connection: sa.Connection, segment: Segment, deleted: int) -> None:
+    """Let a segment count, whose file is on disk, and which tells of so many deletions."""
     values = vars(segment) | {"at": clock.now()}
     connection.execute(sa.insert(schema.segments).values(values))
     said = {name: values[name] for name in ("name", "connector", "source", "rows")}
-    journal.append(connection, "ingested", said | {"segments": digest(connection)})
+    said |= {"deleted": deleted, "segments": digest(connection)}
+    journal.append(connection, _DELETING if deleted else "ingested", said)
+
+
+def unpruned(connection: sa.Connection) -> bool:
+    """Whether deletions were told since segments were pruned last."""
+    own = schema.journal.c
+    query = sa.select(own.kind).where(own.kind.in_((_DELETING, _PRUNED)))
+    return connection.scalar(query.order_by(own.number.desc()).limit(1)) == _DELETING
 
 
 def replace(connection: sa.Connection, changed: Mapping[str, tuple[str, int]]) -> None:
@@ -55,7 +65,7 @@ def replace(connection: sa.Connection, changed: Mapping[str, tuple[str, int]]) -
     for name, (new, rows) in changed.items():
         own = sa.update(schema.segments).where(schema.segments.c.name == name)
         connection.execute(own.values(digest=new, rows=rows))
-    journal.append(connection, "pruned", {"segments": digest(connection)})
+    journal.append(connection, _PRUNED, {"segments": digest(connection)})
 
 
 def advance(connection: sa.Connection, name: str, cursor: str) -> None:

@@ -52,13 +52,14 @@ class IngestedSegments:
     def find(self, opened: OpenProject, leavers: Leavers) -> Raw:
         """Their answers, whichever state of them counts."""
         held, counted = _segments(opened)
-        return Raw(sum(rows for rows, _ in self._theirs(held, counted, leavers).values()))
+        theirs = self._theirs(held, counted, leavers, _row_keys(opened, leavers))
+        return Raw(sum(rows for rows, _ in theirs.values()))
 
     def purge(self, opened: OpenProject, leavers: Leavers, epoch: int) -> Raw:
         """Write their segments anew without them."""
         held, counted = _segments(opened)
         held.settle(counted)
-        theirs = self._theirs(held, counted, leavers)
+        theirs = self._theirs(held, counted, leavers, _row_keys(opened, leavers))
         changed = {
             segment.name: held.rewrite(segment, theirs[segment.name][1])
             for segment in counted
@@ -72,7 +73,7 @@ class IngestedSegments:
         return Raw(sum(rows for rows, _ in theirs.values()))
 
     def _theirs(
-        self, held: Segments, counted: list[Segment], leavers: Leavers
+        self, held: Segments, counted: list[Segment], leavers: Leavers, row_keys: set[bytes]
     ) -> dict[str, tuple[int, dict[int, stored.Table]]]:
         """By segment: how many rows are theirs, and the tables without them."""
         places = set(buckets.bucket_of(leavers.labelers).tolist())
@@ -81,6 +82,9 @@ class IngestedSegments:
             rows, rest = 0, {}
             for place, table in held.read(segment, places).items():
                 own = leavers.rows(table["labeler"], segment.source)
+                # Of a label that was forgotten, the keys of its rows tell whose it was.
+                keys = table["rows"].to_pylist()
+                own |= np.array([not row_keys.isdisjoint(one or ()) for one in keys], bool)
                 if own.any():
                     rows += int(own.sum())
                     rest[place] = table.take(np.flatnonzero(~own))
@@ -102,11 +106,15 @@ class WaitingEvents:
 
     def _walk(self, opened: OpenProject, leavers: Leavers, *, remove: bool) -> Raw:
         project, met = opened.project, 0
+        unknown: list[str] = []
         sources = {name: own.source for name, own in ingestion.settings(project).items()}
 
         def keep(event: Event) -> Event | None:
             nonlocal met
-            source = sources.get(event.connector, event.connector)
+            source = sources.get(event.connector)
+            if source is None:  # whose its ids are, nobody knows any more
+                unknown.append(event.connector)
+                return None if remove else event
             keys = opened.keys.labeler_keys(source, [a.labeler for a in event.answers])
             own = leavers.of_keys(keys)
             met += int(own.sum())
@@ -120,12 +128,20 @@ class WaitingEvents:
             letters = inbox.letters()
             for letter in letters if remove else ():
                 inbox.remove(letter.number)
-        names = tuple(f"dead letter {one.number} for {one.connector}" for one in letters)
-        return Raw(met, names)
+        names = [f"dead letter {one.number} for {one.connector}" for one in letters]
+        names += [f"event of {name}, which labelguard.toml does not name" for name in unknown]
+        return Raw(met, tuple(names))
 
 
 HOLDERS: tuple[Holder, ...] = (Quarantine(), IngestedSegments(), WaitingEvents())
 """Every store of raw rows; another adds itself here. A job's scratch space goes with the job."""
+
+
+def _row_keys(opened: OpenProject, leavers: Leavers) -> set[bytes]:
+    """The keys of their rows in all private maps."""
+    maps = [record.id for record in opened.ledger.releases() if record.map]
+    private_map = opened.private_map
+    return {key for one in maps for key in private_map.keys_of(one, leavers.labelers)}
 
 
 def _segments(opened: OpenProject) -> tuple[Segments, list[Segment]]:

@@ -32,6 +32,8 @@ from labelguard.storage import blocks
 from labelguard.storage.files import fresh_directory
 from labelguard.terms import Progress, silent
 
+_FEW = 10
+"""Answers that may always be gone at once."""
 _MOST = 20_000
 """Events, or answers, that one segment holds at most."""
 
@@ -92,15 +94,23 @@ def pull(name: str, project: Where = None, progress: Progress = silent) -> Inges
         return work.forget(work.drain() + work.pull(work.settings(name)))
 
 
-def reconcile(name: str, project: Where = None, progress: Progress = silent) -> Ingested:
+def reconcile(
+    name: str,
+    project: Where = None,
+    progress: Progress = silent,
+    *,
+    accept_deletions: bool = False,
+) -> Ingested:
     """Compare all that a tool holds with what was heard of it, and mend the difference.
 
     A hook may have missed what was announced, or have been down. Answers that are gone from the
-    tool count as deleted.
+    tool count as deleted; if that is most of them, only with `accept_deletions`, for it may be
+    another project that was listed. Raises `ConnectorError` otherwise; what is new is stored then.
     """
     with OpenProject.job(project) as opened:
         work = _Ingestion(opened, progress)
-        return work.forget(work.drain() + work.pull(work.settings(name), whole=True))
+        drained, own = work.drain(), work.settings(name)
+        return work.forget(drained + work.pull(own, whole=True, accept=accept_deletions))
 
 
 def source_of(project: Project, named: str | None) -> str:
@@ -246,8 +256,10 @@ class _Ingestion:
                     self._progress(f"ingesting {name}: {taken:,} events", None)
         return done
 
-    def pull(self, own: Settings, *, whole: bool = False) -> Ingested:
-        """Read a tool: what is new since the last pull or, with `whole`, everything."""
+    def pull(self, own: Settings, *, whole: bool = False, accept: bool = False) -> Ingested:
+        """Read a tool: what is new since the last pull or, with `whole`, everything; `accept` that
+        most of what was there is gone.
+        """
         done, seen = _NOTHING, []
         self._met.pop(own.name, None)  # what was drained just now is known
         begin = "" if whole else self._cursor(own.name)
@@ -259,16 +271,24 @@ class _Ingestion:
             seen.append(self._opened.keys.record_keys(own.name, [a.record for a in answers]))
             name = keyring.random_bytes(16).hex()
             done += self._store(own, answers, name, pulled=True, cursor=cursor)
-        return done + self._vanished(own, seen) if not begin else done
+        return done if begin else done + self._vanished(own, seen, accept=accept)
 
-    def _vanished(self, own: Settings, seen: Sequence[blocks.Blocks]) -> Ingested:
+    def _vanished(self, own: Settings, seen: Sequence[blocks.Blocks], *, accept: bool) -> Ingested:
         """Mark those as deleted that a tool did not list when it was read from its start."""
         found = self._standing(own.name)
         listed = blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *seen]))[0]
         missing = blocks.positions(listed, found.record) < 0
-        gone = found.record[found.alive & ~found.kept & missing]
+        standing = found.alive & ~found.kept
+        gone = found.record[standing & missing]
         if not len(gone):
             return _NOTHING
+        if len(gone) > max(standing.sum() / 2, _FEW) and not accept:
+            raise ConnectorError(
+                f"connector {own.name}: the tool lists {int((standing & ~missing).sum()):,} of "
+                f"{int(standing.sum()):,} answers that it had, so none counts as deleted; see that "
+                "it is the right project and the account sees all of it; if they are gone: "
+                f"labelguard connect reconcile {own.name} --accept-deletions"
+            )
         rows = replace(Rows.of([], own.name, own.source, self._opened.keys), deleted=gone)
         self._write(own, rows, keyring.random_bytes(16).hex(), pulled=True, cursor=None)
         return replace(_NOTHING, deleted=len(gone))
@@ -304,7 +324,7 @@ class _Ingestion:
         number = self._counted[-1].number + 1 if self._counted else 1
         segment = Segment(number, name, own.name, own.source, pulled, len(rows), digest, cursor)
         with self._opened.ledger.transaction(self._epoch) as connection:
-            segmentbook.add(connection, segment)
+            segmentbook.add(connection, segment, len(rows.deleted))
         self._counted.append(segment)
 
     def _advance(self, name: str, cursor: str) -> None:
@@ -319,7 +339,9 @@ class _Ingestion:
         """Forget what is gone from the tool, and labels that were released long ago, as
         `[ingest] keep` says; all that was `done` then.
         """
-        if not done.deleted and retention.kept_for(self._opened.project.ingest) is None:
+        with self._opened.ledger.snapshot() as connection:
+            due = segmentbook.unpruned(connection)
+        if not due and retention.kept_for(self._opened.project.ingest) is None:
             return done
         counted = _segments(self._opened)
         count = retention.forget(self._opened, self._held, counted, self._epoch)

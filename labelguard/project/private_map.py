@@ -136,6 +136,13 @@ class PrivateMap:
         paths = (self._directory / release_id).glob("bucket=*.parquet")
         return sum(int(pc.sum(_theirs(_read(path), labelers)).as_py() or 0) for path in paths)
 
+    def keys_of(self, release_id: str, labelers: Blocks) -> list[bytes]:
+        """The keys of these labelers' rows in a map, (n, 2)."""
+        paths = sorted((self._directory / release_id).glob("bucket=*.parquet"))
+        tables = [_read(path) for path in paths]
+        found = [table.filter(_theirs(table, labelers))["row_key"].to_pylist() for table in tables]
+        return [key for keys in found for key in keys]
+
     def leave_out(self, release_id: str, labelers: Blocks) -> int:
         """Write the files of a map anew without these labelers' rows, (n, 2); how many rows.
 

@@ -136,3 +136,14 @@ def test_who_only_skipped_was_not_met(project: Project) -> None:
     # Spelled otherwise Otto is nobody the project knows: there is no double to refuse.
     rows = table(("maria", "p", "1", EARLY), ("otto", "q", "1", EARLY))
     assert released(rows, project) == [("p", "a"), ("q", "a")]
+
+
+def test_a_tie_that_is_dropped_takes_back_what_was_said_before_it(project: Project) -> None:
+    rows = table(
+        ("maria", "p", "1", EARLY),
+        ("maria", "p", "0.5", LATE),
+        ("otto", "p", "0.5", EARLY),
+        ("otto", "p", "0", LATE),
+    )
+    dropped = {"ties": "drop", "tie_status_public": True}
+    assert released(rows, project, **dropped) == [("p", "b")]

@@ -140,6 +140,49 @@ def test_an_answer_that_a_pull_finds_again_is_there_again(tool: tuple[Project, D
         lg.privatize(project=project, **OPEN)
 
 
+def test_a_tool_that_lists_little_of_what_it_had_deletes_nothing(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    for task in range(30):
+        desk.answer("maria", task, "left")
+    ingestion.pull("desk", project)
+    desk.records = dict(list(desk.records.items())[:5])
+    desk.answer("otto", 99, "left")
+    with pytest.raises(ConnectorError, match=r"lists 6 of 31 .* --accept-deletions"):
+        ingestion.reconcile("desk", project)
+    assert len(labelers(project)) == 31  # what is new was stored
+    assert ingestion.reconcile("desk", project, accept_deletions=True).deleted == 25
+    assert labelers(project) == ["maria"] * 5 + ["otto"]
+
+
+def test_what_was_deleted_goes_also_where_a_crash_came_between(
+    tool: tuple[Project, Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, desk = tool
+    hear(project, desk.answer("maria", 1, "left"), desk.answer("otto", 1, "left"))
+    ingestion.ingest(project)
+    hear(project, desk.delete("1"))
+
+    def crash(*_: object) -> None:
+        raise _Crash
+
+    with monkeypatch.context() as patch, pytest.raises(_Crash):
+        patch.setattr(retention, "forget", crash)
+        ingestion.ingest(project)
+    assert labelers(project) == ["maria", "otto"]
+    ingestion.ingest(project)
+    assert labelers(project) == ["otto"]
+
+
+def labelers(project: Project) -> list[str]:
+    """Of whom segments hold rows."""
+    opened = OpenProject.open(project)
+    held = Segments(project.labels, opened.keys)
+    tables = [t for s in _segments(opened) for t in held.read(s).values()]
+    return sorted(x for t in tables if "body" in t.column_names for x in t["labeler"].to_pylist())
+
+
 POINTS = ("claimed", "written", "counted")
 
 

@@ -20,7 +20,7 @@ from labelguard.ledger import segmentbook
 from labelguard.project import erasure, ingestion, restore
 from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
-from labelguard.project.project import Project, find
+from labelguard.project.project import CONFIG, Project, find
 from labelguard.report import overview
 from labelguard.report.doctor import examine
 
@@ -36,7 +36,7 @@ def tool(
         yield connected(lg.init(tmp_path / "p"), tmp_path, monkeypatch)
 
 
-def rows_of(project: Project, who: str) -> int:
+def rows_of(project: Project, who: str | None) -> int:
     """How many rows in segments are theirs, whatever counts."""
     opened = OpenProject.open(project)
     held = Segments(project.labels, opened.keys)
@@ -100,6 +100,28 @@ def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(
     found = erasure.leave(f"desk:{WHO}", "retired", project)
     assert found.rows_set_aside == rows_of(project, WHO) == 3
     assert lg.load(lg.privatize(project=project, **OPEN)).height == 3
+
+
+def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_that_is_gone(
+    tool: tuple[Project, Desk],
+) -> None:
+    project, desk = tool
+    hear(project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3)))
+    ingestion.ingest(project)
+    lg.privatize(project=project, **OPEN)
+    path = project.state / CONFIG
+    text = path.read_text()
+    path.write_text(f'{text}\n[ingest]\nkeep = "0d"\n')
+    assert ingestion.ingest(find(project.state.parent)).forgotten == 6
+    hear(project, desk.answer(WHO, 4, "left"))
+    path.write_text(text.partition("[connectors.desk]")[0])
+    project = find(project.state.parent)
+    assert rows_of(project, None) == 6
+    found = erasure.leave(f"desk:{WHO}", "erased", project)
+    assert found.rows_set_aside == 3
+    assert found.unreadable_files == ["event of desk, which labelguard.toml does not name"]
+    assert rows_of(project, None) == 3
+    assert ingestion.held(OpenProject.open(project)).waiting == 0
 
 
 POINTS = ("rewritten", "listed")
