@@ -2,8 +2,8 @@
 
 uvicorn closes a connection that is idle after an answer, and leaves one open on which headers come
 slowly or never. Here headers have a deadline, and where there are too many connections, the one
-that has waited longest for its headers makes room: those who only hold connections open stop
-nobody else.
+that has waited longest for its headers makes room, or else the first whose body is still to come:
+those who only hold connections open stop nobody else.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ while sending does not hear why.
 """
 _FRAMING = 8
 """How many times more bytes than its own a body may take on its way: a chunk of one byte is six."""
+_SMALL = 32 << 10
+"""Bytes of a body that are read however large others are together."""
+_AHEAD = 16
+"""Requests that may be sent before the first is answered; no tool does, and each takes memory."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """body_bytes: the largest body that is read. bodies_bytes: what all bodies that are being read
-    may have together. header_seconds, body_seconds: how long each may take. connections: how many
-    may be open. commit_seconds: how long a delivery waits for the disk.
+    may have together, beside small ones. header_seconds, body_seconds: how long each may take.
+    connections: how many may be open. commit_seconds: how long a delivery waits for the disk.
     """
 
     body_bytes: int = 2 << 20
@@ -88,7 +92,7 @@ class Bodies:
                         continue
                     held += len(part)
                     self._held += len(part)
-                    if self._held > self._limits.bodies_bytes:
+                    if held > _SMALL and self._held > self._limits.bodies_bytes:
                         raise TooMany
                     parts.append(part)
         except TimeoutError:
@@ -111,7 +115,7 @@ def protocol(limits: Limits, connections: int) -> type[asyncio.Protocol]:
     base: Any = HttpToolsProtocol
     # Those on which no request is being answered, the longest waiting first.
     waiting: dict[Any, asyncio.TimerHandle] = {}
-    opened: set[Any] = set()
+    opened: dict[Any, None] = {}
 
     class Limited(base):  # type: ignore[misc]
         """One connection; `received` counts bytes since the last answer."""
@@ -120,13 +124,15 @@ def protocol(limits: Limits, connections: int) -> type[asyncio.Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            opened.add(self)
+            opened[self] = None
             self.await_headers()
             if len(opened) > connections:
-                give_up(next(iter(waiting)))
+                longest = next(iter(waiting))
+                slow = (one for one in opened if one.answering and one.cycle.more_body)
+                give_up(next(slow, self) if longest is self else longest)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            opened.discard(self)
+            opened.pop(self, None)
             self.stop_waiting()
             super().connection_lost(exc)
 
@@ -141,6 +147,13 @@ def protocol(limits: Limits, connections: int) -> type[asyncio.Protocol]:
             most = _HEADER_BYTES + (_FRAMING * limits.body_bytes if self.answering else 0)
             if self.received > most and not self.transport.is_closing():
                 give_up(self)
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            # uvicorn would put trailers among the headers, behind the back of a proxy.
+            self.headers = []
+            if len(self.pipeline) > _AHEAD:
+                raise ValueError("too many requests at once")  # the parser gives up: 400
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
@@ -163,7 +176,7 @@ def protocol(limits: Limits, connections: int) -> type[asyncio.Protocol]:
 
     def give_up(connection: Limited) -> None:
         connection.stop_waiting()
-        opened.discard(connection)
+        opened.pop(connection, None)
         connection.transport.abort()
 
     return Limited

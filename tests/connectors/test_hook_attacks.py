@@ -1,0 +1,109 @@
+"""What attackers may try on a hook: on its socket, and from inside the annotation tool."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import hooks
+from support.hooks import Server
+from test_hook_server import answer, head, post, run_with
+
+from labelguard.project.project import Project
+
+LISTED = '[connectors.listed]\nkind = "tool"\n[connectors.listed.hook]\nscheme = "shared-secret"\n'
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setenv("LABELGUARD_LISTED_HOOK_SECRET", hooks.SECRET)
+    return hooks.project(tmp_path, monkeypatch, f'{LISTED}addresses = ["10.9.9.9"]\n')
+
+
+@pytest.fixture
+def server(made: Project) -> Iterator[Server]:
+    with hooks.serving(made, "--no-worker") as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "status"),
+    [
+        ("listed", f"X-Labelguard-Secret: {hooks.SECRET}", "X-Forwarded-For: 10.9.9.9", b"401"),
+        ("clinic", "X-Some: thing", f"X-Labelguard-Secret: {hooks.SECRET}", b"401"),
+        ("clinic", f"X-Labelguard-Secret: {hooks.SECRET}", "X-Some: thing", b"200"),
+    ],
+)
+def test_what_comes_after_a_body_is_no_header(
+    server: Server, name: str, before: str, after: str, status: bytes
+) -> None:
+    body = hooks.body(1)
+    request = (
+        f"POST /hooks/{name} HTTP/1.1\r\nHost: here\r\nX-Forwarded-For: 203.0.113.9\r\n{before}\r\n"
+        f"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n{body.decode()}"
+        f"\r\n0\r\n{after}\r\n\r\n"
+    )
+    with server.connect() as connection:
+        connection.sendall(request.encode())
+        assert answer(connection).startswith(b"HTTP/1.1 " + status)
+
+
+def test_requests_that_wait_for_no_answer_take_no_memory(server: Server) -> None:
+    with server.connect() as connection:
+        connection.settimeout(30)
+        with contextlib.suppress(OSError):
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100_000)
+        assert answer(connection).count(b"HTTP/1.1 404") < 1_000
+    assert post(server, 1) == 200
+
+
+def test_two_requests_at_once_are_two_answers(server: Server) -> None:
+    one, two = hooks.body(1), hooks.body(2)
+    with server.connect() as connection:
+        connection.sendall(head(len(one)) + one + head(len(two)) + two)
+        found = b""
+        while found.count(b"HTTP/1.1 200") < 2:
+            part = connection.recv(65_536)
+            assert part
+            found += part
+
+
+def slow_bodies(server: Server, count: int, sent: bytes) -> list[socket.socket]:
+    """Connections on which so much of a body came, and no more will; the server has read it."""
+    found = []
+    for _ in range(count):
+        connection = server.connect()
+        connection.sendall(head(len(sent) + 1, "/hooks/nobody") + sent)
+        found.append(connection)
+    time.sleep(0.5)
+    return found
+
+
+def test_bodies_that_never_end_do_not_keep_others_out(
+    made: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = run_with(made, monkeypatch, "connections=20")
+    slow = slow_bodies(server, 40, b"{")
+    try:
+        assert post(server, 1) == 200
+    finally:
+        for connection in slow:
+            connection.close()
+        server.stop()
+
+
+def test_large_bodies_that_never_end_do_not_keep_small_ones_out(
+    made: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = run_with(made, monkeypatch, "bodies_bytes=992_000")
+    slow = slow_bodies(server, 8, bytes(124_000))
+    try:
+        assert post(server, 1) == 200
+    finally:
+        for connection in slow:
+            connection.close()
+        server.stop()
