@@ -270,6 +270,14 @@ def test_a_nesting_without_end_is_refused() -> None:
         hear(changed(of_type("response.created"), deep, "data", "record", "fields", "prompt"))
 
 
+def test_an_answer_that_is_nested_too_deep_is_none_and_stops_no_release() -> None:
+    deep: Any = json.loads("[" * 200 + "]" * 200)
+    event = of_type("response.created")
+    name = next(iter(json.loads(hear(event).body)["responses"][0]["values"]))  # type: ignore[union-attr]
+    found = hear(changed(event, deep, "data", "values", name, "value"))
+    assert found and name not in json.loads(found.body)["responses"][0]["values"]
+
+
 @pytest.mark.parametrize(
     ("written", "version"),
     [

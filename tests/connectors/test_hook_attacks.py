@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from labelguard_connectors.hook.hearing import heard
 from support import hooks
 from support.hooks import Server
 from test_hook_server import answer, head, post, run_with
 
+from labelguard.errors import ConnectorError
+from labelguard.ingest.connector import Settings, connector
 from labelguard.project.project import Project
 
 LISTED = '[connectors.listed]\nkind = "tool"\n[connectors.listed.hook]\nscheme = "shared-secret"\n'
@@ -107,3 +112,48 @@ def test_large_bodies_that_never_end_do_not_keep_small_ones_out(
         for connection in slow:
             connection.close()
         server.stop()
+
+
+def annotated(*regions: Any) -> dict[str, Any]:
+    """An annotation of task 1."""
+    return {
+        "id": 1,
+        "task": 1,
+        "completed_by": 2,
+        "updated_at": "2026-11-21T08:29:20Z",
+        "result": regions,
+    }
+
+
+def told(data: Any, *annotations: Any) -> bytes:
+    """An event of Label Studio about task 1."""
+    event = {"action": "ANNOTATIONS_CREATED", "project": 1, "task": [{"id": 1, "data": data}]}
+    return json.dumps({**event, "annotation": annotations}).encode()
+
+
+def label_studio() -> Any:
+    return connector(Settings.of("label-studio", {"url": "http://127.0.0.1", "project": 1}))
+
+
+def nested(levels: int) -> Any:
+    return json.loads("[" * levels + "]" * levels)
+
+
+@pytest.mark.parametrize("value", [{"selected": nested(300)}, ["left"], "left", 1, None])
+def test_a_labeler_whose_answer_is_none_stops_nobody_else(value: Any) -> None:
+    region = {"type": "pairwise", "from_name": "pref", "to_name": "a", "value": value}
+    (found,) = heard(label_studio(), told({"prompt": "?"}, annotated(region)))
+    (kept,) = json.loads(found.body)["annotations"][0]["result"]
+    assert kept["value"] == {}
+
+
+def test_a_task_that_no_reader_of_files_takes_is_a_dead_letter() -> None:
+    heard(label_studio(), told({"prompt": nested(90)}, annotated()))
+    with pytest.raises(ConnectorError, match="expected valid JSON"):
+        heard(label_studio(), told({"prompt": nested(120)}, annotated()))
+
+
+def test_a_small_body_does_not_become_very_many_large_answers() -> None:
+    body = told({"prompt": "x" * 100_000}, *[annotated()] * 1_000)
+    with pytest.raises(ConnectorError, match="annotation: expected at most 33,554,432 characters"):
+        heard(label_studio(), body)

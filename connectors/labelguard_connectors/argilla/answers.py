@@ -10,6 +10,7 @@ import json
 from collections.abc import Set
 
 from labelguard.ingest.connector import Answer
+from labelguard_connectors import nesting
 from labelguard_connectors.argilla.told import Told
 
 SUBMITTED = "submitted"
@@ -68,11 +69,17 @@ def _values(told: Told, kept: Set[str]) -> dict[str, object]:
     members = {
         name: Told(told.what, values[name], f"{told.path}.*") for name in kept & values.keys()
     }
-    return {name: {"value": members[name]["value"].value} for name in values if name in members}
+    said = {name: members[name]["value"].value for name in values if name in members}
+    # What is no answer stops nobody else's release.
+    return {
+        name: {"value": one} for name, one in said.items() if nesting.within(one, nesting.LABEL)
+    }
 
 
 def _json(told: Told, body: object) -> str:
     try:
+        if not nesting.within(body, nesting.TASK):
+            raise ValueError
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
     except (TypeError, ValueError, RecursionError):

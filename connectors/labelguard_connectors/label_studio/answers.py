@@ -15,6 +15,7 @@ from typing import Any
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer
+from labelguard_connectors import nesting
 
 # By the type of a region: the member of its value that is the labeler's answer.
 SAYS = {"pairwise": "selected", "choices": "choices", "rating": "rating", "ranker": "ranker"}
@@ -106,20 +107,26 @@ def _flag(annotation: Mapping[str, Any], name: str, origin: str) -> bool:
 
 
 def _regions(value: Any, field: str) -> list[dict[str, Any]]:
-    """The regions that may be answers; a null is no region. No message counts regions."""
+    """The regions that may be answers; a null is no region. No message counts regions.
+
+    Labelers may send any value there is to the tool. One of another shape than an answer is left
+    out, for an error would stop all others at the next pull, or release.
+    """
     kept = []
     for one in elements([] if value is None else value, field):
         region = members(one, f"{field}[]")
         kind = _text(region, "type", field)
         if kind not in SAYS:
             continue
-        said = members(region.get("value"), f"{field}[].value")
+        given = region.get("value")
+        said = given if isinstance(given, dict) else {}
+        own = {name: said[name] for name in (SAYS[kind],) if name in said}
         kept.append(
             {
                 "from_name": _text(region, "from_name", field),
                 "to_name": _text(region, "to_name", field),
                 "type": kind,
-                "value": {name: said[name] for name in (SAYS[kind],) if name in said},
+                "value": own if nesting.within(own, nesting.LABEL) else {},
             }
         )
     return kept
@@ -133,8 +140,10 @@ def _text(region: Mapping[str, Any], name: str, field: str) -> str:
 
 
 def _json(body: Mapping[str, Any], origin: str) -> str:
-    """Compact JSON that every reader takes: no NaN, no half of a surrogate pair."""
+    """Compact JSON that every reader takes: no NaN, no half of a surrogate pair, not too deep."""
     try:
+        if not nesting.within(body, nesting.TASK):
+            raise ValueError
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
     except (TypeError, ValueError, RecursionError):

@@ -16,6 +16,8 @@ from labelguard_connectors.label_studio.answers import answer, elements, expecte
 _ORIGIN = "Label Studio event"
 _ONE = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED")
 _SEVERAL = "ANNOTATIONS_CREATED"
+_MOST = 32 << 20
+"""Characters of all answers of one event."""
 _GONE = {"ANNOTATIONS_DELETED": "annotations", "ANNOTATION_DELETED": "annotation"}
 
 
@@ -59,13 +61,18 @@ def _told(body: Mapping[str, Any], *, several: bool) -> Sequence[Answer]:
     for one in tasks:
         task = members(one, f"{_ORIGIN}: task")
         by_id[number(task.get("id"), f"{_ORIGIN}: task.id")] = task
-    told = []
+    told, size = [], 0
     for one in annotations:
         annotation = members(one, f"{_ORIGIN}: annotation")
         home = number(annotation.get("task"), f"{_ORIGIN}: annotation.task")
         if home not in by_id:
             raise expected(f"{_ORIGIN}: annotation.task", "the id of a task in the event")
-        told.append(answer(by_id[home], annotation, _ORIGIN))
+        found = answer(by_id[home], annotation, _ORIGIN)
+        told.append(found)
+        # Each answer holds its task: a small body may tell of very much.
+        size += len(found.body) if found else 0
+        if size > _MOST:
+            raise expected(f"{_ORIGIN}: annotation", f"at most {_MOST:,} characters with the tasks")
     return [one for one in told if one is not None]
 
 
