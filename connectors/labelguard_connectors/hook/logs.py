@@ -12,7 +12,6 @@ import sys
 import time
 import traceback
 from collections.abc import MutableMapping
-from types import TracebackType
 from typing import Any
 
 import structlog
@@ -115,7 +114,7 @@ def _without_messages(_: Any, __: str, event: MutableMapping[str, Any]) -> Mutab
     error = _error(info)
     if error is not None:
         event["error"] = type(error).__name__
-        event["at"] = _places(error.__traceback__)
+        event["at"] = places(error)
         if isinstance(error, LabelguardError):
             event["why"] = str(error)
     return event
@@ -129,5 +128,7 @@ def _error(info: Any) -> BaseException | None:
     return sys.exception() if info else None
 
 
-def _places(trace: TracebackType | None) -> list[str]:
-    return [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(trace)[-8:]]
+def places(error: BaseException) -> list[str]:
+    """Where an error was raised, without what it says."""
+    frames = traceback.extract_tb(error.__traceback__)[-8:]
+    return [f"{frame.filename}:{frame.lineno}" for frame in frames]

@@ -59,6 +59,7 @@ class Worker:
         self._settings: Mapping[str, Settings] = ingestion.settings(self._project)
         self._today = today or (lambda: datetime.now(UTC).date().isoformat())
         self._log = logs.logger()
+        self._ended = threading.Event()
         self._ingested = -math.inf
         self._missed: set[str] = set()
         self._failures: dict[tuple[str, ...], tuple[int, float]] = {}
@@ -72,7 +73,7 @@ class Worker:
 
         What the tools announced while the hook was down is pulled first.
         """
-        self._missed = set(self._settings)
+        self._missed, self._ended = set(self._settings), ended
         for sentence in self.standing:
             self._log.info("standing", why=sentence)
         while not ended.is_set():
@@ -185,11 +186,23 @@ class Worker:
             act()
         except ProjectBusy as error:
             self._log.info("waiting", what=what, of=of, why=str(error))
-        except LabelguardError as error:
+        except Exception as error:
+            if self._ended.is_set():  # an engine that a signal interrupts raises its own error
+                raise
+            # What another package says may hold a label: its kind and its place are enough.
+            ours = isinstance(error, LabelguardError)
+            why = str(error) if ours else type(error).__name__
             pause = min(TURN_SECONDS * 2**times, _LONGEST_SECONDS)
             self._failures[what, of] = (min(times + 1, 16), time.monotonic() + pause)
-            self._log.error("failed", what=what, of=of, why=str(error), again_in_seconds=pause)
-            done.failed.append(f"{what} {of}: {error}")
+            self._log.error(
+                "failed",
+                what=what,
+                of=of,
+                why=why,
+                again_in_seconds=pause,
+                **({} if ours else {"at": logs.places(error)}),
+            )
+            done.failed.append(f"{what} {of}: {why}")
         else:
             self._failures.pop((what, of), None)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from types import FrameType
 
 from labelguard.cli.stopping import Stopped
 from labelguard.project.opening import Where
@@ -28,11 +29,30 @@ def on(where: Where = None, *, attached: bool = False) -> Turn:
     worker, ended = Worker(where), threading.Event()
     if attached:
         threading.Thread(target=_watch, daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        _note(number, ended)
     try:
         worker.run(ended)
     except (Stopped, KeyboardInterrupt):
-        logs.logger().info("worker ended")
+        pass
+    except Exception:
+        if not ended.is_set():
+            raise
+    logs.logger().info("worker ended")
     return Turn()
+
+
+def _note(number: int, ended: threading.Event) -> None:
+    """Let `ended` know of a signal, whatever becomes of what its handler raises."""
+    handler = signal.getsignal(number)
+
+    def told(number: int, frame: FrameType | None) -> None:
+        ended.set()
+        if callable(handler):
+            handler(number, frame)
+
+    if callable(handler):
+        signal.signal(number, told)
 
 
 def _watch() -> None:

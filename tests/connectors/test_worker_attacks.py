@@ -1,0 +1,39 @@
+"""What may happen to the hook's worker, and to what it keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from labelguard_connectors.hook.worker import Worker
+from support import hooks, tools
+
+from labelguard.project import policies
+from labelguard.project.project import Project
+
+
+@pytest.fixture
+def connected(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Project, tools.Desk]:
+    policies.new("clinic", project=project, epsilon=3, delta=1e-5, allow=["rr:labels=50"])
+    policies.activate("clinic", project)
+    config = '[hook.release]\nwhen = "every:4"\nmechanism = "rr"\npush = true'
+    return tools.connected(project, tmp_path, monkeypatch, config)
+
+
+def test_an_error_that_nobody_foresaw_neither_ends_the_worker_nor_is_repeated(
+    connected: tuple[Project, tools.Desk],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    project, desk = connected
+    tools.hear(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
+
+    def stumble(*_: object) -> str:
+        raise KeyError(hooks.LABEL)
+
+    monkeypatch.setattr(tools.DeskConnector, "push", stumble)
+    done = Worker(project).turn()
+    assert (len(done.releases), done.failed) == (1, ["push desk: KeyError"])
+    assert hooks.LABEL not in "".join(capfd.readouterr())
