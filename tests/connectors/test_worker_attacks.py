@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 from labelguard_connectors.hook.worker import Worker
 from support import hooks, tools
 
+from labelguard.ingest.inbox import FILE
 from labelguard.project import policies
 from labelguard.project.project import Project
 
@@ -37,3 +39,16 @@ def test_an_error_that_nobody_foresaw_neither_ends_the_worker_nor_is_repeated(
     done = Worker(project).turn()
     assert (len(done.releases), done.failed) == (1, ["push desk: KeyError"])
     assert hooks.LABEL not in "".join(capfd.readouterr())
+
+
+def test_the_length_of_what_waits_does_not_tell_a_label(
+    connected: tuple[Project, tools.Desk],
+) -> None:
+    project, desk = connected
+    record = desk.answer("worker 1", 1, "left")["record"]
+    tools.hear(project, desk.change(record, "left"), desk.change(record, "right"))
+    inbox = sqlite3.connect(project.state / FILE)
+    lengths = [length for (length,) in inbox.execute("SELECT length(body) FROM events")]
+    inbox.close()
+    assert len(lengths) == 2
+    assert lengths[0] == lengths[1]
