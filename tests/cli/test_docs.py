@@ -164,7 +164,7 @@ def _lost_witnesses() -> None:
 def _tool(here: Path, patch: pytest.MonkeyPatch) -> None:
     """A connector `label-studio` to a tool with answers, and what its hook was told of one more."""
     project, desk = connected(find(here), here, patch, name="label-studio")
-    patch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", "of tests")
+    patch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", "of-tests-and-long-enough")
     for number in range(3):
         desk.answer(f"annotator-{number}", number, "left")
     hear(project, desk.answer("annotator-0", 3, "right"), name="label-studio")

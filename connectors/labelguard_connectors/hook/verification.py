@@ -31,6 +31,9 @@ from labelguard.ingest.connector import Settings
 TOLERANCE = 300
 """Seconds by which the clock of a tool may differ from ours."""
 
+_SHORTEST = 16
+"""Characters of a secret. A phrase would else be as many secrets as it has words."""
+
 _DEFAULTS = {"argilla": "standard-webhooks", "label-studio": "shared-secret"}
 _HEADERS = {
     "standard-webhooks": "",
@@ -81,7 +84,12 @@ class Scheme:
         return cls(name, header, timestamp, _networks(where, table.get("addresses", [])))
 
     def check_secrets(self, connector: str, secrets: Sequence[str]) -> None:
-        """Raise `ConnectorError` where a secret cannot be one of this scheme."""
+        """Raise `ConnectorError` where a secret cannot be one of this scheme, or can be guessed."""
+        if any(len(secret) < _SHORTEST for secret in secrets):
+            raise ConnectorError(
+                f"connector {connector}: hook_secret must have at least {_SHORTEST} characters and "
+                "no blanks in it, for those part several (openssl rand -base64 32)"
+            )
         if self.name != "standard-webhooks":
             return
         for secret in secrets:
