@@ -302,6 +302,14 @@ def _engine(url: str) -> sa.Engine:
             connection.execute("PRAGMA synchronous = FULL")
 
         return engine.execution_options(schema_translate_map={"inbox": None})
+
+    @sa.event.listens_for(engine, "connect")
+    def _patient(connection: Any, _: Any) -> None:
+        # As long as on SQLite; and what is committed is on disk, whatever the server's default.
+        connection.execute("SET lock_timeout = 10000")
+        connection.execute("SET synchronous_commit = on")
+        connection.commit()
+
     with _translated(engine), engine.begin() as connection:
         _alone(connection)
         # Two projects of one server differ in their search path.

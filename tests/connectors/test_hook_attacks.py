@@ -5,19 +5,28 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from labelguard_connectors.hook import delivery
+from labelguard_connectors.hook.app import application
 from labelguard_connectors.hook.hearing import heard
+from labelguard_connectors.hook.limits import Limits
+from labelguard_connectors.hook.serving import Serving
+from starlette.testclient import TestClient
 from support import hooks
 from support.hooks import Server
 from test_hook_server import answer, head, post, run_with
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Settings, connector
+from labelguard.ingest.inbox import Inbox
+from labelguard.project import ingestion
+from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 
 LISTED = '[connectors.listed]\nkind = "tool"\n[connectors.listed.hook]\nscheme = "shared-secret"\n'
@@ -157,3 +166,25 @@ def test_a_small_body_does_not_become_very_many_large_answers() -> None:
     body = told({"prompt": "x" * 100_000}, *[annotated()] * 1_000)
     with pytest.raises(ConnectorError, match="annotation: expected at most 33,554,432 characters"):
         heard(label_studio(), body)
+
+
+def test_a_database_that_does_not_answer_is_not_ready(
+    made: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    asked: list[int] = []
+
+    def wait(_: Inbox) -> int:
+        asked.append(1)
+        answers.wait(60)
+        return 0
+
+    monkeypatch.setattr(Inbox, "waiting", wait)
+    monkeypatch.setattr(delivery, "_PROBE_SECONDS", 0.1)
+    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+        hook = delivery.Hook(Serving.of(made).served, inbox, Limits())
+        with TestClient(application(hook)) as tool:
+            assert [tool.get("/readyz").status_code for _ in range(20)] == [503] * 20
+            assert tool.get("/metrics").status_code == 200
+            answers.set()
+    assert len(asked) == 1

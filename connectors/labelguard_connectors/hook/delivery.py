@@ -64,8 +64,7 @@ class Hook:
         self._refusals = logs.Sparse(logs.logger(), "refused", _QUIET_SECONDS)
         self._log = logs.logger()
         self._buried: set[bytes] = set()
-        self._probed = (-_PROBE_SECONDS, False)
-        self._probing = asyncio.Lock()
+        self._probed: tuple[float, asyncio.Task[bool]] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one delivery."""
@@ -143,12 +142,15 @@ class Hook:
 
     async def ready(self) -> bool:
         """Whether deliveries can be stored, as far as was known at most five seconds ago."""
-        async with self._probing:
-            at, found = self._probed
-            if time.monotonic() - at >= _PROBE_SECONDS:
-                found = self.committer.alive and await asyncio.to_thread(self._probe)
-                self._probed = (time.monotonic(), found)
-        return found
+        if not self.committer.alive:
+            return False
+        now, probed = time.monotonic(), self._probed
+        # One at a time: a database that does not answer is asked by one thread, not by all.
+        if not probed or (probed[1].done() and now - probed[0] >= _PROBE_SECONDS):
+            probed = now, asyncio.create_task(asyncio.to_thread(self._probe))
+            self._probed = probed
+        done, _ = await asyncio.wait([probed[1]], timeout=_PROBE_SECONDS)
+        return bool(done) and probed[1].result()
 
     def _probe(self) -> bool:
         try:
