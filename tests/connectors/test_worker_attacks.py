@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
 import pytest
+from labelguard_connectors.hook.run import run
 from labelguard_connectors.hook.worker import Worker
 from support import hooks, tools
 
@@ -52,3 +54,17 @@ def test_the_length_of_what_waits_does_not_tell_a_label(
     inbox.close()
     assert len(lengths) == 2
     assert lengths[0] == lengths[1]
+
+
+def test_an_export_that_is_released_does_not_let_the_worker_publish_again(
+    connected: tuple[Project, tools.Desk],
+) -> None:
+    project, desk = connected
+    tools.hear(project, *[desk.answer(f"worker {i}", i, "left") for i in range(4)])
+    assert len(Worker(project).turn().published) == 1
+    desk.answer("worker 9", 9, "left")  # only in the export
+    export = project.state.parent / "export.json"
+    export.write_text(json.dumps([own["body"] for own in desk.records.values()]))
+    assert run(export, None, project).where
+    assert run(export, None, project).where is None
+    assert Worker(project).turn().published == []

@@ -14,6 +14,8 @@ from labelguard.errors import ProjectError
 from labelguard.storage.files import write_atomically
 
 FILE = "worker.json"
+EXPORTS = "exports.json"
+"""That of `hook run`: two processes that write one file would undo each other's entries."""
 
 
 @dataclass
@@ -30,9 +32,9 @@ class Progressed:
     pushed: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, state: Path) -> Self:
+    def read(cls, state: Path, file: str = FILE) -> Self:
         """That of the project in `state`, from its start if there is none."""
-        path = state / FILE
+        path = state / file
         try:
             return cls(**json.loads(path.read_bytes()))
         except FileNotFoundError:
@@ -42,6 +44,6 @@ class Progressed:
                 f"{path} is not what a worker wrote; remove it, nothing is lost by that"
             ) from None
 
-    def write(self, state: Path) -> None:
+    def write(self, state: Path, file: str = FILE) -> None:
         """Keep it, whole or as it was before."""
-        write_atomically(state / FILE, json.dumps(asdict(self)).encode(), mode=0o600)
+        write_atomically(state / file, json.dumps(asdict(self)).encode(), mode=0o600)

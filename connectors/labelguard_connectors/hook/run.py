@@ -14,7 +14,7 @@ from labelguard.project.opening import Where, located
 from labelguard.release import publication
 from labelguard.release.pipeline import privatize
 from labelguard.terms import Progress, silent
-from labelguard_connectors.hook.progressed import Progressed
+from labelguard_connectors.hook.progressed import EXPORTS, Progressed
 from labelguard_connectors.hook.schedule import Schedule, agreed
 
 
@@ -61,11 +61,11 @@ def run(
         format=connectors.connector(settings).format,
     )
     place = None
-    progressed = Progressed.read(home.state)
+    progressed = Progressed.read(home.state, EXPORTS)
     if schedule.push and progressed.pushed.get(settings.name) != release.id:
         _, place = publication.push(settings.name, release.id, project=home, progress=progress)
         progressed.pushed[settings.name] = release.id
-        progressed.write(home.state)
+        progressed.write(home.state, EXPORTS)
     return Ran(release.id, str(release.path), release.reused, place, release.notes)
 
 
