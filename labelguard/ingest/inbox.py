@@ -37,6 +37,10 @@ _MAKING = 0x6C61_6265_6C69
 """The advisory lock (PostgreSQL) of who makes an inbox."""
 _BLOCK = 1_024
 """Events are sealed as so many bytes or a multiple."""
+LETTERS, LETTERS_BYTES = 10_000, 1 << 30
+"""The most dead letters there are, and their bytes: a tool that is misconfigured, or somebody who
+sends an old delivery again and again, does not fill the disk.
+"""
 _EVENT, _LETTER = "inbox event", "inbox letter"
 
 _metadata = sa.MetaData(schema="inbox")
@@ -186,10 +190,17 @@ class Inbox:
         self._scrub()
 
     def bury(self, connector: str, body: bytes, why: str) -> None:
-        """Keep a delivery that could not be understood, sealed as it came."""
+        """Keep a delivery that could not be understood, sealed as it came, if there is room."""
         sealed = self._keys.seal(_LETTER, body, connector.encode())
         values = {"connector": connector, "at": int(time.time()), "why": why[:400]}
         with self._writing() as connection:
+            size = sa.func.coalesce(sa.func.sum(_letters.c.bytes), 0)
+            there, held = connection.execute(sa.select(sa.func.count(), size)).one()
+            if there >= LETTERS or held + len(body) > LETTERS_BYTES:
+                raise ConnectorError(
+                    f"there are {there:,} dead letters, and no more are kept; see why they came "
+                    "(labelguard hook dead-letters list), mend it and retry them"
+                )
             row = values | {"bytes": len(body), "body": sealed}
             connection.execute(sa.insert(_letters).values(row))
 

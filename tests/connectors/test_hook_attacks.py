@@ -23,6 +23,7 @@ from support.hooks import Server
 from test_hook_server import answer, head, post, run_with
 
 from labelguard.errors import ConnectorError
+from labelguard.ingest import inbox as inboxes
 from labelguard.ingest.connector import Settings, connector
 from labelguard.ingest.inbox import Inbox
 from labelguard.project import ingestion
@@ -188,3 +189,16 @@ def test_a_database_that_does_not_answer_is_not_ready(
             assert tool.get("/metrics").status_code == 200
             answers.set()
     assert len(asked) == 1
+
+
+def test_dead_letters_do_not_fill_the_disk_and_answers_come_in_all_the_same(
+    made: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inboxes, "LETTERS", 3)
+    monkeypatch.setattr(inboxes, "LETTERS_BYTES", 1_000)
+    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+        with TestClient(application(delivery.Hook(Serving.of(made).served, inbox, Limits()))) as to:
+            sent = [b"x" * 900, b"y" * 101, b"1x", b"2x", b"3x", hooks.body(1)]
+            found = [to.post("/hooks/clinic", content=one, headers=hooks.headers()) for one in sent]
+        assert [one.status_code for one in found] == [422, 503, 422, 422, 503, 200]
+        assert [letter.bytes for letter in inbox.letters()] == [900, 2, 2]
