@@ -176,6 +176,11 @@ def test_no_secret_is_in_the_compose_file(compose: dict[str, Any]) -> None:
     assert not (EXAMPLES / "secrets").exists()
 
 
+def test_who_breaks_into_the_hook_finds_no_key_of_the_tool(compose: dict[str, Any]) -> None:
+    assert "label_studio_api_key" not in compose["services"]["hook"]["secrets"]
+    assert "label_studio_hook_secret" not in compose["services"]["worker"]["secrets"]
+
+
 def test_only_the_proxy_of_the_machine_reaches_the_hook(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         ports = service.get("ports", [])
@@ -202,6 +207,7 @@ def test_the_example_of_connectors_is_understood(compose: dict[str, Any]) -> Non
     words = {re.sub(r"\W", "_", name).upper() for name in tables}
     for name, table in tables.items():
         connector(Settings.of(name, table))
-    for variable in compose["services"]["hook"]["environment"]:
+    both = [compose["services"][name]["environment"] for name in ("hook", "worker")]
+    for variable in (*both[0], *both[1]):
         found = re.fullmatch(r"LABELGUARD_(\w+)_(API_KEY|HOOK_SECRET)_FILE", variable)
         assert found is None or found[1] in words, variable
