@@ -151,7 +151,7 @@ def protocol(limits: Limits, connections: int) -> type[asyncio.Protocol]:
         def on_headers_complete(self) -> None:
             super().on_headers_complete()
             # uvicorn would put trailers among the headers, behind the back of a proxy.
-            self.headers = []
+            self.headers: list[Any] = []
             if len(self.pipeline) > _AHEAD:
                 raise ValueError("too many requests at once")  # the parser gives up: 400
 
