@@ -15,7 +15,13 @@ from labelguard.report.overview import Budget, Usage
 from labelguard.terms import counted
 
 _WHERE = "[hook.release] of labelguard.toml"
-_OPTIONS = {"when": "manual", "mechanism": AUTO, "exhausted": "refuse", "push": False}
+_OPTIONS = {
+    "when": "manual",
+    "mechanism": AUTO,
+    "exhausted": "refuse",
+    "bad_rows": "stop",
+    "push": False,
+}
 _STATISTIC = "statistic"
 
 
@@ -39,6 +45,7 @@ class Schedule:
     count: int
     mechanism: str
     exhausted: Literal["refuse", "drop"]
+    bad_rows: Literal["stop", "quarantine"]
     push: bool
 
     @classmethod
@@ -58,10 +65,12 @@ class Schedule:
             raise ConnectorError(f"{_WHERE}: mechanism must be one of {', '.join(mechanisms)}")
         if own["exhausted"] not in ("refuse", "drop"):
             raise ConnectorError(f"{_WHERE}: exhausted must be refuse or drop")
+        if own["bad_rows"] not in ("stop", "quarantine"):
+            raise ConnectorError(f"{_WHERE}: bad_rows must be stop or quarantine")
         if not isinstance(own["push"], bool):
             raise ConnectorError(f"{_WHERE}: push must be true or false")
         when, count = found[0].partition(":")[0], int(found[1] or 0)
-        return cls(when, count, own["mechanism"], own["exhausted"], own["push"])
+        return cls(when, count, own["mechanism"], own["exhausted"], own["bad_rows"], own["push"])
 
     def standing(self, where: Where) -> list[str]:
         """How long the allowance of the policy in force lasts for these releases, as sentences.

@@ -144,6 +144,7 @@ class Worker:
             project=self._project,
             mechanism=self._schedule.mechanism,
             exhausted=self._schedule.exhausted,
+            bad_rows=self._schedule.bad_rows,
         )
         progressed.segments[source], progressed.days[source] = last, self._today()
         progressed.releases[source] = release.id
