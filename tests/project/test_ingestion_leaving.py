@@ -180,14 +180,15 @@ def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
     assert any(name.startswith("labels/") for name in names)
     assert not any(FILE in name for name in names)
 
-    monkeypatch.delenv("LABELGUARD_LEDGER_URL", raising=False)
-    since = restore.parse_since(made.anchor, (), no_later_policy=False)
-    restore.restore(made.path, tmp_path / "again", since=since, keys=project.keys)
-    again = find(tmp_path / "again")
-    assert rows_of(again, "otto") == 3 and overview.verify(again).ok
-    # What the inbox had, the tool has still.
-    assert ingestion.reconcile("desk", again).answers == 1
-    assert lg.load(lg.privatize(project=again, **OPEN)).height == 7
+    with monkeypatch.context() as patch:  # what the test sets must not come back after it
+        patch.delenv("LABELGUARD_LEDGER_URL", raising=False)
+        since = restore.parse_since(made.anchor, (), no_later_policy=False)
+        restore.restore(made.path, tmp_path / "again", since=since, keys=project.keys)
+        again = find(tmp_path / "again")
+        assert rows_of(again, "otto") == 3 and overview.verify(again).ok
+        # What the inbox had, the tool has still.
+        assert ingestion.reconcile("desk", again).answers == 1
+        assert lg.load(lg.privatize(project=again, **OPEN)).height == 7
 
 
 def test_the_doctor_counts_what_is_held_and_finds_what_is_broken(
