@@ -20,7 +20,7 @@ from labelguard_connectors.hook.serving import Serving
 from starlette.testclient import TestClient
 from support import hooks
 from support.hooks import Server
-from test_hook_server import answer, head, post, run_with
+from support.sockets import answer, head, post, run_with
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest import inbox as inboxes

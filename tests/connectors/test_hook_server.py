@@ -17,6 +17,7 @@ from labelguard_connectors.hook.dead_letters import letters
 from labelguard_connectors.hook.limits import Limits
 from support import hooks
 from support.hooks import Server
+from support.sockets import answer, head, post, run_with
 
 from labelguard.project.project import Project
 
@@ -30,31 +31,6 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def server(made: Project) -> Iterator[Server]:
     with hooks.serving(made, "--no-worker") as found:
         yield found
-
-
-def post(server: Server, number: int, name: str = "clinic") -> int:
-    """The status that a delivery is answered with."""
-    where = f"{server.url}/hooks/{name}"
-    return httpx2.post(where, content=hooks.body(number), headers=hooks.headers()).status_code
-
-
-def head(length: int, path: str = "/hooks/clinic") -> bytes:
-    """The headers of a delivery."""
-    return (
-        f"POST {path} HTTP/1.1\r\nHost: here\r\nX-Labelguard-Secret: {hooks.SECRET}\r\n"
-        f"Content-Length: {length}\r\n\r\n"
-    ).encode()
-
-
-def answer(connection: socket.socket) -> bytes:
-    """All that comes until the other side closes, or nothing if it just does."""
-    found = b""
-    try:
-        while part := connection.recv(65_536):
-            found += part
-    except ConnectionResetError:
-        pass
-    return found
 
 
 def test_told_to_end_it_stores_what_it_accepted_and_ends_well(
@@ -100,19 +76,6 @@ def test_a_thousand_connections_that_say_nothing_stop_nobody(server: Server) -> 
         for connection in idle:
             connection.close()
     assert post(server, 2) == 200
-
-
-def run_with(made: Project, monkeypatch: pytest.MonkeyPatch, limits: str) -> Server:
-    """A server with other limits: they are constants of the product."""
-    code = (
-        "import sys\nfrom labelguard_connectors.hook import server\n"
-        "from labelguard_connectors.hook.limits import Limits\n"
-        "given = server.serve\n"
-        f"server.serve = lambda *a, **o: given(*a, **{{**o, 'bounds': Limits({limits})}})\n"
-        "from labelguard.cli.main import main\nmain()\n"
-    )
-    monkeypatch.setattr(hooks, "PROGRAM", ("-c", code))
-    return Server(made, "--no-worker")
 
 
 def test_headers_and_bodies_that_never_end_are_given_up(
