@@ -413,7 +413,7 @@ base, out, batch = sys.argv[1:]
 args = DPOConfig(
     out, max_length=64, learning_rate=3e-3, max_steps=4, use_cpu=True, report_to="none",
     disable_tqdm=True, save_strategy="no", logging_steps=1, preference_loss="robust",
-    per_device_train_batch_size=int(batch),
+    per_device_train_batch_size=int(batch), train_sampling_strategy="sequential",
 )
 gamma = [0.05 + 0.4 * row / 32 for row in range(32)]
 trainer = DPOTrainer(base, args, train_dataset=tiny.release(32, flip_probability=gamma))
