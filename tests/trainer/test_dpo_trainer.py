@@ -419,6 +419,7 @@ gamma = [0.05 + 0.4 * row / 32 for row in range(32)]
 trainer = DPOTrainer(base, args, train_dataset=tiny.release(32, flip_probability=gamma))
 trainer.train()
 margins = trainer.margins(tiny.release(13, 5, flip_probability=0.1)).tolist()
+assert trainer.accelerator.num_processes * int(batch) == 8
 if trainer.is_world_process_zero():
     losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
     json.dump({"losses": losses, "margins": margins}, open(out + ".json", "w"))
@@ -434,7 +435,7 @@ def test_two_processes_take_the_steps_of_one(base: str, tmp_path: Path) -> None:
     tests = str(Path(tiny.__file__).parents[1])
     paths = os.pathsep.join([tests, *sys.path])
     one, two = tmp_path / "one", tmp_path / "two"
-    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     for before, out, batch in (([], one, 8), (launch, two, 4)):
         command = [sys.executable, *before, str(script), base, str(out), str(batch)]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths}, timeout=300)
