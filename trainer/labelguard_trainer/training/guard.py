@@ -1,0 +1,313 @@
+"""What is checked before a step is taken, so that a long run does not end in a stack trace.
+
+Checks need no GPU and come before weights are loaded, where they can.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from datasets import Dataset
+from safetensors import SafetensorError, safe_open
+from transformers import TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils import is_torch_bf16_gpu_available
+from trl.data_utils import is_conversational
+from trl.trainer.utils import get_config_model_id
+
+from labelguard.errors import LabelguardError
+from labelguard_trainer.training.models import load_config, load_tokenizer
+from labelguard_trainer.training.rows import TARGET, WEIGHT, NoisyRows, columns_of
+
+_log = logging.getLogger(__name__)
+Config = TypeVar("Config", bound=TrainingArguments)
+
+
+def set_defaults(config: Any) -> None:
+    """What TRL's defaults get wrong: bf16 on a CPU, and a deprecated name for checkpointing."""
+    if config.bf16 is None and not config.fp16:
+        config.bf16 = bool(is_torch_bf16_gpu_available()) and not config.use_cpu
+    if config.activation_checkpointing is None:
+        config.activation_checkpointing = config.gradient_checkpointing
+    config.dataloader_pin_memory &= torch.accelerator.is_available()
+
+
+def own_config(args: Config | None, kind: type[Config], model: Any) -> Config:
+    """A copy of `args`, which trainers change, or the default for a model."""
+    if args is None:
+        name = model if isinstance(model, str) else get_config_model_id(model.config)
+        default: Config = kind(f"{name.rstrip('/').split('/')[-1] or 'model'}-{kind.__name__[:-6]}")
+        return default
+    if not isinstance(args, kind):
+        raise LabelguardError(
+            f"args must be a labelguard_trainer.{kind.__name__}, found {type(args).__module__}."
+            f"{type(args).__name__}: it does not say how noise is taken"
+        )
+    return copy(args)
+
+
+def check_dpo(args: Any, ref_model: Any, options: Mapping[str, Any]) -> None:
+    """Raises `LabelguardError` for settings that contradict the loss, or are broken in TRL."""
+    refused = {
+        f"loss_type {'+'.join(args.loss_type)}": (
+            list(args.loss_type) != ["sigmoid"],
+            "preference_loss says which loss is taken of noisy rows",
+        ),
+        "label_smoothing": (
+            args.label_smoothing != 0,
+            "each row has a flip probability of its own; set preference_loss='robust'",
+        ),
+        "loss_weights": (args.loss_weights is not None, "there is one loss"),
+        "use_weighting": (args.use_weighting, "rows are weighted by their noise"),
+        "ld_alpha": (args.ld_alpha is not None, "the margin is that of whole completions"),
+        f"f_divergence_type {args.f_divergence_type}": (
+            args.f_divergence_type != "reverse_kl",
+            "the losses of noisy rows are stated for DPO's own margin",
+        ),
+        f"truncation_mode {args.truncation_mode}": (
+            args.truncation_mode != "keep_start",
+            "TRL 1.16 is about to remove it",
+        ),
+        "padding_free": (args.padding_free, "TRL 1.16 has switched it off"),
+        "pad_token": (args.pad_token is not None, "set it on the tokenizer that you pass"),
+        "compute_metrics": (
+            options.get("compute_metrics") is not None,
+            "it would need logits, which are not computed; use margins()",
+        ),
+        "precompute_ref_log_probs under FSDP2 without ref_model": (
+            args.precompute_ref_log_probs and is_fsdp2(args) and ref_model is None,
+            "TRL 1.16 crashes; pass a ref_model",
+        ),
+    }
+    refuse(refused)
+
+
+def check_reward(args: Any, peft_config: Any) -> None:
+    """Raises `LabelguardError` for settings that contradict each other."""
+    frozen = args.frozen_backbone
+    refuse(
+        {
+            "peft_config": (
+                frozen and peft_config is not None,
+                "with frozen_backbone only the head is trained",
+            ),
+            "disable_dropout=False": (
+                frozen and not args.disable_dropout,
+                "a frozen backbone says the same at every step",
+            ),
+            "pad_token": (args.pad_token is not None, "set it on the tokenizer that you pass"),
+        }
+    )
+
+
+def refuse(refused: Mapping[str, tuple[bool, str]]) -> None:
+    """Raises `LabelguardError` for the first name whose condition holds, with its reason."""
+    for name, (holds, reason) in refused.items():
+        if holds:
+            raise LabelguardError(f"{name} cannot be used here: {reason}")
+
+
+def is_fsdp2(args: Any) -> bool:
+    """Whether a run is sharded by FSDP of version 2: by its arguments, or by accelerate launch."""
+    if args.fsdp:
+        return bool(args.fsdp_plugin_args["fsdp_version"] == 2)
+    launched = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    return launched and os.environ.get("FSDP_VERSION", "1") == "2"
+
+
+def datasets_of(train: Any, evaluation: Any) -> list[Any]:
+    """The data sets that a trainer is given. `LabelguardError` for none, and for streams."""
+    if train is None:
+        raise LabelguardError("train_dataset is missing: labelguard.load(release, 'datasets')")
+    several = list(evaluation.values()) if isinstance(evaluation, dict) else [evaluation]
+    given = [train, *(one for one in several if one is not None)]
+    for dataset in given:
+        if not isinstance(dataset, Dataset):
+            raise LabelguardError(
+                f"a data set must be a datasets.Dataset, found {type(dataset).__name__}: weights "
+                "over all rows, and their order, need its length"
+            )
+    return given
+
+
+def check_rows(dataset: Any, args: Any) -> None:
+    """Raises `LabelguardError` for no rows, pictures, and rows that the loss cannot be given."""
+    columns = set(dataset.column_names)
+    if not len(dataset):
+        raise LabelguardError("a data set has no rows")
+    if columns & {"image", "images"}:
+        raise LabelguardError("releases hold texts; a data set with pictures is not supported")
+    if "margin" in columns:
+        raise LabelguardError("a margin column is not taken: it says something of raw labels")
+    if not {TARGET, WEIGHT} <= columns:
+        NoisyRows.read(columns_of(dataset), args.preference_loss, non_private=args.non_private)
+
+
+def tokenizer_of(model: Any, args: Any) -> Any:
+    """The tokenizer saved with a model. `LabelguardError` if it has no path to find it at."""
+    name = model if isinstance(model, str) else get_config_model_id(model.config)
+    if not name:
+        raise LabelguardError("a model in memory has no tokenizer: pass processing_class")
+    revision = (args.model_init_kwargs or {}).get("revision")
+    return load_tokenizer(name, revision=revision, trust_remote_code=args.trust_remote_code)
+
+
+def check_model(model: Any, tokenizer: Any, args: Any) -> Any:
+    """The model's configuration.
+
+    Raises `LabelguardError` if model, tokenizer and `max_length` do not fit together.
+    """
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if isinstance(model, str):
+        revision = (args.model_init_kwargs or {}).get("revision")
+        config = load_config(model, revision=revision, trust_remote_code=args.trust_remote_code)
+        vocabulary = config.get_text_config().vocab_size
+    else:
+        config = model.config
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > vocabulary:
+        raise LabelguardError(
+            f"the tokenizer has {len(tokenizer):,} tokens and the model {vocabulary:,}: it is "
+            "another model's, or the embedding must be resized first"
+        )
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and (args.max_length is None or args.max_length > positions):
+        raise LabelguardError(
+            f"max_length is {args.max_length}, and the model has {positions:,} positions: set "
+            f"max_length={positions} or less"
+        )
+    return config
+
+
+def check_language_model(config: Any) -> None:
+    """Raises `LabelguardError` for a model that has no probabilities of a next token."""
+    if config.is_encoder_decoder or _classifies(config):
+        raise LabelguardError(
+            f"{_architecture(config)} is not a causal language model, which DPO trains"
+        )
+
+
+def check_reward_model(config: Any) -> None:
+    """Raises `LabelguardError` for a classifier with more than one output."""
+    if _classifies(config) and config.num_labels != 1:
+        raise LabelguardError(
+            f"{_architecture(config)} has {config.num_labels} outputs; a reward model has one"
+        )
+
+
+def _architecture(config: Any) -> str:
+    return str((config.architectures or ["the model"])[0])
+
+
+def _classifies(config: Any) -> bool:
+    return _architecture(config).endswith("ForSequenceClassification")
+
+
+def check_texts(dataset: Any, tokenizer: Any) -> None:
+    """Raises `LabelguardError` for conversations without a template to write them by."""
+    if is_conversational(dataset[0]) and tokenizer.chat_template is None:
+        raise LabelguardError(
+            "the rows are conversations, and the tokenizer has no chat template: take an "
+            "instruction-tuned model, or set tokenizer.chat_template"
+        )
+
+
+def check_checkpoint(checkpoint: str | bool, output_dir: str) -> None:
+    """Raises `LabelguardError` if a checkpoint was not written to its end.
+
+    The state of the trainer is written last; of weights and of what torch saves the files say
+    themselves whether they are whole.
+    """
+    found = checkpoint if isinstance(checkpoint, str) else get_last_checkpoint(output_dir)
+    if found is None:
+        raise LabelguardError(f"there is no checkpoint in {output_dir} to resume from")
+    directory = Path(found)
+    try:
+        json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))
+        for path in directory.glob("*.safetensors"):
+            with safe_open(path, framework="np"):
+                pass
+        whole = all(zipfile.is_zipfile(path) for path in directory.glob("*.pt"))
+    except (OSError, ValueError, SafetensorError):
+        whole = False
+    if not whole:
+        raise LabelguardError(
+            f"the checkpoint {directory} is damaged or half-written: delete it, and resume from "
+            "the one before"
+        )
+
+
+def distinguishable(dataset: Any, args: Any, rows: int, name: str) -> Any:
+    """The tokenized rows whose sides differ within `max_length`: others have no gradient.
+
+    `rows` is how many there were before tokenizing, which leaves out prompts without room for an
+    answer.
+    """
+    limit = args.max_length
+
+    def differ(row: dict[str, Any]) -> bool:
+        room = None if limit is None else max(limit - len(row.get("prompt_ids", ())), 0)
+        return bool(row["chosen_ids"][:room] != row["rejected_ids"][:room])
+
+    kept = dataset.filter(differ, desc=f"Comparing the sides of the {name} data")
+    if not len(kept):
+        raise LabelguardError(
+            f"no row of the {name} data is left: both sides are equal within max_length={limit}"
+        )
+    if len(kept) < rows:
+        _log.warning(
+            "%s of %s rows of the %s data are left out: their sides are equal, or too long, "
+            "within max_length=%s",
+            *(f"{rows - len(kept):,}", f"{rows:,}", name, limit),
+        )
+    return kept
+
+
+@contextmanager
+def explained(args: Any, model: Any) -> Iterator[None]:
+    """One line in place of a trace where memory ran out, or a file of weights is damaged."""
+    name = model if isinstance(model, str) else get_config_model_id(model.config) or "the model"
+    try:
+        yield
+    except SafetensorError as error:
+        raise LabelguardError(
+            f"the weights of {name} are damaged or half-written: {error}"
+        ) from None
+    except RuntimeError as error:
+        if not _out_of_memory(error):
+            raise
+        raise LabelguardError(
+            f"out of memory training {name} with per_device_train_batch_size="
+            f"{args.per_device_train_batch_size} and max_length={args.max_length}: halve the batch "
+            "(and double gradient_accumulation_steps), lower max_length, or train with LoRA"
+        ) from error
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    words = ("out of memory", "can't allocate memory")
+    return isinstance(error, torch.cuda.OutOfMemoryError) or any(w in str(error) for w in words)
+
+
+class _WithoutTexts(logging.Filter):
+    """Cuts the prompt's end out of a warning of TRL's: texts of people do not belong in a log."""
+
+    mark = "is left out of the training sequence"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if self.mark in message:
+            record.msg, record.args = message.split(self.mark)[0] + self.mark, ()
+        return True
+
+
+logging.getLogger("trl.trainer.dpo_trainer").addFilter(_WithoutTexts())
