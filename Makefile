@@ -5,14 +5,18 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
+QUICK := "not slow and not shared_data and not integration and not browser"
+
 .PHONY: demo test test-slow test-shared test-integration test-browser lint types format bench clean
 
 demo: $(INSTALLED)
 	rm -rf labelguard-demo
 	$(BIN)/labelguard demo
 
+# Trainers in one process: each that loads TRL does so for ten seconds.
 test: $(DEV)
-	$(BIN)/pytest -m "not slow and not shared_data and not integration and not browser" -n auto --dist worksteal --durations=25
+	$(BIN)/pytest -m $(QUICK) -n auto --dist worksteal --durations=25 --ignore=tests/trainer
+	$(BIN)/pytest -m $(QUICK) tests/trainer
 
 test-slow: $(DEV)
 	$(BIN)/pytest -m "slow and not integration and not browser"
