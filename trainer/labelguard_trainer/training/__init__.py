@@ -1,0 +1,1 @@
+"""Training on releases: losses that know each row's noise, TRL trainers, reward models."""

@@ -1,0 +1,118 @@
+"""What the rows of a release say to a loss: a target, the probability of a flip, and a weight.
+
+A released row says one of three things of its `chosen`: that its label was flipped with probability
+`flip_probability`; that it is preferred with `label_probability`; or, with only a
+`residual_flip_estimate`, that it is to be taken as it is. A row that says none is a raw label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.errors import LabelguardError
+
+__all__ = ["AUTO", "NoisyRows", "PreferenceLoss", "RawLabels", "columns_of"]
+
+PreferenceLoss: TypeAlias = Literal["auto", "forward", "robust", "soft", "plain"]
+"""The loss of rows. `auto` is what the card's `train_with` says: `forward` with each row's γ, the
+cross-entropy with each row's probability, or each label as it is."""
+
+AUTO = "auto"
+_SAID = ("label_probability", "flip_probability", "residual_flip_estimate")
+Floats: TypeAlias = NDArray[np.float64]
+
+
+class RawLabels(LabelguardError):
+    """Rows that say nothing of their noise: labels as people gave them, not a release."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NoisyRows:
+    """Columns of shape (n,), see `losses`: targets, flip probabilities, weights with mean 1.
+
+    The weights of `robust` are (1−2γ)² over their mean: the variance of a row's gradient grows with
+    1/(1−2γ)², so that rows with γ → ½ would drown the others. Over the data set and not the batch,
+    or a row's weight would depend on the rows beside it. Other losses, and equal γ, have weight 1.
+    """
+
+    target: Floats
+    flip_probability: Floats
+    weight: Floats
+
+    @classmethod
+    def read(
+        cls, columns: Mapping[str, Any], loss: str = AUTO, *, non_private: bool = False
+    ) -> NoisyRows:
+        """What a loss is given of a release's columns (`columns_of`), each of shape (n,).
+
+        `non_private`: rows that say nothing of their noise are taken as they are.
+
+        Raises `RawLabels` for such rows otherwise, and `LabelguardError` for an unknown loss, one
+        that these rows cannot be given, a probability outside [0, 1], and γ ≥ ½ (which tells
+        nothing).
+        """
+        if loss not in get_args(PreferenceLoss):
+            raise LabelguardError(f"loss must be {', '.join(get_args(PreferenceLoss))}: {loss!r}")
+        probability, flip, residual = (_floats(columns[name], name) for name in _SAID)
+        raw = np.isnan(probability) & np.isnan(flip) & np.isnan(residual)
+        if raw.any() and not non_private:
+            raise RawLabels(
+                f"{int(raw.sum()):,} of {len(raw):,} rows have none of {', '.join(_SAID)}: raw "
+                "labels are no release; privatize them first, or say that nobody is to be "
+                "protected: --non-private (non_private=True)"
+            )
+        flipped, soft = ~np.isnan(flip), ~np.isnan(probability)
+        _check_range(flip[flipped], "flip_probability", 0.5, "[0, ½)", open_above=True)
+        _check_range(probability[soft], "label_probability", 1.0, "[0, 1]")
+        _check_fit(loss, flipped, soft)
+        target = np.where(soft & ~flipped, probability, 1.0)
+        gamma = np.where(flipped, flip, 0.0)
+        if loss == "plain":
+            target, gamma = np.ones(len(raw)), np.zeros(len(raw))
+        signal = (1 - 2 * gamma) ** 2 if loss == "robust" else np.ones(len(raw))
+        weight = signal / signal.mean() if len(signal) else signal
+        return cls(target, gamma, weight)
+
+
+def columns_of(dataset: Any) -> dict[str, Any]:
+    """The columns of a `datasets.Dataset` that say something of its rows' noise; NaN where absent.
+
+    A column that is not there is all NaN.
+    """
+    present = [name for name in _SAID if name in dataset.column_names]
+    table = dataset.select_columns(present).with_format("arrow")[:] if present else {}
+    absent = np.full(len(dataset), np.nan)
+    return {name: table[name] if name in present else absent for name in _SAID}
+
+
+def _floats(values: Any, name: str) -> Floats:
+    if hasattr(values, "to_numpy"):  # an Arrow column, with nulls
+        values = values.to_numpy()
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise LabelguardError(f"column {name} must hold numbers") from None
+
+
+def _check_range(
+    values: Floats, name: str, most: float, span: str, *, open_above: bool = False
+) -> None:
+    outside = (values < 0) | (values >= most if open_above else values > most)
+    if outside.any():
+        raise LabelguardError(
+            f"{name} must be in {span}, found {int(outside.sum()):,} rows outside"
+        )
+
+
+def _check_fit(loss: str, flipped: NDArray[np.bool_], soft: NDArray[np.bool_]) -> None:
+    if loss in ("forward", "robust") and not flipped.any():
+        raise LabelguardError(
+            f"loss {loss} corrects for flips, and no row has a flip_probability; use auto"
+        )
+    if loss == "soft" and not (soft & ~flipped).all():
+        raise LabelguardError("loss soft needs a label_probability in every row; use auto")
