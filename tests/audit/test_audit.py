@@ -60,7 +60,7 @@ def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the real mechanisms -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epsilon", [1, 3])
+@pytest.mark.parametrize("epsilon", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("mechanism", AUDITS)
 def test_the_claim_holds_and_is_nearly_reached(mechanism: str, epsilon: float) -> None:
     runs = {"rr": 50_000, "statistic": 20_000}[mechanism]
