@@ -216,7 +216,13 @@ WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", WHOLE)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        pytest.param(name, marks=pytest.mark.slow if f"{name}, rr" in WHOLE else [])
+        for name in WHOLE
+    ],
+)
 def test_a_mistake_is_seen_in_whole_releases(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism, where, name, wrong, check = WHOLE[mistake]
     monkeypatch.setattr(where, name, wrong)
