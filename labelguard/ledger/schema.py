@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import sqlalchemy as sa
@@ -146,6 +147,7 @@ journal = sa.Table(
 )
 
 
+@functools.cache
 def schema() -> str:
     """A name of all tables and columns: what a ledger of another version differs in.
 

@@ -60,7 +60,7 @@ def fixed_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the real mechanisms -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epsilon", [1, 3])
+@pytest.mark.parametrize("epsilon", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("mechanism", AUDITS)
 def test_the_claim_holds_and_is_nearly_reached(mechanism: str, epsilon: float) -> None:
     runs = {"rr": 50_000, "statistic": 20_000}[mechanism]
@@ -216,7 +216,13 @@ WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", WHOLE)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        pytest.param(name, marks=pytest.mark.slow if f"{name}, rr" in WHOLE else [])
+        for name in WHOLE
+    ],
+)
 def test_a_mistake_is_seen_in_whole_releases(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism, where, name, wrong, check = WHOLE[mistake]
     monkeypatch.setattr(where, name, wrong)

@@ -396,7 +396,7 @@ def _put(event: Any, place: tuple[str | int, ...], value: Any, *, remove: bool) 
         inner[last] = value
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(values)
 def test_any_json_is_answered_or_refused(value: Any) -> None:
     _is_answered_or_refused(value, set())

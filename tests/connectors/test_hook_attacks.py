@@ -33,16 +33,24 @@ from labelguard.project.project import Project
 LISTED = '[connectors.listed]\nkind = "tool"\n[connectors.listed.hook]\nscheme = "shared-secret"\n'
 
 
+def listed(directory: Path, patch: pytest.MonkeyPatch) -> Project:
+    """A project with a connector for anybody, and one for an address alone."""
+    patch.setenv("LABELGUARD_LISTED_HOOK_SECRET", hooks.SECRET)
+    return hooks.project(directory, patch, f'{LISTED}addresses = ["10.9.9.9"]\n')
+
+
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("LABELGUARD_LISTED_HOOK_SECRET", hooks.SECRET)
-    return hooks.project(tmp_path, monkeypatch, f'{LISTED}addresses = ["10.9.9.9"]\n')
+    return listed(tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def server(made: Project) -> Iterator[Server]:
-    with hooks.serving(made, "--no-worker") as found:
-        yield found
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests that leave it as it was."""
+    with pytest.MonkeyPatch.context() as patch:
+        served = listed(tmp_path_factory.mktemp("served"), patch)
+        with hooks.serving(served, "--no-worker") as found:
+            yield found
 
 
 @pytest.mark.parametrize(

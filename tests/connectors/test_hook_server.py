@@ -28,22 +28,30 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 @pytest.fixture
-def server(made: Project) -> Iterator[Server]:
+def own(made: Project) -> Iterator[Server]:
+    """A server that the test may end."""
     with hooks.serving(made, "--no-worker") as found:
         yield found
 
 
-def test_told_to_end_it_stores_what_it_accepted_and_ends_well(
-    server: Server, made: Project
-) -> None:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests that leave it as it was."""
+    with pytest.MonkeyPatch.context() as patch:
+        served = hooks.project(tmp_path_factory.mktemp("served"), patch)
+        with hooks.serving(served, "--no-worker") as found:
+            yield found
+
+
+def test_told_to_end_it_stores_what_it_accepted_and_ends_well(own: Server, made: Project) -> None:
     body = hooks.body(1)
-    with server.connect() as connection:
+    with own.connect() as connection:
         connection.sendall(head(len(body)) + body[:10])
-        _wait_for(server, "/healthz")  # it has read the first half by now
+        _wait_for(own, "/healthz")  # it has read the first half by now
         ended: list[int] = []
-        stopping = threading.Thread(target=lambda: ended.append(server.stop()))
+        stopping = threading.Thread(target=lambda: ended.append(own.stop()))
         stopping.start()
-        _until_refused(server)
+        _until_refused(own)
         connection.sendall(body[10:])
         assert answer(connection).startswith(b"HTTP/1.1 200")
         stopping.join()
@@ -175,10 +183,10 @@ def test_a_port_that_is_taken_is_said_in_one_line(server: Server, made: Project)
 
 
 def test_no_line_of_a_log_holds_a_label_a_prompt_a_name_or_a_secret(
-    server: Server, made: Project
+    own: Server, made: Project
 ) -> None:
     said = (hooks.LABEL, hooks.PROMPT, hooks.LABELER, hooks.SECRET, "another-wrong-secret")
-    url, body, right = server.url, hooks.body(1), hooks.headers()
+    url, body, right = own.url, hooks.body(1), hooks.headers()
     ugly = json.dumps({"answers": [{hooks.PROMPT: hooks.LABEL, "id": hooks.LABELER}]}).encode()
     for path, content, headers in (
         ("/hooks/clinic", body, right),
@@ -193,16 +201,16 @@ def test_no_line_of_a_log_holds_a_label_a_prompt_a_name_or_a_secret(
     ):
         with contextlib.suppress(httpx2.TransportError):  # some are cut off
             httpx2.post(url + path, content=content, headers=headers)
-    with server.connect() as connection:
+    with own.connect() as connection:
         connection.sendall(f"{hooks.LABEL} {hooks.PROMPT} {hooks.SECRET}\r\n\r\n".encode())
         answer(connection)
     shown = httpx2.get(url + "/metrics").text + repr(letters(made))
-    assert server.stop() == 0
-    lines = "".join(server.lines)
+    assert own.stop() == 0
+    lines = "".join(own.lines)
     assert '"status": 401' in lines
     assert '"status": 404' in lines
     assert '"status": 422' in lines
-    assert all(json.loads(line) for line in server.lines)
+    assert all(json.loads(line) for line in own.lines)
     for one in said:
         assert one not in lines + shown
     assert len(letters(made)) == 2

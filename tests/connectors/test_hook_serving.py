@@ -60,7 +60,7 @@ def alive(process: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("end", ["told", "killed"])
+@pytest.mark.parametrize("end", [pytest.param("told", marks=pytest.mark.slow), "killed"])
 def test_what_a_tool_delivers_is_released_and_published_by_the_worker(
     clinic: tuple[Project, tools.Desk], end: str
 ) -> None:
@@ -97,7 +97,9 @@ def test_a_worker_that_died_is_started_again(clinic: tuple[Project, tools.Desk])
         os.kill(worker, signal.SIGKILL)
         wait("no other worker", 60, lambda: set(children(server.process.pid)) - {worker})
         assert httpx2.get(f"{server.url}/healthz").status_code == 200
+        others = set(children(server.process.pid)) - {worker}
         assert server.stop() == 0
+        wait("the worker works on", 60, lambda: not any(map(alive, others)))
 
 
 def refused(made: Project, *options: str) -> str:

@@ -315,13 +315,13 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(JSON)
 def test_any_json_is_answers_or_refused(body: Any) -> None:
     heard(body)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_recorded_events_with_any_json_in_them_are_answers_or_refused(data: st.DataObject) -> None:
     event: Any = data.draw(st.sampled_from(TELLING))

@@ -742,6 +742,7 @@ def test_the_command_line_answers_in_one_line_with_an_exit_code(
     assert untouched(project)
 
 
+@pytest.mark.slow  # a disk that is full at any step is among the faults of every run
 def test_a_full_disk_leaves_one_charge_and_one_release(project: Project, tmp_path: Path) -> None:
     """Whatever file does not fit, the same command with room again makes the one release."""
     rows = [good(n, labeler_id=f"x{n % 50}", prompt=f"p{n} " + "text " * 40) for n in range(1000)]

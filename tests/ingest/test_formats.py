@@ -79,7 +79,7 @@ def test_every_shape_is_recognised_and_says_who_prefers_what(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", ["table", "jsonl"])
+@pytest.mark.parametrize("kind", [pytest.param("table", marks=pytest.mark.slow), "jsonl"])
 def test_other_labels_change_nothing_but_the_labels(
     shape: str, kind: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
 ) -> None:

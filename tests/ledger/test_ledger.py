@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from click.testing import CliRunner
 from support import world
 from support.commands import PRIVATIZE
-from support.databases import KINDS, copy_of, dump, on
+from support.databases import EACH, copy_of, dump, on
 from support.preferences import files, opinions, pairs, public, write
 
 import labelguard as lg
@@ -39,7 +39,7 @@ def released(home: Project) -> Project:
     return home
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=EACH)
 def original(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Project, str]]:

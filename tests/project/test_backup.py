@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from support import databases
 from support.crashes import crash
 from support.crashing import perform
-from support.databases import KINDS, on
+from support.databases import EACH, on
 from support.lives import PRICE, TABLE
 from support.preferences import files, opinions, pairs, public
 
@@ -93,8 +93,14 @@ def rewrite(path: Path, act: Callable[[list[tuple[tarfile.TarInfo, bytes]]], Non
             tar.addfile(header, io.BytesIO(content))
 
 
-@pytest.mark.parametrize("to", KINDS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "to"),
+    [
+        ("sqlite", "postgresql"),
+        ("postgresql", "sqlite"),
+        *(pytest.param(kind, kind, marks=pytest.mark.slow) for kind in ("sqlite", "postgresql")),
+    ],
+)
 def test_a_restored_ledger_has_every_row(
     kind: str, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,7 +462,7 @@ def test_a_damaged_backup_is_refused(made: Backup, project: Project) -> None:
 
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 17])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EACH)
 def test_a_restore_that_crashed_anywhere_can_be_run_again(
     kind: str, every: int, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

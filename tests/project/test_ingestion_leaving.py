@@ -28,7 +28,7 @@ WHO = "Zuzanna-Weatherwax"
 OPEN: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "workers": 1}
 
 
-@pytest.fixture(params=databases.KINDS)
+@pytest.fixture(params=databases.EACH)
 def tool(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Project, Desk]]:

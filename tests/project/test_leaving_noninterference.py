@@ -68,8 +68,21 @@ SUM = (*COINS, "--mechanism", "statistic", "--features", "length", "--components
 SUM += ("--whitening", "0.5", "--floor", "0.001", "--clip-quantile", "0.5", "--ridge", "1")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("options", [COINS, SUM], ids=["coins", "statistic"])
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        *(pytest.param(layout, COINS, id=f"coins, {layout}") for layout in LAYOUTS),
+        *(
+            pytest.param(
+                layout,
+                SUM,
+                id=f"statistic, {layout}",
+                marks=[] if layout == "pairs" else pytest.mark.slow,
+            )
+            for layout in LAYOUTS
+        ),
+    ],
+)
 def test_nothing_of_leaving_depends_on_raw_labels(
     layout: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:

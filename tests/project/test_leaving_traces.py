@@ -199,7 +199,7 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
     assert_sound(project)
 
 
-@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
     every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.databases import KINDS, copy_of, on
+from support.databases import EACH, copy_of, on
 from support.lives import PRICE, TABLE, first_release
 from support.preferences import dump, files
 
@@ -75,7 +75,7 @@ EVENTS: dict[str, Act] = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=EACH)
 def original(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Project, str]]:

@@ -58,7 +58,9 @@ def shortened(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flipped, shortened, Path.unlink])
-@pytest.mark.parametrize("options", [RR, WINDOWS], ids=["rr", "statistic"])
+@pytest.mark.parametrize(
+    "options", [RR, pytest.param(WINDOWS, marks=pytest.mark.slow)], ids=["rr", "statistic"]
+)
 def test_a_map_that_differs_in_any_one_file_stops_the_project(
     options: dict[str, Any], damage: Callable[[Path], None], project: Project
 ) -> None:

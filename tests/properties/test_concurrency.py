@@ -75,6 +75,7 @@ def stopped(project: Project, labels: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.parametrize("ledger_url", databases.EACH, indirect=True)
 def test_a_second_job_is_told_that_the_project_is_busy_and_changes_nothing(
     stopped: subprocess.Popen[str], project: Project, labels: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_one_of_two_commands_at_once_works_and_the_other_is_told(
     assert overview.verify(project.state).ok
 
 
+@pytest.mark.parametrize("ledger_url", databases.EACH, indirect=True)
 def test_looking_at_a_project_needs_no_waiting(
     stopped: subprocess.Popen[str], project: Project
 ) -> None:

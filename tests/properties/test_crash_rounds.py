@@ -59,10 +59,10 @@ def test_killed_at_any_step_the_same_command_ends_as_if_nothing_had_happened(
 @pytest.mark.parametrize(
     ("kind", "name", "times"),
     [
-        ("sqlite", "first", 3),
-        ("sqlite", "statistic under a policy", 2),
-        ("sqlite", "activation", 3),
-        ("postgresql", "rr under a policy", 2),
+        ("sqlite", "first", 2),
+        ("sqlite", "statistic under a policy", 1),
+        ("sqlite", "activation", 2),
+        ("postgresql", "rr under a policy", 1),
         *(
             pytest.param(kind, name, times, marks=pytest.mark.slow)
             for kind, times in (("sqlite", 20), ("postgresql", 12))

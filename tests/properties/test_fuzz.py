@@ -18,7 +18,7 @@ from labelguard.errors import LabelguardError
 from labelguard.project.project import Project
 from labelguard.report import overview
 
-FEW, MANY = 20, 400
+FEW, MANY = 12, 400
 EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 
 

@@ -497,7 +497,7 @@ def run(machine: type[LedgerMachine], sequences: int, steps: int) -> None:
     )
 
 
-@pytest.mark.parametrize("sequences", [10, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sequences", [6, pytest.param(500, marks=pytest.mark.slow)])
 def test_every_life_of_a_ledger_is_as_the_model_tells(sequences: int) -> None:
     run(LedgerMachine, sequences, 30)
 

@@ -111,6 +111,7 @@ def stored(url: str, query: str) -> Counter[tuple[str, int]]:
 @pytest.mark.parametrize(
     "crowd", [SMALL, pytest.param(FULL, marks=pytest.mark.slow)], ids=["small", "full"]
 )
+@pytest.mark.parametrize("ledger_url", databases.EACH, indirect=True)
 def test_charges_of_many_processes_never_exceed_an_allowance_and_none_is_lost(
     crowd: Crowd, ledger_url: str, tmp_path: Path
 ) -> None:

@@ -29,15 +29,35 @@ from labelguard.terms import LABEL_TIE
 
 SAID = {1: 1, 0: 0, None: 1}
 """Label Studio has no ties: who has none here prefers the left."""
-EVERYWHERE = ("one run", "more labels later", "skips hidden among ties", "statistic", "props")
+EVERYWHERE = ("more labels later", "skips hidden among ties", "statistic", "props")
 """What other layouts than pairs go through in every run of the tests; the rest is slow."""
+SECOND = (
+    "one worker",
+    "public ties kept",
+    "fewer labels later",
+    "again refused",
+    "statistic in windows",
+    "statistic of numbers as text",
+    "statistic of public ties",
+    "statistic of single labels",
+    "props after rr",
+)
+"""Variants of what other scenarios go through in every run: slow."""
+
+
+def _in_every_run(layout: str, name: str, who: list[int]) -> bool:
+    if layout == "pairs":
+        return name not in SECOND and (who == ALL or name == "more labels later")
+    return name in EVERYWHERE and who == ALL
+
+
 CASES = [
     pytest.param(
         layout,
         scenario,
         who,
         id=f"{layout}: {name}: {len(who)} labelers",
-        marks=[] if layout == "pairs" or (name in EVERYWHERE and who == ALL) else pytest.mark.slow,
+        marks=[] if _in_every_run(layout, name, who) else pytest.mark.slow,
     )
     for layout in LAYOUTS
     for name, scenario in SCENARIOS.items()

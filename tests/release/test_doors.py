@@ -122,7 +122,11 @@ def test_a_mechanism_that_cannot_be_loaded_hinders_no_other(
     assert lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET).card["mechanism"] == "rr"
 
 
-@pytest.mark.parametrize("options", [{"mechanism": "rr"}, STATISTIC], ids=["rr", "statistic"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({"mechanism": "rr"}, marks=pytest.mark.slow), STATISTIC],
+    ids=["rr", "statistic"],
+)
 def test_processes_release_the_same_bytes_as_threads(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,8 +126,18 @@ def test_a_request_is_the_same_however_it_is_written(project: Project) -> None:
     assert second.reused and second.id == first.id
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("ties", ["coin", "ternary"])
+@pytest.mark.parametrize(
+    ("layout", "ties"),
+    [
+        *((layout, "coin") for layout in LAYOUTS),
+        ("pairs", "ternary"),
+        *(
+            pytest.param(layout, "ternary", marks=pytest.mark.slow)
+            for layout in LAYOUTS
+            if layout != "pairs"
+        ),
+    ],
+)
 def test_a_label_keeps_its_value_in_every_later_release(
     layout: str, ties: str, project: Project
 ) -> None:

@@ -21,6 +21,8 @@ from labelguard.project.opening import init
 from labelguard.project.project import Project, find
 
 KINDS = ("sqlite", "postgresql")
+EACH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.slow))
+"""The same; PostgreSQL is slow: for what other tests show on it in every run."""
 _SERVER = "127.0.0.1:5432"
 Tables = dict[str, list[tuple[object, ...]]]
 

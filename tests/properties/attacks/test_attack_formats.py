@@ -72,6 +72,12 @@ CASES = {
     **{f"dialogues, {name}": (sides, {}) for name, sides in MIXED.items()},
     **{f"beside a chat, {name}": (sides, {"prompt": [ASK]}) for name, sides in MIXED.items()},
 }
+SECOND = {name for name in CASES if name.startswith("beside")} - {
+    "beside text, null",
+    "beside text, a member more",
+    "beside a chat, text and chat",
+}
+"""The same sides beside a prompt of their own: slow, but one of each kind."""
 WORLDS = ((False, False), (False, True), (True, True))
 
 
@@ -101,7 +107,10 @@ def as_columns(rows: Rows) -> pa.Table | None:
         return None
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow if case in SECOND else []) for case in CASES],
+)
 def test_which_side_was_chosen_does_not_decide_where_a_prompt_ends(
     case: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
 ) -> None:
