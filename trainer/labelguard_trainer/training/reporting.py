@@ -19,7 +19,7 @@ from labelguard_trainer.training.runs import RunDirectory, mark_complete
 
 __all__ = ["Heard", "Reporting", "metrics_of", "quiet"]
 
-_LIBRARIES = ("trl", "accelerate", "peft", "datasets")
+_LIBRARIES = ("trl", "accelerate", "peft", "datasets", "labelguard_trainer")
 _OF_TIME = ("_runtime", "_per_second", "total_flos")
 
 
