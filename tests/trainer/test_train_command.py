@@ -1,4 +1,4 @@
-"""`labelguard train` from a release to a model: what comes out, what is refused, what is resumed."""
+"""`labelguard train` from a release to a model: what comes out, is refused, is resumed."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def test_a_release_becomes_a_model_with_its_guarantee(
     ):
         assert line in text
     assert all(f"- {line}\n" in text for line in card["not_protected"])
-    steps = [json.loads(line)["step"] for line in Path("out/metrics.jsonl").open()]
+    lines = Path("out/metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
     assert steps == sorted(steps) and steps[-1] == said["steps"] == 4
     assert Path("out/curves.svg").read_text().startswith("<?xml")
     assert Path("out/curves.png").read_bytes().startswith(b"\x89PNG")
@@ -152,7 +153,8 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(train: Train) -> None:
         "out.partial/checkpoints/checkpoint-4"
     )
     another = train("dpo", "rr", "--holdout", "0.2", config="config.yaml")
-    assert another.exit_code == 1 and "begun by another command (other: holdout)" in another.stderr
+    assert another.exit_code == 1
+    assert "begun by another command (other: holdout)" in another.stderr
     resumed = _done(train("dpo", "rr", "--json", config="config.yaml"))
     assert resumed == whole | {"path": "out", "resumed": True}
     assert train_runs.same(Path("out"), Path("whole"))
@@ -161,7 +163,7 @@ def test_a_killed_training_ends_as_an_uninterrupted_one(train: Train) -> None:
 
 
 def test_it_reads_a_release_and_nothing_else_of_its_project(train: Train, tmp_path: Path) -> None:
-    project = lg.init("project")
+    project = lg.init(Path("project"))
     release = lg.privatize(train_runs.labels(), project=project, mechanism="rr", delta=1e-5)
     named = _done(train("dpo", release.id, "--project", "project", "--json", output="named"))
     shutil.copytree(release.path, "copy")
