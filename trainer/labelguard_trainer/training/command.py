@@ -100,7 +100,7 @@ def _facts(value: Trained) -> Iterator[tuple[str, str]]:
     yield "steps", f"{value.steps:,}{', resumed' if value.resumed else ''}"
     yield "loss", value.loss
     if value.release:
-        guarantee = f"{budget_of(value)} for every {value.unit}, as {value.release}"
+        guarantee = f"{budget_of(vars(value))} for every {value.unit}, as {value.release}"
     else:
         guarantee = "none: raw labels"
     yield "guarantee", guarantee

@@ -65,19 +65,21 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
             trainer.accelerator.wait_for_everyone()
     privacy = (request.source.card or {}).get("privacy", {})
     return Trained(
-        str(run.output),
-        request.kind,
-        request.source.release,
-        *(privacy.get(name) for name in ("epsilon", "delta", "unit")),
-        request.model,
-        request.loss_name,
-        training.rows,
-        training.left_out,
-        training.held_out,
-        training.steps,
-        checkpoint is not None,
-        found,
-        notes,
+        path=str(run.output),
+        kind=request.kind,
+        release=request.source.release,
+        epsilon=privacy.get("epsilon"),
+        delta=privacy.get("delta"),
+        unit=privacy.get("unit"),
+        model=request.model,
+        loss=request.loss_name,
+        rows=training.rows,
+        left_out=training.left_out,
+        held_out=training.held_out,
+        steps=training.steps,
+        resumed=checkpoint is not None,
+        evaluation=found,
+        notes=notes,
     )
 
 

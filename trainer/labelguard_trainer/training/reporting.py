@@ -25,7 +25,7 @@ _SUMMARY = "train_runtime"
 _OF_TIME = ("_runtime", "_per_second", "num_tokens")  # tokens since a run was resumed
 
 
-class Reporting(TrainerCallback):  # type: ignore[misc]  # transformers is half typed
+class Reporting(TrainerCallback):
     """Progress, metrics, and the mark of complete checkpoints."""
 
     def __init__(self, run: RunDirectory, progress: Progress) -> None:
