@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
-from labelguard_trainer.training import command
+from labelguard_trainer.training import command, dpo, reporting
 from labelguard_trainer.training.rows import PreferenceLoss
 from labelguard_trainer.training.runs import RunDirectory
 from support import tiny_models, train_runs
@@ -134,6 +135,17 @@ def test_the_terminal_shows_facts_and_no_text_of_a_pair(train: Train) -> None:
     assert not result.stderr
     words = {*tiny_models.TOPICS, *tiny_models.PREFERRED[1:], *tiny_models.OTHERS[1:]}
     assert not words & set(result.output.replace("?", " ").split())
+
+
+def test_a_piece_of_a_prompt_in_a_warning_of_trl_goes_nowhere(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert dpo.trl  # its loggers are there
+    with reporting.quiet() as heard:
+        logging.getLogger("trl.trainer.dpo_trainer").warning(
+            "The tokenized prompt is not a prefix of …: 'a piece of it'"
+        )
+    assert heard.prompt_differs and not caplog.records
 
 
 def test_an_adapter_is_trained_and_saved(train: Train) -> None:
