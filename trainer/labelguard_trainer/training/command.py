@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,5 +144,8 @@ def train_reward(release: str, model: str, output: Path, **options: Any) -> Trai
 def _run(kind: Any, release: str, model: str, output: Path, options: dict[str, Any]) -> Trained:
     from labelguard_trainer.training.run import train
 
+    if os.environ.get("RANK", "0") != "0":  # of several processes the first speaks
+        train(kind, release, model, output=output, **options)
+        click.get_current_context().exit()
     with progress() as report:
         return train(kind, release, model, output=output, progress=report, **options)
