@@ -85,7 +85,7 @@ def project_backup(
 
     \b
     Example:
-      labelguard project backup backup.tar.zst
+      labelguard project backup backup.tar.zst --wait
     """
     from labelguard.project.backup import backup
 

@@ -73,6 +73,7 @@ class Run:
         reads = admit(self.ledger, self.project.namespace, job.staged)
         job, key, record = self._request(job)
         if record and record.state == "committed":
+            self.project.clear(record.id)  # a crash may have come before
             return answer(self.project, record, self.request.output, self.notes, reused=True)
         if record:
             self.project.check_free(record.id)

@@ -62,6 +62,8 @@ def test_killed_at_any_step_the_same_command_ends_as_if_nothing_had_happened(
         ("sqlite", "first", 3),
         ("sqlite", "statistic under a policy", 2),
         ("sqlite", "activation", 3),
+        ("sqlite", "props with a learner", 2),
+        ("postgresql", "props with a learner", 1),
         ("postgresql", "rr under a policy", 2),
         *(
             pytest.param(kind, name, times, marks=pytest.mark.slow)

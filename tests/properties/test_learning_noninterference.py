@@ -33,5 +33,5 @@ def test_so_does_all_that_is_on_disk_while_it_learns(learned: Gates, tmp_path: P
     everybody, coins = public(), Coins({}, replayed=False)
     thought = opinions(len(everybody), 1)
     seen = observed(tmp_path / "one", "pairs", scenario, everybody, thought, coins)
-    for part in ("kept/input/texts/", "kept/outcomes/", "models/0.bin", "stage=01.npz"):
+    for part in ("kept/texts/", "kept/outcomes/", "models/0.bin", "stage=01.npz"):
         assert any(".labelguard/props/" in name and part in name for name in seen)

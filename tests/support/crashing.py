@@ -121,6 +121,7 @@ def run(job: dict[str, Any]) -> int:
     """Do one job; returns the number of steps, if it survives."""
     os.environ["LABELGUARD_LEDGER_URL"] = job.get("ledger", "")
     os.environ["LABELGUARD_KEYS"] = job.get("keys", "")
+    sys.path[:0] = [job["site"]] if "site" in job else []
     patch = pytest.MonkeyPatch()  # never undone: this process is about to end
     world.fix_clock(patch)
     if not job.get("fresh_randomness"):

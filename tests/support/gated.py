@@ -91,7 +91,8 @@ class Learner:
 
     def fit(self, pairs, targets, probabilities, init):
         number = 0 if init is None else 1 + int(init.path.stem)
-        (self.gates / f"at-{number}").touch()
+        if self.gates.is_dir():
+            (self.gates / f"at-{number}").touch()
         while (self.gates / f"closed-{number}").exists():
             time.sleep(0.01)
         if (self.gates / f"broken-{number}").exists():
@@ -108,6 +109,12 @@ class Learner:
 """
 
 
+def installed(directory: Path, patch: pytest.MonkeyPatch, code: str = CODE) -> Path:
+    """The learner `gated`, in a directory for packages; without gates none is shut."""
+    install(directory / "site", "labelguard.learners", "gated", code, patch)
+    return directory / "site"
+
+
 @dataclass(frozen=True)
 class Gates:
     """Gates before the stages of a learner; all are open at first."""
@@ -118,9 +125,8 @@ class Gates:
     @classmethod
     def install(cls, directory: Path, patch: pytest.MonkeyPatch, code: str = CODE) -> Gates:
         """The learner `gated`, with its gates."""
-        install(directory / "site", "labelguard.learners", "gated", code, patch)
         (directory / "gates").mkdir()
-        return cls(directory / "gates", directory / "site")
+        return cls(directory / "gates", installed(directory, patch, code))
 
     @property
     def options(self) -> dict[str, Any]:
