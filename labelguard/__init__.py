@@ -16,6 +16,7 @@ from labelguard._version import __version__ as __version__
 if TYPE_CHECKING:
     from labelguard.project.opening import init
     from labelguard.project.project import Project, find
+    from labelguard.project.waiting import waiting
     from labelguard.release.pipeline import privatize
     from labelguard.release.score import score
     from labelguard.release.writer import Release, load
@@ -29,6 +30,7 @@ _HOMES = {
     "Project": "labelguard.project.project",
     "find": "labelguard.project.project",
     "init": "labelguard.project.opening",
+    "waiting": "labelguard.project.waiting",
     "score": "labelguard.release.score",
     "inspect": "labelguard.report.inspection",
     "Inspection": "labelguard.report.inspection",
@@ -48,6 +50,7 @@ __all__ = [
     "privatize",
     "score",
     "simulate",
+    "waiting",
 ]
 
 

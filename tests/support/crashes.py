@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import pytest
-from support import databases, preferences
+from support import databases, gated, preferences
 from support.crashing import perform
 from support.preferences import files, opinions, pairs, public, write
 
@@ -63,6 +63,12 @@ SCENARIOS = {
     "rr under a policy": Scenario((INIT, JOINT, ACTIVATE), privatize(RR)),
     "statistic under a policy": Scenario(
         (INIT, JOINT, ACTIVATE, privatize(RR)), privatize(STATISTIC)
+    ),
+    "props with a learner": Scenario(
+        (INIT,),
+        privatize(
+            BUDGET | {"mechanism": "props", "learner": "gated", "model": "nowhere", "workers": 1}
+        ),
     ),
     "activation": Scenario((INIT, FIRST, JOINT), ACTIVATE),
 }
@@ -144,7 +150,8 @@ class Ring:
         self._databases = contextlib.ExitStack()
         self._copies: dict[Path, contextlib.ExitStack] = {}
         self._postgres = kind == "postgresql"
-        self.command = scenario.command | {"source": str(source)}
+        site = gated.installed(tmp_path, patch)
+        self.command = scenario.command | {"source": str(source), "site": str(site)}
         self.base, self.ledger = tmp_path / "base", ""
         if self._postgres:
             self.ledger = self._databases.enter_context(databases.fresh(kind, tmp_path))

@@ -27,6 +27,8 @@ from labelguard.project import erasure, policies, restore, rotation
 from labelguard.project.opening import init
 from labelguard.project.private_map import PrivateMap
 from labelguard.release import pipeline
+from labelguard.release.drawn import Drawn
+from labelguard.release.run import Run
 
 
 class Steps:
@@ -88,8 +90,8 @@ AFTER = {
     "charge": (ledger.Ledger, "charge"),
     "start": (ledger.Ledger, "start"),
     "complete": (PrivateMap, "complete"),
-    "draw": (pipeline._Run, "_draw"),
-    "publish": (pipeline._Run, "_publish"),
+    "draw": (Run, "_draw"),
+    "publish": (Drawn, "publish"),
     "commit": (ledger.Ledger, "commit"),
 }
 
@@ -119,6 +121,7 @@ def run(job: dict[str, Any]) -> int:
     """Do one job; returns the number of steps, if it survives."""
     os.environ["LABELGUARD_LEDGER_URL"] = job.get("ledger", "")
     os.environ["LABELGUARD_KEYS"] = job.get("keys", "")
+    sys.path[:0] = [job["site"]] if "site" in job else []
     patch = pytest.MonkeyPatch()  # never undone: this process is about to end
     world.fix_clock(patch)
     if not job.get("fresh_randomness"):

@@ -78,7 +78,8 @@ class RunDirectory:
         Raises `LabelguardError` if another command began it, `ProjectBusy` if one works in it.
         """
         self.path.mkdir(exist_ok=True)
-        with held(self.path, os.O_RDONLY | os.O_DIRECTORY, "training", self.path):
+        busy = f"another training works in {self.path}; run this again when it is done"
+        with held(self.path, os.O_RDONLY | os.O_DIRECTORY, busy):
             self._claim(json.loads(json.dumps(asked)))
             self._remove_interrupted()
             shutil.rmtree(self.path / "cache", ignore_errors=True)
