@@ -26,7 +26,8 @@ from labelguard.terms import Progress
 from labelguard_trainer.training.settings import Kind, check_fields, parse_lora, read_config
 
 if TYPE_CHECKING:
-    from labelguard_trainer.training.stages import Course, StageLearner
+    from labelguard_trainer.training.course import Course
+    from labelguard_trainer.training.stages import StageLearner
 
 __all__ = ["PreparedLanguageModel", "dpo", "reward"]
 
@@ -67,7 +68,7 @@ class PreparedLanguageModel:
         given = {} if options.config is None else read_config(Path(options.config))
         check_fields(kind, given)
         from labelguard_trainer.training.models import identity
-        from labelguard_trainer.training.stages import Course
+        from labelguard_trainer.training.course import Course
 
         revision = (given.get("model_init_kwargs") or {}).get("revision")
         course = Course.of(kind, options.model, lora, PAPER | given, pairs)
@@ -75,7 +76,6 @@ class PreparedLanguageModel:
             "model": identity(options.model, revision),
             "lora": lora,
             "training": PAPER | given,
-            "pairs": course.digest,
         }
         return cls(course, np.arange(pairs.num_rows), told)
 
