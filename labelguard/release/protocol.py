@@ -34,7 +34,10 @@ class Further:
 
 @dataclass(frozen=True)
 class Job:
-    """What a mechanism works with during one release."""
+    """What a mechanism works with during one release.
+
+    `outcomes` is where rows as drawn are written, by item (see `publish.Outcomes`).
+    """
 
     opened: OpenProject
     policy: Policy
@@ -44,11 +47,7 @@ class Job:
     progress: Progress
     staged: Staged
     further: Further | None
-
-    @property
-    def outcomes(self) -> Path:
-        """Where rows as drawn are written, by item (see `publish.Outcomes`)."""
-        return self.opened.project.work / "outcomes"
+    outcomes: Path
 
     def over_buckets(
         self, step: str, work: Callable[[Task, int], Result], task: Task
