@@ -17,14 +17,17 @@ _context.set_forkserver_preload(["labelguard_trainer.training.stages", "labelgua
 
 def killed(moment: str, directory: Path, arguments: Sequence[str]) -> int:
     """Exit code of the command in `directory`, killed at one of `MOMENTS`."""
-    process = _context.Process(target=_run, args=(moment, directory, arguments))
+    process = _context.Process(target=_run, args=(moment, directory, arguments, dict(os.environ)))
     process.start()
     process.join()
     assert process.exitcode is not None
     return process.exitcode
 
 
-def _run(moment: str, directory: Path, arguments: Sequence[str]) -> None:
+def _run(
+    moment: str, directory: Path, arguments: Sequence[str], environment: dict[str, str]
+) -> None:
+    os.environ.update(environment)  # the server's are those of the first test
     from labelguard_trainer.training import stages
 
     from labelguard.cli.main import main
