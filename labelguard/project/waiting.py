@@ -9,9 +9,9 @@ How long nobody knows: whoever loses patience interrupts it, and nothing was beg
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from time import sleep as pause
 from typing import TypeVar
 
 from labelguard.errors import ProjectBusy
@@ -41,6 +41,6 @@ def when_free(hold: Callable[[], R]) -> R:
             raise
     say("waiting for another labelguard job to end")
     while True:
-        time.sleep(_PAUSE)
+        pause(_PAUSE)
         with contextlib.suppress(ProjectBusy):
             return hold()

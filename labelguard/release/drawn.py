@@ -7,7 +7,8 @@ job for the last time and from then on any other: so nothing raw is left while i
 is left nobody else touches. Then the project is held again, by a job of its own like any other, and
 what happened meanwhile decides whether the release may still appear:
 
-- other releases, policies, pseudonyms: it was charged before them, and says what was true then;
+- other releases were made, or pseudonyms changed: its card says what was true when it was drawn;
+- policies and people do not change while it is under way (`policies.settled_epoch`);
 - somebody left whose labels it drew: it was given up, and stays charged;
 - somebody left whose labels, drawn before, it would repeat: it must be given up.
 """
@@ -23,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from labelguard.errors import LedgerError, ProjectError
-from labelguard.ingest.staged import Staged
 from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import recovery
@@ -31,6 +31,7 @@ from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.project.waiting import waiting
 from labelguard.release import delivery, planning, publish
+from labelguard.release.kept import keep
 from labelguard.release.protocol import Job, Lesson, Mechanism, Prepared
 from labelguard.release.writer import Release, read_card
 from labelguard.storage import blocks
@@ -66,16 +67,13 @@ class Drawn:
         """The same as it goes on without the project, under a claim that ends with `claimed`."""
         job = self.job
         directory = claimed.enter_context(job.opened.project.claim(self.id))
-        kept = fresh_directory(directory / "kept", mode=0o700)
-        staged, further = _kept(job.staged, kept / "input"), job.further
-        if further:
-            further = replace(further, staged=_kept(further.staged, kept / "also"))
-        outcomes = kept / "outcomes"
-        if job.outcomes.exists():  # nothing was released but ties, perhaps
-            job.outcomes.rename(outcomes)
-        authors = planning.authors(self.prepared.plan)
-        moved = replace(job, staged=staged, further=further, outcomes=outcomes)
-        return replace(self, job=moved, authors=authors)
+        kept = keep(job.staged, job.outcomes, fresh_directory(directory / "kept", mode=0o700))
+        return replace(
+            self,
+            job=replace(job, staged=kept.staged, outcomes=kept.outcomes),
+            prepared=self.prepared.renumbered(kept.rows),
+            authors=planning.authors(self.prepared.plan),
+        )
 
     def learned(self) -> Drawn:
         """The same with what the mechanism learned."""
@@ -151,11 +149,3 @@ def answer(
         delivery.deliver(path, output, record.files)
         path = output
     return Release(record.id, path, read_card(path), reused, tuple(notes))
-
-
-def _kept(staged: Staged, directory: Path) -> Staged:
-    """What was staged, with its public texts alone in another directory."""
-    kept = replace(staged, directory=directory)
-    directory.mkdir(mode=0o700)
-    staged.texts_directory.rename(kept.texts_directory)
-    return kept

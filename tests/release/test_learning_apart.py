@@ -1,12 +1,15 @@
-"""While a learner trains, the project is everybody's: what the others may do, and what it survives."""
+"""While a learner trains others have the project: what they may do, what a release survives."""
 
 from __future__ import annotations
 
 import shutil
 import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.gated import BUDGET, PATIENCE, Gates, labels
@@ -16,6 +19,7 @@ import labelguard as lg
 from labelguard.errors import LedgerError, PolicyError, ProjectBusy
 from labelguard.project import backup, erasure, policies, recovery, rotation
 from labelguard.project.project import Project, find
+from labelguard.release.run import Run
 from labelguard.report import doctor, overview
 
 
@@ -57,17 +61,37 @@ def test_another_release_is_made_while_one_learns(
     assert lg.privatize(raw, project=project, **gates.options | budget).reused
 
 
-def test_nothing_raw_is_on_disk_while_it_learns(project: Project, gates: Gates) -> None:
+def columns(state: Path) -> dict[Path, set[str]]:
+    """Every table below a project's directory, and its columns."""
+    found = {path: {*pq.read_schema(path).names} for path in state.rglob("*.parquet")}
+    for path in state.rglob("*.arrow"):
+        with pa.ipc.open_stream(path) as stream:
+            found[path] = {*stream.schema.names}
+    return found
+
+
+def test_nothing_raw_is_on_disk_while_it_learns(
+    project: Project, gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawing: list[set[str]] = []
+    draw = Run._draw
+
+    def noting(self: Run, *arguments: Any) -> Any:
+        drawing.extend(columns(project.state).values())
+        return draw(self, *arguments)
+
+    monkeypatch.setattr(Run, "_draw", noting)
     with gates.learning(labels(), project) as learning:
-        assert not project.work.exists()
-        tables = {path: pq.read_schema(path).names for path in project.state.rglob("*.parquet")}
-        kept = {path for path in tables if project.stages in path.parents}
-        assert {path.parent.name for path in kept} == {"texts", "outcomes"}
-        assert not [path for path in tables if "label" in tables[path]]
-        private = {"author_hi", "unit_hi", "labeler"}
-        assert not [path for path in kept if private & {*tables[path]}]
-        others = {path for path in tables if path not in kept}
-        assert {path.parent.parent for path in others} == {project.released}
+        tables = columns(project.state)
+        assert not (project.state / "work").exists()
+    assert any("label" in own for own in drawing)
+    assert not any("label" in own for own in tables.values())
+    kept = {path: own for path, own in tables.items() if project.stages in path.parents}
+    assert {path.parent.name for path in kept} == {"texts", "outcomes"}
+    allowed = {"prompt", "first", "second", "row", "item_hi", "item_lo", "pair", "content_hi"}
+    allowed |= {"key_hi", "key_lo", "value", "flip_probability", "content_lo"}
+    assert set.union(*kept.values()) <= allowed
+    assert {path.parents[1] for path in set(tables) - set(kept)} == {project.released}
     assert learning.result(PATIENCE).card["kind"] == "model"
 
 
@@ -141,7 +165,7 @@ def test_labels_of_before_are_not_repeated_for_somebody_who_left(
     lg.privatize(raw, project=project, mechanism="rr", **BUDGET)
     with gates.learning(raw, project) as learning:
         assert not erasure.leave("3", "retired", project).given_up
-    with pytest.raises(LedgerError, match="somebody left while release .* learned") as refused:
+    with pytest.raises(LedgerError, match=r"somebody left while release .* learned") as refused:
         learning.result(PATIENCE)
     unfinished = overview.releases(project.state)[-1]
     assert unfinished.state == "drawn" and unfinished.id in str(refused.value)
@@ -157,17 +181,23 @@ def test_somebody_else_may_leave(project: Project, gates: Gates) -> None:
     assert learning.result(PATIENCE).card["counts"]["labelers"] == 29
 
 
-def test_the_card_says_what_held_when_its_labels_were_drawn(project: Project, gates: Gates) -> None:
-    raw = labels()
-    with gates.learning(raw, project) as learning:
-        before = overview.budget(project.state)
+def test_its_terms_do_not_change_meanwhile(project: Project, gates: Gates) -> None:
+    with gates.learning(labels(), project) as learning:
         policies.new("later", project=project, allow=["rr:labels=4"], epsilon=2.0, delta=1e-6)
-        policies.activate("later", project)
-        assert overview.budget(project.state) != before
-    made = learning.result(PATIENCE)
-    assert made.card["privacy"]["policy"] == "policy-1"
-    assert made.card["privacy"]["epsilon"] == 20.0 and made.card["budget"]["used"]["max"] == 20
-    assert overview.verify(project.state).ok
+        with pytest.raises(ProjectBusy, match="is being computed by another process"):
+            policies.activate("later", project)
+    assert learning.result(PATIENCE).card["privacy"]["policy"] == "first"
+    assert policies.activate("later", project).activates == "later"
+
+
+def test_the_card_counts_what_was_charged_when_its_labels_were_drawn(
+    project: Project, gates: Gates
+) -> None:
+    more = labels().with_columns(prompt=pl.col("prompt") + "?").group_by("labeler_id").head(2)
+    with gates.learning(labels(), project, max_labels_per_labeler=24) as learning:
+        other = lg.privatize(more, project=project, mechanism="rr")
+        assert other.card["budget"]["used"]["max"] == 22
+    assert learning.result(PATIENCE).card["budget"]["used"]["max"] == 20
 
 
 def test_a_learner_that_refuses_costs_nothing(project: Project, gates: Gates) -> None:
@@ -191,8 +221,8 @@ def test_a_release_goes_on_with_the_learner_that_it_was_begun_with(
     module = gates.site / "gated_part.py"
     own = module.read_text()
     module.write_text(own.replace('"base": "bytes"', '"base": "words"'))
-    with pytest.raises(LedgerError, match="begun with the gated .*bytes.*found .*words"):
+    with pytest.raises(LedgerError, match=r"begun with the gated .*bytes.*found .*words"):
         lg.privatize(source, project=project, **gates.options)
-    monkeypatch.delitem(__import__("sys").modules, "gated_part")
+    monkeypatch.delitem(sys.modules, "gated_part")
     module.write_text(own)
     assert lg.privatize(source, project=project, **gates.options).card["kind"] == "model"

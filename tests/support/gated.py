@@ -39,14 +39,15 @@ from pathlib import Path
 
 import numpy as np
 
-from labelguard.errors import PolicyError
+from labelguard.errors import LabelguardError, PolicyError
 from labelguard.learning import heads
 
 
 def door(pairs, options):
     if options.model is None:
         raise PolicyError("gated takes a --model")
-    first, second = (np.array([_bytes(t) for t in pairs[n].to_pylist()]) for n in ("first", "second"))
+    sides = [pairs[name].to_pylist() for name in ("first", "second")]
+    first, second = (np.array([_bytes(text) for text in side]) for side in sides)
     return Prepared(first - second, {"base": "bytes", "lora": options.lora}, Path(options.model))
 
 
@@ -93,6 +94,8 @@ class Learner:
         (self.gates / f"at-{number}").touch()
         while (self.gates / f"closed-{number}").exists():
             time.sleep(0.01)
+        if (self.gates / f"broken-{number}").exists():
+            raise LabelguardError("the learner broke")
         toward = None if init is None else init.theta
         theta = heads.fit_flipped(pairs, targets, probabilities, 1.0, "forward", toward=toward)
         path = self.directory / f"{number}.bin"
@@ -129,6 +132,10 @@ class Gates:
 
     def open(self, stage: int) -> None:
         (self.directory / f"closed-{stage}").unlink()
+
+    def break_at(self, stage: int) -> None:
+        """The learner ends with an error there."""
+        (self.directory / f"broken-{stage}").touch()
 
     def wait_at(self, stage: int, alive: Any = lambda: True) -> None:
         """Wait until the learner stands at a gate."""
