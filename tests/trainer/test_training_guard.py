@@ -14,7 +14,7 @@ import torch
 import trl
 from datasets import Dataset
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
-from labelguard_trainer.training import guard, models
+from labelguard_trainer.training import models, versions
 from labelguard_trainer.training.rows import RawLabels
 from peft import LoraConfig
 from support import tiny_models as tiny
@@ -215,10 +215,10 @@ def test_nothing_left_to_learn_from_is_refused(base: str, release: Dataset, tmp_
 
 
 def test_another_trl_is_refused() -> None:
-    guard.check_trl("1.16.3")
-    for version in ("1.15.2", "1.17.0", "2.0.0"):
+    versions.check_trl("1.16.3")
+    for found in ("1.15.2", "1.17.0", "2.0.0"):
         with pytest.raises(LabelguardError, match=r"trl>=1\.16,<1\.17"):
-            guard.check_trl(version)
+            versions.check_trl(found)
 
 
 def test_out_of_memory_says_what_to_lower(base: str, release: Dataset, tmp_path: Path) -> None:
@@ -266,6 +266,26 @@ def test_no_text_of_a_prompt_is_logged(
         )
     assert "is not a prefix" in caplog.text
     assert "SECRET" not in caplog.text
+
+
+def test_a_model_is_loaded_for_what_it_is_to_learn(base: str) -> None:
+    assert models.load_model("dpo", base).dtype == torch.float32
+    reward = models.load_model("reward", base, dtype=torch.bfloat16)
+    assert reward.config.num_labels == 1
+    assert reward.dtype == torch.bfloat16
+
+
+def test_a_model_without_a_tokenizer_is_told(tmp_path: Path) -> None:
+    tiny.gpt2().save_pretrained(tmp_path / "bare")
+    with pytest.raises(LabelguardError, match="cannot be loaded as a tokenizer"):
+        models.load_tokenizer(str(tmp_path / "bare"))
+
+
+def test_a_tokenizer_pads_by_its_end_of_text_where_it_has_nothing_else(tmp_path: Path) -> None:
+    words = tiny.tokenizer()
+    words.pad_token = None
+    words.save_pretrained(tmp_path / "words")
+    assert models.load_tokenizer(str(tmp_path / "words")).pad_token == "<eos>"
 
 
 def test_identities_are_those_of_contents(tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ def test_a_config_is_a_mapping_in_yaml(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text("learning_rate: 1.0e-5\nnum_train_epochs: 3\n")
     assert read_config(path) == {"learning_rate": 1e-5, "num_train_epochs": 3}
+    path.write_text("learning_rate: 1e-5\nlr_scheduler_kwargs: {eta: 2e3, name: e5}\n")
+    settings = {"eta": 2e3, "name": "e5"}
+    assert read_config(path) == {"learning_rate": 1e-5, "lr_scheduler_kwargs": settings}
     path.write_text("# nothing\n")
     assert read_config(path) == {}
 

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import trl
 from datasets import Dataset
-from packaging.version import Version
 from safetensors import SafetensorError, safe_open
 from transformers import TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
@@ -31,18 +29,7 @@ from labelguard_trainer.training.models import load_config, load_tokenizer
 from labelguard_trainer.training.rows import TARGET, WEIGHT, NoisyRows, columns_of
 
 _log = logging.getLogger(__name__)
-TRL_RANGE = ("1.16", "1.17")
 Config = TypeVar("Config", bound=TrainingArguments)
-
-
-def check_trl(version: str = trl.__version__) -> None:
-    """Our trainers override what TRL keeps private, which changes with its minor version."""
-    least, below = TRL_RANGE
-    if not Version(least) <= Version(version) < Version(below):
-        raise LabelguardError(
-            f"trl {version} is installed; the trainers need trl>={least},<{below}: "
-            f"pip install 'trl>={least},<{below}'"
-        )
 
 
 def set_defaults(config: Any) -> None:
@@ -323,5 +310,4 @@ class _WithoutTexts(logging.Filter):
         return True
 
 
-check_trl()
 logging.getLogger("trl.trainer.dpo_trainer").addFilter(_WithoutTexts())
