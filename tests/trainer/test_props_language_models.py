@@ -137,7 +137,10 @@ def test_chats_need_a_chat_template(labelguard: Labelguard) -> None:
     assert result.exit_code == 1 and "no chat template" in result.stderr
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    [m if m == "inside stage 2" else pytest.param(m, marks=pytest.mark.slow) for m in MOMENTS],
+)
 def test_a_release_that_was_killed_is_the_one_it_would_have_been(
     moment: str, labelguard: Labelguard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

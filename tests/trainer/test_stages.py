@@ -1,4 +1,4 @@
-"""Stages of PROPS with language models: tokens, margins, the reference, what a stage starts from."""
+"""Stages of PROPS with language models: tokens, margins, the reference, where a stage begins."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_stages_are_trained_as_in_the_paper_unless_said_otherwise(
     base: Path, tmp_path: Path
 ) -> None:
     prepared = learners.dpo(_pairs()[0], LearnerOptions(str(base)))
-    trainer = prepared.course.trainer(tmp_path, np.arange(PAIRS))
+    trainer = prepared.course.trainer(tmp_path, prepared.course.example)
     args = trainer.args
     assert (args.num_train_epochs, args.per_device_train_batch_size) == (3, 4)
     assert args.learning_rate == 5e-5

@@ -77,8 +77,9 @@ class StageLearner:
         if not path.exists():
             self._progress("scoring all pairs by the base model", None)
             every = self.course.rows(np.arange(len(self.course.tokens)))
+            trainer = self.course.trainer(self.directory, self.course.example)
             with quiet():
-                known = self.course.trainer(self.directory, self.course.told[:1]).log_probs(every)
+                known = trainer.log_probs(every)
             write_atomically(path, arrays.packed({"log_probs": known}))
         return arrays.load(path)["log_probs"]
 
@@ -91,10 +92,10 @@ class StageLearner:
     ) -> None:
         work = model.path.with_suffix(".partial")
         start = before.path if before else None
-        some = (pairs, noise) if len(pairs) else (self.course.told[:1], None)
-        reference = self.reference
+        course = self.course
+        rows = course.rows(pairs, self.reference, noise) if len(pairs) else course.example
         _free_memory()
-        trainer = self.course.trainer(work, *some, reference, start)
+        trainer = course.trainer(work, rows, start)
         if len(pairs):
             trainer.add_callback(_Reporting(f"stage {model.stage}", self._progress))
             checkpoint = last_checkpoint(work)
@@ -155,10 +156,10 @@ class StageModel:
     @cached_property
     def _trainer(self) -> Any:
         course = self.learner.course
-        return course.trainer(self.learner.directory, course.told[:1], weights=self.path)
+        return course.trainer(self.learner.directory, course.example, self.path)
 
 
-class _Reporting(TrainerCallback):  # type: ignore[misc]  # transformers is half typed
+class _Reporting(TrainerCallback):
     """Progress, and the mark of complete checkpoints."""
 
     def __init__(self, what: str, progress: Progress) -> None:
