@@ -55,7 +55,7 @@ def read_config(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml.load(path.read_text(encoding="utf-8"), _loader())
     except OSError as error:
         raise LabelguardError(f"cannot read {path}: {error.strerror}") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
@@ -67,6 +67,18 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise LabelguardError(f"{path} must hold lines of `field: value`")
     return {name: _number(value) for name, value in found.items()}
+
+
+def _loader() -> Any:
+    """YAML's safe loader, to which 5e-5 is a number, as in YAML 1.2, and not a text."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    number = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    return Loader
 
 
 def check_fields(kind: Kind, given: Mapping[str, Any]) -> None:

@@ -1,0 +1,172 @@
+"""What all stages of a PROPS run with a language model share: base model, settings, tokens.
+
+The reference of `dpo` is the base model in every stage, and never the model of the stage before
+(props, algorithm 1, aligns M_0).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset
+from numpy.typing import NDArray
+from peft import LoraConfig, PeftModel, load_peft_weights, set_peft_model_state_dict
+from transformers import PrinterCallback
+
+from labelguard.errors import LabelguardError
+from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
+from labelguard_trainer.training import guard, models
+from labelguard_trainer.training.dpo import REFERENCE
+from labelguard_trainer.training.pair_tokens import is_chat, tokenized
+from labelguard_trainer.training.reporting import quiet
+from labelguard_trainer.training.rows import FLIP, TARGET, WEIGHT
+from labelguard_trainer.training.settings import Kind
+
+__all__ = ["Course", "Floats", "Rows"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Rows: TypeAlias = NDArray[np.intp]
+
+_TRAINERS = {"dpo": (DPOConfig, DPOTrainer), "reward": (RewardConfig, RewardTrainer)}
+_TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
+_DEFAULTS = {
+    "per_device_eval_batch_size": 16,  # of scoring, which keeps no gradients
+    "report_to": "none",
+    "save_total_limit": 2,
+    "disable_tqdm": True,
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Course:
+    """A base model by its id or path, how every stage is trained, and n distinct pairs.
+
+    `lora` are arguments of `peft.LoraConfig`, `settings` fields of the trainer's configuration, and
+    `tokens` the pairs as `pair_tokens` makes them.
+    """
+
+    kind: Kind
+    model: str
+    lora: Mapping[str, Any] | None
+    settings: Mapping[str, Any]
+    tokenizer: Any
+    tokens: pa.Table
+
+    @classmethod
+    def of(
+        cls,
+        kind: Kind,
+        model: str,
+        lora: Mapping[str, Any] | None,
+        settings: Mapping[str, Any],
+        pairs: pa.Table,
+    ) -> Course:
+        """Raises `LabelguardError` unless model, settings and pairs can be trained together."""
+        with quiet(), _one_line():
+            arguments = _arguments(kind, settings, Path("unused"))
+            tokenizer = guard.tokenizer_of(model, arguments)
+            if is_chat(pairs) and not tokenizer.chat_template:
+                raise LabelguardError(
+                    f"the pairs are chats, and the tokenizer of {model} has no chat template"
+                )
+            tokens = tokenized(kind, pairs, tokenizer, arguments.max_length)
+            course = cls(kind, model, lora, settings, tokenizer, tokens)
+            with tempfile.TemporaryDirectory() as directory:
+                course.trainer(Path(directory), course.example)
+        return course
+
+    @cached_property
+    def told(self) -> Rows:
+        """The pairs whose sides differ within `max_length`, ascending.
+
+        Of the others nothing can be learned or said. Raises `LabelguardError` if there is no other.
+        """
+        every = np.arange(len(self.tokens))
+        dataset = Dataset(self.tokens.append_column("pair", pa.array(every)))
+        with quiet():
+            arguments = _arguments(self.kind, self.settings, Path("unused"))
+            kept = guard.distinguishable(dataset, arguments, len(every), "input")
+        return np.asarray(kept["pair"], np.intp)
+
+    def trainer(self, directory: Path, dataset: Dataset, weights: Path | None = None) -> Any:
+        """A trainer on `dataset` (see `rows`) that works in `directory`.
+
+        It starts from the base model, or from the model or adapters saved in `weights`.
+        """
+        start = self.model if weights is None or self.lora else str(weights)
+        lora = LoraConfig(task_type=_TASKS[self.kind], **self.lora) if self.lora else None
+        with quiet():
+            trainer = _TRAINERS[self.kind][1](
+                start,
+                _arguments(self.kind, self.settings, directory),
+                train_dataset=dataset,
+                processing_class=self.tokenizer,
+                peft_config=lora,
+            )
+            if weights is not None and lora:
+                set_peft_model_state_dict(trainer.model, load_peft_weights(str(weights)))
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    def export(self, weights: Path, directory: Path) -> Path:
+        """Write what `from_pretrained` reads: the model of `weights`, whole, and its tokenizer."""
+        if self.lora is None:
+            shutil.copytree(weights, directory)
+        else:
+            with quiet():
+                init = self.settings.get("model_init_kwargs") or {}
+                base = models.load_model(self.kind, self.model, **init)
+                base.config.get_text_config().pad_token_id = self.tokenizer.pad_token_id
+                merged = PeftModel.from_pretrained(base, str(weights)).merge_and_unload()
+                merged.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        return directory
+
+    def rows(
+        self,
+        pairs: Rows,
+        reference: Floats | None = None,
+        noise: tuple[Floats, Floats] | None = None,
+    ) -> Dataset:
+        """Pairs by their numbers as a prepared data set, see `DPOTrainer`.
+
+        `reference`, shape (n, 2), has the log-probabilities of all pairs' sides, for `dpo`;
+        `noise` the targets and flip probabilities of these, to train on. To score it needs none.
+        """
+        table = self.tokens.take(pa.array(pairs))
+        target, flip = noise or (np.ones(len(pairs)), np.zeros(len(pairs)))
+        columns = {TARGET: target, FLIP: flip, WEIGHT: np.ones(len(pairs))}
+        if self.kind == "dpo":
+            known = np.zeros((len(self.tokens), 2)) if reference is None else reference
+            columns |= dict(zip(REFERENCE, known[pairs].T, strict=True))
+        for name, values in columns.items():
+            table = table.append_column(name, pa.array(values))
+        return Dataset(table)
+
+    @property
+    def example(self) -> Dataset:
+        """One pair, for trainers that only score: they want something to train on."""
+        return self.rows(self.told[:1])
+
+
+def _arguments(kind: Kind, settings: Mapping[str, Any], directory: Path) -> Any:
+    return _TRAINERS[kind][0](output_dir=str(directory), **{**_DEFAULTS, **settings})
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """One line for what the libraries refuse of settings."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise LabelguardError(f"the settings of training cannot be used: {reason}") from None
