@@ -102,8 +102,12 @@ def _revision(request: Request) -> str | None:
 
 
 def _config(request: Request, run: RunDirectory) -> Any:
-    held_out = bool(request.held_out.any())
-    given = {"eval_strategy": "steps" if held_out else "no", **_DEFAULTS, **request.config}
+    init = request.config.get("model_init_kwargs") or {}
+    usual = {
+        "eval_strategy": "steps" if request.held_out.any() else "no",
+        "max_length": models.usual_length(request.model, init),
+    }
+    given = {**usual, **_DEFAULTS, **request.config}
     return _classes(request.kind)[0](
         output_dir=str(run.checkpoints),
         preference_loss=request.loss,

@@ -34,9 +34,6 @@ __all__ = ["PreparedLanguageModel", "dpo", "reward"]
 PAPER = {"num_train_epochs": 3, "per_device_train_batch_size": 4, "learning_rate": 5e-5}
 """How each stage is trained (props A.1), unless the configuration says otherwise."""
 
-LENGTH = 1024
-"""Tokens of prompt and response, TRL's default; fewer if the model has fewer positions."""
-
 
 def dpo(pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
     """The learner `dpo` of distinct pairs; see `labelguard.learning.learners.LearnerFactory`."""
@@ -71,12 +68,10 @@ class PreparedLanguageModel:
         given = {} if options.config is None else read_config(Path(options.config))
         check_fields(kind, given)
         from labelguard_trainer.training.course import Course
-        from labelguard_trainer.training.models import identity, load_config
+        from labelguard_trainer.training.models import identity, usual_length
 
         init = given.get("model_init_kwargs") or {}
-        config = load_config(options.model, **init).get_text_config()
-        positions = getattr(config, "max_position_embeddings", LENGTH)
-        settings = {**PAPER, "max_length": min(LENGTH, positions), **given}
+        settings = {**PAPER, "max_length": usual_length(options.model, init), **given}
         course = Course.of(kind, options.model, lora, settings, pairs)
         told = {
             "model": identity(options.model, init.get("revision")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -12,7 +12,18 @@ from typing import Any
 from labelguard.errors import LabelguardError
 from labelguard_trainer.training.settings import Kind
 
-__all__ = ["identity", "load_config", "load_model", "load_tokenizer", "opening", "save_merged"]
+__all__ = [
+    "identity",
+    "load_config",
+    "load_model",
+    "load_tokenizer",
+    "opening",
+    "save_merged",
+    "usual_length",
+]
+
+LONGEST = 1024
+"""Tokens of prompt and response unless somebody says otherwise; TRL's default."""
 
 # What decides a model's numbers; other files of its directory are documentation.
 _FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.*", "*.bin")
@@ -39,6 +50,12 @@ def load_config(name: str, **options: Any) -> Any:
 
     with opening(name, "a model"):
         return AutoConfig.from_pretrained(name, **options)
+
+
+def usual_length(name: str, init: Mapping[str, Any]) -> int:
+    """`LONGEST`, or all positions of a model that has fewer; `init` is as for `load_model`."""
+    text = load_config(name, **init).get_text_config()
+    return min(LONGEST, getattr(text, "max_position_embeddings", None) or LONGEST)
 
 
 def load_model(kind: Kind, name: str, **init: Any) -> Any:
