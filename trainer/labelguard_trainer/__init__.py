@@ -1,9 +1,14 @@
-"""Learning from releases: features of pairs by frozen encoders. Any TRL trainer reads a release.
+"""Learning from releases: DPO and reward models that honour the noise of every row, and features.
 
-    from labelguard.learning.features import open_provider
-    provider = open_provider("hf:sentence-transformers/all-MiniLM-L6-v2")
+    import labelguard as lg
+    from labelguard_trainer import DPOConfig, DPOTrainer
+    trainer = DPOTrainer(
+        "openai-community/gpt2", DPOConfig("out"), train_dataset=lg.load("releases/r1", "datasets")
+    )
+    trainer.train()
 
-Importing it is light; torch and transformers load at first use.
+TRL's own trainers read a release too, but drop its probabilities silently and learn its noise.
+Importing this is light; torch, transformers and TRL load at first use.
 """
 
 from __future__ import annotations
@@ -13,14 +18,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labelguard_trainer.features.cache import VectorCache
     from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
+    from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
+    from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
 
 _HOMES = {
+    "DPOConfig": "labelguard_trainer.training.dpo",
+    "DPOTrainer": "labelguard_trainer.training.dpo",
     "EncoderConfig": "labelguard_trainer.features.encoder",
     "FrozenEncoder": "labelguard_trainer.features.encoder",
+    "RewardConfig": "labelguard_trainer.training.reward",
+    "RewardTrainer": "labelguard_trainer.training.reward",
     "VectorCache": "labelguard_trainer.features.cache",
 }
 
-__all__ = ["EncoderConfig", "FrozenEncoder", "VectorCache"]
+__all__ = [
+    "DPOConfig",
+    "DPOTrainer",
+    "EncoderConfig",
+    "FrozenEncoder",
+    "RewardConfig",
+    "RewardTrainer",
+    "VectorCache",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-__all__ = ["LOSSES", "Loss", "forward", "plain", "robust", "soft"]
+__all__ = ["LOSSES", "Loss", "forward", "loss_of", "plain", "robust", "soft"]
 
 Loss: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(z, target, flip_probability) → losses, all of shape (n,)."""
@@ -59,6 +59,11 @@ def robust(z: Tensor, target: Tensor, flip_probability: Tensor) -> Tensor:
 
 
 LOSSES: Mapping[str, Loss] = {"forward": forward, "robust": robust, "soft": soft, "plain": plain}
+
+
+def loss_of(preference_loss: str) -> Loss:
+    """The loss of that name; `auto` is `forward`, which is `soft` for rows without flips."""
+    return LOSSES["forward" if preference_loss == "auto" else preference_loss]
 
 
 def _precise(z: Tensor) -> Tensor:

@@ -16,13 +16,28 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 
-__all__ = ["AUTO", "NoisyRows", "PreferenceLoss", "RawLabels", "columns_of"]
+__all__ = [
+    "AUTO",
+    "COLUMNS",
+    "FLIP",
+    "TARGET",
+    "WEIGHT",
+    "NoisyRows",
+    "PreferenceLoss",
+    "RawLabels",
+    "columns_of",
+    "with_noise",
+]
 
 PreferenceLoss: TypeAlias = Literal["auto", "forward", "robust", "soft", "plain"]
 """The loss of rows. `auto` is what the card's `train_with` says: `forward` with each row's γ, the
 cross-entropy with each row's probability, or each label as it is."""
 
 AUTO = "auto"
+TARGET, FLIP, WEIGHT = "target_probability", "flip_probability", "row_weight"
+COLUMNS = (TARGET, FLIP, WEIGHT)
+"""The columns of a prepared data set, which go into every batch as tensors of shape (n,)."""
+
 _SAID = ("label_probability", "flip_probability", "residual_flip_estimate")
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -88,6 +103,25 @@ def columns_of(dataset: Any) -> dict[str, Any]:
     table = dataset.select_columns(present).with_format("arrow")[:] if present else {}
     absent = np.full(len(dataset), np.nan)
     return {name: table[name] if name in present else absent for name in _SAID}
+
+
+def with_noise(dataset: Any, loss: str = AUTO, *, non_private: bool = False) -> Any:
+    """A `datasets.Dataset` with `COLUMNS`, by `NoisyRows.read`, weights over the whole of it.
+
+    One that has a target and a weight is prepared already: without γ its targets are as they are.
+    """
+    if {TARGET, WEIGHT} <= set(dataset.column_names):
+        if FLIP in dataset.column_names:
+            return dataset
+        return dataset.add_column(FLIP, np.zeros(len(dataset)))
+    rows = NoisyRows.read(columns_of(dataset), loss, non_private=non_private)
+    if FLIP in dataset.column_names:
+        dataset = dataset.remove_columns(FLIP)
+    for name, values in zip(
+        COLUMNS, (rows.target, rows.flip_probability, rows.weight), strict=True
+    ):
+        dataset = dataset.add_column(name, values)
+    return dataset
 
 
 def _floats(values: Any, name: str) -> Floats:

@@ -1,0 +1,272 @@
+"""DPO that honours the noise of every row of a release: TRL's trainer with a loss of our own.
+
+    from labelguard_trainer import DPOConfig, DPOTrainer
+    trainer = DPOTrainer(model, DPOConfig("out"), train_dataset=labelguard.load(path, "datasets"))
+    trainer.train()
+
+DPO (Rafailov et al. 2023, eq. 7) is a logistic loss of the margin
+z = β[log π(chosen)/π_ref(chosen) − log π(rejected)/π_ref(rejected)]; here it is one of `losses`
+(props eq. 9, aup-rlhf B.3) in place of it, with each row's own probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import trl
+from accelerate.utils import is_peft_model
+from numpy.typing import NDArray
+from torch import Tensor
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.dpo_trainer import DataCollatorForPreference
+from trl.trainer.utils import get_config_model_id
+
+from labelguard.errors import LabelguardError
+from labelguard_trainer.training import guard
+from labelguard_trainer.training.batches import BatchNoise, NoisyCollator, score_rows
+from labelguard_trainer.training.losses import loss_of
+from labelguard_trainer.training.rows import AUTO, COLUMNS, PreferenceLoss, with_noise
+
+__all__ = ["DPOConfig", "DPOTrainer"]
+
+REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
+
+
+@dataclass
+class DPOConfig(trl.DPOConfig):  # type: ignore[misc]
+    """TRL's configuration, and:
+
+    - `preference_loss`: see `rows.PreferenceLoss`; by default what the release's card says.
+    - `non_private`: rows that say nothing of their noise are raw labels, and are taken as they are.
+
+    bf16 is on by default where the device has it, and off elsewhere.
+    """
+
+    preference_loss: PreferenceLoss = AUTO
+    non_private: bool = False
+
+    def __post_init__(self) -> None:
+        guard.set_defaults(self)
+        super().__post_init__()
+
+
+class DPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
+    """TRL's `DPOTrainer` for releases: its arguments, by name after `args`, a `DPOConfig` of ours.
+
+    Data sets are releases (`labelguard.load(path, "datasets")`), or prepared: with `COLUMNS` of
+    `rows`, already tokenized (`prompt_ids`, `chosen_ids`, `rejected_ids`), or with the reference's
+    log-probabilities (`ref_chosen_logps`, `ref_rejected_logps`), each taken as it is. A model in
+    memory is its own reference: its log-probabilities are computed before the first step.
+
+    Raises `LabelguardError` for what `guard` refuses, raw labels, and a batch without its noise.
+    """
+
+    left_out: int
+    """Rows of the training set that no step is taken on: see `guard.distinguishable`."""
+
+    def __init__(
+        self,
+        model: Any,
+        args: DPOConfig | None = None,
+        *,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        ref_model: Any = None,
+        processing_class: Any = None,
+        data_collator: Any = None,
+        **options: Any,
+    ) -> None:
+        args = guard.own_config(args, DPOConfig, model)
+        guard.check_dpo(args, ref_model, options)
+        for dataset in guard.datasets_of(train_dataset, eval_dataset):
+            guard.check_rows(dataset, args)
+        if processing_class is None:
+            processing_class = guard.tokenizer_of(model, args)
+        guard.check_model(model, processing_class, args)
+        self._given_reference = set(REFERENCE) <= set(train_dataset.column_names)
+        if self._given_reference or (ref_model is None and _is_nowhere_else(model, options)):
+            args.precompute_ref_log_probs = True
+        texts = data_collator or DataCollatorForPreference(
+            pad_token_id=processing_class.pad_token_id,
+            max_length=args.max_length,
+            truncation_mode=args.truncation_mode,
+            pad_to_multiple_of=args.pad_to_multiple_of,
+        )
+        self.preference_loss = loss_of(args.preference_loss)
+        with guard.explained(args, model):
+            super().__init__(
+                model,
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                ref_model=ref_model,
+                processing_class=processing_class,
+                data_collator=NoisyCollator(texts),
+                **options,
+            )
+
+    def margins(self, dataset: Any) -> NDArray[np.float64]:
+        """β(log-ratio of chosen − of rejected) of every row, shape (n,), in the data set's order.
+
+        No row is left out: one whose sides are equal after truncation has margin 0. Raises
+        `LabelguardError` if the reference is not known any more.
+        """
+        dataset = self._tokenized(dataset)
+        log_ratios = self.log_probs(dataset) - self._reference_log_probs(dataset)
+        return np.asarray(self.beta * (log_ratios[:, 0] - log_ratios[:, 1]))
+
+    def log_probs(self, dataset: Any) -> NDArray[np.float64]:
+        """The model's log-probabilities of chosen and rejected, shape (n, 2), no gradient.
+
+        Before the first step they are those of a reference that is the model itself.
+        """
+
+        def policy(inputs: dict[str, Any]) -> Tensor:
+            with disable_gradient_checkpointing(
+                self.model, self.args.gradient_checkpointing_kwargs
+            ):
+                return torch.stack(self._log_probs(self.model, inputs)[0].chunk(2), dim=1)
+
+        return score_rows(self, self._tokenized(dataset), self.data_collator.texts, policy)
+
+    def train(self, *args: Any, **options: Any) -> Any:
+        """As TRL's; if memory runs out, one line says what to lower."""
+        with guard.explained(self.args, self.model):
+            return super().train(*args, **options)
+
+    def compute_ref_log_probs(self, model: Any, inputs: dict[str, Any]) -> Any:
+        """The reference's log-probabilities of a batch's sides: two tensors of shape (n,)."""
+        return super().compute_ref_log_probs(model, BatchNoise.split(inputs)[1])
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool) -> Tensor:
+        """The weighted mean of one of `losses` over a micro-batch."""
+        if return_outputs:
+            raise LabelguardError("no logits are computed: use margins() in place of predict()")
+        noise, inputs = BatchNoise.split(inputs)
+        log_probs, outputs = self._log_probs(model, inputs)
+        rewards = self.beta * (log_probs - torch.cat(self._reference(inputs)))
+        chosen, rejected = rewards.chunk(2)
+        loss = noise.mean(self.preference_loss, chosen - rejected)
+        if self.aux_loss_enabled:
+            loss = loss + self.router_aux_loss_coef * outputs.aux_loss
+        self._record(noise, rewards.detach(), log_probs.detach())
+        self._record_tokens(inputs, outputs)
+        return loss
+
+    def _log_probs(self, model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Any]:
+        """Log-probabilities of a batch's 2n completions (chosen, then rejected), and all else."""
+        mask = inputs["completion_mask"]
+        router = {"output_router_logits": True} if self.aux_loss_enabled else {}
+        outputs = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            labels=inputs["input_ids"].masked_fill(mask == 0, -100),
+            fused_lm_head=True,
+            use_cache=False,
+            **router,
+        )
+        return _of_tokens(outputs.log_probs, mask).sum(dim=1), outputs
+
+    def _reference(self, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """The reference's log-probabilities of a training batch, as TRL has them."""
+        if not self.precompute_ref_logps:
+            chosen, rejected = super().compute_ref_log_probs(self.ref_model or self.model, inputs)
+            return chosen, rejected
+        if not set(REFERENCE) <= set(inputs):
+            raise LabelguardError(f"a batch has no {', '.join(REFERENCE)}: a collator dropped them")
+        return inputs[REFERENCE[0]], inputs[REFERENCE[1]]
+
+    def _reference_log_probs(self, dataset: Any) -> NDArray[np.float64]:
+        """As `log_probs`, of the reference."""
+        if set(REFERENCE) <= set(dataset.column_names):
+            return np.stack([np.asarray(dataset[name], np.float64) for name in REFERENCE], axis=1)
+        if self.ref_model is None and not is_peft_model(self.model):
+            raise LabelguardError(
+                "the reference's log-probabilities of these rows are not known: give them as "
+                f"columns {', '.join(REFERENCE)}, or give the trainer a ref_model"
+            )
+        reference = super().compute_ref_log_probs
+
+        def score(inputs: dict[str, Any]) -> Tensor:
+            return torch.stack(reference(self.ref_model or self.model, inputs), dim=1)
+
+        return score_rows(self, dataset, self.data_collator.texts, score)
+
+    def _record(self, noise: BatchNoise, rewards: Tensor, log_probs: Tensor) -> None:
+        """Metrics that are means over rows: of all processes at once, or each would wait."""
+        chosen, rejected = rewards.chunk(2)
+        rows = {
+            "rewards/chosen": chosen,
+            "rewards/rejected": rejected,
+            "rewards/margins": chosen - rejected,
+            "agreement": noise.agreement(chosen - rejected),
+            "logps/chosen": log_probs.chunk(2)[0],
+            "logps/rejected": log_probs.chunk(2)[1],
+        }
+        means = self.accelerator.gather_for_metrics(torch.stack(list(rows.values()), 1)).mean(0)
+        for name, mean in zip(rows, means.tolist(), strict=True):
+            self._metrics[self._mode][name].append(mean)
+
+    def _record_tokens(self, inputs: dict[str, Any], outputs: Any) -> None:
+        """Metrics that are sums over tokens: the entropy of completions, tokens seen so far."""
+        mask = inputs["completion_mask"]
+        entropy = (_of_tokens(outputs.entropy.detach(), mask) * mask[:, 1:]).sum()
+        sums = torch.stack([entropy, mask[:, 1:].sum(), inputs["attention_mask"].sum()])[None]
+        entropy, completions, tokens = self.accelerator.gather(sums).sum(0).tolist()
+        if self._mode == "train":
+            self._total_train_tokens += int(tokens) // self._tp_size
+        self._metrics[self._mode]["entropy"].append(entropy / max(completions, 1))
+        self._metrics[self._mode]["num_tokens"] = [self._total_train_tokens]
+
+    @property
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"
+
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, name: str) -> Any:
+        rows = len(dataset)
+        if "prompt_ids" not in dataset.column_names:
+            dataset = super()._prepare_dataset(dataset, processing_class, args, name)
+        dataset = guard.distinguishable(dataset, args, rows, name)
+        if name == "train":
+            self.left_out = rows - len(dataset)
+        return with_noise(dataset, args.preference_loss, non_private=args.non_private)
+
+    def _tokenized(self, dataset: Any) -> Any:
+        """All rows: what is too long is truncated by the collator, and no row is dropped here."""
+        if "prompt_ids" in dataset.column_names:
+            return dataset
+        whole = copy(self.args)
+        whole.max_length = None
+        return super()._prepare_dataset(dataset, self.processing_class, whole, "scored")
+
+    def _precompute_ref_logps(self, dataset: Any, name: str, batch_size: int) -> Any:
+        if set(REFERENCE) <= set(dataset.column_names):
+            return dataset
+        if self._given_reference and self.ref_model is None and not is_peft_model(self.model):
+            raise LabelguardError(
+                f"the {name} data has no {', '.join(REFERENCE)}, which the train data has: the "
+                "reference is not here to compute them"
+            )
+        return super()._precompute_ref_logps(dataset, name, batch_size)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            super()._set_signature_columns_if_needed()
+            self._signature_columns += COLUMNS
+
+
+def _is_nowhere_else(model: Any, options: Mapping[str, Any]) -> bool:
+    """Whether a model is in memory only, and whole: TRL finds no reference to load beside it."""
+    if isinstance(model, str) or get_config_model_id(model.config):
+        return False
+    return options.get("peft_config") is None and not is_peft_model(model)
+
+
+def _of_tokens(values: Tensor, completion_mask: Tensor) -> Tensor:
+    """Of the real tokens but the first: prompt-learning adapters put virtual ones before them."""
+    return values[:, -(completion_mask.size(1) - 1) :]

@@ -1,0 +1,222 @@
+"""What is checked before a step is taken, so that a long run does not end in a stack trace.
+
+Checks need no GPU and come before weights are loaded, where they can.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from typing import Any, TypeVar
+
+import torch
+import trl
+from datasets import Dataset
+from packaging.version import Version
+from safetensors import SafetensorError
+from transformers.utils import is_torch_bf16_gpu_available
+from trl.trainer.utils import get_config_model_id
+
+from labelguard.errors import LabelguardError
+from labelguard_trainer.training.models import load_config, load_tokenizer
+from labelguard_trainer.training.rows import TARGET, WEIGHT, NoisyRows, columns_of
+
+_log = logging.getLogger(__name__)
+TRL_RANGE = ("1.16", "1.17")
+Config = TypeVar("Config")
+
+
+def check_trl(version: str = trl.__version__) -> None:
+    """Our trainers override what TRL keeps private, which changes with its minor version."""
+    least, below = TRL_RANGE
+    if not Version(least) <= Version(version) < Version(below):
+        raise LabelguardError(
+            f"trl {version} is installed; the trainers need trl>={least},<{below}: "
+            f"pip install 'trl>={least},<{below}'"
+        )
+
+
+def set_defaults(config: Any) -> None:
+    """What TRL's defaults get wrong: bf16 on a CPU, and a deprecated name for checkpointing."""
+    if config.bf16 is None and not config.fp16:
+        config.bf16 = bool(is_torch_bf16_gpu_available()) and not config.use_cpu
+    if config.activation_checkpointing is None:
+        config.activation_checkpointing = config.gradient_checkpointing
+
+
+def own_config(args: Config | None, kind: type[Config], model: Any) -> Config:
+    """A copy of `args`, which trainers change, or the default for a model."""
+    if args is None:
+        name = model if isinstance(model, str) else get_config_model_id(model.config)
+        return kind(f"{name.rstrip('/').split('/')[-1] or 'model'}-{kind.__name__[:-6]}")
+    if not isinstance(args, kind):
+        raise LabelguardError(
+            f"args must be a labelguard_trainer.{kind.__name__}, found {type(args).__module__}."
+            f"{type(args).__name__}: it does not say how noise is taken"
+        )
+    return copy(args)
+
+
+def check_dpo(args: Any, ref_model: Any, options: Mapping[str, Any]) -> None:
+    """Raises `LabelguardError` for settings that contradict the loss, or are broken in TRL."""
+    refused = {
+        f"loss_type {'+'.join(args.loss_type)}": (
+            list(args.loss_type) != ["sigmoid"],
+            "preference_loss says which loss is taken of noisy rows",
+        ),
+        "label_smoothing": (
+            args.label_smoothing != 0,
+            "each row has a flip probability of its own; set preference_loss='robust'",
+        ),
+        "loss_weights": (args.loss_weights is not None, "there is one loss"),
+        "use_weighting": (args.use_weighting, "rows are weighted by their noise"),
+        "ld_alpha": (args.ld_alpha is not None, "the margin is that of whole completions"),
+        f"f_divergence_type {args.f_divergence_type}": (
+            args.f_divergence_type != "reverse_kl",
+            "the losses of noisy rows are stated for DPO's own margin",
+        ),
+        "padding_free": (args.padding_free, "TRL 1.16 has switched it off"),
+        "pad_token": (args.pad_token is not None, "set it on the tokenizer that you pass"),
+        "compute_metrics": (
+            options.get("compute_metrics") is not None,
+            "it would need logits, which are not computed; use margins()",
+        ),
+        "precompute_ref_log_probs under FSDP2 without ref_model": (
+            args.precompute_ref_log_probs and is_fsdp2(args) and ref_model is None,
+            "TRL 1.16 crashes; pass a ref_model",
+        ),
+    }
+    refuse(refused)
+
+
+def refuse(refused: Mapping[str, tuple[bool, str]]) -> None:
+    """Raises `LabelguardError` for the first name whose condition holds, with its reason."""
+    for name, (holds, reason) in refused.items():
+        if holds:
+            raise LabelguardError(f"{name} cannot be used here: {reason}")
+
+
+def is_fsdp2(args: Any) -> bool:
+    """Whether the run is launched with FSDP of version 2."""
+    plugin = getattr(args, "fsdp_plugin_args", None) or {}
+    config = args.fsdp_config or {}
+    return (
+        bool(args.fsdp or plugin) and int(config.get("version", config.get("fsdp_version", 1))) == 2
+    )
+
+
+def datasets_of(train: Any, evaluation: Any) -> list[Any]:
+    """The data sets that a trainer is given. `LabelguardError` for none, and for streams."""
+    if train is None:
+        raise LabelguardError("train_dataset is missing: labelguard.load(release, 'datasets')")
+    several = list(evaluation.values()) if isinstance(evaluation, dict) else [evaluation]
+    given = [train, *(one for one in several if one is not None)]
+    for dataset in given:
+        if not isinstance(dataset, Dataset):
+            raise LabelguardError(
+                f"a data set must be a datasets.Dataset, found {type(dataset).__name__}: weights "
+                "over all rows, and their order, need its length"
+            )
+    return given
+
+
+def check_rows(dataset: Any, args: Any) -> None:
+    """Raises `LabelguardError` for no rows, pictures, and rows that the loss cannot be given."""
+    columns = set(dataset.column_names)
+    if not len(dataset):
+        raise LabelguardError("a data set has no rows")
+    if columns & {"image", "images"}:
+        raise LabelguardError("releases hold texts; a data set with pictures is not supported")
+    if not {TARGET, WEIGHT} <= columns:
+        NoisyRows.read(columns_of(dataset), args.preference_loss, non_private=args.non_private)
+
+
+def tokenizer_of(model: Any, args: Any) -> Any:
+    """The tokenizer saved with a model. `LabelguardError` if it has no path to find it at."""
+    name = model if isinstance(model, str) else get_config_model_id(model.config)
+    if not name:
+        raise LabelguardError("a model in memory has no tokenizer: pass processing_class")
+    revision = (args.model_init_kwargs or {}).get("revision")
+    return load_tokenizer(name, revision=revision, trust_remote_code=args.trust_remote_code)
+
+
+def check_model(model: Any, tokenizer: Any, args: Any) -> None:
+    """Raises `LabelguardError` if model, tokenizer and `max_length` do not fit together."""
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if isinstance(model, str):
+        revision = (args.model_init_kwargs or {}).get("revision")
+        config = load_config(model, revision=revision, trust_remote_code=args.trust_remote_code)
+        vocabulary = config.get_text_config().vocab_size
+    else:
+        config = model.config
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > vocabulary:
+        raise LabelguardError(
+            f"the tokenizer has {len(tokenizer):,} tokens and the model {vocabulary:,}: it is "
+            "another model's, or the embedding must be resized first"
+        )
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and (args.max_length is None or args.max_length > positions):
+        raise LabelguardError(
+            f"max_length is {args.max_length}, and the model has {positions:,} positions: set "
+            f"max_length={positions} or less"
+        )
+
+
+def distinguishable(dataset: Any, args: Any, rows: int, name: str) -> Any:
+    """The tokenized rows whose sides differ within `max_length`: others have no gradient.
+
+    `rows` is how many there were before tokenizing, which leaves out prompts without room for an
+    answer.
+    """
+    limit, start = args.max_length, args.truncation_mode == "keep_start"
+
+    def differ(row: dict[str, Any]) -> bool:
+        chosen, rejected = row["chosen_ids"], row["rejected_ids"]
+        if limit is not None and start:
+            room = max(limit - len(row.get("prompt_ids", ())), 0)
+            chosen, rejected = chosen[:room], rejected[:room]
+        return bool(chosen != rejected)
+
+    kept = dataset.filter(differ)
+    if not len(kept):
+        raise LabelguardError(
+            f"no row of the {name} data is left: both sides are equal within max_length={limit}"
+        )
+    if len(kept) < rows:
+        _log.warning(
+            "%s of %s rows of the %s data are left out: their sides are equal within max_length=%s",
+            *(f"{rows - len(kept):,}", f"{rows:,}", name, limit),
+        )
+    return kept
+
+
+@contextmanager
+def explained(args: Any, model: Any) -> Iterator[None]:
+    """One line in place of a trace where memory ran out, or a file of weights is damaged."""
+    name = model if isinstance(model, str) else get_config_model_id(model.config) or "the model"
+    try:
+        yield
+    except SafetensorError as error:
+        raise LabelguardError(
+            f"the weights of {name} are damaged or half-written: {error}"
+        ) from None
+    except RuntimeError as error:
+        if not _out_of_memory(error):
+            raise
+        raise LabelguardError(
+            f"out of memory training {name} with per_device_train_batch_size="
+            f"{args.per_device_train_batch_size} and max_length={args.max_length}: halve the batch "
+            "(and double gradient_accumulation_steps), lower max_length, or train with LoRA"
+        ) from error
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    words = ("out of memory", "can't allocate memory")
+    return isinstance(error, torch.cuda.OutOfMemoryError) or any(w in str(error) for w in words)
+
+
+check_trl()

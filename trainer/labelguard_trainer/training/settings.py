@@ -1,0 +1,117 @@
+"""What a user says of a training run: LoRA on one line, and a YAML file of the trainer's fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from labelguard.errors import LabelguardError
+
+__all__ = ["Kind", "check_fields", "parse_lora", "read_config"]
+
+Kind: TypeAlias = Literal["dpo", "reward"]
+"""What is trained: a language model by DPO, or a reward model."""
+
+_LORA = "r=16,alpha=32[,dropout=0.05][,targets=c_attn+c_proj]"
+
+# Said by the command's own options, or decided by where a run works.
+_OURS = {
+    "output_dir": "the output is where the command puts it (-o)",
+    "preference_loss": "the loss is an option (--loss)",
+    "non_private": "it has to be typed (--non-private)",
+    "resume_from_checkpoint": "the same command resumes what was interrupted",
+    "push_to_hub": "publish the finished directory yourself",
+}
+
+
+def parse_lora(text: str) -> dict[str, Any]:
+    """`r=16,alpha=32[,dropout=.05][,targets=c_attn+c_proj]` as arguments of `peft.LoraConfig`.
+
+    Without `targets` peft chooses by the model's kind. Raises `LabelguardError`, naming the field.
+    """
+    given: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if name not in _FIELDS or not equals or name in given:
+            raise LabelguardError(f"LoRA is written {_LORA}, found {part.strip()!r}")
+        given[name] = value
+    missing = [name for name in ("r", "alpha") if name not in given]
+    if missing:
+        raise LabelguardError(f"LoRA is written {_LORA}: {missing[0]} is missing")
+    return dict(_FIELDS[name](name, value) for name, value in given.items())
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The fields of a `DPOConfig` or `RewardConfig` in a YAML file: a mapping, or nothing.
+
+    Raises `LabelguardError` if it cannot be read as one.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LabelguardError(f"cannot read {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise LabelguardError(f"{path} is not YAML{where}") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise LabelguardError(f"{path} must hold lines of `field: value`")
+    return found
+
+
+def check_fields(kind: Kind, given: Mapping[str, Any]) -> None:
+    """Raises `LabelguardError` for a field that the trainer's config lacks, or that we set."""
+    from labelguard_trainer import DPOConfig, RewardConfig
+
+    config = DPOConfig if kind == "dpo" else RewardConfig
+    known = [field.name for field in fields(config) if field.init]
+    for name in given:
+        if name in _OURS:
+            raise LabelguardError(f"{name} cannot be set in a config: {_OURS[name]}")
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise LabelguardError(f"{config.__name__} has no field {name!r}{hint}")
+
+
+def _positive(name: str, value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise LabelguardError(
+            f"LoRA's {name} must be a whole number of at least 1, found {value!r}"
+        )
+    return int(value)
+
+
+def _rank(name: str, value: str) -> tuple[str, Any]:
+    return "r", _positive(name, value)
+
+
+def _alpha(name: str, value: str) -> tuple[str, Any]:
+    return "lora_alpha", _positive(name, value)
+
+
+def _dropout(name: str, value: str) -> tuple[str, Any]:
+    try:
+        share = float(value)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise LabelguardError(f"LoRA's {name} must be in [0, 1), found {value!r}")
+    return "lora_dropout", share
+
+
+def _targets(name: str, value: str) -> tuple[str, Any]:
+    modules = value.split("+")
+    if not all(modules):
+        raise LabelguardError(f"LoRA's {name} are names of modules joined by +, found {value!r}")
+    return "target_modules", modules
+
+
+_FIELDS = {"r": _rank, "alpha": _alpha, "dropout": _dropout, "targets": _targets}
