@@ -119,6 +119,7 @@ TRAINING = {
     "correct for flips do not apply.",
 }
 """How to learn from a release, by the card's `train_with`."""
+STOCK_TRAINERS = "TRL's own trainers drop these columns\nwithout a word, and learn from noise as if it were truth."
 
 
 CONDITION = (
@@ -134,7 +135,7 @@ def to_markdown(card: Mapping[str, Any]) -> str:
     limits = "\n".join(f"- {line}" for line in card["not_protected"])
     rows = "\n".join(f"| {name.strip()} | {value} |" for name, value in facts(card))
     ties = "public" if privacy["tie_status_public"] else "protected"
-    condition = f"\n\n{CONDITION}" if privacy["assignment"] == "reactive" else ""
+    stock = "" if card["train_with"] == "plain" else f" {STOCK_TRAINERS}"
     return f"""\
 ---
 configs:
@@ -151,11 +152,7 @@ tags:
 
 Preference pairs whose labels were privatized by labelguard {card["labelguard"]}.
 
-**Guarantee.** Mechanism `{card["mechanism"]}`: every {privacy["unit"]} is protected with
-{budget_of(privacy)} under adjacency `{privacy["adjacency"]}`: all labels of one
-{privacy["unit"]} may change. The bound holds for {span(privacy)},
-against anyone without the project's keys; another policy adds to it, but all of them together give
-no more than {budget_of(privacy["ceiling"])}, the project's ceiling.{condition}
+{guarantee(card)}
 
 Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
 {privacy["skip_status"]}.
@@ -166,10 +163,25 @@ Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
 
 **Training.** `train_with: {card["train_with"]}`. {TRAINING[card["train_with"]]}
 
+`labelguard train dpo RELEASE --model MODEL -o DIR` trains so, and so does
+`labelguard_trainer.DPOTrainer` in a script.{stock}
+
 **Not protected:**
 
 {limits}
 """
+
+
+def guarantee(card: Mapping[str, Any]) -> str:
+    """What a release promises, and whatever is computed from it: in Markdown."""
+    privacy = card["privacy"]
+    condition = f"\n\n{CONDITION}" if privacy["assignment"] == "reactive" else ""
+    return f"""\
+**Guarantee.** Mechanism `{card["mechanism"]}`: every {privacy["unit"]} is protected with
+{budget_of(privacy)} under adjacency `{privacy["adjacency"]}`: all labels of one
+{privacy["unit"]} may change. The bound holds for {span(privacy)},
+against anyone without the project's keys; another policy adds to it, but all of them together give
+no more than {budget_of(privacy["ceiling"])}, the project's ceiling.{condition}"""
 
 
 def span(privacy: Mapping[str, Any]) -> str:

@@ -2,11 +2,146 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from labelguard.cli.options import HELP
+from labelguard.cli.options import HELP, project_option
+from labelguard.cli.terminal import echo, near, print_facts, prints, progress
+from labelguard.terms import budget_of
+
+if TYPE_CHECKING:
+    from labelguard_trainer.training.trained import Trained
+
+_LOSSES = ("auto", "forward", "robust", "soft", "plain")
 
 
 @click.group("train", context_settings=HELP, short_help="Train models on a release.")
 def train_group() -> None:
     """Train models on a release, by losses that know each row's noise."""
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What both kinds of model take."""
+    options = (
+        click.argument("release", metavar="RELEASE"),
+        click.option(
+            "--model",
+            required=True,
+            metavar="ID_OR_PATH",
+            help="The model to begin from: a directory, or an id of the Hugging Face hub.",
+        ),
+        click.option(
+            "-o",
+            "--output",
+            required=True,
+            type=click.Path(path_type=Path),
+            metavar="DIR",
+            help="A new directory for the model; what is unfinished is in DIR.partial.",
+        ),
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            metavar="FILE",
+            help="YAML with fields of the trainer's configuration: learning_rate, …",
+        ),
+        click.option(
+            "--lora",
+            metavar="r=N,alpha=N",
+            help="Train a low-rank adapter: r=16,alpha=32[,dropout=0.05][,targets=c_attn+c_proj].",
+        ),
+        click.option(
+            "--loss",
+            type=click.Choice(_LOSSES),
+            default="auto",
+            show_default=True,
+            help="The loss of rows; auto is what the release's card says.",
+        ),
+        click.option(
+            "--holdout",
+            type=click.FloatRange(0, 1, max_open=True),
+            default=0.1,
+            show_default=True,
+            help="Share of the items to evaluate on, always the same ones.",
+        ),
+        click.option(
+            "--probes",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            metavar="FILE",
+            help="Pairs that you declare public (prompt, chosen, rejected) to evaluate on too.",
+        ),
+        click.option(
+            "--non-private",
+            is_flag=True,
+            help="RELEASE is a file of raw labels, and nobody is to be protected.",
+        ),
+        project_option,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _trained(value: Trained) -> None:
+    print_facts(_facts(value))
+    for note in value.notes:
+        echo(f"labelguard: note: {note}", err=True)
+
+
+def _facts(value: Trained) -> Iterator[tuple[str, str]]:
+    from labelguard_trainer.training.training_card import results
+
+    yield "model", near(value.path)
+    yield "trained on", f"{value.release or 'raw labels'}, {value.rows:,} rows"
+    if value.left_out:
+        yield "left out", f"{value.left_out:,} rows whose sides are equal once cut to length"
+    yield "steps", f"{value.steps:,}{', resumed' if value.resumed else ''}"
+    yield "loss", value.loss
+    if value.release:
+        guarantee = f"{budget_of(value)} for every {value.unit}, as {value.release}"
+    else:
+        guarantee = "none: raw labels"
+    yield "guarantee", guarantee
+    for number, line in enumerate(results(value.evaluation)):
+        yield "" if number else "evaluation", line
+
+
+@train_group.command("dpo", short_help="Align a language model by DPO.")
+@_options
+@prints(_trained)
+def train_dpo(release: str, model: str, output: Path, **options: Any) -> Trained:
+    """Align a language model by DPO on RELEASE (its id, or a directory with a copy of it).
+
+    The loss honours each row's noise, as the release's card says, and the model carries the
+    release's guarantee: TRAINING_CARD.md says which. After an interruption the same command goes
+    on.
+
+    \b
+    Example:
+      labelguard train dpo r0001 --model base -o aligned
+    """
+    return _run("dpo", release, model, output, options)
+
+
+@train_group.command("reward", short_help="Train a reward model.")
+@_options
+@prints(_trained)
+def train_reward(release: str, model: str, output: Path, **options: Any) -> Trained:
+    """Train a reward model on RELEASE (its id, or a directory with a copy of it).
+
+    AutoModelForSequenceClassification loads it. Else as `train dpo`.
+
+    \b
+    Example:
+      labelguard train reward r0001 --model base -o reward
+    """
+    return _run("reward", release, model, output, options)
+
+
+def _run(kind: Any, release: str, model: str, output: Path, options: dict[str, Any]) -> Trained:
+    from labelguard_trainer.training.run import train
+
+    with progress() as report:
+        return train(kind, release, model, output=output, progress=report, **options)

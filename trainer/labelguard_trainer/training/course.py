@@ -1,0 +1,148 @@
+"""What all stages of a PROPS run with a language model share: base model, settings, tokens.
+
+The reference of `dpo` is the base model in every stage, and never the model of the stage before
+(props, algorithm 1, aligns M_0).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset
+from numpy.typing import NDArray
+from peft import LoraConfig, load_peft_weights, set_peft_model_state_dict
+from transformers import PrinterCallback
+
+from labelguard.errors import LabelguardError
+from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
+from labelguard_trainer.training import guard, models
+from labelguard_trainer.training.dpo import REFERENCE
+from labelguard_trainer.training.pair_tokens import is_chat, tokenized
+from labelguard_trainer.training.reporting import quiet
+from labelguard_trainer.training.rows import FLIP, TARGET, WEIGHT
+from labelguard_trainer.training.settings import Kind
+
+__all__ = ["Course", "Floats", "Rows"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Rows: TypeAlias = NDArray[np.intp]
+
+_TRAINERS = {"dpo": (DPOConfig, DPOTrainer), "reward": (RewardConfig, RewardTrainer)}
+_TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
+_DEFAULTS = {
+    "per_device_eval_batch_size": 16,  # of scoring, which keeps no gradients
+    "report_to": "none",
+    "save_total_limit": 1,
+    "disable_tqdm": True,
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Course:
+    """`tokens` are those of the n distinct pairs, see `pair_tokens`."""
+
+    kind: Kind
+    model: str
+    lora: Mapping[str, Any] | None
+    settings: Mapping[str, Any]
+    tokenizer: Any
+    tokens: pa.Table
+
+    @classmethod
+    def of(
+        cls,
+        kind: Kind,
+        model: str,
+        lora: Mapping[str, Any] | None,
+        settings: Mapping[str, Any],
+        pairs: pa.Table,
+    ) -> Course:
+        """Raises `LabelguardError` unless model, settings and pairs can be trained together."""
+        tokenizer = models.load_tokenizer(model)
+        if is_chat(pairs) and not tokenizer.chat_template:
+            raise LabelguardError(
+                f"the pairs are chats, and the tokenizer of {model} has no chat template"
+            )
+        course = cls(kind, model, lora, settings, tokenizer, tokenized(kind, pairs, tokenizer))
+        with tempfile.TemporaryDirectory() as directory:
+            course.trainer(Path(directory), course.told[:1])
+        return course
+
+    @cached_property
+    def told(self) -> Rows:
+        """The pairs whose sides differ within `max_length`, ascending.
+
+        Of the others nothing can be learned or said. Raises `LabelguardError` if there is no other.
+        """
+        every = np.arange(len(self.tokens))
+        dataset = Dataset(self.tokens.append_column("pair", pa.array(every)))
+        with quiet():
+            arguments = self.arguments(Path(os.devnull))
+            kept = guard.distinguishable(dataset, arguments, len(every), "input")
+        return np.asarray(kept["pair"], np.intp)
+
+    def arguments(self, directory: Path, **more: Any) -> Any:
+        """The configuration of a trainer that works in `directory`.
+
+        Raises `LabelguardError` for a setting that cannot be.
+        """
+        try:
+            return _TRAINERS[self.kind][0](
+                output_dir=str(directory), **{**_DEFAULTS, **self.settings, **more}
+            )
+        except (TypeError, ValueError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise LabelguardError(f"the settings of training cannot be used: {reason}") from None
+
+    def trainer(
+        self,
+        directory: Path,
+        pairs: Rows,
+        noise: tuple[Floats, Floats] | None = None,
+        reference: Floats | None = None,
+        weights: Path | None = None,
+    ) -> Any:
+        """A trainer of the base model, or of what `save` wrote into `weights`.
+
+        It trains on the rows that `pairs` numbers; `noise` are their targets and flip
+        probabilities.
+        """
+        start = self.model if weights is None or self.lora else str(weights)
+        lora = LoraConfig(task_type=_TASKS[self.kind], **self.lora) if self.lora else None
+        with quiet():
+            trainer = _TRAINERS[self.kind][1](
+                start,
+                self.arguments(directory),
+                train_dataset=self.rows(pairs, reference, noise),
+                processing_class=self.tokenizer,
+                peft_config=lora,
+            )
+            if weights is not None and lora:
+                set_peft_model_state_dict(trainer.model, load_peft_weights(str(weights)))
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    def rows(
+        self,
+        pairs: Rows,
+        reference: Floats | None = None,
+        noise: tuple[Floats, Floats] | None = None,
+    ) -> Dataset:
+        """The pairs as a prepared data set: see `DPOTrainer`."""
+        table = self.tokens.take(pa.array(pairs))
+        target, flip = noise or (np.ones(len(pairs)), np.zeros(len(pairs)))
+        columns = {TARGET: target, FLIP: flip, WEIGHT: np.ones(len(pairs))}
+        if self.kind == "dpo":
+            known = np.zeros((len(self.tokens), 2)) if reference is None else reference
+            columns |= dict(zip(REFERENCE, known[pairs].T, strict=True))
+        for name, values in columns.items():
+            table = table.append_column(name, pa.array(values))
+        return Dataset(table)

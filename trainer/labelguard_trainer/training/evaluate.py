@@ -1,0 +1,178 @@
+"""How well a model predicts preferences that it has not seen, told from what may be read.
+
+Nothing here reads a raw label. Rows of a release say what their labels are worth, and each kind is
+measured in its own way; public pairs (`Probes`) may be measured as they are. z is the margin of
+`chosen` over `rejected`, shape (n,).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import entr
+
+from labelguard.mechanisms.props import estimate_error, vote
+
+__all__ = [
+    "Accuracy",
+    "Evaluation",
+    "LabelAgreement",
+    "TeacherAgreement",
+    "WinTieLoss",
+    "accuracy",
+    "evaluate",
+    "win_tie_loss",
+]
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How often a model agrees with what people prefer."""
+
+    rows: int
+    """rows it is measured on"""
+    accuracy: float
+    """the share; of flipped labels 1 − γ̂, unbiased, which may leave [0, 1]"""
+    standard_error: float
+    """its standard error; rows of one item count as independent"""
+    uninformative: bool
+    """whether the error is too large to tell the model from the labels, or from a coin"""
+
+
+@dataclass(frozen=True)
+class TeacherAgreement:
+    """How close a model comes to a teacher's probabilities, not to people."""
+
+    rows: int
+    """rows with a label_probability"""
+    log_loss: float
+    """mean cross-entropy with the teacher's probabilities, in nats"""
+    least_log_loss: float
+    """that of the teacher itself"""
+    agreement: float
+    """how often the model prefers what the teacher prefers; a model or teacher at ½ counts half"""
+
+
+@dataclass(frozen=True)
+class LabelAgreement:
+    """How often a model agrees with labels taken as they are, right or wrong."""
+
+    rows: int
+    """rows that say no probability"""
+    agreement: float
+    """the share"""
+    standard_error: float
+    """its standard error"""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What held-out rows and public pairs say of a model; null where there are none."""
+
+    flipped: Accuracy | None
+    """by held-out rows with a flip_probability, corrected for the flips"""
+    teacher: TeacherAgreement | None
+    """by held-out rows with a label_probability"""
+    labels: LabelAgreement | None
+    """by held-out rows whose labels are taken as they are"""
+    probes: Accuracy | None
+    """by the public pairs of --probes"""
+
+    def to_json(self) -> str:
+        """As `evaluation.json` has it."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+
+def evaluate(
+    margins: ArrayLike,
+    *,
+    flip_probability: ArrayLike,
+    label_probability: ArrayLike,
+    probes: ArrayLike | None = None,
+) -> Evaluation:
+    """An evaluation from margins z, shape (n,), and what the rows say, NaN for nothing.
+
+    Flipped rows give 1 − γ̂ with its standard error by `estimate_error` (PROPS eq. 8): every
+    released label says `chosen`, and the model errs where z < 0. `probes` are margins of public
+    pairs whose preference is known. Post-processing: nothing is charged.
+    """
+    z, gamma, target = (
+        np.asarray(values, np.float64) for values in (margins, flip_probability, label_probability)
+    )
+    flipped = ~np.isnan(gamma)
+    soft = ~np.isnan(target) & ~flipped
+    rest = ~flipped & ~soft
+    return Evaluation(
+        _corrected(z[flipped], gamma[flipped]) if flipped.any() else None,
+        _taught(z[soft], target[soft]) if soft.any() else None,
+        _agreement(z[rest]) if rest.any() else None,
+        accuracy(probes) if probes is not None and np.size(probes) else None,
+    )
+
+
+def accuracy(margins: ArrayLike) -> Accuracy:
+    """That on pairs whose preference is known, n >= 1; z = 0 counts half."""
+    right = vote(margins)
+    share, error = _share(right)
+    return Accuracy(len(right), share, error, uninformative=False)
+
+
+@dataclass(frozen=True)
+class WinTieLoss:
+    """Pairwise comparisons of two models' responses by a judge."""
+
+    wins: int
+    """the first model's response was preferred in both positions"""
+    ties: int
+    """neither was"""
+    losses: int
+    """the second model's was preferred in both positions"""
+
+
+def win_tie_loss(shown_first: ArrayLike, shown_second: ArrayLike) -> WinTieLoss:
+    """Count a judge's margins of the first model's response over the second's, both shape (n,).
+
+    `shown_first` are its margins with the first model's response shown first, `shown_second` with
+    the two swapped: a judge that favours a position must not decide. What is not preferred both
+    times is a tie (PROPS A.7 asks for an order that does not matter; its judge saw one).
+    """
+    one, two = (np.asarray(values, np.float64) for values in (shown_first, shown_second))
+    wins = int(((one > 0) & (two > 0)).sum())
+    losses = int(((one < 0) & (two < 0)).sum())
+    return WinTieLoss(wins, len(one) - wins - losses, losses)
+
+
+def _corrected(z: Floats, gamma: Floats) -> Accuracy:
+    found = estimate_error(np.ones(len(z)), vote(z), gamma)
+    return Accuracy(found.rows, 1 - found.rate, found.standard_error, found.uninformative)
+
+
+def _taught(z: Floats, target: Floats) -> TeacherAgreement:
+    agreement = 1 - np.abs(vote(z) - vote(target - 0.5))
+    log_loss = target * np.logaddexp(0, -z) + (1 - target) * np.logaddexp(0, z)
+    least = entr(target) + entr(1 - target)
+    return TeacherAgreement(
+        len(z), float(log_loss.mean()), float(least.mean()), float(agreement.mean())
+    )
+
+
+def _agreement(z: Floats) -> LabelAgreement:
+    share, error = _share(vote(z))
+    return LabelAgreement(len(z), share, error)
+
+
+def _share(right: Floats) -> tuple[float, float]:
+    """A mean of n values in [0, 1] and its standard error, that of Laplace's estimate.
+
+    The usual error of a share is 0 where all rows agree, which says too much.
+    """
+    count = len(right)
+    smoothed = (right.sum() + 1) / (count + 2)
+    return float(right.mean()), math.sqrt(smoothed * (1 - smoothed) / count)

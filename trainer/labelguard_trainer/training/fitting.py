@@ -1,0 +1,211 @@
+"""Fits a model to a request: trainer, checkpoints, evaluation, card. Loads torch, when imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import PrinterCallback
+
+from labelguard.storage.files import write_atomically
+from labelguard.terms import Progress
+from labelguard_trainer.training import curves, models, settings
+from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
+from labelguard_trainer.training.evaluate import Evaluation, evaluate
+from labelguard_trainer.training.reporting import Reporting, metrics_of, quiet
+from labelguard_trainer.training.request import Request
+from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
+from labelguard_trainer.training.runs import RunDirectory
+from labelguard_trainer.training.trained import Trained
+from labelguard_trainer.training.training_card import Training, to_markdown
+
+__all__ = ["fit"]
+
+_TRAINERS = {"dpo": (DPOConfig, DPOTrainer), "reward": (RewardConfig, RewardTrainer)}
+_TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
+_PACKAGES = ("labelguard", "trl", "transformers", "torch")
+_COLUMNS = ("prompt", "chosen", "rejected")
+_DEFAULTS = {
+    "logging_steps": 0.02,  # shares of all steps: curves of fifty points, ten checkpoints
+    "save_steps": 0.1,
+    "eval_steps": 0.2,
+    "save_total_limit": 2,
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+_PROMPT_DIFFERS = (
+    "some prompts are tokenized in another way alone than with their response; end prompts with a "
+    "space or a new line, or take a chat template that writes both alike"
+)
+
+
+def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
+    """Train, evaluate and publish; the same request resumes what was interrupted."""
+    settings.check_fields(request.kind, request.config)
+    asked = _asked(request)
+    with quiet() as heard:
+        args = _config(request, run)
+        with _begun(run, asked, args):
+            trainer, parts = _trainer(request, run, args, progress)
+            checkpoint = run.last_checkpoint()
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            progress("evaluating", None)
+            found = _evaluation(request, trainer, parts)
+            notes = [*_notes(request), *([_PROMPT_DIFFERS] if heard.prompt_differs else [])]
+            trainer.save_model(str(run.finished))
+            training = _training(request, asked, trainer)
+            if trainer.is_world_process_zero():
+                _describe(request, run, training, found, metrics_of(trainer.state))
+                run.publish()
+            trainer.accelerator.wait_for_everyone()
+    privacy = (request.source.card or {}).get("privacy", {})
+    return Trained(
+        str(run.output),
+        request.kind,
+        request.source.release,
+        *(privacy.get(name) for name in ("epsilon", "delta", "unit")),
+        request.model,
+        request.loss_name,
+        training.rows,
+        training.left_out,
+        training.held_out,
+        training.steps,
+        checkpoint is not None,
+        found,
+        notes,
+    )
+
+
+def _asked(request: Request) -> dict[str, Any]:
+    """What decides the weights: a run goes on only if all of it is the same."""
+    return {
+        "kind": request.kind,
+        "release": request.source.digest,
+        "model": models.identity(request.model, request.config.get("model_revision")),
+        "loss": request.loss_name,
+        "config": request.config,
+        "lora": request.lora,
+        "holdout": request.holdout,
+        "versions": {name: version(name) for name in _PACKAGES},
+    }
+
+
+def _config(request: Request, run: RunDirectory) -> Any:
+    held_out = bool(request.held_out.any())
+    given = {"eval_strategy": "steps" if held_out else "no", **_DEFAULTS, **request.config}
+    return _TRAINERS[request.kind][0](
+        output_dir=str(run.checkpoints),
+        preference_loss=request.loss,
+        non_private=request.non_private,
+        **given,
+    )
+
+
+@contextmanager
+def _begun(run: RunDirectory, asked: Mapping[str, Any], args: Any) -> Iterator[None]:
+    """The run's directory, held by the first process; the others wait until it is there."""
+    if args.process_index:
+        args.distributed_state.wait_for_everyone()
+        yield
+        return
+    with run.begun(asked):
+        args.distributed_state.wait_for_everyone()
+        yield
+
+
+def _trainer(
+    request: Request, run: RunDirectory, args: Any, progress: Progress
+) -> tuple[Any, dict[str, Dataset]]:
+    """The trainer, and what it will be evaluated on: `held_out` and `probes`, where there are."""
+    cache = run.cache(args.process_index)
+    rows = _read(request.source.file, cache).select_columns([*_COLUMNS, *_said(request)])
+    parts = {"train": rows.select(np.flatnonzero(~request.held_out))}
+    if request.held_out.any():
+        parts["held_out"] = rows.select(np.flatnonzero(request.held_out))
+    if request.probes:
+        parts["probes"] = _read(request.probes, cache).select_columns(list(_COLUMNS))
+    lora = LoraConfig(task_type=_TASKS[request.kind], **request.lora) if request.lora else None
+    progress("loading the model", None)
+    trainer = _TRAINERS[request.kind][1](
+        model=request.model,
+        args=args,
+        train_dataset=parts.pop("train"),
+        eval_dataset=parts.get("held_out"),
+        processing_class=models.load_tokenizer(request.model),
+        peft_config=lora,
+        callbacks=[Reporting(run, progress)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer, parts
+
+
+def _read(file: Path, cache: Path) -> Dataset:
+    read = Dataset.from_parquet if file.suffix == ".parquet" else Dataset.from_json
+    return read(str(file), cache_dir=str(cache))
+
+
+def _said(request: Request) -> list[str]:
+    return [name for name, values in request.said.items() if not np.isnan(values).all()]
+
+
+def _evaluation(request: Request, trainer: Any, parts: Mapping[str, Dataset]) -> Evaluation:
+    margins = {name: trainer.margins(rows) for name, rows in parts.items()}
+    return evaluate(
+        margins.get("held_out", ()),
+        flip_probability=request.said["flip_probability"][request.held_out],
+        label_probability=request.said["label_probability"][request.held_out],
+        probes=margins.get("probes"),
+    )
+
+
+def _training(request: Request, asked: Mapping[str, Any], trainer: Any) -> Training:
+    held_out = int(request.held_out.sum())
+    return Training(
+        request.kind,
+        request.model,
+        asked["model"],
+        request.loss_name,
+        request.config,
+        request.lora,
+        rows=len(request.held_out) - held_out - trainer.left_out,
+        left_out=trainer.left_out,
+        held_out=held_out,
+        steps=trainer.state.global_step,
+        versions=asked["versions"],
+    )
+
+
+def _describe(
+    request: Request,
+    run: RunDirectory,
+    training: Training,
+    found: Evaluation,
+    metrics: list[Mapping[str, Any]],
+) -> None:
+    """Everything beside the model."""
+    (run.finished / "training_args.bin").unlink(missing_ok=True)  # a pickle, with paths of here
+    card = to_markdown(request.source, training, found)
+    lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in metrics)
+    for name, text in (
+        ("TRAINING_CARD.md", card),
+        ("evaluation.json", found.to_json()),
+        ("metrics.jsonl", lines),
+    ):
+        write_atomically(run.finished / name, text.encode())
+    curves.draw(metrics, run.finished)
+
+
+def _notes(request: Request) -> Iterator[str]:
+    if request.non_private:
+        yield "trained on raw labels: what people said may be read from this model"
+    elif request.loss == "plain" and request.source.train_with == "forward":
+        yield "loss plain takes flipped labels as the truth: for comparison only"
+    if request.holdout and not request.held_out.any():
+        yield "there are too few items to hold one out; nothing was evaluated on the release"

@@ -1,0 +1,93 @@
+"""`--mechanism props --learner dpo|reward`: language models learn in between, stage by stage.
+
+`dpo` aligns a causal language model (props, algorithm 1), whose implicit reward labels the next
+stage: β(log π/π_ref)(first) − β(log π/π_ref)(second). `reward` trains a reward model (props A.5).
+The last model is published as the directory `model`, whole, with its tokenizer.
+
+Everything that can be wrong with a model, a configuration or the pairs is found before anything is
+charged: the texts are tokenized, and a trainer is made as every stage will make it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard import extras
+from labelguard.errors import LabelguardError
+from labelguard.learning.learners import LearnerOptions, Scorer
+from labelguard.terms import Progress
+from labelguard_trainer.training.settings import Kind, check_fields, parse_lora, read_config
+
+if TYPE_CHECKING:
+    from labelguard_trainer.training.course import Course
+    from labelguard_trainer.training.stages import StageLearner
+
+__all__ = ["PreparedLanguageModel", "dpo", "reward"]
+
+PAPER = {"num_train_epochs": 3, "per_device_train_batch_size": 4, "learning_rate": 5e-5}
+"""How each stage is trained (props A.1), unless the configuration says otherwise."""
+
+
+def dpo(pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
+    """The learner `dpo` of distinct pairs; see `labelguard.learning.learners.LearnerFactory`."""
+    return PreparedLanguageModel.of("dpo", pairs, options)
+
+
+def reward(pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
+    """The learner `reward`, likewise."""
+    return PreparedLanguageModel.of("reward", pairs, options)
+
+
+@dataclass(frozen=True)
+class PreparedLanguageModel:
+    """A base model, how it is trained, and the pairs' tokens: a `PreparedLearner`.
+
+    `inputs`, shape (pairs,), numbers the pairs.
+    """
+
+    course: Course
+    inputs: NDArray[np.intp]
+    identity: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, kind: Kind, pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
+        """Raises `LabelguardError` for a model, options or pairs that do not fit together."""
+        if options.model is None:
+            raise LabelguardError(
+                f"--learner {kind} needs a base model: --model ID_OR_PATH, of a hub or a directory"
+            )
+        extras.require("train", f"--learner {kind}")
+        lora = None if options.lora is None else parse_lora(options.lora)
+        given = {} if options.config is None else read_config(Path(options.config))
+        check_fields(kind, given)
+        from labelguard_trainer.training.models import identity
+        from labelguard_trainer.training.course import Course
+
+        revision = (given.get("model_init_kwargs") or {}).get("revision")
+        course = Course.of(kind, options.model, lora, PAPER | given, pairs)
+        told = {
+            "model": identity(options.model, revision),
+            "lora": lora,
+            "training": PAPER | given,
+        }
+        return cls(course, np.arange(pairs.num_rows), told)
+
+    def open(self, directory: Path, progress: Progress) -> StageLearner:
+        """The learner, whose models are kept in `directory`."""
+        from labelguard_trainer.training.stages import StageLearner
+
+        return StageLearner(self.course, directory, progress)
+
+    def files(self, scorer: Scorer, directory: Path) -> tuple[Path, ...]:
+        """The directory `model`, as `from_pretrained` reads it; adapters are merged into it."""
+        from labelguard_trainer.training.stages import StageModel
+
+        assert isinstance(scorer, StageModel)
+        return (scorer.export(directory / "model"),)

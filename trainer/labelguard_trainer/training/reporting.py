@@ -1,0 +1,123 @@
+"""What a training tells while it runs: one progress line, `metrics.jsonl`, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import datasets
+from huggingface_hub import constants
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.utils import logging as transformers_logging
+
+from labelguard.terms import Progress
+from labelguard_trainer.training.runs import RunDirectory, mark_complete
+
+__all__ = ["Heard", "Reporting", "metrics_of", "quiet"]
+
+_LIBRARIES = ("trl", "accelerate", "peft", "datasets")
+_OF_TIME = ("_runtime", "_per_second", "total_flos")
+
+
+class Reporting(TrainerCallback):  # type: ignore[misc]  # transformers is half typed
+    """Progress, metrics, and the mark of complete checkpoints."""
+
+    def __init__(self, run: RunDirectory, progress: Progress) -> None:
+        self._run = run
+        self._progress = progress
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Of a resumed training the lines up to its checkpoint stay, and no later one."""
+        self._show(state)
+        if state.is_world_process_zero:
+            self._run.metrics.write_text("".join(map(_line, metrics_of(state))), encoding="utf-8")
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """One step further."""
+        self._show(state)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """One line more."""
+        if state.is_world_process_zero:
+            with self._run.metrics.open("a", encoding="utf-8") as file:
+                file.write(_line(metrics_of(state)[-1]))
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Every process has written its part of a checkpoint once all are here."""
+        args.distributed_state.wait_for_everyone()
+        if state.is_world_process_zero:
+            mark_complete(self._run.checkpoints / f"checkpoint-{state.global_step}")
+
+    def _show(self, state: TrainerState) -> None:
+        step, steps = state.global_step, state.max_steps
+        self._progress(f"training, step {step:,} of {steps:,}", step / steps)
+
+
+def metrics_of(state: TrainerState) -> list[Mapping[str, Any]]:
+    """What was logged, without what depends on the machine's speed: two equal runs log the same."""
+    return [
+        {
+            "step": entry["step"],
+            **{name: value for name, value in entry.items() if not name.endswith(_OF_TIME)},
+        }
+        for entry in state.log_history
+    ]
+
+
+class Heard(logging.Filter):
+    """Keeps loggers silent below errors, and notices what is said again in words of our own.
+
+    TRL says that a prompt alone is tokenized in another way with a piece of that prompt, which has
+    no place in a log.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompt_differs = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Only errors go on."""
+        if "prompt is not a prefix" in str(record.msg):
+            self.prompt_differs = True
+        return record.levelno >= logging.ERROR
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[Heard]:
+    """No bar, warning or log line of the libraries meanwhile, and no telemetry."""
+    with contextlib.ExitStack() as stack:
+        heard = Heard()
+        for name in list(logging.root.manager.loggerDict):
+            if name.partition(".")[0] in _LIBRARIES:
+                logging.getLogger(name).addFilter(heard)
+                stack.callback(logging.getLogger(name).removeFilter, heard)
+        stack.callback(transformers_logging.set_verbosity, transformers_logging.get_verbosity())
+        transformers_logging.set_verbosity_error()  # its loggers come with its models
+        if transformers_logging.is_progress_bar_enabled():
+            stack.callback(transformers_logging.enable_progress_bar)
+        transformers_logging.disable_progress_bar()
+        if not datasets.are_progress_bars_disabled():
+            stack.callback(datasets.enable_progress_bars)
+        datasets.disable_progress_bars()
+        telemetry = constants.HF_HUB_DISABLE_TELEMETRY
+        stack.callback(setattr, constants, "HF_HUB_DISABLE_TELEMETRY", telemetry)
+        constants.HF_HUB_DISABLE_TELEMETRY = True
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        yield heard
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry, ensure_ascii=False) + "\n"

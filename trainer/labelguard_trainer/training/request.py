@@ -1,0 +1,87 @@
+"""What is asked of a training, read and checked before anything heavy is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.errors import LabelguardError
+from labelguard_trainer.training import settings, sources
+from labelguard_trainer.training.holdout import held_out
+from labelguard_trainer.training.rows import AUTO, NoisyRows, PreferenceLoss
+from labelguard_trainer.training.settings import Kind
+from labelguard_trainer.training.sources import Source
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A training: what is learned, from what, and how.
+
+    `config` and `lora` are what differs from the defaults; `holdout` is the share of items to
+    evaluate on, `held_out`, shape (n,), which rows these are, and `said` what each row says of its
+    noise, shape (n,) each.
+    """
+
+    kind: Kind
+    source: Source
+    model: str
+    loss: PreferenceLoss
+    config: Mapping[str, Any]
+    lora: Mapping[str, Any] | None
+    holdout: float
+    probes: Path | None
+    held_out: NDArray[np.bool_]
+    said: Mapping[str, NDArray[np.float64]]
+
+    @classmethod
+    def read(
+        cls,
+        kind: Kind,
+        source: Source,
+        model: str,
+        *,
+        loss: PreferenceLoss,
+        config: str | Path | None,
+        lora: str | None,
+        holdout: float,
+        probes: str | Path | None,
+    ) -> Request:
+        """Read all files but the texts; raises `LabelguardError` for what cannot be trained."""
+        sources.check_pairs(source.file)
+        said, items = sources.read_columns(source)
+        out = held_out(items, holdout)
+        if out.all():
+            raise LabelguardError(f"no row is left to train on with --holdout {holdout:g}")
+        kept = {name: values[~out] for name, values in said.items()}
+        NoisyRows.read(kept, loss, non_private=source.card is None)
+        if probes is not None:
+            sources.check_pairs(Path(probes))
+        return cls(
+            kind,
+            source,
+            model,
+            loss,
+            settings.read_config(Path(config)) if config else {},
+            settings.parse_lora(lora) if lora else None,
+            holdout,
+            Path(probes) if probes else None,
+            out,
+            said,
+        )
+
+    @property
+    def non_private(self) -> bool:
+        """Whether it learns from raw labels."""
+        return self.source.card is None
+
+    @property
+    def loss_name(self) -> str:
+        """The loss that `auto` stands for."""
+        return self.source.train_with if self.loss == AUTO else self.loss

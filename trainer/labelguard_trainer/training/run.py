@@ -1,0 +1,70 @@
+"""Trains a model on a release: what `labelguard train` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from labelguard import extras
+from labelguard.project.opening import Where
+from labelguard.release.writer import Release
+from labelguard.terms import Progress, silent
+from labelguard_trainer.training import sources
+from labelguard_trainer.training.request import Request
+from labelguard_trainer.training.rows import AUTO, PreferenceLoss
+from labelguard_trainer.training.runs import RunDirectory, check_output
+from labelguard_trainer.training.settings import Kind
+from labelguard_trainer.training.trained import Trained
+
+__all__ = ["Trained", "train"]
+
+
+def train(
+    kind: Kind,
+    release: Release | str | Path,
+    model: str | Path,
+    *,
+    output: str | Path,
+    config: str | Path | None = None,
+    lora: str | None = None,
+    loss: PreferenceLoss = AUTO,
+    holdout: float = 0.1,
+    probes: str | Path | None = None,
+    non_private: bool = False,
+    project: Where = None,
+    progress: Progress = silent,
+) -> Trained:
+    """Train `model` (a path, or a hub's id) by DPO, or a reward model on top of it, on a release.
+
+    `release` is what `privatize` returned, a directory, or an id in `project`; with `non_private` a
+    file of raw labels. `config` is a YAML file of fields of `DPOConfig` or `RewardConfig`, `lora`
+    text like `r=16,alpha=32`, `loss` the card's `train_with` unless said otherwise. About a share
+    `holdout` of the items is evaluated on and not trained on; `probes` is a file of pairs that the
+    caller declares public, whose `chosen` is right.
+
+    Works in `OUTPUT.partial`, where the same call goes on after an interruption; `output` then
+    appears whole: the model, its tokenizer, TRAINING_CARD.md, evaluation.json, metrics.jsonl and
+    curves.svg. Under `accelerate launch` every process calls it.
+
+    Guarantee: post-processing. It reads a release, public files and no raw label, so the model has
+    the release's (ε, δ). Raises `RawLabels` for anything else unless `non_private`, and
+    `LabelguardError` for what cannot be trained, before the model is loaded where that can be told.
+    """
+    extras.require("train", f"labelguard train {kind}")
+    run = RunDirectory(Path(output))
+    check_output(run.output)
+    where = str(release.path if isinstance(release, Release) else release)
+    source = sources.open_raw(where) if non_private else sources.open_release(where, project)
+    request = Request.read(
+        kind,
+        source,
+        str(model),
+        loss=loss,
+        config=config,
+        lora=lora,
+        holdout=holdout,
+        probes=probes,
+    )
+    progress("loading libraries", None)
+    from labelguard_trainer.training import fitting
+
+    return fitting.fit(request, run, progress)

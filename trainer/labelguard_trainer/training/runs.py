@@ -1,0 +1,141 @@
+"""The directory in which a training works, `DIR.partial`, until `DIR` appears whole.
+
+run.json       what was asked: only the same command goes on in it
+checkpoints/   the trainer's own; one without the mark `complete` was interrupted
+metrics.jsonl  as it grows
+cache/         tokenized rows
+finished/      what becomes DIR
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labelguard.errors import LabelguardError
+from labelguard.project.project import held
+from labelguard.storage.files import (
+    fresh_directory,
+    fsync_path,
+    publish_directory,
+    write_atomically,
+)
+
+__all__ = ["RunDirectory", "check_output", "mark_complete"]
+
+_COMPLETE = "complete"
+
+
+def check_output(output: Path) -> None:
+    """Raises `LabelguardError` for a directory that is there, or cannot be made."""
+    if output.exists():
+        raise LabelguardError(f"{output} exists; choose another -o")
+    parent = output.absolute().parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise LabelguardError(f"{parent} is no directory one can write to; choose another -o")
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """`DIR.partial` of one training."""
+
+    output: Path
+
+    @property
+    def path(self) -> Path:
+        """Where it works."""
+        return self.output.with_name(f"{self.output.name}.partial")
+
+    @property
+    def checkpoints(self) -> Path:
+        """The trainer's checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        """One line for each time the trainer logs."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def finished(self) -> Path:
+        """What becomes DIR."""
+        return self.path / "finished"
+
+    def cache(self, process: int) -> Path:
+        """Tokenized rows of one process, empty at the start of each run."""
+        return self.path / "cache" / str(process)
+
+    @contextlib.contextmanager
+    def begun(self, asked: Mapping[str, Any]) -> Iterator[None]:
+        """Begin, or go on with what the same command began; held against another process.
+
+        Raises `LabelguardError` if another command began it, `ProjectBusy` if one works in it.
+        """
+        self.path.mkdir(exist_ok=True)
+        with held(self.path, os.O_RDONLY | os.O_DIRECTORY, "training", self.path):
+            self._claim(json.loads(json.dumps(asked)))
+            self._remove_interrupted()
+            shutil.rmtree(self.path / "cache", ignore_errors=True)
+            fresh_directory(self.finished)
+            yield
+
+    def last_checkpoint(self) -> Path | None:
+        """The newest checkpoint that is complete."""
+        found = [path.parent for path in self.checkpoints.glob(f"checkpoint-*/{_COMPLETE}")]
+        return max(found, key=_step, default=None)
+
+    def publish(self) -> None:
+        """Give what is finished its name, in one step, and remove the rest."""
+        check_output(self.output)
+        publish_directory(self.finished, self.output)
+        shutil.rmtree(self.path)
+
+    def _claim(self, asked: Mapping[str, Any]) -> None:
+        file = self.path / "run.json"
+        if not file.exists():
+            if any(path.name != "run.json.new" for path in self.path.iterdir()):
+                raise LabelguardError(f"{self.path} is no training's directory; choose another -o")
+            write_atomically(file, json.dumps(asked, indent=2).encode())
+            return
+        began = _read(file)
+        other = sorted(name for name in {*asked, *began} if asked.get(name) != began.get(name))
+        if other:
+            raise LabelguardError(
+                f"{self.path} was begun by another command (other: {', '.join(other)}); run that "
+                "again to finish it, remove the directory, or choose another -o"
+            )
+
+    def _remove_interrupted(self) -> None:
+        for path in self.checkpoints.glob("checkpoint-*"):
+            if not (path / _COMPLETE).exists():
+                shutil.rmtree(path)
+
+
+def mark_complete(checkpoint: Path) -> None:
+    """Say that all of a checkpoint is on disk, once it is: the trainer's last file is not enough.
+
+    A crash of the machine may keep a directory's entries and lose what its files hold.
+    """
+    for path in checkpoint.rglob("*"):
+        fsync_path(path)
+    write_atomically(checkpoint / _COMPLETE, b"")
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise LabelguardError(f"{file} cannot be read; remove {file.parent} and begin again")
+    return found

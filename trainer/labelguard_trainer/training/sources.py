@@ -1,0 +1,132 @@
+"""What a model is trained on: a release, whose files are as they were committed, or raw labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from polars.exceptions import PolarsError
+
+from labelguard.errors import LabelguardError, ProjectError
+from labelguard.project.opening import Where
+from labelguard.release.writer import read_card
+from labelguard.report import overview
+from labelguard.storage.sums import SUMS, fault, sha256
+from labelguard_trainer.training.rows import RawLabels
+
+__all__ = ["Source", "check_pairs", "open_raw", "open_release", "read_columns"]
+
+PAIRS = ("prompt", "chosen", "rejected")
+_SAID = ("label_probability", "flip_probability", "residual_flip_estimate")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of rows; `digest` is the SHA-256 that names it, `card` that of its release."""
+
+    file: Path
+    digest: str
+    card: Mapping[str, Any] | None
+
+    @property
+    def release(self) -> str | None:
+        """The release's id; None for raw labels."""
+        return None if self.card is None else str(self.card["release"])
+
+    @property
+    def train_with(self) -> str:
+        """The loss that fits."""
+        return "plain" if self.card is None else str(self.card["train_with"])
+
+
+def open_release(release: str, project: Where) -> Source:
+    """A release by its directory, or by its id in a project; the digest is that of `SHA256SUMS`.
+
+    Of the project only the ledger is asked, for the directory. Raises `RawLabels` for a file, and
+    `ProjectError` if there is no such release or a file of it was altered.
+    """
+    path = Path(release)
+    if path.is_file():
+        raise RawLabels(
+            f"{path} is a file, not a release: raw labels are refused; privatize them first, or "
+            "say that nobody is to be protected: --non-private"
+        )
+    directory = path if path.is_dir() else overview.release_path(release, project)
+    card = read_card(directory)
+    broken = fault(directory, _sums(directory))
+    if broken:
+        raise ProjectError(f"{broken}; copy the release again")
+    if "train_with" not in card or "privacy" not in card:
+        raise ProjectError(f"the card in {directory} does not say how to train on the release")
+    return Source(directory / "data.parquet", sha256(directory / SUMS), card)
+
+
+def open_raw(file: str) -> Source:
+    """Raw labels in a file of pairs, Parquet or JSON lines.
+
+    Raises `LabelguardError` for a release, which is private already.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise LabelguardError(
+            f"--non-private is for a file of raw labels, and {file} is none; leave it out to "
+            "train on a release"
+        )
+    return Source(path, sha256(path), None)
+
+
+def read_columns(source: Source) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
+    """What the rows say of their noise, shape (n,) each, and the item of each row.
+
+    A column that is not there is all NaN. Rows without an `item_id` go by their prompt.
+    """
+    frame = _scan(source.file)
+    names = frame.collect_schema().names()
+    found = frame.select(*(n for n in (*_SAID, "item_id") if n in names), "prompt").collect()
+    said = {
+        name: found[name].cast(pl.Float64).to_numpy()
+        if name in names
+        else np.full(found.height, np.nan)
+        for name in _SAID
+    }
+    if "item_id" in names:
+        return said, found["item_id"].cast(pl.String).to_list()
+    return said, [json.dumps(prompt, sort_keys=True) for prompt in found["prompt"].to_list()]
+
+
+def check_pairs(file: Path) -> None:
+    """Raises `LabelguardError` unless a file holds pairs, each with three parts."""
+    frame = _scan(file)
+    missing = [name for name in PAIRS if name not in frame.collect_schema().names()]
+    if missing:
+        raise LabelguardError(f"{file} has no column {missing[0]}; wanted are {', '.join(PAIRS)}")
+    counts = frame.select(pl.len().alias("rows"), *(pl.col(PAIRS).null_count())).collect()
+    if not counts["rows"][0]:
+        raise LabelguardError(f"{file} holds no pair")
+    for name in PAIRS:
+        if counts[name][0]:
+            raise LabelguardError(f"{file}: {counts[name][0]:,} rows have no {name}")
+
+
+def _scan(file: Path) -> pl.LazyFrame:
+    try:
+        frame = pl.scan_parquet(file) if file.suffix == ".parquet" else pl.scan_ndjson(file)
+        frame.collect_schema()
+    except (PolarsError, OSError):
+        raise LabelguardError(f"{file} cannot be read as Parquet or JSON lines") from None
+    return frame
+
+
+def _sums(directory: Path) -> dict[str, str]:
+    """What `SHA256SUMS` says of each file: the copy that goes with the release."""
+    try:
+        lines = (directory / SUMS).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise ProjectError(f"{directory / SUMS} cannot be read; copy the release again") from None
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}

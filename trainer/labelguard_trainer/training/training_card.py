@@ -1,0 +1,144 @@
+"""The card of a trained model: what it learned from, and the guarantee that it carries onward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labelguard.release.card import TRAINING, guarantee
+from labelguard.terms import counted
+from labelguard_trainer.training.evaluate import Evaluation
+from labelguard_trainer.training.settings import Kind
+from labelguard_trainer.training.sources import Source
+
+__all__ = ["Training", "results", "to_markdown"]
+
+NO_GUARANTEE = (
+    "**No guarantee: this model was trained on raw labels (`--non-private`). What people said may "
+    "be read from it.**"
+)
+_TASKS = {"dpo": "text-generation", "reward": "text-classification"}
+
+
+@dataclass(frozen=True)
+class Training:
+    """What was trained, on what and how; `config` and `lora` are what differs from the defaults."""
+
+    kind: Kind
+    model: str
+    identity: str
+    loss: str
+    config: Mapping[str, Any]
+    lora: Mapping[str, Any] | None
+    rows: int
+    left_out: int
+    held_out: int
+    steps: int
+    versions: Mapping[str, str]
+
+
+def to_markdown(source: Source, training: Training, evaluation: Evaluation) -> str:
+    """The card, with the front matter of a Hugging Face model card.
+
+    Post-processing: a function of a release has the release's ε and δ, however long it trains.
+    """
+    rows = "\n".join(f"| {name} | {value} |" for name, value in _facts(source, training))
+    found = "\n".join(f"- {line}" for line in results(evaluation)) or "- nothing was held out"
+    what = "Language model aligned by DPO" if training.kind == "dpo" else "Reward model"
+    return f"""\
+---
+library_name: {"peft" if training.lora else "transformers"}
+pipeline_tag: {_TASKS[training.kind]}
+tags:
+- {training.kind}
+- labelguard
+- {"differential-privacy" if source.card else "non-private"}
+---
+
+{_onward(source)}
+
+# {what}
+
+| | |
+|---|---|
+{rows}
+
+**Evaluation.**{_told(source)}
+
+{found}
+{_not_protected(source)}"""
+
+
+def _told(source: Source) -> str:
+    return " No raw label was read for it." if source.card else ""
+
+
+def _onward(source: Source) -> str:
+    if source.card is None:
+        return NO_GUARANTEE
+    return (
+        f"{guarantee(source.card)}\n\n"
+        f"This model is a function of release `{source.release}`, of public texts and of a public "
+        "model, so the guarantee is the release's own, at no further price (post-processing)."
+    )
+
+
+def _not_protected(source: Source) -> str:
+    if source.card is None:
+        return ""
+    lines = "\n".join(f"- {line}" for line in source.card["not_protected"])
+    return f"\n**Not protected:**\n\n{lines}\n"
+
+
+def _facts(source: Source, training: Training) -> Iterator[tuple[str, str]]:
+    """What was done, as rows of names and values."""
+    if source.card is None:
+        yield "raw labels", f"file with SHA-256 `{source.digest}`"
+    else:
+        yield "release", f"`{source.release}`, `SHA256SUMS` with SHA-256 `{source.digest}`"
+        yield "mechanism", f"`{source.card['mechanism']}`"
+    yield "base model", f"`{training.model}` (`{training.identity}`)"
+    yield "rows", f"{training.rows:,} trained on, {training.held_out:,} held out (by item)"
+    if training.left_out:
+        yield "left out", f"{training.left_out:,} whose sides are equal once they are cut to length"
+    yield "loss", f"`{training.loss}`: {_why(source, training.loss)}"
+    yield "steps", f"{training.steps:,}"
+    for name, given in (("config", training.config), ("LoRA", training.lora)):
+        if given:
+            yield name, ", ".join(f"`{key}: {value}`" for key, value in sorted(given.items()))
+    yield "versions", ", ".join(f"{name} {value}" for name, value in training.versions.items())
+
+
+def _why(source: Source, loss: str) -> str:
+    if source.card is None:
+        return "raw labels are taken as they are."
+    if loss == source.train_with:
+        return f"what the release's card says. {TRAINING[loss]}"
+    return f"chosen by hand; the release's card says `{source.train_with}`."
+
+
+def results(evaluation: Evaluation) -> Iterator[str]:
+    """An evaluation in sentences, each with what it may be read as."""
+    if found := evaluation.flipped:
+        doubt = "; uninformative: too few rows for their noise" if found.uninformative else ""
+        yield (
+            f"accuracy {found.accuracy:.3f} ± {found.standard_error:.3f} on "
+            f"{counted(found.rows, 'held-out row')}, corrected for their flips (1 − γ̂){doubt}"
+        )
+    if taught := evaluation.teacher:
+        yield (
+            f"log loss {taught.log_loss:.3f} to the teacher's probabilities (theirs: "
+            f"{taught.least_log_loss:.3f}), agreement {taught.agreement:.3f}, on "
+            f"{counted(taught.rows, 'held-out row')}; with the teacher, not with people"
+        )
+    if plain := evaluation.labels:
+        yield (
+            f"agreement {plain.agreement:.3f} ± {plain.standard_error:.3f} with the labels of "
+            f"{counted(plain.rows, 'held-out row')} as they were given, whatever is wrong in them"
+        )
+    if probed := evaluation.probes:
+        yield (
+            f"accuracy {probed.accuracy:.3f} ± {probed.standard_error:.3f} on "
+            f"{counted(probed.rows, 'pair')} that the user declared public"
+        )
