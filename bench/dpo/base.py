@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from dpo import grammar
-from dpo.grammar import Pairs
+from labelguard_trainer import DPOConfig, DPOTrainer
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from dpo import grammar
+from dpo.grammar import Pairs
 from labelguard.storage.files import write_atomically
-from labelguard_trainer import DPOConfig, DPOTrainer
 
 POSITIONS = 160
 PROBES_SEED, PRETRAINING_SEED = 1_000, 2_000
@@ -130,9 +130,7 @@ def _scored(pairs: Pairs, base: Path, size: Size, directory: Path) -> pa.Table:
     from datasets import Dataset
 
     texts = {"prompt": pairs.prompt, "chosen": pairs.first, "rejected": pairs.second}
-    config = dpo_config(
-        size, directory / "unused", non_private=True, precompute_ref_log_probs=True
-    )
+    config = dpo_config(size, directory / "unused", non_private=True, precompute_ref_log_probs=True)
     trainer = DPOTrainer(str(base), config, train_dataset=Dataset.from_dict(texts))
     reference = trainer.log_probs(trainer.train_dataset)
     ids = trainer.train_dataset.with_format("arrow")[:]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from dpo.grammar import Pairs
 from numpy.typing import NDArray
 
 import labelguard as lg
+from dpo.grammar import Pairs
 from labelguard.accounting import randomized_response as rr
 
 DELTA = 1e-5

@@ -17,18 +17,18 @@ import numpy as np
 import pyarrow as pa
 import yaml
 from datasets import Dataset
+from labelguard_trainer import DPOTrainer
+from labelguard_trainer.training import learners
+from numpy.typing import NDArray
+
+import labelguard as lg
 from dpo import base, labels
 from dpo.base import Size
 from dpo.grammar import Pairs
 from dpo.labels import Budget
-from numpy.typing import NDArray
-
-import labelguard as lg
 from labelguard.learning.learners import LearnerOptions
 from labelguard.mechanisms.props_stages import ReleasedLabels, run_stages
 from labelguard.terms import silent
-from labelguard_trainer import DPOTrainer
-from labelguard_trainer.training import learners
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -88,9 +88,7 @@ def on_release(
     return _dpo(problem, dataset, loss)
 
 
-def props(
-    problem: Problem, budget: Budget | None, *, combine: Literal["hard", "soft"]
-) -> Measured:
+def props(problem: Problem, budget: Budget | None, *, combine: Literal["hard", "soft"]) -> Measured:
     """PROPS in two stages on the labels of randomized response."""
     assert budget is not None
     pair, first, rows = _read(problem, problem.release(labels.RR, budget))
@@ -123,18 +121,22 @@ def _read(problem: Problem, release: Path) -> tuple[NDArray[np.intp], NDArray[np
 
 
 def _sides(tokens: pa.Table, pair: NDArray[np.intp], first: NDArray[np.bool_]) -> Dataset:
-    """A tokenized data set with the reference's log-probabilities."""
-    columns = {"prompt_ids": tokens["prompt_ids"].take(pa.array(pair)).combine_chunks()}
-    for name, wanted in (("chosen", first), ("rejected", ~first)):
-        row = pa.array(pair + np.where(wanted, 0, tokens.num_rows))
-        for column, parts in ((f"{name}_ids", "_ids"), (f"ref_{name}_logps", "ref_")):
-            names = [f"{s}{parts}" if parts == "_ids" else f"{parts}{s}" for s in _SIDES]
-            both = pa.concat_arrays([c for side in names for c in tokens[side].chunks])
-            columns[column] = both.take(row)
+    """A tokenized data set with the reference's log-probabilities; `chosen` is what is preferred."""
+    ids, reference = (
+        pa.concat_arrays([chunk for name in names for chunk in tokens[name].chunks])
+        for names in (("first_ids", "second_ids"), ("ref_first", "ref_second"))
+    )
+    chosen, rejected = (
+        pa.array(pair + np.where(wanted, 0, tokens.num_rows)) for wanted in (first, ~first)
+    )
+    columns = {
+        "prompt_ids": tokens["prompt_ids"].take(pa.array(pair)),
+        "chosen_ids": ids.take(chosen),
+        "rejected_ids": ids.take(rejected),
+        "ref_chosen_logps": reference.take(chosen),
+        "ref_rejected_logps": reference.take(rejected),
+    }
     return Dataset(pa.table(columns))
-
-
-_SIDES = ("first", "second")
 
 
 def _dpo(problem: Problem, dataset: Dataset, loss: str) -> Measured:
@@ -155,9 +157,9 @@ def _dpo(problem: Problem, dataset: Dataset, loss: str) -> Measured:
 
 def _all_texts(problem: Problem) -> pa.Table:
     """Pairs, and after them the probes: what the learner may be asked about."""
-    parts = [{name: getattr(p, name) for name in ("prompt", *_SIDES)} for p in
-             (problem.pairs, problem.probes)]
-    return pa.concat_tables([pa.table(part) for part in parts])
+    parts = (problem.pairs, problem.probes)
+    columns = ("prompt", "first", "second")
+    return pa.table({name: sum((getattr(p, name) for p in parts), []) for name in columns})
 
 
 def _options(problem: Problem, scratch: Path) -> LearnerOptions:
