@@ -3,20 +3,39 @@
 A learner is found by the entry point `labelguard.learners`. What `pairs` holds is between the
 learner and whoever calls it: feature rows for a head, rows of a dataset for a language model.
 Callers only index it by its first axis.
+
+What the entry point names is a `LearnerFactory`. It is called before anything is charged, with
+public pairs, so that a model that cannot be loaded, or does not fit the pairs, costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.learning import heads
+from labelguard.terms import Progress
 
-__all__ = ["HeadLearner", "HeadScorer", "Learner", "Scorer", "State"]
+__all__ = [
+    "GROUP",
+    "HeadLearner",
+    "HeadScorer",
+    "Learner",
+    "LearnerFactory",
+    "LearnerOptions",
+    "PreparedLearner",
+    "Scorer",
+    "State",
+]
+
+GROUP = "labelguard.learners"
+"""The entry points by which learners are found."""
 
 Floats: TypeAlias = NDArray[np.float64]
 State: TypeAlias = Mapping[str, NDArray[Any]]
@@ -52,6 +71,58 @@ class Learner(Protocol):
     def restore(self, state: State) -> Scorer:
         """The scorer whose `state()` this is."""
         ...
+
+
+@dataclass(frozen=True)
+class LearnerOptions:
+    """What a learner is asked for; one that has no use for an option refuses it.
+
+    `model` is a base model, by hub id or path; `lora` asks for low-rank adapters, for example
+    r=16,alpha=32; `config` is the path of a YAML file of further settings.
+    """
+
+    model: str | None = None
+    lora: str | None = None
+    config: str | None = None
+
+
+class PreparedLearner(Protocol):
+    """A learner whose base model, settings and pairs were looked at and fit together."""
+
+    @property
+    def inputs(self) -> NDArray[Any]:
+        """What it takes of each pair; its first axis numbers the pairs."""
+        ...
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What it starts from and how it trains, as JSON: base model, settings.
+
+        It is recorded, and printed on the card; a release that is resumed must find the same.
+        """
+        ...
+
+    def open(self, directory: Path, progress: Progress) -> Learner:
+        """The learner, which keeps what it trains in `directory`; a resumed release has the same.
+
+        What a crash left half-written there is the learner's to tell and to replace.
+        """
+        ...
+
+    def files(self, scorer: Scorer, directory: Path) -> tuple[Path, ...]:
+        """Files or directories of the last scorer that are published, written into `directory`.
+
+        They are moved into the release, and after a crash they are asked for again: what `restore`
+        needs must not be among them.
+        """
+        ...
+
+
+LearnerFactory: TypeAlias = Callable[[pa.Table, LearnerOptions], PreparedLearner]
+"""Distinct pairs, with the columns prompt, first and second, and options → what learns of them.
+
+Raises `LabelguardError` for options or pairs that it cannot work with.
+"""
 
 
 @dataclass(frozen=True, eq=False)

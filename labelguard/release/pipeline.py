@@ -51,7 +51,7 @@ from labelguard.release.admission import admit
 from labelguard.release.intake import check_choices
 from labelguard.release.planning import Plan
 from labelguard.release.preview import Preview, previewed
-from labelguard.release.protocol import Job, Mechanism, Prepared
+from labelguard.release.protocol import Job, Lesson, Mechanism, Prepared
 from labelguard.release.request import Options, Request, requested
 from labelguard.release.writer import Release, read_card
 from labelguard.storage import blocks
@@ -91,8 +91,8 @@ def privatize(
       (`release.intake.Intake`);
     - how it is run: exhausted, again, accept_delta, output, workers (`release.request.Request`);
     - of `statistic`, `props` and `auto`: features, components, ridge, agreement, also; of
-      `statistic`: whitening, floor, clip_quantile; of `props`: stages, combine, learner
-      (`release.methods.options`);
+      `statistic`: whitening, floor, clip_quantile; of `props`: stages, combine, learner, model,
+      lora, train_config (`release.methods.options`);
     - those of a mechanism of another package, which a type checker does not know.
 
     Guarantee: (ε, δ) of the policy for each of its units under `replace_labels`, over all releases
@@ -420,6 +420,9 @@ class _Run:
 
     def _publish(self, job: Job, prepared: Prepared, grant: Grant) -> tuple[int, Mapping[str, str]]:
         """Write the release from what was drawn; its rows, and the hashes of its files."""
+        directory = self.project.stages / grant.release.id
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        prepared = self.mechanism.learn(Lesson(job.outcomes, directory, self.progress), prepared)
         finished = self.mechanism.finish(job, prepared, grant)
         standing = policies.standing(self.ledger)
         return publish.publish(job, prepared.plan, grant, finished, standing)

@@ -1,9 +1,9 @@
 """What a mechanism does in a release, and in which order; `labelguard.release.pipeline` calls it.
 
 `prepare` sees public columns only and comes before the charge. `draw` alone reads labels, behind a
-grant, and fills the private map. Once that is complete and the ledger knows it, `finish` turns what
-was drawn into released rows and reads no label. What one step knows the next one is given: a
-mechanism remembers nothing between them.
+grant, and fills the private map. Once that is complete and the ledger knows it, no label is read
+any more: `learn` sees released rows alone, and `finish` turns all of it into the release. What one
+step knows the next one is given: a mechanism remembers nothing between them.
 """
 
 from __future__ import annotations
@@ -61,10 +61,26 @@ class Job:
 class Prepared:
     """What is fixed before the charge. `parameters` go to the ledger: a release that is resumed is
     prepared by them again.
+
+    `apart`: `learn` may take hours, so that the project is let go for it (see `release.drawn`).
     """
 
     plan: Plan
     parameters: Mapping[str, Any]
+    apart: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What `learn` works with: no project, no ledger, and no label but as it was released.
+
+    `outcomes` are the rows as drawn (see `publish.Outcomes`). `directory` is the release's own: a
+    crash leaves it as it is, the same command finds it again, and it goes with the commit.
+    """
+
+    outcomes: Path
+    directory: Path
+    progress: Progress
 
 
 @dataclass(frozen=True)
@@ -73,7 +89,7 @@ class Finished:
 
     `outcomes` names the directories of released rows (see `publish.Outcomes`), each with the staged
     input that it is about: the labels', and, with `further` rows, that of the further pairs.
-    `files` are moved into the release under their own names.
+    `files` are files or directories that are moved into the release under their own names.
     """
 
     card: Mapping[str, Any]
@@ -116,6 +132,10 @@ class Mechanism(Protocol[P]):
         Without that directory the release was drawn before, and no label is read.
         """
         ...
+
+    def learn(self, lesson: Lesson, prepared: P) -> P:
+        """Whatever takes long, once all labels are drawn; what it found goes on to `finish`."""
+        return prepared
 
     def finish(self, job: Job, prepared: P, grant: Grant) -> Finished:
         """From the private map and public columns, the released rows."""

@@ -56,6 +56,9 @@ class Options(IntakeOptions, total=False):
     stages: int | None
     combine: Literal["hard", "soft"] | None
     learner: str | None
+    model: str | None
+    lora: str | None
+    train_config: str | None
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from labelguard.storage import buckets
 from labelguard.storage.blocks import Blocks
 
 
-def check_identity(recorded: str, found: str) -> None:
-    """Raise `LedgerError` if a release that is being resumed was begun with other features."""
+def check_identity(what: str, recorded: str, found: str) -> None:
+    """Raise `LedgerError` if a release that is being resumed was begun with another `what`."""
     if recorded != found:
         raise LedgerError(
-            f"this release was begun with the features {recorded}; found "
-            f"{found}; restore them and run the same command again"
+            f"this release was begun with the {what} {recorded}; found "
+            f"{found}; restore what it was and run the same command again"
         )
 
 

@@ -8,8 +8,10 @@ of one name are one option of the command.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from labelguard.errors import PolicyError
@@ -145,7 +147,19 @@ class PropsOptions(FeatureOptions):
     )
     learner: str = field(
         default="head",
-        metadata=option("What learns in between; default head, a linear head."),
+        metadata=option("What learns in between; default head, a linear head on the features."),
+    )
+    model: str | None = field(
+        default=None,
+        metadata=option("Base model of the learner, a hub id or a path.", metavar="ID_OR_PATH"),
+    )
+    lora: str | None = field(
+        default=None,
+        metadata=option("Train low-rank adapters, for example r=16,alpha=32.", metavar="SPEC"),
+    )
+    train_config: str | None = field(
+        default=None,
+        metadata=option("YAML file with settings of the learner's training.", metavar="FILE"),
     )
 
     def __post_init__(self) -> None:
@@ -154,10 +168,31 @@ class PropsOptions(FeatureOptions):
             raise PolicyError(f"stages must be at least 2, found {self.stages}")
         if self.combine not in ("hard", "soft"):
             raise PolicyError(f"combine must be hard or soft, found {self.combine!r}")
-        if self.learner != "head" and self.also is not None:
-            raise PolicyError("--also goes with --learner head only")
+        head = self.learner == "head"
+        for name in _OF_OTHER_LEARNERS if head else _OF_HEADS:
+            if getattr(self, name) is not None:
+                learners = "another learner than head" if head else "--learner head"
+                raise PolicyError(f"--{name.replace('_', '-')} goes with {learners} only")
 
     def settings(self) -> dict[str, Any]:
-        """With stages, combination and learner."""
+        """With stages, combination and learner; of a learner's own options, those that are given.
+
+        Features are of the head alone. A file of settings counts by its content.
+        """
         own = {"stages": self.stages, "combine": self.combine, "learner": self.learner}
-        return super().settings() | own
+        if self.learner == "head":
+            return super().settings() | own
+        if self.train_config is not None:
+            own["train_config"] = _digest(self.train_config)
+        return own | {name: value for name in ("model", "lora") if (value := getattr(self, name))}
+
+
+_OF_HEADS = ("components", "ridge", "also")
+_OF_OTHER_LEARNERS = ("model", "lora", "train_config")
+
+
+def _digest(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise PolicyError(f"--train-config {path} cannot be read: {error.strerror}") from None

@@ -7,55 +7,53 @@ nothing. Stages are saved on disk, so that a run that was interrupted goes on wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard import doors
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
-from labelguard.learning.features import PairFeatures, column_features, open_fitted
-from labelguard.learning.learners import HeadLearner, HeadScorer, Learner
+from labelguard.learning.features import column_features
+from labelguard.learning.learners import HeadScorer, PreparedLearner
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import props
 from labelguard.mechanisms import props_stages as relabelling
-from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.props_stages import ReleasedLabels, StageReport, StageResult
 from labelguard.policy.events import RANDOMIZED_LABELS
-from labelguard.release.head import Head
-from labelguard.release.methods.further import check_identity, with_head
+from labelguard.release.methods.further import with_head
 from labelguard.release.methods.options import PropsOptions
+from labelguard.release.methods.relearners import HEAD, HeadOfPairs, prepared_learner
 from labelguard.release.methods.rr import draw_labels, randomized_card
 from labelguard.release.planning import Plan
-from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
+from labelguard.release.protocol import Finished, Job, Lesson, Mechanism, Prepared
 from labelguard.storage import arrays, buckets
-from labelguard.storage.files import write_atomically
+from labelguard.storage.files import fresh_directory, write_atomically
 from labelguard.terms import LABEL_TIE
 
 _FOLDS = 5
-_LEARNERS = "labelguard.learners"
-_DEFAULT_SHAPE = Shape(components=64, whitening=0.0)
 
-LearnerFactory: TypeAlias = Callable[[pa.Table], tuple[Learner, NDArray[Any]]]
-"""What the entry point group `labelguard.learners` holds: given the distinct pairs, a learner and
-what it takes of each pair."""
+
+@dataclass(frozen=True)
+class Learned:
+    """The released rows, what became of them in every stage, and what is published beside them."""
+
+    rows: _Released
+    results: tuple[StageResult, ...]
+    files: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
 class Relearning(Prepared):
-    """Public pairs, and what the learner takes of each; features and axes if it is a head."""
+    """Public pairs, what learns of them and, in the end, what it learned."""
 
     pairs: DistinctPairs
-    learner: Learner
-    inputs: NDArray[Any]
-    features: PairFeatures | None = None
-    shape: Shape = _DEFAULT_SHAPE
-    basis: Basis | None = None
+    learner: PreparedLearner
+    learned: Learned | None = None
 
 
 class Relabelling(Mechanism[Relearning]):
@@ -67,10 +65,12 @@ class Relabelling(Mechanism[Relearning]):
 
     def __init__(self, options: PropsOptions) -> None:
         self.options = options
-        self.features, self.also = column_features(options.features), options.also
+        self.also = options.also
+        if options.learner == HEAD:
+            self.features = column_features(options.features)
 
     def settings(self) -> dict[str, Any]:
-        """Features, stages, combination, learner."""
+        """Stages, combination, learner, and what it is asked for."""
         return self.options.settings()
 
     def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Relearning:
@@ -83,87 +83,97 @@ class Relabelling(Mechanism[Relearning]):
         if not plan.rows:
             raise PolicyError("no label is left to release: all labelers are exhausted")
         pairs = distinct_pairs(job.staged)
-        if self.options.learner != "head":
-            learner, inputs = _factory(self.options.learner)(pairs.table)
-            return Relearning(plan, {"learner": self.options.learner}, pairs, learner, inputs)
-        provider = open_fitted(self.options.features, pairs.table, job.progress)
-        identity = provider.identity()
-        if recorded:
-            check_identity(recorded["identity"], identity)
-        x = provider(pairs.table)
-        shape = Shape(**asdict(_DEFAULT_SHAPE) | self.options.given())
-        axes = basis(spectrum(x), shape)
-        z, learner = axes.coordinates(x), HeadLearner(shape.ridge)
-        parameters = {"identity": identity, "shape": asdict(shape)}
-        return Relearning(plan, parameters, pairs, learner, z, provider, shape, axes)
+        learner = prepared_learner(self.options, pairs, job.progress, recorded)
+        parameters = {"learner": self.options.learner, "identity": dict(learner.identity)}
+        # A head is a matter of seconds; whatever else learns may need the night.
+        apart = self.options.learner != HEAD
+        return Relearning(plan, parameters, pairs, learner, apart=apart)
 
     def draw(self, job: Job, prepared: Relearning, grant: Grant, drawn: Path | None) -> None:
         """As `rr`."""
         draw_labels(job, prepared, grant, drawn)
 
-    def finish(self, job: Job, prepared: Relearning, grant: Grant) -> Finished:
-        """Relabel the released rows, stage by stage, and save the head."""
-        rows = _Released.read(job.outcomes)
+    def learn(self, lesson: Lesson, prepared: Relearning) -> Relearning:
+        """Relabel the released rows, stage by stage."""
+        rows = _Released.read(lesson.outcomes)
         labels = rows.labels(prepared.pairs, self.options.stages)
-        results = self._stages(job, grant, prepared, labels)
-        target, residual = relabelling.assembled(results)
+        results = self._stages(lesson, prepared, labels)
+        public = fresh_directory(lesson.directory / "public", mode=0o700)
+        files = prepared.learner.files(results[-1].scorer, public)
+        return replace(prepared, learned=Learned(rows, tuple(results), files))
+
+    def finish(self, job: Job, prepared: Relearning, grant: Grant) -> Finished:
+        """The rows with the labels of the stages, and what the last model left for the public."""
+        learned, learner = prepared.learned, prepared.learner
+        assert learned is not None
+        target, residual = relabelling.assembled(learned.results)
         relabelled = job.opened.project.work / "relabelled"
-        rows.write(relabelled, target, residual, soft=self.options.combine == "soft")
-        card = randomized_card(job) | self._card([result.report for result in results])
-        finished = Finished(card, ((job.staged, relabelled),))
-        head = _head(results[-1].scorer, prepared, self.options.features)
-        if head is None or prepared.features is None:
+        learned.rows.write(relabelled, target, residual, soft=self.options.combine == "soft")
+        card = randomized_card(job) | self._card(prepared, learned)
+        finished = Finished(card, ((job.staged, relabelled),), files=learned.files)
+        scorer = learned.results[-1].scorer
+        if not isinstance(learner, HeadOfPairs) or not isinstance(scorer, HeadScorer):
             return finished
-        return with_head(finished, job, head, prepared.features, prepared.pairs)
+        return with_head(finished, job, learner.head(scorer), learner.provider, prepared.pairs)
 
     def _stages(
-        self, job: Job, grant: Grant, prepared: Relearning, labels: ReleasedLabels
+        self, lesson: Lesson, prepared: Relearning, labels: ReleasedLabels
     ) -> list[StageResult]:
         """All stages; those that an interrupted run finished are taken from disk."""
-        directory = job.opened.project.stages / grant.release.id
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        saved = [arrays.load(path) for path in _consecutive(directory, self.options.stages)]
-        results = []
+        directory, count = lesson.directory, self.options.stages
+        models = directory / "models"
+        models.mkdir(exist_ok=True, mode=0o700)
+        saved = [arrays.load(path) for path in _consecutive(directory, count)]
         stages = relabelling.run_stages(
-            prepared.inputs,
+            prepared.learner.inputs,
             labels,
-            prepared.learner,
-            stages=self.options.stages,
+            prepared.learner.open(models, lesson.progress),
+            stages=count,
             combine=self.options.combine,
             finished=saved,
         )
+        results: list[StageResult] = []
         try:
-            for number, result in enumerate(stages):
-                job.progress(f"stage {number + 1} of {self.options.stages}", None)
+            for number in range(count):
+                lesson.progress(f"stage {number + 1} of {count}", None)
+                result = next(stages)
                 if number >= len(saved):
                     write_atomically(_stage_path(directory, number), arrays.packed(result.state()))
                 results.append(result)
         except ArithmeticError as error:
+            if self.options.learner != HEAD:
+                raise
             raise LabelguardError(
                 f"a head cannot be fitted ({error}); take a larger ridge"
             ) from None
         return results
 
-    def _card(self, reports: list[StageReport]) -> dict[str, Any]:
-        soft = self.options.combine == "soft"
-        return {
+    def _card(self, prepared: Relearning, learned: Learned) -> dict[str, Any]:
+        options, soft = self.options, self.options.combine == "soft"
+        head = options.learner == HEAD
+        said: dict[str, Any] = {
             "props": {
-                "learner": self.options.learner,
-                "features": self.options.features,
-                "combine": self.options.combine,
-                "stages": [_report(report) for report in reports],
+                "learner": options.learner,
+                **({"features": options.features} if head else {}),
+                "combine": options.combine,
+                "stages": [_report(result.report) for result in learned.results],
             },
             "train_with": "soft" if soft else "plain",
         }
+        if learned.files:
+            said["kind"] = "model"
+            said["model"] = {
+                "learner": options.learner,
+                "base": _base(options.model),
+                "identity": dict(prepared.learner.identity),
+                "files": sorted(path.name for path in learned.files),
+            }
+        return said
 
 
-def _factory(name: str) -> LearnerFactory:
-    door = doors.door(_LEARNERS, name)
-    if door is not None:
-        factory: LearnerFactory = door.load()
-        return factory
-    known = sorted({"head", *doors.names(_LEARNERS)})
-    raise PolicyError(f"unknown learner {name!r}; this installation has: {', '.join(known)}")
+def _base(model: str | None) -> str | None:
+    """A base model as it is told to others, who need not know where it lies here."""
+    return Path(model).name if model and Path(model).exists() else model
 
 
 def _report(report: StageReport) -> dict[str, Any]:
@@ -238,20 +248,6 @@ class _Released:
                 columns["residual_flip_estimate"] = pa.array(residual[rows])
             every = np.full(table.num_rows, bucket, np.uint8)
             buckets.write_part(directory, bucket, pa.table(columns), every)
-
-
-def _head(scorer: Any, prepared: Relearning, features: str) -> Head | None:
-    """The last model as a head, if it is one."""
-    if not isinstance(scorer, HeadScorer) or prepared.basis is None or prepared.features is None:
-        return None
-    return Head(
-        features,
-        prepared.features.identity(),
-        prepared.features.state(),
-        prepared.shape,
-        prepared.basis,
-        prepared.basis.projection @ scorer.theta,
-    )
 
 
 def _stage_path(directory: Path, number: int) -> Path:

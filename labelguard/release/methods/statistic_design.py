@@ -67,7 +67,7 @@ def design(
     provider = _provider(job, options.features, first, pairs)
     identity = provider.identity()
     if recorded:
-        check_identity(recorded["identity"], identity)
+        check_identity("features", recorded["identity"], identity)
     x = provider(pairs.table)
     counts, rows = _compared(job, plan, pairs)
     if not len(rows) and first is None and not recorded:
