@@ -3,10 +3,10 @@
     python bench/dpo_utility.py                 # the table; about an hour on two cores
     python bench/dpo_utility.py --tiny          # every kind of labels once, in seconds
 
-A GPT-2 of 120,000 parameters, pretrained on a made-up language, learns from 2,000 pairs of about 128
-tokens, whose labels simulated labelers gave and `labelguard.privatize` released. *Accuracy* is how
-often its implicit reward orders the sides of 1,000 fresh pairs as the planted utility does. All kinds
-of labels have the same pairs and as many optimizer steps.
+A GPT-2 of 120,000 parameters, pretrained on a made-up language, learns from 2,000 pairs of about
+128 tokens, whose labels simulated labelers gave and `labelguard.privatize` released. *Accuracy* is
+how often its implicit reward orders the sides of 1,000 fresh pairs as the planted utility does. All
+kinds of labels have the same pairs and as many optimizer steps.
 
 Every finished run is a line of `runs.jsonl` in `--work` and is not run again by the same code, so
 that an interrupted benchmark goes on where it stopped.

@@ -1,9 +1,9 @@
 """Pairs of responses in a made-up language, and a planted preference between them.
 
-A response is some sentences `the <adjective> <noun> <verb> the <noun> .` Adjectives and verbs are of
-one of eight styles, nouns of one of eight topics; a prompt names nouns of its topic. Responses differ
-in how much of each style they have, and in how often they keep to the topic. The utility is a smooth
-function of both,
+A response is some sentences `the <adjective> <noun> <verb> the <noun> .` Adjectives and verbs are
+of one of eight styles, nouns of one of eight topics; a prompt names nouns of its topic. Responses
+differ in how much of each style they have, and in how often they keep to the topic. The utility is
+a smooth function of both,
 
     u = Σ_style value · share of sentences  +  TOPIC · share of sentences on the topic,
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -57,6 +56,7 @@ def prepare(wanted: list[Run], size: Size, directory: Path) -> None:
     """Make what several runs read: base model, tokens, releases."""
     from dpo.training import Problem
 
+    _quietly_on_one_core()
     for seed in sorted({run.seed for run in wanted}):
         problem = Problem.of(size, seed, directory)
         for run in wanted:
@@ -67,12 +67,9 @@ def prepare(wanted: list[Run], size: Size, directory: Path) -> None:
 
 def finished(run: Run, size: Size, directory: Path) -> dict[str, Any]:
     """The record of a run: accuracy on probes, seconds, and what the kind of labels tells."""
-    import torch
-
     from dpo.training import VARIANTS, Problem
 
-    torch.set_num_threads(1)
-    logging.getLogger("labelguard_trainer").setLevel(logging.ERROR)
+    _quietly_on_one_core()
     problem = Problem.of(size, run.seed, directory)
     start = time.perf_counter()
     margins, told = VARIANTS[run.labels](problem, run.budget)
@@ -86,6 +83,17 @@ def finished(run: Run, size: Size, directory: Path) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - start, 1),
         **told,
     }
+
+
+def _quietly_on_one_core() -> None:
+    import torch
+    from datasets.utils.logging import disable_progress_bar
+    from transformers.utils import logging
+
+    torch.set_num_threads(1)
+    disable_progress_bar()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
 
 
 @cache

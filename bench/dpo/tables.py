@@ -35,9 +35,8 @@ def table(found: Accuracies, pairs: int) -> Table:
     if (CLEAN, None) in found:
         lines.append([CLEAN, "", "", "0", f"{pairs**0.5:.1f}", _mean(found[CLEAN, None]), ""])
     for budget, names in BUDGETS:
-        for name in names:
-            if (name, budget) in found:
-                lines.append(_line(found, name, budget, pairs))
+        run = [name for name in names if (name, budget) in found]
+        lines += [_line(found, name, budget, pairs) for name in run]
     return lines
 
 

@@ -20,6 +20,7 @@ from datasets import Dataset
 from labelguard_trainer import DPOTrainer
 from labelguard_trainer.training import learners
 from numpy.typing import NDArray
+from transformers import PrinterCallback
 
 import labelguard as lg
 from dpo import base, labels
@@ -34,8 +35,20 @@ Floats: TypeAlias = NDArray[np.float64]
 
 _FOLDS = 5
 _NOISE = ("label_probability", "flip_probability", "residual_flip_estimate")
-_LEARNED = ("learning_rate", "num_train_epochs", "beta", "max_length", "warmup_steps")
-_RUN = ("per_device_train_batch_size", "per_device_eval_batch_size", "bf16", "use_cpu")
+_TEXTS = ("prompt", "first", "second")
+_SETTINGS = (
+    "beta",
+    "learning_rate",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "warmup_steps",
+    "max_length",
+    "activation_checkpointing",
+    "bf16",
+    "use_cpu",
+    "seed",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +118,15 @@ def props(problem: Problem, budget: Budget | None, *, combine: Literal["hard", "
         learner = prepared.open(Path(scratch), silent)
         results = list(run_stages(prepared.inputs, released, learner, combine=combine))
         margins = results[-1].scorer(prepared.inputs[len(problem.pairs) :])
+        later = pair[results[-1].rows]
+        votes = results[0].scorer(prepared.inputs[later]) > 0
     error = results[-1].report.error
     assert error is not None
-    return margins, {"model_error": error.rate, "model_error_se": error.standard_error}
+    return margins, {
+        "estimated_error": error.rate,
+        "standard_error": error.standard_error,
+        "true_error": float(np.mean(votes != labels.raw(problem.pairs, problem.seed)[later])),
+    }
 
 
 def _read(problem: Problem, release: Path) -> tuple[NDArray[np.intp], NDArray[np.bool_], Any]:
@@ -121,7 +140,7 @@ def _read(problem: Problem, release: Path) -> tuple[NDArray[np.intp], NDArray[np
 
 
 def _sides(tokens: pa.Table, pair: NDArray[np.intp], first: NDArray[np.bool_]) -> Dataset:
-    """A tokenized data set with the reference's log-probabilities; `chosen` is what is preferred."""
+    """A tokenized data set with the reference's log-probabilities."""
     ids, reference = (
         pa.concat_arrays([chunk for name in names for chunk in tokens[name].chunks])
         for names in (("first_ids", "second_ids"), ("ref_first", "ref_second"))
@@ -149,6 +168,7 @@ def _dpo(problem: Problem, dataset: Dataset, loss: str) -> Measured:
             non_private=not set(_NOISE) & set(dataset.column_names),
         )
         trainer = DPOTrainer(str(problem.base), config, train_dataset=dataset)
+        trainer.remove_callback(PrinterCallback)
         trainer.train()
         every = np.arange(len(problem.probes))
         probes = _sides(problem.probe_tokens, every, np.ones(len(every), bool))
@@ -158,14 +178,13 @@ def _dpo(problem: Problem, dataset: Dataset, loss: str) -> Measured:
 def _all_texts(problem: Problem) -> pa.Table:
     """Pairs, and after them the probes: what the learner may be asked about."""
     parts = (problem.pairs, problem.probes)
-    columns = ("prompt", "first", "second")
-    return pa.table({name: sum((getattr(p, name) for p in parts), []) for name in columns})
+    return pa.concat_tables([pa.table({n: getattr(p, n) for n in _TEXTS}) for p in parts])
 
 
 def _options(problem: Problem, scratch: Path) -> LearnerOptions:
     shared = asdict(base.dpo_config(problem.size, scratch, seed=problem.seed))
     config = scratch / "config.yaml"
-    config.write_text(yaml.safe_dump({name: shared[name] for name in (*_LEARNED, *_RUN, "seed")}))
+    config.write_text(yaml.safe_dump({name: shared[name] for name in _SETTINGS}))
     return LearnerOptions(model=str(problem.base), lora=None, config=str(config))
 
 
