@@ -119,7 +119,8 @@ TRAINING = {
     "correct for flips do not apply.",
 }
 """How to learn from a release, by the card's `train_with`."""
-STOCK_TRAINERS = "TRL's own trainers drop these columns\nwithout a word, and learn from noise as if it were truth."
+STOCK_TRAINERS = """TRL's own trainers drop these columns
+without a word, and learn from noise as if it were truth."""
 
 
 CONDITION = (

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from labelguard_trainer.features.encoder import EncoderConfig, FrozenEncoder
     from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
     from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
+    from labelguard_trainer.training.run import train
+    from labelguard_trainer.training.trained import Trained
 
 _HOMES = {
     "DPOConfig": "labelguard_trainer.training.dpo",
@@ -28,7 +30,9 @@ _HOMES = {
     "FrozenEncoder": "labelguard_trainer.features.encoder",
     "RewardConfig": "labelguard_trainer.training.reward",
     "RewardTrainer": "labelguard_trainer.training.reward",
+    "Trained": "labelguard_trainer.training.trained",
     "VectorCache": "labelguard_trainer.features.cache",
+    "train": "labelguard_trainer.training.run",
 }
 
 __all__ = [
@@ -38,7 +42,9 @@ __all__ = [
     "FrozenEncoder",
     "RewardConfig",
     "RewardTrainer",
+    "Trained",
     "VectorCache",
+    "train",
 ]
 
 

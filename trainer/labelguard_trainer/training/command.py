@@ -15,7 +15,7 @@ from labelguard.terms import budget_of
 if TYPE_CHECKING:
     from labelguard_trainer.training.trained import Trained
 
-_LOSSES = ("auto", "forward", "robust", "soft", "plain")
+LOSSES = ("auto", "forward", "robust", "soft", "plain")
 
 
 @click.group("train", context_settings=HELP, short_help="Train models on a release.")
@@ -54,7 +54,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--loss",
-            type=click.Choice(_LOSSES),
+            type=click.Choice(LOSSES),
             default="auto",
             show_default=True,
             help="The loss of rows; auto is what the release's card says.",

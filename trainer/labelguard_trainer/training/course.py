@@ -7,8 +7,10 @@ The reference of `dpo` is the base model in every stage, and never the model of 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 from numpy.typing import NDArray
-from peft import LoraConfig, load_peft_weights, set_peft_model_state_dict
+from peft import LoraConfig, PeftModel, load_peft_weights, set_peft_model_state_dict
 from transformers import PrinterCallback
 
 from labelguard.errors import LabelguardError
@@ -40,7 +42,7 @@ _TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
 _DEFAULTS = {
     "per_device_eval_batch_size": 16,  # of scoring, which keeps no gradients
     "report_to": "none",
-    "save_total_limit": 1,
+    "save_total_limit": 2,
     "disable_tqdm": True,
 }
 
@@ -66,14 +68,17 @@ class Course:
         pairs: pa.Table,
     ) -> Course:
         """Raises `LabelguardError` unless model, settings and pairs can be trained together."""
-        tokenizer = models.load_tokenizer(model)
-        if is_chat(pairs) and not tokenizer.chat_template:
-            raise LabelguardError(
-                f"the pairs are chats, and the tokenizer of {model} has no chat template"
-            )
-        course = cls(kind, model, lora, settings, tokenizer, tokenized(kind, pairs, tokenizer))
-        with tempfile.TemporaryDirectory() as directory:
-            course.trainer(Path(directory), course.told[:1])
+        with quiet(), _one_line():
+            arguments = _arguments(kind, settings, Path(os.devnull))
+            tokenizer = guard.tokenizer_of(model, arguments)
+            if is_chat(pairs) and not tokenizer.chat_template:
+                raise LabelguardError(
+                    f"the pairs are chats, and the tokenizer of {model} has no chat template"
+                )
+            tokens = tokenized(kind, pairs, tokenizer, arguments.max_length)
+            course = cls(kind, model, lora, settings, tokenizer, tokens)
+            with tempfile.TemporaryDirectory() as directory:
+                course.trainer(Path(directory), course.told[:1])
         return course
 
     @cached_property
@@ -85,22 +90,9 @@ class Course:
         every = np.arange(len(self.tokens))
         dataset = Dataset(self.tokens.append_column("pair", pa.array(every)))
         with quiet():
-            arguments = self.arguments(Path(os.devnull))
+            arguments = _arguments(self.kind, self.settings, Path(os.devnull))
             kept = guard.distinguishable(dataset, arguments, len(every), "input")
         return np.asarray(kept["pair"], np.intp)
-
-    def arguments(self, directory: Path, **more: Any) -> Any:
-        """The configuration of a trainer that works in `directory`.
-
-        Raises `LabelguardError` for a setting that cannot be.
-        """
-        try:
-            return _TRAINERS[self.kind][0](
-                output_dir=str(directory), **{**_DEFAULTS, **self.settings, **more}
-            )
-        except (TypeError, ValueError) as error:
-            reason = str(error).strip().split("\n")[0]
-            raise LabelguardError(f"the settings of training cannot be used: {reason}") from None
 
     def trainer(
         self,
@@ -120,7 +112,7 @@ class Course:
         with quiet():
             trainer = _TRAINERS[self.kind][1](
                 start,
-                self.arguments(directory),
+                _arguments(self.kind, self.settings, directory),
                 train_dataset=self.rows(pairs, reference, noise),
                 processing_class=self.tokenizer,
                 peft_config=lora,
@@ -129,6 +121,20 @@ class Course:
                 set_peft_model_state_dict(trainer.model, load_peft_weights(str(weights)))
         trainer.remove_callback(PrinterCallback)
         return trainer
+
+    def export(self, weights: Path, directory: Path) -> Path:
+        """Write what `from_pretrained` reads: the model of `weights`, whole, and its tokenizer."""
+        if self.lora is None:
+            shutil.copytree(weights, directory)
+        else:
+            with quiet():
+                init = self.settings.get("model_init_kwargs") or {}
+                base = models.load_model(self.kind, self.model, **init)
+                base.config.get_text_config().pad_token_id = self.tokenizer.pad_token_id
+                merged = PeftModel.from_pretrained(base, str(weights)).merge_and_unload()
+                merged.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        return directory
 
     def rows(
         self,
@@ -146,3 +152,17 @@ class Course:
         for name, values in columns.items():
             table = table.append_column(name, pa.array(values))
         return Dataset(table)
+
+
+def _arguments(kind: Kind, settings: Mapping[str, Any], directory: Path) -> Any:
+    return _TRAINERS[kind][0](output_dir=str(directory), **{**_DEFAULTS, **settings})
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """One line for what the libraries refuse of settings."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise LabelguardError(f"the settings of training cannot be used: {reason}") from None

@@ -49,9 +49,9 @@ def draw(lines: Lines, directory: Path) -> tuple[Path, ...]:
 
 def _panel(axes: Axes, lines: Lines, name: str) -> None:
     for prefix, label, color in _PARTS:
-        found = [(line["step"], line[prefix + name]) for line in lines if prefix + name in line]
+        found = [line for line in lines if line.get(prefix + name) is not None]
         if found:
-            steps, values = zip(*found, strict=True)
+            steps, values = ([line[key] for line in found] for key in ("step", prefix + name))
             axes.plot(steps, values, ".-", color=color, label=label, linewidth=1)
     axes.grid(alpha=0.3)
     if axes.lines:

@@ -12,7 +12,6 @@ z = β[log π(chosen)/π_ref(chosen) − log π(rejected)/π_ref(rejected)]; her
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +29,8 @@ from labelguard.errors import LabelguardError
 from labelguard_trainer.training import guard
 from labelguard_trainer.training.batches import BatchNoise, NoisyCollator, score_rows
 from labelguard_trainer.training.losses import loss_of
-from labelguard_trainer.training.rows import AUTO, COLUMNS, PreferenceLoss, with_noise
+from labelguard_trainer.training.noisy import NoisyTraining
+from labelguard_trainer.training.rows import AUTO, PreferenceLoss
 
 __all__ = ["DPOConfig", "DPOTrainer"]
 
@@ -38,7 +38,7 @@ REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
 
 
 @dataclass
-class DPOConfig(trl.DPOConfig):  # type: ignore[misc]
+class DPOConfig(trl.DPOConfig):
     """TRL's configuration, and:
 
     - `preference_loss`: see `rows.PreferenceLoss`; by default what the release's card says.
@@ -55,7 +55,7 @@ class DPOConfig(trl.DPOConfig):  # type: ignore[misc]
         super().__post_init__()
 
 
-class DPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
+class DPOTrainer(NoisyTraining, trl.DPOTrainer):
     """TRL's `DPOTrainer` for releases: its arguments, by name after `args`, a `DPOConfig` of ours.
 
     Data sets are releases (`labelguard.load(path, "datasets")`), or prepared: with `COLUMNS` of
@@ -66,8 +66,7 @@ class DPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
     Raises `LabelguardError` for what `guard` refuses, raw labels, and a batch without its noise.
     """
 
-    left_out: int
-    """Rows of the training set that no step is taken on: see `guard.distinguishable`."""
+    _tokens = "prompt_ids"
 
     def __init__(
         self,
@@ -134,11 +133,6 @@ class DPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
 
         return score_rows(self, self._tokenized(dataset), self.data_collator.texts, policy)
 
-    def train(self, *args: Any, **options: Any) -> Any:
-        """As TRL's; if memory runs out, one line says what to lower."""
-        with guard.explained(self.args, self.model):
-            return super().train(*args, **options)
-
     def compute_ref_log_probs(self, model: Any, inputs: dict[str, Any]) -> Any:
         """The reference's log-probabilities of a batch's sides: two tensors of shape (n,)."""
         return super().compute_ref_log_probs(model, BatchNoise.split(inputs)[1])
@@ -154,7 +148,7 @@ class DPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
         loss = noise.mean(self.preference_loss, chosen - rejected)
         if self.aux_loss_enabled:
             loss = loss + self.router_aux_loss_coef * outputs.aux_loss
-        self._record(noise, rewards.detach(), log_probs.detach())
+        self._record_rows(noise, rewards.detach(), log_probs.detach())
         self._record_tokens(inputs, outputs)
         return loss
 
@@ -197,8 +191,7 @@ class DPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
 
         return score_rows(self, dataset, self.data_collator.texts, score)
 
-    def _record(self, noise: BatchNoise, rewards: Tensor, log_probs: Tensor) -> None:
-        """Metrics that are means over rows: of all processes at once, or each would wait."""
+    def _record_rows(self, noise: BatchNoise, rewards: Tensor, log_probs: Tensor) -> None:
         chosen, rejected = rewards.chunk(2)
         rows = {
             "rewards/chosen": chosen,
@@ -208,9 +201,7 @@ class DPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
             "logps/chosen": log_probs.chunk(2)[0],
             "logps/rejected": log_probs.chunk(2)[1],
         }
-        means = self.accelerator.gather_for_metrics(torch.stack(list(rows.values()), 1)).mean(0)
-        for name, mean in zip(rows, means.tolist(), strict=True):
-            self._metrics[self._mode][name].append(mean)
+        self._record(**rows)
 
     def _record_tokens(self, inputs: dict[str, Any], outputs: Any) -> None:
         """Metrics that are sums over tokens: the entropy of completions, tokens seen so far."""
@@ -223,27 +214,6 @@ class DPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
         self._metrics[self._mode]["entropy"].append(entropy / max(completions, 1))
         self._metrics[self._mode]["num_tokens"] = [self._total_train_tokens]
 
-    @property
-    def _mode(self) -> str:
-        return "train" if self.model.training else "eval"
-
-    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, name: str) -> Any:
-        rows = len(dataset)
-        if "prompt_ids" not in dataset.column_names:
-            dataset = super()._prepare_dataset(dataset, processing_class, args, name)
-        dataset = guard.distinguishable(dataset, args, rows, name)
-        if name == "train":
-            self.left_out = rows - len(dataset)
-        return with_noise(dataset, args.preference_loss, non_private=args.non_private)
-
-    def _tokenized(self, dataset: Any) -> Any:
-        """All rows: what is too long is truncated by the collator, and no row is dropped here."""
-        if "prompt_ids" in dataset.column_names:
-            return dataset
-        whole = copy(self.args)
-        whole.max_length = None
-        return super()._prepare_dataset(dataset, self.processing_class, whole, "scored")
-
     def _precompute_ref_logps(self, dataset: Any, name: str, batch_size: int) -> Any:
         if set(REFERENCE) <= set(dataset.column_names):
             return dataset
@@ -253,11 +223,6 @@ class DPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
                 "reference is not here to compute them"
             )
         return super()._precompute_ref_logps(dataset, name, batch_size)
-
-    def _set_signature_columns_if_needed(self) -> None:
-        if self._signature_columns is None:
-            super()._set_signature_columns_if_needed()
-            self._signature_columns += COLUMNS
 
 
 def _is_nowhere_else(model: Any, options: Mapping[str, Any]) -> bool:

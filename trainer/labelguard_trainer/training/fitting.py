@@ -17,18 +17,16 @@ from transformers import PrinterCallback
 from labelguard.storage.files import write_atomically
 from labelguard.terms import Progress
 from labelguard_trainer.training import curves, models, settings
-from labelguard_trainer.training.dpo import DPOConfig, DPOTrainer
 from labelguard_trainer.training.evaluate import Evaluation, evaluate
 from labelguard_trainer.training.reporting import Reporting, metrics_of, quiet
 from labelguard_trainer.training.request import Request
-from labelguard_trainer.training.reward import RewardConfig, RewardTrainer
 from labelguard_trainer.training.runs import RunDirectory
+from labelguard_trainer.training.settings import Kind
 from labelguard_trainer.training.trained import Trained
 from labelguard_trainer.training.training_card import Training, to_markdown
 
 __all__ = ["fit"]
 
-_TRAINERS = {"dpo": (DPOConfig, DPOTrainer), "reward": (RewardConfig, RewardTrainer)}
 _TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
 _COLUMNS = ("prompt", "chosen", "rejected")
@@ -88,7 +86,7 @@ def _asked(request: Request) -> dict[str, Any]:
     return {
         "kind": request.kind,
         "release": request.source.digest,
-        "model": models.identity(request.model, request.config.get("model_revision")),
+        "model": models.identity(request.model, _revision(request)),
         "loss": request.loss_name,
         "config": request.config,
         "lora": request.lora,
@@ -97,15 +95,30 @@ def _asked(request: Request) -> dict[str, Any]:
     }
 
 
+def _revision(request: Request) -> str | None:
+    return (request.config.get("model_init_kwargs") or {}).get("revision")
+
+
 def _config(request: Request, run: RunDirectory) -> Any:
     held_out = bool(request.held_out.any())
     given = {"eval_strategy": "steps" if held_out else "no", **_DEFAULTS, **request.config}
-    return _TRAINERS[request.kind][0](
+    return _classes(request.kind)[0](
         output_dir=str(run.checkpoints),
         preference_loss=request.loss,
         non_private=request.non_private,
         **given,
     )
+
+
+def _classes(kind: Kind) -> tuple[Any, Any]:
+    """The configuration and the trainer of a kind."""
+    if kind == "dpo":
+        from labelguard_trainer.training import dpo
+
+        return dpo.DPOConfig, dpo.DPOTrainer
+    from labelguard_trainer.training import reward
+
+    return reward.RewardConfig, reward.RewardTrainer
 
 
 @contextmanager
@@ -133,12 +146,11 @@ def _trainer(
         parts["probes"] = _read(request.probes, cache).select_columns(list(_COLUMNS))
     lora = LoraConfig(task_type=_TASKS[request.kind], **request.lora) if request.lora else None
     progress("loading the model", None)
-    trainer = _TRAINERS[request.kind][1](
+    trainer = _classes(request.kind)[1](
         model=request.model,
         args=args,
         train_dataset=parts.pop("train"),
         eval_dataset=parts.get("held_out"),
-        processing_class=models.load_tokenizer(request.model),
         peft_config=lora,
         callbacks=[Reporting(run, progress)],
     )

@@ -6,6 +6,7 @@ Checks need no GPU and come before weights are loaded, where they can.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
@@ -16,6 +17,7 @@ import trl
 from datasets import Dataset
 from packaging.version import Version
 from safetensors import SafetensorError
+from transformers import TrainingArguments
 from transformers.utils import is_torch_bf16_gpu_available
 from trl.trainer.utils import get_config_model_id
 
@@ -25,7 +27,7 @@ from labelguard_trainer.training.rows import TARGET, WEIGHT, NoisyRows, columns_
 
 _log = logging.getLogger(__name__)
 TRL_RANGE = ("1.16", "1.17")
-Config = TypeVar("Config")
+Config = TypeVar("Config", bound=TrainingArguments)
 
 
 def check_trl(version: str = trl.__version__) -> None:
@@ -44,6 +46,7 @@ def set_defaults(config: Any) -> None:
         config.bf16 = bool(is_torch_bf16_gpu_available()) and not config.use_cpu
     if config.activation_checkpointing is None:
         config.activation_checkpointing = config.gradient_checkpointing
+    config.dataloader_pin_memory &= torch.accelerator.is_available()
 
 
 def own_config(args: Config | None, kind: type[Config], model: Any) -> Config:
@@ -77,6 +80,10 @@ def check_dpo(args: Any, ref_model: Any, options: Mapping[str, Any]) -> None:
             args.f_divergence_type != "reverse_kl",
             "the losses of noisy rows are stated for DPO's own margin",
         ),
+        f"truncation_mode {args.truncation_mode}": (
+            args.truncation_mode != "keep_start",
+            "TRL 1.16 is about to remove it",
+        ),
         "padding_free": (args.padding_free, "TRL 1.16 has switched it off"),
         "pad_token": (args.pad_token is not None, "set it on the tokenizer that you pass"),
         "compute_metrics": (
@@ -91,6 +98,24 @@ def check_dpo(args: Any, ref_model: Any, options: Mapping[str, Any]) -> None:
     refuse(refused)
 
 
+def check_reward(args: Any, peft_config: Any) -> None:
+    """Raises `LabelguardError` for settings that contradict each other."""
+    frozen = args.frozen_backbone
+    refuse(
+        {
+            "peft_config": (
+                frozen and peft_config is not None,
+                "with frozen_backbone only the head is trained",
+            ),
+            "disable_dropout=False": (
+                frozen and not args.disable_dropout,
+                "a frozen backbone says the same at every step",
+            ),
+            "pad_token": (args.pad_token is not None, "set it on the tokenizer that you pass"),
+        }
+    )
+
+
 def refuse(refused: Mapping[str, tuple[bool, str]]) -> None:
     """Raises `LabelguardError` for the first name whose condition holds, with its reason."""
     for name, (holds, reason) in refused.items():
@@ -99,12 +124,11 @@ def refuse(refused: Mapping[str, tuple[bool, str]]) -> None:
 
 
 def is_fsdp2(args: Any) -> bool:
-    """Whether the run is launched with FSDP of version 2."""
-    plugin = getattr(args, "fsdp_plugin_args", None) or {}
-    config = args.fsdp_config or {}
-    return (
-        bool(args.fsdp or plugin) and int(config.get("version", config.get("fsdp_version", 1))) == 2
-    )
+    """Whether a run is sharded by FSDP of version 2: by its arguments, or by accelerate launch."""
+    if args.fsdp:
+        return bool(args.fsdp_plugin_args["fsdp_version"] == 2)
+    launched = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    return launched and os.environ.get("FSDP_VERSION", "1") == "2"
 
 
 def datasets_of(train: Any, evaluation: Any) -> list[Any]:
@@ -129,6 +153,8 @@ def check_rows(dataset: Any, args: Any) -> None:
         raise LabelguardError("a data set has no rows")
     if columns & {"image", "images"}:
         raise LabelguardError("releases hold texts; a data set with pictures is not supported")
+    if "margin" in columns:
+        raise LabelguardError("a margin column is not taken: it says something of raw labels")
     if not {TARGET, WEIGHT} <= columns:
         NoisyRows.read(columns_of(dataset), args.preference_loss, non_private=args.non_private)
 
@@ -172,23 +198,21 @@ def distinguishable(dataset: Any, args: Any, rows: int, name: str) -> Any:
     `rows` is how many there were before tokenizing, which leaves out prompts without room for an
     answer.
     """
-    limit, start = args.max_length, args.truncation_mode == "keep_start"
+    limit = args.max_length
 
     def differ(row: dict[str, Any]) -> bool:
-        chosen, rejected = row["chosen_ids"], row["rejected_ids"]
-        if limit is not None and start:
-            room = max(limit - len(row.get("prompt_ids", ())), 0)
-            chosen, rejected = chosen[:room], rejected[:room]
-        return bool(chosen != rejected)
+        room = None if limit is None else max(limit - len(row.get("prompt_ids", ())), 0)
+        return bool(row["chosen_ids"][:room] != row["rejected_ids"][:room])
 
-    kept = dataset.filter(differ)
+    kept = dataset.filter(differ, desc=f"Comparing the sides of the {name} data")
     if not len(kept):
         raise LabelguardError(
             f"no row of the {name} data is left: both sides are equal within max_length={limit}"
         )
     if len(kept) < rows:
         _log.warning(
-            "%s of %s rows of the %s data are left out: their sides are equal within max_length=%s",
+            "%s of %s rows of the %s data are left out: their sides are equal, or too long, "
+            "within max_length=%s",
             *(f"{rows - len(kept):,}", f"{rows:,}", name, limit),
         )
     return kept

@@ -34,6 +34,9 @@ __all__ = ["PreparedLanguageModel", "dpo", "reward"]
 PAPER = {"num_train_epochs": 3, "per_device_train_batch_size": 4, "learning_rate": 5e-5}
 """How each stage is trained (props A.1), unless the configuration says otherwise."""
 
+LENGTH = 1024
+"""Tokens of prompt and response, TRL's default; fewer if the model has fewer positions."""
+
 
 def dpo(pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
     """The learner `dpo` of distinct pairs; see `labelguard.learning.learners.LearnerFactory`."""
@@ -67,15 +70,18 @@ class PreparedLanguageModel:
         lora = None if options.lora is None else parse_lora(options.lora)
         given = {} if options.config is None else read_config(Path(options.config))
         check_fields(kind, given)
-        from labelguard_trainer.training.models import identity
         from labelguard_trainer.training.course import Course
+        from labelguard_trainer.training.models import identity, load_config
 
-        revision = (given.get("model_init_kwargs") or {}).get("revision")
-        course = Course.of(kind, options.model, lora, PAPER | given, pairs)
+        init = given.get("model_init_kwargs") or {}
+        config = load_config(options.model, **init).get_text_config()
+        positions = getattr(config, "max_position_embeddings", LENGTH)
+        settings = {**PAPER, "max_length": min(LENGTH, positions), **given}
+        course = Course.of(kind, options.model, lora, settings, pairs)
         told = {
-            "model": identity(options.model, revision),
+            "model": identity(options.model, init.get("revision")),
             "lora": lora,
-            "training": PAPER | given,
+            "training": settings,
         }
         return cls(course, np.arange(pairs.num_rows), told)
 

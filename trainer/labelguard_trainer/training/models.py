@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from labelguard.errors import LabelguardError
 from labelguard_trainer.training.settings import Kind
 
-__all__ = ["identity", "load_config", "load_model", "load_tokenizer", "opening"]
+__all__ = ["identity", "load_config", "load_model", "load_tokenizer", "opening", "save_merged"]
 
 # What decides a model's numbers; other files of its directory are documentation.
 _FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.*", "*.bin")
@@ -53,6 +54,12 @@ def load_model(kind: Kind, name: str, **init: Any) -> Any:
             return AutoModelForCausalLM.from_pretrained(name, **init)
         with suppress_seqcls_warning():  # a score that is new is what was asked for
             return AutoModelForSequenceClassification.from_pretrained(name, num_labels=1, **init)
+
+
+def save_merged(model: Any, directory: str | Path) -> None:
+    """A copy of a model with its adapter merged, as `from_pretrained` loads it without peft."""
+    merged = deepcopy(model).merge_and_unload()
+    merged.save_pretrained(directory)
 
 
 def identity(name: str, revision: str | None = None) -> str:

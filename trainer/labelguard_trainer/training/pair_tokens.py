@@ -19,6 +19,11 @@ __all__ = ["is_chat", "tokenized"]
 TokenIds: TypeAlias = list[int]
 
 _BATCH = 1 << 10
+_IDS = pa.list_(pa.int64())  # a response may be empty, and its type must still be known
+_SCHEMAS = {
+    "dpo": pa.schema([("prompt_ids", _IDS), ("chosen_ids", _IDS), ("rejected_ids", _IDS)]),
+    "reward": pa.schema([("chosen_ids", _IDS), ("rejected_ids", _IDS)]),
+}
 
 
 def is_chat(pairs: pa.Table) -> bool:
@@ -26,19 +31,20 @@ def is_chat(pairs: pa.Table) -> bool:
     return not pa.types.is_large_string(content_column(pairs, "prompt").type)
 
 
-def tokenized(kind: Kind, pairs: pa.Table, tokenizer: Any) -> pa.Table:
+def tokenized(kind: Kind, pairs: pa.Table, tokenizer: Any, limit: int | None = None) -> pa.Table:
     """Token ids of pairs with columns prompt, first and second, in their order.
 
     For `dpo` prompt_ids, chosen_ids and rejected_ids: the prompt ends where either side parts from
-    it. For `reward` chosen_ids and rejected_ids, prompt included. `chosen` is the first side.
+    it, and batches are cut when they are made. For `reward` chosen_ids and rejected_ids, prompt
+    included, and cut at `limit` here: TRL would leave longer rows out. `chosen` is the first side.
     """
     columns = [content_column(pairs, name) for name in ("prompt", "first", "second")]
-    split = _split if kind == "dpo" else _whole
-    batches = [
-        pa.Table.from_pylist(list(split(tokenizer, *(c.slice(at, _BATCH) for c in columns))))
-        for at in range(0, pairs.num_rows, _BATCH)
-    ]
-    return pa.concat_tables(batches)
+    tables = []
+    for at in range(0, pairs.num_rows, _BATCH):
+        batch = (column.slice(at, _BATCH) for column in columns)
+        rows = _split(tokenizer, *batch) if kind == "dpo" else _whole(tokenizer, *batch, limit)
+        tables.append(pa.Table.from_pylist(list(rows), _SCHEMAS[kind]))
+    return pa.concat_tables(tables)
 
 
 def _split(
@@ -56,11 +62,11 @@ def _split(
 
 
 def _whole(
-    tokenizer: Any, prompt: pa.Array, first: pa.Array, second: pa.Array
+    tokenizer: Any, prompt: pa.Array, first: pa.Array, second: pa.Array, limit: int | None
 ) -> Iterator[dict[str, TokenIds]]:
     sides = (_sides(tokenizer, prompt, side) for side in (first, second))
     for chosen, rejected in zip(*sides, strict=True):
-        yield {"chosen_ids": chosen, "rejected_ids": rejected}
+        yield {"chosen_ids": chosen[:limit], "rejected_ids": rejected[:limit]}
 
 
 def _sides(tokenizer: Any, prompt: pa.Array, response: pa.Array) -> list[TokenIds]:

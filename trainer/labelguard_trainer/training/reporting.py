@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from labelguard_trainer.training.runs import RunDirectory, mark_complete
 
 __all__ = ["Heard", "Reporting", "metrics_of", "quiet"]
 
-_LIBRARIES = ("trl", "accelerate", "peft", "datasets")
+_LIBRARIES = ("trl", "accelerate", "peft", "datasets", "labelguard_trainer")
 _OF_TIME = ("_runtime", "_per_second", "total_flos")
 
 
@@ -66,11 +67,16 @@ class Reporting(TrainerCallback):  # type: ignore[misc]  # transformers is half 
 
 
 def metrics_of(state: TrainerState) -> list[Mapping[str, Any]]:
-    """What was logged, without what depends on the machine's speed: two equal runs log the same."""
+    """What was logged, without what depends on the machine's speed: two equal runs log the same.
+
+    Names are sorted, as those of a resumed run are; a number that JSON cannot hold is None.
+    """
     return [
-        {
-            "step": entry["step"],
-            **{name: value for name, value in entry.items() if not name.endswith(_OF_TIME)},
+        {"step": entry["step"]}
+        | {
+            name: value if not isinstance(value, float) or math.isfinite(value) else None
+            for name, value in sorted(entry.items())
+            if not name.endswith(_OF_TIME)
         }
         for entry in state.log_history
     ]

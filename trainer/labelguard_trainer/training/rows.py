@@ -33,7 +33,7 @@ PreferenceLoss: TypeAlias = Literal["auto", "forward", "robust", "soft", "plain"
 """The loss of rows. `auto` is what the card's `train_with` says: `forward` with each row's γ, the
 cross-entropy with each row's probability, or each label as it is."""
 
-AUTO = "auto"
+AUTO: PreferenceLoss = "auto"
 TARGET, FLIP, WEIGHT = "target_probability", "flip_probability", "row_weight"
 COLUMNS = (TARGET, FLIP, WEIGHT)
 """The columns of a prepared data set, which go into every batch as tensors of shape (n,)."""

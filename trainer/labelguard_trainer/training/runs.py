@@ -27,7 +27,7 @@ from labelguard.storage.files import (
     write_atomically,
 )
 
-__all__ = ["RunDirectory", "check_output", "mark_complete"]
+__all__ = ["RunDirectory", "check_output", "last_checkpoint", "mark_complete"]
 
 _COMPLETE = "complete"
 
@@ -87,8 +87,7 @@ class RunDirectory:
 
     def last_checkpoint(self) -> Path | None:
         """The newest checkpoint that is complete."""
-        found = [path.parent for path in self.checkpoints.glob(f"checkpoint-*/{_COMPLETE}")]
-        return max(found, key=_step, default=None)
+        return last_checkpoint(self.checkpoints)
 
     def publish(self) -> None:
         """Give what is finished its name, in one step, and remove the rest."""
@@ -115,6 +114,12 @@ class RunDirectory:
         for path in self.checkpoints.glob("checkpoint-*"):
             if not (path / _COMPLETE).exists():
                 shutil.rmtree(path)
+
+
+def last_checkpoint(directory: Path) -> Path | None:
+    """The newest checkpoint in a directory that was marked as complete."""
+    found = [path.parent for path in directory.glob(f"checkpoint-*/{_COMPLETE}")]
+    return max(found, key=_step, default=None)
 
 
 def mark_complete(checkpoint: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
@@ -52,7 +53,7 @@ def read_config(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml.load(path.read_text(encoding="utf-8"), _loader())
     except OSError as error:
         raise LabelguardError(f"cannot read {path}: {error.strerror}") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
@@ -64,6 +65,18 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise LabelguardError(f"{path} must hold lines of `field: value`")
     return found
+
+
+def _loader() -> Any:
+    """YAML's safe loader, to which 5e-5 is a number, as in YAML 1.2, and not a text."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    number = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    return Loader
 
 
 def check_fields(kind: Kind, given: Mapping[str, Any]) -> None:

@@ -106,7 +106,7 @@ def check_pairs(file: Path) -> None:
     missing = [name for name in PAIRS if name not in frame.collect_schema().names()]
     if missing:
         raise LabelguardError(f"{file} has no column {missing[0]}; wanted are {', '.join(PAIRS)}")
-    counts = frame.select(pl.len().alias("rows"), *(pl.col(PAIRS).null_count())).collect()
+    counts = frame.select(pl.len().alias("rows"), pl.col(PAIRS).null_count()).collect()
     if not counts["rows"][0]:
         raise LabelguardError(f"{file} holds no pair")
     for name in PAIRS:

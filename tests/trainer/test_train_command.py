@@ -1,0 +1,240 @@
+"""`labelguard train` from a release to a model: what comes out, is refused, is resumed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from labelguard_trainer.training import command
+from labelguard_trainer.training.rows import PreferenceLoss
+from labelguard_trainer.training.runs import RunDirectory
+from support import tiny_models, train_runs
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+import labelguard as lg
+from labelguard.cli.main import main
+
+pytestmark = pytest.mark.xdist_group("trl")
+Train = Callable[..., Result]
+
+KILLED = """
+import os, signal
+from labelguard_trainer.training import reporting
+complete = reporting.mark_complete
+
+def killed_at_the_third(checkpoint):
+    if checkpoint.name == "checkpoint-6":
+        (checkpoint / "optimizer.pt").write_bytes(b"half of it")
+        os.kill(os.getpid(), signal.SIGKILL)
+    complete(checkpoint)
+
+reporting.mark_complete = killed_at_the_third
+from labelguard.cli.main import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_runs.workshop(tmp_path_factory.mktemp("workshop"))
+
+
+@pytest.fixture
+def train(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """`labelguard train …`, with `base`, `config.yaml`, `labels.parquet` and releases beside it."""
+    for path in shop.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, config: str = "quick.yaml", output: str = "out") -> Result:
+        fixed = ("--model", "base", "--config", config, "-o", output)
+        return CliRunner().invoke(main, ["train", *arguments, *fixed])
+
+    return run
+
+
+def _done(result: Result) -> dict[str, Any]:
+    """The JSON of a command that succeeded."""
+    assert result.exit_code == 0, result.output
+    said: dict[str, Any] = json.loads(result.stdout)
+    return said
+
+
+def _refused(result: Result, *words: str) -> None:
+    assert result.exit_code == 1, result.output
+    [line] = result.stderr.strip().splitlines()
+    assert all(word in line for word in words), line
+    left = {path.name for path in Path().iterdir() if not path.is_symlink()}
+    assert not left & {"out", "out.partial"}, "something was begun"
+
+
+@pytest.mark.parametrize(
+    ("release", "loss", "told"),
+    [
+        ("rr", "forward", "flipped"),
+        ("statistic", "soft", "teacher"),
+        ("soft", "soft", "teacher"),
+        ("hard", "plain", "labels"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["dpo", "reward"])
+def test_a_release_becomes_a_model_with_its_guarantee(
+    kind: str, release: str, loss: str, told: str, train: Train
+) -> None:
+    said = _done(train(kind, release, "--probes", "probes.parquet", "--json"))
+    assert said["loss"] == loss and said["epsilon"] == 20 and said["delta"] == 1e-5
+    rows = pq.read_metadata(f"{release}/data.parquet").num_rows
+    assert said["rows"] + said["left_out"] + said["held_out"] == rows and said["held_out"] > 5
+    found = said["evaluation"]
+    assert {name for name, value in found.items() if value} == {told, "probes"}
+    assert found["probes"]["rows"] == 40
+    assert found == json.loads(Path("out/evaluation.json").read_text())
+    text = Path("out/TRAINING_CARD.md").read_text()
+    card = json.loads(Path(release, "card.json").read_text())
+    for line in (
+        "ε = 20, δ = 1e-5",
+        "post-processing",
+        card["release"],
+        f"`{loss}`",
+        "the project's",
+    ):
+        assert line in text
+    assert all(f"- {line}\n" in text for line in card["not_protected"])
+    lines = Path("out/metrics.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    assert steps == sorted(steps) and steps[-1] == said["steps"] == 4
+    assert Path("out/curves.svg").read_text().startswith("<?xml")
+    assert Path("out/curves.png").read_bytes().startswith(b"\x89PNG")
+    model = AutoModelForCausalLM if kind == "dpo" else AutoModelForSequenceClassification
+    _, info = model.from_pretrained("out", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not Path("out.partial").exists() and not Path("out/training_args.bin").exists()
+
+
+def test_it_learns_what_people_prefer_through_the_noise(train: Train) -> None:
+    said = _done(train("dpo", "rr", "--probes", "probes.parquet", "--json", config="config.yaml"))
+    assert said["evaluation"]["probes"]["accuracy"] > 0.9
+
+
+def test_the_terminal_shows_facts_and_no_text_of_a_pair(train: Train) -> None:
+    result = train("dpo", "rr")
+    assert result.exit_code == 0, result.output
+    assert "ε = 20, δ = 1e-5 for every labeler" in result.stdout
+    assert "held-out rows, corrected for their flips" in result.stdout
+    assert not result.stderr
+    words = {*tiny_models.TOPICS, *tiny_models.PREFERRED[1:], *tiny_models.OTHERS[1:]}
+    assert not words & set(result.output.replace("?", " ").split())
+
+
+def test_an_adapter_is_trained_and_saved(train: Train) -> None:
+    said = _done(train("dpo", "rr", "--lora", "r=4,alpha=8", "--json"))
+    adapter = json.loads(Path("out/adapter_config.json").read_text())
+    assert adapter["r"] == 4 and adapter["lora_alpha"] == 8
+    assert said["steps"] == 4 and "library_name: peft" in Path("out/TRAINING_CARD.md").read_text()
+
+
+def test_a_killed_training_ends_as_an_uninterrupted_one(train: Train) -> None:
+    whole = _done(train("dpo", "rr", "--json", config="config.yaml", output="whole"))
+    typed = ["train", "dpo", "rr", "--model", "base", "--config", "config.yaml", "-o", "out"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *typed], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert not Path("out").exists()
+    assert RunDirectory(Path("out")).last_checkpoint() == Path(
+        "out.partial/checkpoints/checkpoint-4"
+    )
+    another = train("dpo", "rr", "--holdout", "0.2", config="config.yaml")
+    assert another.exit_code == 1
+    assert "begun by another command (other: holdout)" in another.stderr
+    resumed = _done(train("dpo", "rr", "--json", config="config.yaml"))
+    assert resumed == whole | {"path": "out", "resumed": True}
+    assert train_runs.same(Path("out"), Path("whole"))
+    for name in ("TRAINING_CARD.md", "evaluation.json", "metrics.jsonl", "curves.svg"):
+        assert Path("out", name).read_bytes() == Path("whole", name).read_bytes(), name
+
+
+def test_it_reads_a_release_and_nothing_else_of_its_project(train: Train, tmp_path: Path) -> None:
+    project = lg.init(Path("project"))
+    release = lg.privatize(train_runs.labels(), project=project, mechanism="rr", delta=1e-5)
+    named = _done(train("dpo", release.id, "--project", "project", "--json", output="named"))
+    shutil.copytree(release.path, "copy")
+    shutil.rmtree("project")
+    copied = _done(train("dpo", "copy", "--json"))
+    assert copied == named | {"path": "out"}
+    assert train_runs.same(Path("out"), Path("named"))
+
+
+def test_raw_labels_are_refused_until_that_is_typed(train: Train) -> None:
+    _refused(train("dpo", "labels.parquet"), "raw labels are refused", "--non-private")
+    said = _done(train("dpo", "labels.parquet", "--non-private", "--json"))
+    assert said["release"] is said["epsilon"] is said["delta"] is None
+    assert said["loss"] == "plain" and "raw labels" in said["notes"][0]
+    card = Path("out/TRAINING_CARD.md").read_text().partition("---\n\n")[2]
+    assert card.startswith("**No guarantee: this model was trained on raw labels")
+    assert "post-processing" not in card and "No raw label" not in card
+
+
+def test_a_card_does_not_make_raw_labels_a_release(train: Train) -> None:
+    shutil.copytree("rr", "forged")
+    names = ["label_probability", "flip_probability", "residual_flip_estimate"]
+    rows = pl.read_parquet("forged/data.parquet")
+    rows.with_columns(pl.lit(None, pl.Float64).alias(name) for name in names).write_parquet(
+        "forged/data.parquet"
+    )
+    _refused(train("dpo", "forged"), "data.parquet was altered")
+    _sums("forged")
+    _refused(train("dpo", "forged"), "raw labels are no release")
+    _refused(train("dpo", "rr", "--non-private"), "rr is none")
+
+
+def _sums(directory: str) -> None:
+    names = sorted(path.name for path in Path(directory).iterdir() if path.name != "SHA256SUMS")
+    sums = subprocess.run(
+        ["sha256sum", *names], cwd=directory, capture_output=True, text=True, check=True
+    )
+    Path(directory, "SHA256SUMS").write_text(sums.stdout)
+
+
+@pytest.mark.parametrize(
+    ("release", "config", "options", "words"),
+    [
+        ("rr", "learning_rat: 0.1", (), ("learning_rat", "learning_rate")),
+        ("rr", "output_dir: x", (), ("output_dir",)),
+        ("rr", "max_length: 64", ("--lora", "rank=2"), ("LoRA",)),
+        ("rr", "max_length: 64", ("--loss", "soft"), ("soft", "label_probability")),
+        ("soft", "max_length: 64", ("--loss", "robust"), ("robust", "flip_probability")),
+        ("rr", "max_length: 64", ("--model", "absent"), ("absent",)),
+        ("rr", "max_length: 64", ("--probes", "quick.yaml"), ("quick.yaml",)),
+        ("rr", "max_length: 64", ("-o", "base/x/y"), ("-o",)),
+        ("rr", "max_length: 64", ("-o", "rr"), ("rr exists",)),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    release: str, config: str, options: tuple[str, ...], words: tuple[str, ...], train: Train
+) -> None:
+    Path("own.yaml").write_text(config)
+    fixed = {"--model": "base", "-o": "out", "--config": "own.yaml"}
+    fixed |= dict(zip(options[::2], options[1::2], strict=True))
+    typed = [word for pair in fixed.items() for word in pair]
+    _refused(CliRunner().invoke(main, ["train", "dpo", release, *typed]), *words)
+
+
+def test_a_directory_of_others_is_left_alone(train: Train) -> None:
+    Path("out.partial").mkdir()
+    Path("out.partial/thesis.txt").write_text("mine")
+    result = train("dpo", "rr")
+    assert result.exit_code == 1 and "no training's directory" in result.stderr
+    assert [path.name for path in Path("out.partial").iterdir()] == ["thesis.txt"]
+
+
+def test_the_command_offers_every_loss_there_is() -> None:
+    assert set(command.LOSSES) == set(get_args(PreferenceLoss))

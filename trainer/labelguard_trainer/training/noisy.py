@@ -1,0 +1,62 @@
+"""What trainers of noisy rows share; the rest of each is TRL's trainer of the same name."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import torch
+from trl.trainer.base_trainer import _BaseTrainer
+
+from labelguard_trainer.training import guard
+from labelguard_trainer.training.rows import COLUMNS, with_noise
+
+__all__ = ["NoisyTraining"]
+
+
+class NoisyTraining(_BaseTrainer):
+    """Comes before a trainer of TRL: prepares data sets with the noise of their rows."""
+
+    left_out: int
+    """Rows of the training set that no step is taken on: see `guard.distinguishable`."""
+
+    _tokens: str
+    """The column that a tokenized data set has."""
+
+    def train(self, *args: Any, **options: Any) -> Any:
+        """As TRL's; if memory runs out, one line says what to lower."""
+        with guard.explained(self.args, self.model):
+            return super().train(*args, **options)
+
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, name: str) -> Any:
+        guard.check_rows(dataset, args)
+        rows = len(dataset)
+        if self._tokens not in dataset.column_names:
+            dataset = super()._prepare_dataset(dataset, processing_class, args, name)
+        dataset = guard.distinguishable(dataset, args, rows, name)
+        if name == "train":
+            self.left_out = rows - len(dataset)
+        return with_noise(dataset, args.preference_loss, non_private=args.non_private)
+
+    def _tokenized(self, dataset: Any) -> Any:
+        """All rows of a data set that is to be scored; what is too long is cut in its batch."""
+        if self._tokens in dataset.column_names:
+            return dataset
+        whole = copy(self.args)
+        whole.max_length = None
+        return super()._prepare_dataset(dataset, self.processing_class, whole, "scored")
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            super()._set_signature_columns_if_needed()
+            self._signature_columns += COLUMNS
+
+    def _record(self, **rows: Any) -> None:
+        """Metrics that are means over rows, each of shape (n,): one exchange between processes."""
+        means = self.accelerator.gather_for_metrics(torch.stack(list(rows.values()), 1)).mean(0)
+        for name, mean in zip(rows, means.tolist(), strict=True):
+            self._metrics[self._mode][name].append(mean)
+
+    @property
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"

@@ -1,0 +1,184 @@
+"""Reward models that honour the noise of every row of a release: TRL's trainer, losses of ours.
+
+    from labelguard_trainer import RewardConfig, RewardTrainer
+    trainer = RewardTrainer(model, RewardConfig("out"), train_dataset=lg.load(path, "datasets"))
+    trainer.train()
+    trainer.save_model()  # AutoModelForSequenceClassification.from_pretrained("out")
+
+The margin of a pair is r(prompt, chosen) − r(prompt, rejected) (Bradley and Terry; Ouyang et al.
+2022, eq. 1), its loss one of `losses` with the row's own probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import trl
+from accelerate.utils import is_peft_model
+from numpy.typing import NDArray
+from torch import Tensor
+from trl.trainer.reward_trainer import DataCollatorForPreference
+
+from labelguard_trainer.training import guard
+from labelguard_trainer.training.batches import BatchNoise, NoisyCollator, score_rows
+from labelguard_trainer.training.losses import loss_of
+from labelguard_trainer.training.models import save_merged
+from labelguard_trainer.training.noisy import NoisyTraining
+from labelguard_trainer.training.rows import AUTO, PreferenceLoss
+
+__all__ = ["RewardConfig", "RewardTrainer"]
+
+HEAD = "score"
+
+
+@dataclass
+class RewardConfig(trl.RewardConfig):
+    """TRL's configuration, and:
+
+    - `preference_loss`, `non_private`: as in `DPOConfig`.
+    - `frozen_backbone`: only the head that reads the last token is learnt.
+
+    bf16 is on by default where the device has it, and off elsewhere.
+    """
+
+    preference_loss: PreferenceLoss = AUTO
+    non_private: bool = False
+    frozen_backbone: bool = False
+
+    def __post_init__(self) -> None:
+        if self.frozen_backbone:  # there is no gradient to recompute activations for
+            self.activation_checkpointing = False
+        guard.set_defaults(self)
+        super().__post_init__()
+
+
+class RewardTrainer(NoisyTraining, trl.RewardTrainer):
+    """TRL's `RewardTrainer` for releases: its arguments, by name after `args`, a `RewardConfig`.
+
+    Data sets are releases (`labelguard.load(path, "datasets")`), or prepared: with `COLUMNS` of
+    `rows`, or already tokenized (`chosen_ids`, `rejected_ids`, prompts included). With a
+    `peft_config` the head is trained whole beside the adapter.
+
+    Raises `LabelguardError` for what `guard` refuses, raw labels, and a batch without its noise.
+    """
+
+    _tokens = "chosen_ids"
+
+    def __init__(
+        self,
+        model: Any,
+        args: RewardConfig | None = None,
+        *,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        data_collator: Any = None,
+        peft_config: Any = None,
+        **options: Any,
+    ) -> None:
+        args = guard.own_config(args, RewardConfig, model)
+        guard.check_reward(args, peft_config)
+        for dataset in guard.datasets_of(train_dataset, eval_dataset):
+            guard.check_rows(dataset, args)
+        if processing_class is None:
+            processing_class = guard.tokenizer_of(model, args)
+        guard.check_model(model, processing_class, args)
+        texts = data_collator or DataCollatorForPreference(
+            pad_token_id=processing_class.pad_token_id, pad_to_multiple_of=args.pad_to_multiple_of
+        )
+        self.preference_loss = loss_of(args.preference_loss)
+        with guard.explained(args, model):
+            super().__init__(
+                model,
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=processing_class,
+                data_collator=NoisyCollator(texts),
+                peft_config=_with_head(peft_config),
+                **options,
+            )
+        if args.frozen_backbone:
+            self.model.base_model.requires_grad_(False)
+
+    def margins(self, dataset: Any) -> NDArray[np.float64]:
+        """r(chosen) − r(rejected) of every row, shape (n,), in the data set's order.
+
+        No row is left out: one that is longer than `max_length` is cut there.
+        """
+        limit = self.args.max_length
+
+        def collate(examples: list[dict[str, Any]]) -> Any:
+            sides = ("chosen_ids", "rejected_ids")
+            cut = [{side: row[side][:limit] for side in sides} for row in examples]
+            return self.data_collator.texts(cut)
+
+        def score(inputs: dict[str, Any]) -> Tensor:
+            chosen, rejected = self._rewards(self.model, inputs)[0].float().chunk(2)
+            return chosen - rejected
+
+        return score_rows(self, self._tokenized(dataset), collate, score)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """A directory that `AutoModelForSequenceClassification.from_pretrained` loads.
+
+        An adapter is merged into its model; in checkpoints (`_internal_call`), and where weights
+        are sharded over processes, it is saved as it is.
+        """
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        if _internal_call or sharded or not is_peft_model(self.model):
+            super().save_model(output_dir, _internal_call)
+        elif self.args.should_save:
+            directory = output_dir or self.args.output_dir
+            save_merged(self.accelerator.unwrap_model(self.model), directory)
+            self.processing_class.save_pretrained(directory)
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Mapping[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The weighted mean of one of `losses` over a micro-batch."""
+        noise, inputs = BatchNoise.split(inputs)
+        rewards, outputs = self._rewards(model, inputs)
+        chosen, rejected = rewards.chunk(2)
+        loss = noise.mean(self.preference_loss, chosen - rejected)
+        if self.args.center_rewards_coefficient is not None:
+            loss = loss + self.args.center_rewards_coefficient * ((chosen + rejected) ** 2).mean()
+        self._record_rewards(noise, inputs, chosen.detach(), rejected.detach())
+        return (loss, outputs) if return_outputs else loss
+
+    def _rewards(self, model: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Any]:
+        """The rewards of a batch's 2n texts (chosen, then rejected)."""
+        outputs = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            use_cache=False,
+        )
+        return outputs.logits.squeeze(-1), outputs
+
+    def _record_rewards(
+        self, noise: BatchNoise, inputs: Mapping[str, Any], chosen: Tensor, rejected: Tensor
+    ) -> None:
+        margin = chosen - rejected
+        agreement = noise.agreement(margin)
+        self._record(chosen=chosen, rejected=rejected, margin=margin, agreement=agreement)
+        tokens = self.accelerator.gather(inputs["attention_mask"].sum()).sum()
+        if self._mode == "train":
+            self._total_train_tokens += int(tokens) // self._tp_size
+        self._metrics[self._mode]["num_tokens"] = [self._total_train_tokens]
+
+
+def _with_head(peft_config: Any) -> Any:
+    """A copy that trains the head too: a new one would stay as it was drawn."""
+    if peft_config is None or HEAD in (peft_config.modules_to_save or ()):
+        return peft_config
+    peft_config = copy(peft_config)
+    peft_config.modules_to_save = [*(peft_config.modules_to_save or ()), HEAD]
+    return peft_config
