@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
-from labelguard_trainer import DPOConfig, DPOTrainer
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from dpo import grammar
-from dpo.grammar import Pairs
-from labelguard.storage.files import write_atomically
+from dpo.scoring import scored
+from dpo.training import Problem
 
 POSITIONS = 160
 PROBES_SEED, PRETRAINING_SEED = 1_000, 2_000
@@ -40,17 +37,16 @@ class Size:
     batch: int = 32
 
 
-TINY = Size(pairs=48, probes=16, seeds=2, width=16, layers=1, steps=3, epochs=1, batch=16)
+TINY = Size(pairs=48, probes=16, seeds=1, width=16, layers=1, steps=3, epochs=1, batch=16)
 
 
-def training_pairs(size: Size, seed: int) -> Pairs:
-    """The pairs that labelers see."""
-    return grammar.pairs(size.pairs, seed)
-
-
-def probe_pairs(size: Size) -> Pairs:
-    """Fresh pairs, the same for all runs; the sign of their advantage is public."""
-    return grammar.pairs(size.probes, PROBES_SEED)
+def problem(size: Size, seed: int, directory: Path) -> Problem:
+    """Made, or read where it was made before."""
+    model, shared = pretrained(size, directory), settings(size)
+    pairs, probes = grammar.pairs(size.pairs, seed), grammar.pairs(size.probes, PROBES_SEED)
+    tokens = scored(f"pairs-s{seed}", pairs, model, shared, directory)
+    probe_tokens = scored("probes", probes, model, shared, directory)
+    return Problem(seed, directory, model, shared, pairs, tokens, probes, probe_tokens)
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -91,58 +87,20 @@ def pretrained(size: Size, directory: Path) -> Path:
     return begun.rename(path)
 
 
-def dpo_config(size: Size, output: Path, **more: Any) -> DPOConfig:
-    """The settings that all runs share."""
-    return DPOConfig(
-        str(output),
-        beta=0.1,
-        learning_rate=5e-4,
-        num_train_epochs=size.epochs,
-        per_device_train_batch_size=size.batch,
-        per_device_eval_batch_size=size.batch,
-        warmup_steps=0.1,
-        max_length=POSITIONS,
-        activation_checkpointing=False,
-        bf16=False,
-        use_cpu=True,
-        save_strategy="no",
-        logging_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        **more,
-    )
-
-
-def scored(name: str, pairs: Pairs, base: Path, size: Size, directory: Path) -> pa.Table:
-    """Pairs as tokens, with the reference's log-probabilities of both sides.
-
-    Columns prompt_ids, first_ids, second_ids, ref_first, ref_second.
-    """
-    path = directory / f"{name}.parquet"
-    if not path.exists():
-        sink = pa.BufferOutputStream()
-        pq.write_table(_scored(pairs, base, size, directory), sink)
-        write_atomically(path, sink.getvalue().to_pybytes())
-    return pq.read_table(path)
-
-
-def _scored(pairs: Pairs, base: Path, size: Size, directory: Path) -> pa.Table:
-    from datasets import Dataset
-
-    texts = {"prompt": pairs.prompt, "chosen": pairs.first, "rejected": pairs.second}
-    config = dpo_config(size, directory / "unused", non_private=True, precompute_ref_log_probs=True)
-    trainer = DPOTrainer(str(base), config, train_dataset=Dataset.from_dict(texts))
-    reference = trainer.log_probs(trainer.train_dataset)
-    ids = trainer.train_dataset.with_format("arrow")[:]
-    return pa.table(
-        {
-            "prompt_ids": ids["prompt_ids"],
-            "first_ids": ids["chosen_ids"],
-            "second_ids": ids["rejected_ids"],
-            "ref_first": reference[:, 0],
-            "ref_second": reference[:, 1],
-        }
-    )
+def settings(size: Size) -> dict[str, Any]:
+    """The fields of `DPOConfig` that all runs share."""
+    return {
+        "beta": 0.1,
+        "learning_rate": 5e-4,
+        "num_train_epochs": size.epochs,
+        "per_device_train_batch_size": size.batch,
+        "per_device_eval_batch_size": size.batch,
+        "warmup_steps": 0.1,
+        "max_length": POSITIONS,
+        "activation_checkpointing": False,
+        "bf16": False,
+        "use_cpu": True,
+    }
 
 
 def _config(size: Size, words: PreTrainedTokenizerFast) -> GPT2Config:

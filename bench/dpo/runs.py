@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -12,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from datasets.utils.logging import disable_progress_bar
+from transformers.utils import logging
 
-from dpo import labels
+from dpo import base, labels
 from dpo.base import Size
 from dpo.labels import Budget
+from dpo.training import VARIANTS
 
 CLEAN, REFERENCE = "clean", "RR, forward"
 """Without privacy, and what the others are compared with."""
@@ -54,11 +59,9 @@ def runs(size: Size, *, tiny: bool) -> Iterator[Run]:
 
 def prepare(wanted: list[Run], size: Size, directory: Path) -> None:
     """Make what several runs read: base model, tokens, releases."""
-    from dpo.training import Problem
-
     _quietly_on_one_core()
     for seed in sorted({run.seed for run in wanted}):
-        problem = Problem.of(size, seed, directory)
+        problem = base.problem(size, seed, directory)
         for run in wanted:
             if run.seed == seed and run.budget is not None:
                 teacher = run.labels == "teacher"
@@ -66,30 +69,25 @@ def prepare(wanted: list[Run], size: Size, directory: Path) -> None:
 
 
 def finished(run: Run, size: Size, directory: Path) -> dict[str, Any]:
-    """The record of a run: accuracy on probes, seconds, and what the kind of labels tells."""
-    from dpo.training import VARIANTS, Problem
-
+    """The record of a run: accuracy on probes, CPU time, and what the kind of labels tells."""
     _quietly_on_one_core()
-    problem = Problem.of(size, run.seed, directory)
-    start = time.perf_counter()
-    margins, told = VARIANTS[run.labels](problem, run.budget)
-    right = (margins > 0) == (problem.probes.advantage > 0)
+    problem = base.problem(size, run.seed, directory)
+    start = time.process_time()
+    with tempfile.TemporaryDirectory() as scratch:
+        outcome = VARIANTS[run.labels](problem, run.budget, Path(scratch))
+    right = (outcome.margins > 0) == (problem.probes.advantage > 0)
     return {
         "key": run.key(size),
         "labels": run.labels,
         "budget": run.budget and asdict(run.budget),
         "seed": run.seed,
         "accuracy": float(np.mean(right)),
-        "seconds": round(time.perf_counter() - start, 1),
-        **told,
+        "cpu_seconds": round(time.process_time() - start, 1),
+        **outcome.details,
     }
 
 
 def _quietly_on_one_core() -> None:
-    import torch
-    from datasets.utils.logging import disable_progress_bar
-    from transformers.utils import logging
-
     torch.set_num_threads(1)
     disable_progress_bar()
     logging.disable_progress_bar()
@@ -99,6 +97,6 @@ def _quietly_on_one_core() -> None:
 @cache
 def _code() -> str:
     digest = hashlib.sha256()
-    for name in ("grammar.py", "base.py", "labels.py", "training.py"):
+    for name in ("grammar.py", "base.py", "labels.py", "scoring.py", "training.py"):
         digest.update((Path(__file__).parent / name).read_bytes())
     return digest.hexdigest()[:12]

@@ -6,9 +6,8 @@ response the same released labels.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -23,8 +22,7 @@ from numpy.typing import NDArray
 from transformers import PrinterCallback
 
 import labelguard as lg
-from dpo import base, labels
-from dpo.base import Size
+from dpo import labels, scoring
 from dpo.grammar import Pairs
 from dpo.labels import Budget
 from labelguard.learning.learners import LearnerOptions
@@ -36,100 +34,95 @@ Floats: TypeAlias = NDArray[np.float64]
 _FOLDS = 5
 _NOISE = ("label_probability", "flip_probability", "residual_flip_estimate")
 _TEXTS = ("prompt", "first", "second")
-_SETTINGS = (
-    "beta",
-    "learning_rate",
-    "num_train_epochs",
-    "per_device_train_batch_size",
-    "per_device_eval_batch_size",
-    "warmup_steps",
-    "max_length",
-    "activation_checkpointing",
-    "bf16",
-    "use_cpu",
-    "seed",
-)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One seed's pairs and the probes, as texts and as tokens, and the base model."""
+    """One seed's pairs and the probes, as texts and as `scoring.scored`, and a base model.
 
-    size: Size
+    `settings` are fields of `DPOConfig`; releases are kept in `directory`.
+    """
+
     seed: int
     directory: Path
     base: Path
+    settings: Mapping[str, Any]
     pairs: Pairs
     tokens: pa.Table
     probes: Pairs
     probe_tokens: pa.Table
-
-    @classmethod
-    def of(cls, size: Size, seed: int, directory: Path) -> Problem:
-        """Made, or read where it was made before."""
-        model = base.pretrained(size, directory)
-        pairs, probes = base.training_pairs(size, seed), base.probe_pairs(size)
-        tokens = base.scored(f"pairs-s{seed}", pairs, model, size, directory)
-        probe_tokens = base.scored("probes", probes, model, size, directory)
-        return cls(size, seed, directory, model, pairs, tokens, probes, probe_tokens)
 
     def release(self, mechanism: str, budget: Budget) -> Path:
         """The directory of a release of this seed's labels."""
         return labels.released(mechanism, budget, self.pairs, self.seed, self.directory)
 
 
-Measured: TypeAlias = tuple[Floats, dict[str, Any]]
-"""Margins of the probes, shape (probes,), and what else goes into the record."""
-Variant: TypeAlias = Callable[[Problem, Budget | None], Measured]
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Margins of the probes, shape (probes,), and what else goes into the record."""
+
+    margins: Floats
+    details: Mapping[str, Any]
 
 
-def clean(problem: Problem, budget: Budget | None) -> Measured:
+Variant: TypeAlias = Callable[[Problem, Budget | None, Path], Outcome]
+"""Trains, and leaves the model in the directory `model` of the path."""
+
+
+def clean(problem: Problem, budget: Budget | None, output: Path) -> Outcome:
     """Labels as they were given: no privacy."""
     first = labels.raw(problem.pairs, problem.seed).astype(bool)
-    return _dpo(problem, _sides(problem.tokens, np.arange(len(first)), first), "auto")
+    every = np.arange(len(first))
+    return _dpo(problem, scoring.sides(problem.tokens, every, first), "auto", output)
 
 
 def on_release(
-    problem: Problem, budget: Budget | None, *, mechanism: str, loss: str = "auto"
-) -> Measured:
+    problem: Problem, budget: Budget | None, output: Path, *, mechanism: str, loss: str = "auto"
+) -> Outcome:
     """DPO on a release, with the loss that its card asks for or another."""
     assert budget is not None
-    pair, first, rows = _read(problem, problem.release(mechanism, budget))
-    dataset = _sides(problem.tokens, pair, first)
-    for name in _NOISE:
-        dataset = dataset.add_column(name, rows[name])
-    return _dpo(problem, dataset, loss)
+    pair, first, noise = _read(problem, problem.release(mechanism, budget))
+    dataset = scoring.sides(problem.tokens, pair, first)
+    for name, values in noise.items():
+        dataset = dataset.add_column(name, values)
+    return _dpo(problem, dataset, loss, output)
 
 
-def props(problem: Problem, budget: Budget | None, *, combine: Literal["hard", "soft"]) -> Measured:
+def props(
+    problem: Problem, budget: Budget | None, output: Path, *, combine: Literal["hard", "soft"]
+) -> Outcome:
     """PROPS in two stages on the labels of randomized response."""
     assert budget is not None
-    pair, first, rows = _read(problem, problem.release(labels.RR, budget))
+    pair, first, noise = _read(problem, problem.release(labels.RR, budget))
     draw = np.random.default_rng((problem.seed, 2))
     released = ReleasedLabels(
         pair,
         draw.integers(0, 2, len(problem.pairs))[pair],
         draw.integers(0, _FOLDS, len(problem.pairs))[pair],
         first.astype(np.uint8),
-        rows["flip_probability"],
+        noise["flip_probability"],
     )
-    with tempfile.TemporaryDirectory() as scratch:
-        prepared = learners.dpo(_all_texts(problem), _options(problem, Path(scratch)))
-        learner = prepared.open(Path(scratch), silent)
-        results = list(run_stages(prepared.inputs, released, learner, combine=combine))
-        margins = results[-1].scorer(prepared.inputs[len(problem.pairs) :])
-        later = pair[results[-1].rows]
-        votes = results[0].scorer(prepared.inputs[later]) > 0
+    prepared = learners.dpo(_all_texts(problem), _options(problem, output))
+    learner = prepared.open(output / "stages", silent)
+    results = list(run_stages(prepared.inputs, released, learner, combine=combine))
+    margins = results[-1].scorer(prepared.inputs[len(problem.pairs) :])
+    later = pair[results[-1].rows]
+    votes = results[0].scorer(prepared.inputs[later]) > 0
+    (model,) = prepared.files(results[-1].scorer, output / "stages")
+    model.rename(output / "model")
     error = results[-1].report.error
     assert error is not None
-    return margins, {
+    details = {
         "estimated_error": error.rate,
         "standard_error": error.standard_error,
         "true_error": float(np.mean(votes != labels.raw(problem.pairs, problem.seed)[later])),
     }
+    return Outcome(margins, details)
 
 
-def _read(problem: Problem, release: Path) -> tuple[NDArray[np.intp], NDArray[np.bool_], Any]:
+def _read(
+    problem: Problem, release: Path
+) -> tuple[NDArray[np.intp], NDArray[np.bool_], dict[str, Floats]]:
     """Of a release's rows, in the order of their pairs: pair, first side preferred, noise."""
     table = lg.load(release, "arrow")
     pair = np.array(table["item_id"].to_pylist(), np.intp)
@@ -139,40 +132,21 @@ def _read(problem: Problem, release: Path) -> tuple[NDArray[np.intp], NDArray[np
     return pair, first, {name: table[name].to_numpy() for name in _NOISE}
 
 
-def _sides(tokens: pa.Table, pair: NDArray[np.intp], first: NDArray[np.bool_]) -> Dataset:
-    """A tokenized data set with the reference's log-probabilities."""
-    ids, reference = (
-        pa.concat_arrays([chunk for name in names for chunk in tokens[name].chunks])
-        for names in (("first_ids", "second_ids"), ("ref_first", "ref_second"))
+def _dpo(problem: Problem, dataset: Dataset, loss: str, output: Path) -> Outcome:
+    config = scoring.dpo_config(
+        problem.settings,
+        output / "training",
+        seed=problem.seed,
+        preference_loss=loss,
+        non_private=not set(_NOISE) & set(dataset.column_names),
     )
-    chosen, rejected = (
-        pa.array(pair + np.where(wanted, 0, tokens.num_rows)) for wanted in (first, ~first)
-    )
-    columns = {
-        "prompt_ids": tokens["prompt_ids"].take(pa.array(pair)),
-        "chosen_ids": ids.take(chosen),
-        "rejected_ids": ids.take(rejected),
-        "ref_chosen_logps": reference.take(chosen),
-        "ref_rejected_logps": reference.take(rejected),
-    }
-    return Dataset(pa.table(columns))
-
-
-def _dpo(problem: Problem, dataset: Dataset, loss: str) -> Measured:
-    with tempfile.TemporaryDirectory() as scratch:
-        config = base.dpo_config(
-            problem.size,
-            Path(scratch),
-            seed=problem.seed,
-            preference_loss=loss,
-            non_private=not set(_NOISE) & set(dataset.column_names),
-        )
-        trainer = DPOTrainer(str(problem.base), config, train_dataset=dataset)
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-        every = np.arange(len(problem.probes))
-        probes = _sides(problem.probe_tokens, every, np.ones(len(every), bool))
-        return trainer.margins(probes), {"steps": trainer.state.global_step}
+    trainer = DPOTrainer(str(problem.base), config, train_dataset=dataset)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    trainer.save_model(str(output / "model"))
+    every = np.arange(len(problem.probes))
+    probes = scoring.sides(problem.probe_tokens, every, np.ones(len(every), bool))
+    return Outcome(trainer.margins(probes), {"steps": trainer.state.global_step})
 
 
 def _all_texts(problem: Problem) -> pa.Table:
@@ -181,10 +155,10 @@ def _all_texts(problem: Problem) -> pa.Table:
     return pa.concat_tables([pa.table({n: getattr(p, n) for n in _TEXTS}) for p in parts])
 
 
-def _options(problem: Problem, scratch: Path) -> LearnerOptions:
-    shared = asdict(base.dpo_config(problem.size, scratch, seed=problem.seed))
-    config = scratch / "config.yaml"
-    config.write_text(yaml.safe_dump({name: shared[name] for name in _SETTINGS}))
+def _options(problem: Problem, output: Path) -> LearnerOptions:
+    output.mkdir(parents=True, exist_ok=True)
+    config = output / "config.yaml"
+    config.write_text(yaml.safe_dump({**problem.settings, "seed": problem.seed}))
     return LearnerOptions(model=str(problem.base), lora=None, config=str(config))
 
 
