@@ -1,17 +1,16 @@
 """Our DPOTrainer against TRL's: seconds of a step, tokens a second, peak memory.
 
-    python bench/gpu/throughput.py                   # 124M and GPT-2-large shapes; on one GPU
-    python bench/gpu/throughput.py --shapes small    # on a CPU, a minute
+    bench/gpu.sh throughput                   # 124M and GPT-2-large shapes; on one GPU
+    bench/gpu.sh throughput --shapes small    # on a CPU, a minute
 
-Both train the same random weights on the same random letters, with the reference's log-probabilities
-computed beforehand; they take turns, so that other work on the machine meets both. The first steps
-of each turn are not counted. Writes throughput.json.
+Both train the same random weights on the same random letters, with the log-probabilities of the
+reference computed beforehand; they take turns, so that other work on the machine meets both. The
+first steps of each turn are not counted. Writes throughput.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,13 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import numpy as np
 import torch
 import trl
 from datasets import Dataset
-from gpu import outputs
+from labelguard_trainer import DPOConfig, DPOTrainer
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     GPT2Config,
@@ -36,7 +33,7 @@ from transformers import (
     set_seed,
 )
 
-from labelguard_trainer import DPOConfig, DPOTrainer
+from gpu import outputs
 
 WANTED = 1.05
 WARM_UP = 2
