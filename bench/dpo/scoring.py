@@ -23,6 +23,14 @@ _QUIET = {
     "disable_tqdm": True,
 }
 
+_COLUMNS = {
+    "prompt_ids": "prompt_ids",
+    "first_ids": "chosen_ids",
+    "second_ids": "rejected_ids",
+    "ref_first": "ref_chosen_logps",
+    "ref_second": "ref_rejected_logps",
+}
+
 
 def dpo_config(settings: Mapping[str, Any], output: Path, **more: Any) -> DPOConfig:
     """A configuration that saves and logs nothing."""
@@ -49,17 +57,8 @@ def _scored(pairs: Pairs, base: Path, settings: Mapping[str, Any], directory: Pa
     trainer = DPOTrainer(str(base), config, train_dataset=Dataset.from_dict(texts))
     if len(trainer.train_dataset) != len(pairs):
         raise ValueError(f"{len(pairs) - len(trainer.train_dataset)} pairs do not fit the model")
-    reference = trainer.log_probs(trainer.train_dataset)
-    ids = trainer.train_dataset.with_format("arrow")[:]
-    return pa.table(
-        {
-            "prompt_ids": ids["prompt_ids"],
-            "first_ids": ids["chosen_ids"],
-            "second_ids": ids["rejected_ids"],
-            "ref_first": reference[:, 0],
-            "ref_second": reference[:, 1],
-        }
-    )
+    found = trainer.train_dataset.with_format("arrow")[:]
+    return pa.table({own: found[name] for own, name in _COLUMNS.items()})
 
 
 def sides(tokens: pa.Table, pair: NDArray[np.intp], first: NDArray[np.bool_]) -> Dataset:
