@@ -32,7 +32,7 @@ class Size:
     seeds: int = 3
     width: int = 64
     layers: int = 2
-    steps: int = 600
+    steps: int = 800
     epochs: int = 2
     batch: int = 32
 
@@ -68,7 +68,7 @@ def pretrained(size: Size, directory: Path) -> Path:
     words = tokenizer()
     torch.manual_seed(0)
     model = GPT2LMHeadModel(_config(size, words))
-    texts = grammar.pairs(max(size.batch, 5 * size.steps), PRETRAINING_SEED).texts()
+    texts = grammar.pairs(5 * size.steps, PRETRAINING_SEED).texts()
     optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=size.steps)
     draw = np.random.default_rng(PRETRAINING_SEED)
@@ -113,4 +113,7 @@ def _config(size: Size, words: PreTrainedTokenizerFast) -> GPT2Config:
         bos_token_id=words.eos_token_id,
         eos_token_id=words.eos_token_id,
         pad_token_id=words.pad_token_id,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
     )
