@@ -4,8 +4,8 @@
     bench/gpu.sh throughput --shapes small    # on a CPU, a minute
 
 Both train the same random weights on the same random letters, with the log-probabilities of the
-reference computed beforehand; they take turns, so that other work on the machine meets both. The
-first steps of each turn are not counted. Writes throughput.json.
+reference computed beforehand, and they take turns. The first steps of each turn are not counted.
+Writes throughput.json.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ TRAINERS = {"ours": (DPOConfig, DPOTrainer), "TRL": (trl.DPOConfig, trl.DPOTrain
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]
-    """Seconds of every step but the first few, from one end to the next."""
+    """Seconds of every step but the first few, from one end to the next.
+
+    On a CPU these are seconds of the process, so that other work on the machine does not count.
+    """
 
     def __init__(self) -> None:
         self._ends: list[float] = []
@@ -75,7 +78,9 @@ class Steps(TrainerCallback):  # type: ignore[misc]
         """Called by the trainer."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self._ends.append(time.perf_counter())
+            self._ends.append(time.perf_counter())
+        else:
+            self._ends.append(time.process_time())
 
 
 def compare(shape: Shape, *, steps: int, rounds: int) -> dict[str, Any]:
