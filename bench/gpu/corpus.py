@@ -58,7 +58,7 @@ def corpus(*, tiny: bool) -> Corpus:
     path = Path(os.environ.get("LABELGUARD_SHARED_DATA", "../shared/data")) / _FILE
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing; set LABELGUARD_SHARED_DATA to its directory")
-    every = _dialogues(path, longest=150 if tiny else 1_200)
+    every = _dialogues(path, longest=150 if tiny else 1_600)
     order = np.random.default_rng(0).permutation(len(every))
     order, probes = order[: 72 if tiny else None], 8 if tiny else 512
     half = probes + (len(order) - probes) // 2
