@@ -7,8 +7,9 @@ As in the paper's comparison (props, Table 5) there are 500 pairs, in batches of
 is one stage over all pairs, with the same trainer, tokens and cached reference: as many optimizer
 steps, up to the last batch of each stage. Weights and letters are random, which costs no time.
 
-Every run is a process of its own, whose imports are not counted; variants take turns, so that other
-work on the machine meets all of them. Medians over rounds.
+Every run is a process of its own, whose imports are not counted; variants take turns. Seconds are
+the clock's on a GPU; on a CPU they are the process's own (of all its threads), which other programs
+do not change: set OMP_NUM_THREADS=1. Medians over rounds.
 """
 
 from __future__ import annotations
@@ -90,21 +91,22 @@ class Clock:
 
         @functools.wraps(step)
         def counted(*arguments: Any) -> Any:
-            start = time.perf_counter()
+            start = now()
             result = step(*arguments)
-            synchronize()
-            self.seconds[part] += time.perf_counter() - start
+            self.seconds[part] += now() - start
             return result
 
         return counted
 
 
-def synchronize() -> None:
-    """Wait for the GPU, if there is one."""
+def now() -> float:
+    """Seconds that count: the clock's, once the GPU is done; without one, this process's own."""
     import torch
 
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    if not torch.cuda.is_available():
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def staged(directory: str, pairs: int, tokens: int, stages: int, epochs: int) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def staged(directory: str, pairs: int, tokens: int, stages: int, epochs: int) ->
     asked = Path(directory) / f"{epochs}.yaml"
     asked.write_text(f"num_train_epochs: {epochs}\n")
     options = LearnerOptions(str(Path(directory) / "base"), None, str(asked))
-    start = time.perf_counter()
+    start = now()
     prepared = clock.timed("prepare", learners.dpo)(letters(pairs, tokens), options)
     rows = labels(pairs, stages)
     with tempfile.TemporaryDirectory(dir=directory) as work:
@@ -126,7 +128,7 @@ def staged(directory: str, pairs: int, tokens: int, stages: int, epochs: int) ->
         scored = StageModel.__call__
         StageModel.__call__ = clock.timed("scoring", scored)  # type: ignore[method-assign]
         models = [r.scorer for r in run_stages(prepared.inputs, rows, learner, stages=stages)]
-        total = time.perf_counter() - start
+        total = now() - start
         StageModel.__call__ = scored  # type: ignore[method-assign]
         forward = against_forward(models[-1], rows.rows_of(stages - 1)) if stages > 1 else None
     size = (pairs + stages - 1) // stages
@@ -140,10 +142,9 @@ def against_forward(model: Any, pairs: NDArray[np.intp]) -> float:
     seconds: dict[str, list[float]] = {"scoring": [], "forward": []}
     for _ in range(5):
         for part, step in (("scoring", model), ("forward", functools.partial(forward, model))):
-            start = time.perf_counter()
+            start = now()
             step(pairs)
-            synchronize()
-            seconds[part].append(time.perf_counter() - start)
+            seconds[part].append(now() - start)
     return statistics.median(seconds["scoring"]) / statistics.median(seconds["forward"])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP, project_option, wait_option
 from labelguard.cli.terminal import (
     echo,
     json_asked,
@@ -102,6 +102,7 @@ def _state(value: Left) -> str:
 @click.argument("labeler_id")
 @_yes_option
 @project_option
+@wait_option
 @prints(_left)
 def labeler_retire(labeler_id: str, yes: bool, project: Path | None) -> Left:
     """Refuse a labeler's later labels, and forget which earlier ones were theirs, for good.
@@ -120,6 +121,7 @@ def labeler_retire(labeler_id: str, yes: bool, project: Path | None) -> Left:
 @click.argument("labeler_id")
 @_yes_option
 @project_option
+@wait_option
 @prints(_left)
 def labeler_erase(labeler_id: str, yes: bool, project: Path | None) -> Left:
     """Retire a labeler, and remove what the project holds of their rows as they were given.

@@ -22,8 +22,9 @@ from labelguard.cli.options import HELP, project_option
 from labelguard.cli.people import people, source
 from labelguard.cli.plan import plan
 from labelguard.cli.policy import policy
+from labelguard.cli.privatize import privatize
 from labelguard.cli.project import project
-from labelguard.cli.release import privatize, release, score
+from labelguard.cli.release import release, score
 from labelguard.cli.stopping import Stopped, stoppable
 from labelguard.cli.terminal import echo, print_json, prints, shown
 from labelguard.cli.tools import connect, ingest, pull, push

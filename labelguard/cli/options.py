@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from labelguard.project.waiting import waiting
 from labelguard.terms import AUTO_FORMAT, FORMAT_NAMES
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -16,6 +17,20 @@ project_option = click.option(
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Project directory; else LABELGUARD_PROJECT, else the nearest one upwards.",
+)
+
+
+def _wait(context: click.Context, option: click.Parameter, asked: bool) -> None:
+    if asked:
+        context.with_resource(waiting(lambda text: click.echo(f"labelguard: {text}", err=True)))
+
+
+wait_option = click.option(
+    "--wait",
+    is_flag=True,
+    expose_value=False,
+    callback=_wait,
+    help="Wait until no other job works in the project, instead of stopping at once.",
 )
 columns_option = click.option(
     "--columns",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP, project_option, wait_option
 from labelguard.cli.policy import policy
 from labelguard.cli.terminal import echo, print_facts, print_table, prints
 from labelguard.terms import counted
@@ -38,6 +38,7 @@ def _added(value: SourceRecord) -> None:
     help="Whether all people in it are new to the project, or some are known; else it asks.",
 )
 @project_option
+@wait_option
 @prints(_added)
 def source_add(name: str, people: People | None, project: Path | None) -> SourceRecord:
     """Let labels of source NAME in, whose ids are other people's than those of other sources.
@@ -108,6 +109,7 @@ def _linked(value: Linked | LinkedTable) -> None:
 @people.command("link", short_help="Several ids are one person.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID ID | FILE")
 @project_option
+@wait_option
 @prints(_linked)
 def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTable:
     """Say, for good, that two ids are one person: one budget for the labels of both.
@@ -162,6 +164,7 @@ def _distinct(value: Distinct) -> None:
 @click.argument("one", metavar="ID")
 @click.argument("other", metavar="ID")
 @project_option
+@wait_option
 @prints(_distinct)
 def policy_distinct(one: str, other: str, project: Path | None) -> Distinct:
     """Say, for good, that two ids are two people, each with a budget of their own.

@@ -23,6 +23,7 @@ from labelguard.cli.options import (
     source_option,
     split_option,
     ties_option,
+    wait_option,
 )
 from labelguard.cli.terminal import echo, json_asked, print_facts, print_table, prints, progress
 from labelguard.errors import BudgetExceeded
@@ -168,6 +169,7 @@ def paid(allowance: Allowance, unit: str, name: str) -> str:
     help="What is protected as a whole; for groups see `policy groups`.",
 )
 @project_option
+@wait_option
 @prints(_policy)
 def policy_new(
     name: str, allow: tuple[str, ...], project: Path | None, **options: Any
@@ -266,6 +268,7 @@ def _activated(value: Activation) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @project_option
+@wait_option
 @prints(_activated)
 def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     """Put policy NAME into force; shows what all policies then cost together, and asks.
@@ -295,6 +298,7 @@ def _closed(value: Closed) -> None:
 @policy.command("close", short_help="End the policy in force, without another.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @project_option
+@wait_option
 @prints(_closed)
 def policy_close(yes: bool, project: Path | None) -> Closed:
     """Close the policy in force: nothing more can be charged to it.
@@ -353,6 +357,7 @@ def _fit(value: Fit) -> None:
 @split_option
 @source_option
 @project_option
+@wait_option
 @prints(_fit, code=lambda found: 0 if found.fits else BudgetExceeded.exit_code)
 def policy_check(
     inputs: tuple[str, ...],
@@ -385,6 +390,7 @@ def _groups(value: Grouped) -> None:
 @policy.command("groups", short_help="Which labelers are one unit.")
 @click.argument("file", metavar="FILE")
 @project_option
+@wait_option
 @prints(_groups)
 def policy_groups(file: str, project: Path | None) -> Grouped:
     """Read who belongs together from FILE (columns labeler_id, group_id), for --unit group.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP, project_option, wait_option
 from labelguard.cli.policy import ceiling_fact
 from labelguard.cli.terminal import print_bullets, print_facts, prints
 from labelguard.terms import budget_of, counted
@@ -73,6 +73,7 @@ _ANCHOR = "Keep the anchor where this project cannot change it."
 @click.option("--with-keys", is_flag=True, help="The keys as well, enciphered under a passphrase.")
 @passphrase_option
 @project_option
+@wait_option
 @prints(_backup)
 def project_backup(
     file: Path, with_keys: bool, passphrase_file: Path | None, project: Path | None
@@ -192,6 +193,7 @@ def _ceiling(value: CeilingUse, *, err: bool = False) -> None:
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @project_option
+@wait_option
 @prints(_ceiling)
 def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> CeilingUse:
     """Show the ceiling that no sum of policies passes, and what is left below it; or raise it.
@@ -234,6 +236,7 @@ def _renewed(value: Renewed) -> None:
 @click.option("--anchor", metavar="LINE", help="The newest anchor that was kept elsewhere.")
 @click.option("--no-anchor", is_flag=True, help="Declare that none was kept; asks.")
 @project_option
+@wait_option
 @prints(_renewed)
 def project_witness(
     renew: bool, anchor: str | None, no_anchor: bool, project: Path | None
@@ -275,6 +278,7 @@ def _rotated(value: Rotated) -> None:
 
 @project.command("rotate-pseudonyms", short_help="New pseudonyms for all labelers.")
 @project_option
+@wait_option
 @prints(_rotated)
 def project_rotate_pseudonyms(project: Path | None) -> Rotated:
     """Give every labeler a new pseudonym: older lists can no longer be matched by name.

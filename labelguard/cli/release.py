@@ -1,15 +1,8 @@
-"""The commands that make releases, show them, and label new pairs by one of them.
-
-`privatize`, `release`, and `score`.
-"""
+"""`release` and `score`: releases are shown, verified, given up, and label new pairs."""
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,99 +11,25 @@ import click
 from labelguard.cli.budget import verdict
 from labelguard.cli.options import (
     HELP,
-    bad_rows_option,
     columns_option,
     format_option,
-    label_values_option,
-    labeler_column_option,
-    max_input_bytes_option,
     project_option,
     question_option,
-    reactive_option,
-    skips_option,
-    source_option,
     split_option,
-    ties_option,
+    wait_option,
 )
-from labelguard.cli.preview import found_or_made, patient, print_preview, reviewer
-from labelguard.cli.terminal import (
-    echo,
-    near,
-    nested,
-    print_facts,
-    print_table,
-    prints,
-    progress,
-    shown,
-    verdict_code,
-)
-from labelguard.errors import LabelguardError
-from labelguard.planner.horizon import EVERY
-from labelguard.release.methods import AUTO, installed, options_of
+from labelguard.cli.terminal import echo, nested, print_facts, print_table, prints, verdict_code
 from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
     from labelguard.project.recovery import Abandoned
     from labelguard.project.verdict import FilesVerdict
-    from labelguard.release.preview import Preview
     from labelguard.release.score import Scored
-    from labelguard.release.writer import Release
     from labelguard.report.overview import ReleaseLine
 
 
-@dataclass(frozen=True)
-class Made:
-    """A release that was made, or found."""
-
-    id: str
-    """its id"""
-    path: str
-    """its directory"""
-    reused: bool
-    """whether it was made before: no label was looked at, nothing was charged"""
-    card: Mapping[str, Any]
-    """its card, as `release show` prints it"""
-    next: Sequence[str]
-    """commands worth trying next"""
-    notes: Sequence[str]
-    """what else to know"""
-
-    @classmethod
-    def of(cls, release: Release, next_steps: Sequence[str]) -> Made:
-        """What became of a release."""
-        card, path = dict(release.card), str(release.path)
-        return cls(release.id, path, release.reused, card, next_steps, release.notes)
-
-
-def print_made(made: Made) -> None:
-    """The summary of a release: whom it protects, what it cost, where it is."""
-    facts = [*_card_facts(made.card), ("where", near(made.path))]
-    if made.reused:
-        facts = [(name, value) for name, value in facts if name.strip() != "newly charged"]
-    print_facts(facts)
-    for note in made.notes:
-        echo(f"labelguard: note: {shown(note)}", err=True)
-    if made.reused:
-        echo(
-            "This very release was made before: no label was looked at, nothing was charged.\n"
-            "To draw the labels anew, at a new charge: --again"
-        )
-    echo("Next: " + "\n      ".join(_runnable(step) for step in made.next))
-
-
-def _print(result: Made | Preview) -> None:
-    print_made(result) if isinstance(result, Made) else print_preview(result)
-
-
-def _runnable(command: str) -> str:
-    """A command as it can be typed here, where no environment may be activated."""
-    program = Path(sys.argv[0])
-    if program.name == "labelguard" and shutil.which("labelguard") is None:
-        return command.replace("labelguard", str(program), 1)
-    return command
-
-
-def _card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A card as rows of names and values."""
     from labelguard.release import card as cards
 
     privacy = value["privacy"]
@@ -121,184 +40,6 @@ def _card_facts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "  newly charged", f"{budget_of(privacy['newly_charged'])} of it, by that policy"
     yield "mechanism", f"{value['mechanism']}, adjacency {privacy['adjacency']}"
     yield from cards.facts(value)
-
-
-class _Privatize(click.Command):
-    """`privatize`, with the options of all mechanisms that are installed."""
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """The command's own, and those of mechanisms before the last few."""
-        own = super().get_params(ctx)
-        last = [parameter.name for parameter in own].index("recurring")
-        return [own[0], _mechanism_option(), *own[1:last], *_choices(own), *own[last:]]
-
-
-def _mechanism_option() -> click.Option:
-    return click.Option(
-        ["--mechanism"],
-        type=click.Choice([*installed(), AUTO]),
-        default=AUTO,
-        show_default=True,
-        help="How labels are privatized; auto takes what the project releases already, and at "
-        "first what `labelguard plan` recommends.",
-    )
-
-
-def _choices(own: list[click.Parameter]) -> list[click.Option]:
-    """The options of mechanisms, each once; a mechanism that cannot be loaded has none."""
-    found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
-    for mechanism in installed():
-        with contextlib.suppress(LabelguardError):
-            for field in fields(options_of(mechanism)):  # type: ignore[arg-type]
-                found.setdefault(field.name, ([], field.metadata))[0].append(mechanism)
-    taken = {parameter.name for parameter in own}
-    return [_choice(name, *found[name]) for name in found if name not in taken]
-
-
-def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.Option:
-    kind, choices = said["type"], said["choices"]
-    return click.Option(
-        ["--" + name.replace("_", "-")],
-        type=click.Choice(choices) if choices else kind,
-        callback=lambda context, option, value: None if value is None else kind(value),
-        metavar=said["metavar"],
-        help=f"{', '.join(mechanisms)}: {said['help']}",
-    )
-
-
-@click.command(cls=_Privatize, short_help="Release preference labels privately.")
-@click.argument("inputs", nargs=-1, metavar="[INPUT...]")
-@click.option(
-    "--epsilon",
-    type=float,
-    help="ε of each labeler; default: as the policy has it, 3 for the first.",
-)
-@click.option(
-    "--delta",
-    type=float,
-    help="δ of each labeler; default: as the policy has it; for the first, the largest power of "
-    "ten below 1/(10 · labelers), and 1e-5 at most.",
-)
-@click.option(
-    "--accept-delta",
-    is_flag=True,
-    help="Accept a δ of 1 over the number of labelers charged, or more.",
-)
-@click.option(
-    "--max-labels-per-labeler",
-    type=int,
-    metavar="K",
-    help="Labels of each labeler that may be used; default: all, rounded up to 8, 16, 32, …",
-)
-@ties_option
-@click.option(
-    "--tie-status-public",
-    is_flag=True,
-    default=None,
-    help="Declare that which labels are ties is no secret.",
-)
-@label_values_option
-@skips_option
-@reactive_option
-@bad_rows_option
-@click.option(
-    "--exhausted",
-    type=click.Choice(["refuse", "drop"]),
-    default="refuse",
-    show_default=True,
-    help="Refuse when labelers lack allowance, or leave those labels out.",
-)
-@columns_option
-@labeler_column_option
-@format_option
-@split_option
-@source_option
-@question_option
-@click.option(
-    "--unit",
-    type=click.Choice(["labeler", "item", "group"]),
-    help="What is protected as a whole: all labels of a labeler (default), single labels, or all "
-    "labels of a group of labelers (`policy groups`).",
-)
-@click.option(
-    "--releases",
-    type=int,
-    metavar="N",
-    help="statistic: releases that may use a labeler's labels, over the project; default 1.",
-)
-@click.option(
-    "--recurring",
-    type=click.Choice(EVERY),
-    help="Let the first policy allow releases like this one again and again; with --for.",
-)
-@click.option("--for", "duration", metavar="TIME", help="How long they recur: 90d, 26w, 6m, 1y.")
-@click.option("--dry-run", is_flag=True, help="Say what would be released and charged, and stop.")
-@click.option("--yes", is_flag=True, help="Do not ask before the first release of a project.")
-@click.option("--again", is_flag=True, help="Draw released labels anew: a new event, a new charge.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Copy the release to DIR.",
-)
-@max_input_bytes_option
-@click.option(
-    "--workers",
-    type=int,
-    help="How many buckets are worked on at once; default: one a core. The output is the same.",
-)
-@project_option
-@prints(_print)
-def privatize(
-    inputs: tuple[str, ...],
-    columns: str,
-    labeler_column: str | None,
-    project: Path | None,
-    dry_run: bool,
-    yes: bool,
-    **options: Any,
-) -> Made | Preview:
-    """Release the labels in INPUT (Parquet, CSV, JSON, directories, globs, or -) privately.
-
-    Without INPUT, what was ingested from annotation tools is released (`labelguard pull`,
-    `labelguard ingest`), of --source if there are several. INPUT has a column labeler_id and the
-    columns of one of these layouts:
-
-    \b
-      prompt, chosen, rejected[, tie]
-      prompt, response_a, response_b, label[, tie]
-      prompt, responses, ranks
-      prompt, responses, choice (--mechanism statistic)
-
-    The first run fixes the project's policy, unless one was made before (`labelguard policy`): it
-    shows what that means, and asks. Running the same command again returns the same release; labels
-    that were released before cost nothing in any later one.
-
-    \b
-    Example:
-      labelguard privatize labels.parquet --epsilon 3 --yes -o release
-    """
-    from labelguard.ingest import layouts
-    from labelguard.release import pipeline
-
-    options |= {"columns": layouts.parse_columns(columns, labeler_column)}
-    source = list(inputs) or None
-    if dry_run:
-        with progress() as report:
-            return pipeline.preview(source, project=project, progress=report, **options)
-    home = found_or_made(project, ask=not yes)
-    with progress() as report:
-        release = pipeline.privatize(
-            source,
-            project=home,
-            progress=report,
-            review=reviewer(report, yes=yes),
-            wait=patient(report, yes=yes),
-            **options,
-        )
-    where = f" --project {project}" if project else ""
-    return Made.of(release, (f"labelguard release show {release.id}{where}",))
 
 
 @click.group(context_settings=HELP)
@@ -332,7 +73,7 @@ def release_list(project: Path | None) -> list[ReleaseLine]:
 
 def _card(value: Mapping[str, Any]) -> None:
     not_protected = nested("not protected", value["not_protected"])
-    print_facts([*_card_facts(value), ("train with", value["train_with"]), *not_protected])
+    print_facts([*card_facts(value), ("train with", value["train_with"]), *not_protected])
 
 
 @release.command("show")
@@ -359,6 +100,7 @@ def _abandoned(value: Abandoned) -> None:
 @release.command("abandon", short_help="Give up an unfinished release; it stays charged.")
 @click.argument("release_id")
 @project_option
+@wait_option
 @prints(_abandoned)
 def release_abandon(release_id: str, project: Path | None) -> Abandoned:
     """Give up a release that was begun and never finished. What it charged stays charged.

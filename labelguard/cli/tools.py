@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP, project_option, wait_option
 from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
 from labelguard.terms import counted
 
@@ -34,6 +34,7 @@ def _ingested(value: Ingested) -> None:
 
 @click.command(short_help="Take in what the hook was told.")
 @project_option
+@wait_option
 @prints(_ingested)
 def ingest(project: Path | None) -> Ingested:
     """Take what the hook was told out of the inbox, and forget what need not be kept.
@@ -55,6 +56,7 @@ def ingest(project: Path | None) -> Ingested:
 @click.command(short_help="Read what is new in an annotation tool.")
 @click.argument("name")
 @project_option
+@wait_option
 @prints(_ingested)
 def pull(name: str, project: Path | None) -> Ingested:
     """Read the answers of connector NAME that are new since the last pull.
@@ -113,6 +115,7 @@ def connect_check(name: str, project: Path | None) -> Checked:
     help="Let answers count as deleted, even if the tool lists less than half of them.",
 )
 @project_option
+@wait_option
 @prints(_ingested)
 def connect_reconcile(name: str, accept_deletions: bool, project: Path | None) -> Ingested:
     """Compare all that the tool holds with what was heard of it, and mend the difference.

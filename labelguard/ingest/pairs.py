@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,16 @@ class DistinctPairs:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def renumbered(self, rows: NDArray[np.intp]) -> DistinctPairs:
+        """The same for staged rows with other numbers: row i was `rows[i]`, and there is no other.
+
+        A pair without a row has -1 as its first.
+        """
+        of_row = self.of_row[rows]
+        first_row = np.full(len(self), -1, np.intp)
+        first_row[of_row] = np.arange(len(of_row))
+        return replace(self, of_row=of_row, first_row=first_row)
 
     def among(self, known: DistinctPairs) -> NDArray[np.bool_]:
         """Which of these pairs are also among the known, by question, content and number."""

@@ -24,13 +24,13 @@ import pyarrow as pa
 
 from labelguard.errors import ProjectError
 from labelguard.storage.files import fsync_path
+from labelguard.storage.sums import PART
 
 FORMAT = 1
 LEDGER, KEYS, CONFIG = "ledger.sqlite3", "keys.sealed", "labelguard.toml"
-DIRECTORIES = ("releases", "released", "props", "labels")
+DIRECTORIES = ("releases", "released", "labels")
 _NAME = re.compile(
-    rf"labelguard\.toml|ledger\.sqlite3|keys\.sealed|(?:{'|'.join(DIRECTORIES)})"
-    r"(?:/(?!\.)[A-Za-z0-9_.=+-]+)+"
+    rf"labelguard\.toml|ledger\.sqlite3|keys\.sealed|(?:{'|'.join(DIRECTORIES)})(?:/{PART})+"
 )
 _MANIFEST, _MAC = "manifest.json", "manifest.mac"
 _LARGEST = {_MANIFEST: 1 << 27, _MAC: 32, KEYS: 1 << 20}

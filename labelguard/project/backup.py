@@ -3,8 +3,9 @@
 The ledger goes into it as an SQLite file, whichever database it lives in; with it go settings,
 public releases, and the PRIVATE maps of released labels, without which labels would be drawn anew.
 Answers that were ingested are in it as they lie: sealed. Left out are rows that were set aside
-(`quarantine`: they are raw and open), what waits in the inbox, and, unless asked for, the keys:
-whoever holds these and the private maps learns which released labels are whose.
+(`quarantine`: they are raw and open), what waits in the inbox, stages of releases that are under
+way (none is resumed from a backup) and, unless asked for, the keys: whoever holds these and the
+private maps learns which released labels are whose.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def link(one: str, other: str, project: Where = None) -> Linked:
         pair, sources = _two(one, other, opened)
         met, names = known(ledger, pair).tolist(), _names(ledger, pair)
         two = [Person(*facts) for facts in zip(sources, names, met, strict=True)]
-        return Linked(_join(ledger, pair[:1], pair[1:]), two)
+        return Linked(_join(opened, pair[:1], pair[1:]), two)
 
 
 def link_table(source: Input, project: Where = None) -> LinkedTable:
@@ -200,7 +200,7 @@ def link_table(source: Input, project: Where = None) -> LinkedTable:
             else keys.labeler_keys(name, found[name])
             for name in found.columns[:2]
         )
-        return LinkedTable(_join(ledger, one, other), len(found))
+        return LinkedTable(_join(opened, one, other), len(found))
 
 
 def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence[str]:
@@ -210,10 +210,10 @@ def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence
     return _TABLE
 
 
-def _join(ledger: Ledger, labelers: Blocks, same: Blocks) -> int:
-    hide = ledger.names.hide
+def _join(opened: OpenProject, labelers: Blocks, same: Blocks) -> int:
+    hide = opened.ledger.names.hide
     # A release that was begun was planned with the units of before.
-    with ledger.transaction(policies.settled_epoch(ledger)) as connection:
+    with opened.ledger.transaction(policies.settled_epoch(opened)) as connection:
         return kinship.join(connection, hide(labelers), hide(same))
 
 

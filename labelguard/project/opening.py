@@ -16,6 +16,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.project import known
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import CONFIG, STATE, Project, find
+from labelguard.project.waiting import when_free
 from labelguard.storage import private_files
 from labelguard.storage.files import write_atomically
 
@@ -71,13 +72,22 @@ class OpenProject:
     def job(cls, where: Where = None, *, witnessed: bool = True) -> Iterator[Self]:
         """Open a project and hold it, with its ledger, for one job.
 
-        Raises `ProjectBusy` at once if another job holds either, on whichever machine.
+        Raises `ProjectBusy` if another job holds either, on whichever machine: at once, unless this
+        is done under `waiting`.
         """
         home = located(where)
-        with home.lock() as held:
+        opened, held = when_free(lambda: cls._held(home, witnessed))
+        with held:
+            yield opened
+
+    @classmethod
+    def _held(cls, home: Project, witnessed: bool) -> tuple[Self, contextlib.ExitStack]:
+        """The project, and what lets it go."""
+        with contextlib.ExitStack() as stack:
+            held = stack.enter_context(home.lock())
             opened = cls.open(held, witnessed=witnessed)  # as the job before left it
-            with opened.ledger.exclusive():
-                yield opened
+            stack.enter_context(opened.ledger.exclusive())
+            return opened, stack.pop_all()
 
 
 def located(where: Where = None) -> Project:

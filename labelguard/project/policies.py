@@ -208,7 +208,7 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
         found = _preview(ledger, name)
         if named(ledger.policies(), name).state == "active":
             return found
-        epoch = settled_epoch(ledger)
+        epoch = settled_epoch(opened)
         found = _preview(ledger, name)
         if agreed is not None and agreed != found:
             raise PolicyError(
@@ -242,26 +242,26 @@ def close(project: Where = None) -> Closed:
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        epoch, active = settled_epoch(ledger), ledger.policy()
+        epoch, active = settled_epoch(opened), ledger.policy()
         if active is None:
             raise PolicyError("no policy is in force in this project; see: labelguard policy list")
         return _closed(active.chapter(ledger.close_policy(active, epoch)))
 
 
-def settled_epoch(ledger: Ledger) -> int:
+def settled_epoch(opened: OpenProject) -> int:
     """A new epoch of a ledger in which nothing is under way: no terms change over a release.
 
-    Raises `PolicyError` for an unfinished release.
+    Raises `PolicyError` for an unfinished release, `ProjectBusy` for one that is being computed.
     """
-    unfinished = [r.id for r in ledger.releases() if r.unfinished]
+    unfinished = [r.id for r in opened.ledger.releases() if r.unfinished]
+    for release in unfinished:
+        opened.project.check_free(release)
     if unfinished:
         raise PolicyError(
             f"release {unfinished[0]} is unfinished; run its command again, or give it up "
             f"(labelguard release abandon {unfinished[0]}), before policies or people change"
         )
-    epoch = ledger.begin_job()
-    ledger.refund_reserved(epoch, resumed=None)
-    return epoch
+    return opened.ledger.begin_job()
 
 
 def in_force(ledger: Ledger) -> PolicyRecord | None:

@@ -30,6 +30,7 @@ from labelguard.storage import private_files
 STATE = ".labelguard"
 CONFIG = "labelguard.toml"
 _WORK = "work"
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 _TABLES = ("connectors", "ingest", "hook")
 
 
@@ -90,7 +91,9 @@ class Project:
 
     @property
     def stages(self) -> Path:
-        """Finished stages of PROPS releases that are under way; released labels only."""
+        """Finished stages of PROPS releases that are under way, one directory each, and who works
+        on one without holding the project (see `claim`). Released labels and public texts only.
+        """
         return self.state / "props"
 
     @property
@@ -108,11 +111,15 @@ class Project:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[Self]:
-        """The project, held for one job; a second job gets `ProjectBusy` at once."""
+        """The project, held for one job; a second job gets `ProjectBusy` at once.
+
+        Who lets it go and has more to do (`claim`) keeps nothing of the scratch space: that is gone
+        before anybody else holds the project, and raw labels with it.
+        """
         with contextlib.ExitStack() as stack:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            busy = f"another labelguard job works in {self.state}; run this again when it is done"
             try:
-                stack.enter_context(held(self.state / "lock", flags, "labelguard job", self.state))
+                stack.enter_context(held(self.state / "lock", _LOCK, busy))
             except OSError as error:
                 why = "lock is a symbolic link" if error.errno == errno.ELOOP else error.strerror
                 raise ProjectError(
@@ -124,6 +131,33 @@ class Project:
             finally:
                 shutil.rmtree(self.state / _WORK, ignore_errors=True)
 
+    @contextlib.contextmanager
+    def claim(self, release_id: str) -> Iterator[Path]:
+        """A release that is worked on even when the project is let go; the directory for it.
+
+        Only who holds the project claims a release, and only then is its directory removed, so that
+        nobody's is while they work. Raises `ProjectBusy` if another process works on it.
+        """
+        self.stages.mkdir(mode=0o700, exist_ok=True)
+        with held(self._claims(release_id), _LOCK, _claimed(release_id)):
+            directory = self.stages / release_id
+            directory.mkdir(mode=0o700, exist_ok=True)
+            yield directory
+
+    def check_free(self, release_id: str) -> None:
+        """Raise `ProjectBusy` if another process works on a release that it claimed."""
+        if self._claims(release_id).exists():
+            with held(self._claims(release_id), _LOCK, _claimed(release_id)):
+                pass
+
+    def clear(self, release_id: str) -> None:
+        """Remove a release's directory of stages; only for who holds the project and claims it."""
+        shutil.rmtree(self.stages / release_id, ignore_errors=True)
+        self._claims(release_id).unlink(missing_ok=True)
+
+    def _claims(self, release_id: str) -> Path:
+        return self.stages / f"{release_id}.lock"
+
     def _sweep(self) -> None:
         """Remove what crashed jobs left half-written; nothing of it was ever released."""
         shutil.rmtree(self.state / _WORK, ignore_errors=True)
@@ -133,19 +167,23 @@ class Project:
 
 
 @contextlib.contextmanager
-def held(path: Path, flags: int, job: str, where: Path) -> Iterator[None]:
-    """Lock a file or a directory, opened with `flags`, for a `job` that works in `where`.
+def held(path: Path, flags: int, busy: str) -> Iterator[None]:
+    """Lock a file or a directory, opened with `flags`.
 
-    Raises `ProjectBusy` at once if another process or thread holds it, `OSError` if it cannot be
-    opened.
+    Raises `ProjectBusy`, saying `busy`, at once if another process or thread holds it, `OSError` if
+    it cannot be opened.
     """
     descriptor = os.open(path, flags, 0o600)
     try:
         if not lock_descriptor(descriptor, blocking=False):
-            raise ProjectBusy(f"another {job} works in {where}; run this again when it is done")
+            raise ProjectBusy(busy)
         yield
     finally:
         os.close(descriptor)
+
+
+def _claimed(release_id: str) -> str:
+    return f"release {release_id} is being computed by another process; it ends by itself"
 
 
 def find(directory: Path | None = None) -> Project:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from labelguard.errors import LedgerError
+from labelguard.errors import LedgerError, ProjectBusy
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy import events
 from labelguard.project.opening import OpenProject, Where
@@ -25,7 +26,8 @@ class Abandoned:
 def abandon(release_id: str, project: Where = None) -> Abandoned:
     """Give up an unfinished release: it stays charged, and can never be resumed.
 
-    Raises `LedgerError` if it is not one that was begun and not committed. Its id may be shortened.
+    Raises `LedgerError` if it is not one that was begun and not committed, `ProjectBusy` if it is
+    being computed. Its id may be shortened.
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
@@ -35,6 +37,7 @@ def abandon(release_id: str, project: Where = None) -> Abandoned:
             raise LedgerError(
                 f"{release_id} names {len(named)} unfinished releases; see: labelguard release list"
             )
+        opened.project.check_free(named[0].id)
         ledger.abandon(named[0].id, ledger.begin_job())
         tidy(opened, ledger.releases())
         return Abandoned(named[0].id, named[0].charged)
@@ -62,25 +65,37 @@ def settle(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
     tidy(opened, releases)
     opened.private_map.settle({r.id: r.map for r in releases if r.map})
     return notes + [
-        f"release {record.id} is unfinished and stays charged; run its command again to finish it, "
-        f"or give it up: labelguard release abandon {record.id}"
+        _unfinished(opened, record)
         for record in releases
         if record.unfinished and record.id != resumed
     ]
+
+
+def _unfinished(opened: OpenProject, record: ReleaseRecord) -> str:
+    try:
+        opened.project.check_free(record.id)
+    except ProjectBusy as busy:
+        return str(busy)
+    return (
+        f"release {record.id} is unfinished and stays charged; run its command again to finish it, "
+        f"or give it up: labelguard release abandon {record.id}"
+    )
 
 
 def tidy(opened: OpenProject, releases: Iterable[ReleaseRecord]) -> None:
     """Remove what counts for nothing: maps that the ledger does not know to be drawn (nothing of
     them was visible), stages of ended releases, and the files of abandoned ones.
 
-    A crash may have come before whoever should have done it.
+    A crash may have come before whoever should have done it. Who still works on a release that was
+    given up keeps its stages until they notice.
     """
     project, private_map = opened.project, opened.private_map
     for record in releases:
         if not record.map:
             private_map.discard(record.id)
-        if not record.unfinished:
-            shutil.rmtree(project.stages / record.id, ignore_errors=True)
+        if not record.unfinished and any(project.stages.glob(f"{record.id}*")):
+            with contextlib.suppress(ProjectBusy), project.claim(record.id):
+                project.clear(record.id)
         if record.state == "abandoned":
             shutil.rmtree(project.releases / record.id, ignore_errors=True)
 

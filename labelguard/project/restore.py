@@ -156,7 +156,8 @@ def restore(
         raise ProjectError(f"{state} exists; restore into a directory without a project")
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with held(home, os.O_RDONLY, "restore", home):
+        busy = f"another restore works in {home}; run this again when it is done"
+        with held(home, os.O_RDONLY, busy):
             request = _request(source, since)
             ready = _Ready.read(partial)
             if ready is None or ready.request != request or _outdated(ready, partial, state):

@@ -72,6 +72,7 @@ _ORDER = (
     "flip_probability",
     "statistic",
     "props",
+    "model",
     "budget",
     "train_with",
     "not_protected",
@@ -234,6 +235,10 @@ def _own_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "noise multiplier", f"{made['noise_multiplier']:.4f}"
         yield "sensitivity, clip norm", f"{made['sensitivity']:.4g}, {made['clip']:.4g}"
         yield "windows the head learnt from", f"{made['windows']}"
+    if "model" in card:
+        made = card["model"]
+        base = f" from {made['base']}" if made["base"] else ""
+        yield "model", f"{', '.join(made['files'])}, trained by {made['learner']}{base}"
     for stage in card.get("props", {"stages": []})["stages"][1:]:
         error = f"{stage['estimated_error']:.3f} ± {stage['standard_error']:.3f}"
         doubt = ", uninformative" if stage["uninformative"] else ""

@@ -17,6 +17,7 @@ from labelguard.policy.bounds import Bound
 from labelguard.project.project import Project
 from labelguard.release.selection import SelectedRows, Selecting, Selection, select
 from labelguard.storage import blocks, buckets
+from labelguard.storage.blocks import Blocks
 from labelguard.storage.executor import Executor, over_buckets
 from labelguard.storage.files import fresh_directory
 from labelguard.terms import counted
@@ -79,6 +80,13 @@ def plan(
         n: sum(v) if isinstance(v[0], int) else np.concatenate(v) for n, v in columns.items()
     }
     return Plan(**whole, directory=task.selected, first_unit=first_unit)
+
+
+def authors(plan: Plan) -> Blocks:
+    """The labelers of all selected rows, sorted, (n, 2)."""
+    found = (buckets.read_bucket(plan.directory, bucket) for bucket in range(buckets.BUCKETS))
+    own = [SelectedRows.from_arrow(table).author for table in found if table is not None]
+    return blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *own]))[0]
 
 
 def counts(plan: Plan) -> dict[str, int]:

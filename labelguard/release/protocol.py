@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from labelguard.ingest.pairs import DistinctPairs
 from labelguard.ingest.sources import Input
@@ -34,7 +37,10 @@ class Further:
 
 @dataclass(frozen=True)
 class Job:
-    """What a mechanism works with during one release."""
+    """What a mechanism works with during one release.
+
+    `outcomes` is where rows as drawn are written, by item (see `publish.Outcomes`).
+    """
 
     opened: OpenProject
     policy: Policy
@@ -44,11 +50,7 @@ class Job:
     progress: Progress
     staged: Staged
     further: Further | None
-
-    @property
-    def outcomes(self) -> Path:
-        """Where rows as drawn are written, by item (see `publish.Outcomes`)."""
-        return self.opened.project.work / "outcomes"
+    outcomes: Path
 
     def over_buckets(
         self, step: str, work: Callable[[Task, int], Result], task: Task
@@ -62,12 +64,17 @@ class Prepared:
     """What is fixed before the charge. `parameters` go to the ledger: a release that is resumed is
     prepared by them again.
 
-    `apart`: `learn` may take hours, so that the project is let go for it (see `release.drawn`).
+    `apart`: `learn` may take hours, so that the project is let go for it (see `release.drawn`). It
+    goes with no further pairs.
     """
 
     plan: Plan
     parameters: Mapping[str, Any]
     apart: bool = field(default=False, kw_only=True)
+
+    def renumbered(self, rows: NDArray[np.intp]) -> Self:
+        """The same for staged rows with other numbers: row i was `rows[i]` (see `release.kept`)."""
+        return self
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from labelguard._version import __version__
 from labelguard.ledger.ledger import Grant
+from labelguard.project import policies
 from labelguard.release import card
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Finished, Job
@@ -29,11 +30,11 @@ PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimat
 
 
 def publish(
-    job: Job, plan: Plan, grant: Grant, finished: Finished, standing: Mapping[str, Any]
+    job: Job, plan: Plan, grant: Grant, finished: Finished, told: Mapping[str, Any]
 ) -> tuple[int, Mapping[str, str]]:
     """Write and rename the release; returns its number of rows and the hashes of its files.
 
-    `standing` is what the card says of the policies beside this one.
+    `told` are parts of the card that were known before (see `told`).
     """
     questions = any(source.questions for source, _ in finished.outcomes)
     schema = output_schema(job.staged.content_type, questions=questions)
@@ -45,12 +46,30 @@ def publish(
                 writer.write(table)
         if not writer.rows:  # every released label may be a tie
             writer.write(schema.empty_table())
-        common = _card(job, plan, grant, writer.rows, finished.further)
-        common["privacy"] |= standing
+        common = card.assembled(_card(job, plan, grant, writer.rows, finished.further), told)
         writer.describe(card.assembled(common, finished.card))
         for path in finished.files:
             writer.take(path)
     return writer.rows, writer.hashes
+
+
+def told(job: Job, plan: Plan, grant: Grant) -> dict[str, Any]:
+    """What a card says of the project when its labels were drawn, whatever happens until it ends.
+
+    The policies beside this one, and what its labelers have used and left.
+    """
+    ledger = job.opened.ledger
+    capacity, used = ledger.labelers(grant.release.event).of(plan.units)
+    met = capacity > 0  # who was never charged (public ties only) has no budget yet
+    capacity, used = capacity[met], used[met]
+    return {
+        "privacy": policies.standing(ledger),
+        "budget": {
+            "allowed": card.spread(capacity),
+            "used": card.spread(used),
+            "left": card.spread(capacity - used),
+        },
+    }
 
 
 @dataclass(frozen=True)
@@ -158,10 +177,6 @@ def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
 def _card(job: Job, plan: Plan, grant: Grant, rows: int, further: int) -> dict[str, Any]:
     """What cards of all mechanisms say."""
     staged, policy = job.staged, job.policy
-    ledger = job.opened.ledger.labelers(grant.release.event)
-    capacity, used = ledger.of(plan.units)
-    met = capacity > 0  # who was never charged (public ties only) has no budget yet
-    capacity, used = capacity[met], used[met]
     return {
         "release": grant.release.id,
         "labelguard": __version__,
@@ -195,11 +210,6 @@ def _card(job: Job, plan: Plan, grant: Grant, rows: int, further: int) -> dict[s
             "identical_sides": staged.identical_sides,
             "skipped": staged.skipped,
             "set_aside": staged.fault_count,
-        },
-        "budget": {
-            "allowed": card.spread(capacity),
-            "used": card.spread(used),
-            "left": card.spread(capacity - used),
         },
         "train_with": "",
         "not_protected": card.not_protected(policy),

@@ -25,7 +25,7 @@ from labelguard.release.request import Request
 from labelguard.terms import Progress
 
 FORECAST = ("statistic", "props")
-"""Mechanisms with a head, of which a forecast says what they give; rr's noise is known without."""
+"""Mechanisms of whose heads, on features, a forecast says what they give; rr's noise is known."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def settle(
     periods = request.periods if terms.first else 1
     if periods > 1 and terms.policy.unit == "item":
         raise PolicyError("a content is labeled once, so nothing recurs: leave out --recurring")
-    if named is not None and named.name not in FORECAST:
+    if named is not None and not (named.name in FORECAST and "features" in named.settings()):
         return _first(terms, ledger, staged, _room(named, staged, periods))
     if terms.first:
         terms = _first(terms, ledger, staged, {})

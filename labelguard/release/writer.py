@@ -1,8 +1,8 @@
 """Releases: written behind a grant, verified by their hashes, loaded for training.
 
 A release directory holds `data.parquet`, `card.json`, `CARD.md`, `SHA256SUMS` and what its
-mechanism adds (`head.npz`). It is built under a temporary name, flushed, and renamed, so that it
-exists whole or not at all.
+mechanism adds (`head.npz`, a directory `model`). It is built under a temporary name, flushed, and
+renamed, so that it exists whole or not at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger.ledger import Grant
 from labelguard.release import card as cards
 from labelguard.storage.files import fresh_directory, publish_directory
-from labelguard.storage.sums import SUMS, sha256, sums_text
+from labelguard.storage.sums import SUMS, hashes_of, sums_text
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ReleaseWriter:
     """Writes one release; opened only by a grant, used as a context manager.
 
     On leaving without an error the directory is complete and renamed to its final name; `hashes`
-    then holds the SHA-256 of its public files.
+    then holds the SHA-256 of its public files, by their paths in it.
     """
 
     def __init__(self, grant: Grant, releases: Path) -> None:
@@ -106,7 +106,7 @@ class ReleaseWriter:
         self.rows += table.num_rows
 
     def take(self, path: Path) -> None:
-        """Move another public file into the release, under its own name."""
+        """Move another public file or directory into the release, under its own name."""
         shutil.move(path, self._temporary / path.name)
 
     def describe(self, card: Mapping[str, Any]) -> None:
@@ -129,8 +129,7 @@ class ReleaseWriter:
         if self._writer is not None:
             self._writer.close()
         if error is None:
-            names = sorted(path.name for path in self._temporary.iterdir())
-            self.hashes = {name: sha256(self._temporary / name) for name in names}
+            self.hashes = hashes_of(self._temporary)
             (self._temporary / SUMS).write_text(sums_text(self.hashes), encoding="ascii")
             publish_directory(self._temporary, self.final)
 

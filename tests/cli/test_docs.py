@@ -52,7 +52,8 @@ LEAVES = [
         command,
         id="-".join(path),
         # The text that it prints is compared already, by the very command of its example.
-        marks=[pytest.mark.slow] if path == ("demo",) else [],
+        marks=[pytest.mark.slow] * (path == ("demo",))
+        + [pytest.mark.xdist_group("trl")] * (path[0] == "train"),
     )
     for path, command in reference.commands()
     if not isinstance(command, click.Group)
@@ -181,6 +182,14 @@ def _serve(line: str) -> None:
         assert server.stop() == 0
 
 
+def _base() -> None:
+    """A model to train, and a configuration: the command's own takes minutes without a GPU."""
+    from support.tiny_models import saved  # torch, for these commands alone
+
+    saved(Path("base"), positions=1024)
+    Path("train.yaml").write_text("max_steps: 2\n")
+
+
 RUN = {("serve",): _serve}
 """Examples of commands that run until they are told to end."""
 
@@ -192,6 +201,8 @@ PREPARED = {
     ("hook", "run"): lambda: run("labelguard source add label-studio"),
     ("release", "abandon"): _crashed,
     ("project", "witness"): _lost_witnesses,
+    ("train", "dpo"): _base,
+    ("train", "reward"): _base,
     ("project", "restore"): lambda: run("labelguard project backup backup.tar.zst"),
 }
 """What some examples take for granted."""

@@ -140,7 +140,7 @@ def test_a_crashed_release_is_resumed_after_it(
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("labelguard.release.pipeline._Run._draw", fails)
+        patch.setattr("labelguard.release.run.Run._draw", fails)
         with pytest.raises(Exception, match="cannot write"):
             lg.privatize(TABLE, **PRICE, project=project)
     rotate(project)

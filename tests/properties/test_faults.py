@@ -24,7 +24,7 @@ from support.proxy import Proxy
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.project.opening import OpenProject
-from labelguard.release import pipeline
+from labelguard.release.run import Run
 from labelguard.report import overview
 
 SEED = 20260102
@@ -296,7 +296,7 @@ def test_a_server_that_is_down_or_restarts_in_the_middle_loses_nothing(
 
         project, ledger = ring.copy("restarted")
         ring.choose(through(ledger, cluster.port))
-        draw = pipeline._Run._draw
+        draw = Run._draw
 
         def restart(*arguments: Any) -> None:
             cluster.stop()
@@ -304,7 +304,7 @@ def test_a_server_that_is_down_or_restarts_in_the_middle_loses_nothing(
             draw(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(pipeline._Run, "_draw", restart)
+            patch.setattr(Run, "_draw", restart)
             with pytest.raises(LedgerError, match="cannot be used") as caught:
                 perform(ring.command, project)
         assert SECRET not in str(caught.value) and "\n" not in str(caught.value)

@@ -27,6 +27,8 @@ from labelguard.project import erasure, policies, restore, rotation
 from labelguard.project.opening import init
 from labelguard.project.private_map import PrivateMap
 from labelguard.release import pipeline
+from labelguard.release.drawn import Drawn
+from labelguard.release.run import Run
 
 
 class Steps:
@@ -88,8 +90,8 @@ AFTER = {
     "charge": (ledger.Ledger, "charge"),
     "start": (ledger.Ledger, "start"),
     "complete": (PrivateMap, "complete"),
-    "draw": (pipeline._Run, "_draw"),
-    "publish": (pipeline._Run, "_publish"),
+    "draw": (Run, "_draw"),
+    "publish": (Drawn, "publish"),
     "commit": (ledger.Ledger, "commit"),
 }
 

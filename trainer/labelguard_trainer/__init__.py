@@ -53,4 +53,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'labelguard_trainer' has no attribute {name!r}")
     from importlib import import_module
 
+    if _HOMES[name].startswith("labelguard_trainer.training"):
+        import_module("labelguard_trainer.training.versions").check()
     return getattr(import_module(_HOMES[name]), name)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,10 @@ class Relearning(Prepared):
     pairs: DistinctPairs
     learner: PreparedLearner
     learned: Learned | None = None
+
+    def renumbered(self, rows: NDArray[np.intp]) -> Self:
+        """With the pairs of those rows."""
+        return replace(self, pairs=self.pairs.renumbered(rows))
 
 
 class Relabelling(Mechanism[Relearning]):

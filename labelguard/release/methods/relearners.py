@@ -35,7 +35,7 @@ _DEFAULT_SHAPE = Shape(components=64, whitening=0.0)
 
 @dataclass(frozen=True)
 class HeadOfPairs:
-    """A `PreparedLearner`: the linear head on features of the pairs, in the coordinates of a basis."""
+    """A `PreparedLearner`: the linear head on features, in the coordinates of a basis."""
 
     features: str
     provider: PairFeatures

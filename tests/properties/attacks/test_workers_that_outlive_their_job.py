@@ -66,11 +66,11 @@ def both(
     project = lg.init(directory)
     dying = Dying(kind)
     with monkeypatch.context() as patch:
-        patch.setattr("labelguard.release.pipeline.open_executor", lambda workers: dying)
+        patch.setattr("labelguard.release.run.open_executor", lambda workers: dying)
         with pytest.raises(Crash):
             lg.privatize(first, project=project, **BUDGET)
         haunted = Haunted(kind, change(dying.left))
-        patch.setattr("labelguard.release.pipeline.open_executor", lambda workers: haunted)
+        patch.setattr("labelguard.release.run.open_executor", lambda workers: haunted)
         made = lg.privatize(TABLE, project=project, **BUDGET)
     return project, made
 

@@ -101,7 +101,8 @@ def _lengths(dataset: Any) -> NDArray[np.int64]:
     """Of the longer side of every row, shape (n,)."""
     columns = dataset.select_columns(["chosen_ids", "rejected_ids"]).with_format("arrow")[:]
     sides = [pc.list_value_length(columns[name]).to_numpy() for name in columns.column_names]
-    return np.maximum(sides[0], sides[1])
+    longer: NDArray[np.int64] = np.maximum(sides[0], sides[1])
+    return longer
 
 
 def _lost(names: list[str]) -> LabelguardError:

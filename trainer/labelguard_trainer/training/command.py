@@ -120,7 +120,7 @@ def train_dpo(release: str, model: str, output: Path, **options: Any) -> Trained
 
     \b
     Example:
-      labelguard train dpo r0001 --model base -o aligned
+      labelguard train dpo r0001 --model base --config train.yaml -o aligned
     """
     return _run("dpo", release, model, output, options)
 
@@ -135,7 +135,7 @@ def train_reward(release: str, model: str, output: Path, **options: Any) -> Trai
 
     \b
     Example:
-      labelguard train reward r0001 --model base -o reward
+      labelguard train reward r0001 --model base --config train.yaml -o judge
     """
     return _run("reward", release, model, output, options)
 

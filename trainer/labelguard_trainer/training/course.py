@@ -6,7 +6,6 @@ The reference of `dpo` is the base model in every stage, and never the model of 
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -49,7 +48,11 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Course:
-    """`tokens` are those of the n distinct pairs, see `pair_tokens`."""
+    """A base model by its id or path, how every stage is trained, and n distinct pairs.
+
+    `lora` are arguments of `peft.LoraConfig`, `settings` fields of the trainer's configuration, and
+    `tokens` the pairs as `pair_tokens` makes them.
+    """
 
     kind: Kind
     model: str
@@ -69,7 +72,7 @@ class Course:
     ) -> Course:
         """Raises `LabelguardError` unless model, settings and pairs can be trained together."""
         with quiet(), _one_line():
-            arguments = _arguments(kind, settings, Path(os.devnull))
+            arguments = _arguments(kind, settings, Path("unused"))
             tokenizer = guard.tokenizer_of(model, arguments)
             if is_chat(pairs) and not tokenizer.chat_template:
                 raise LabelguardError(
@@ -78,7 +81,7 @@ class Course:
             tokens = tokenized(kind, pairs, tokenizer, arguments.max_length)
             course = cls(kind, model, lora, settings, tokenizer, tokens)
             with tempfile.TemporaryDirectory() as directory:
-                course.trainer(Path(directory), course.told[:1])
+                course.trainer(Path(directory), course.example)
         return course
 
     @cached_property
@@ -90,22 +93,14 @@ class Course:
         every = np.arange(len(self.tokens))
         dataset = Dataset(self.tokens.append_column("pair", pa.array(every)))
         with quiet():
-            arguments = _arguments(self.kind, self.settings, Path(os.devnull))
+            arguments = _arguments(self.kind, self.settings, Path("unused"))
             kept = guard.distinguishable(dataset, arguments, len(every), "input")
         return np.asarray(kept["pair"], np.intp)
 
-    def trainer(
-        self,
-        directory: Path,
-        pairs: Rows,
-        noise: tuple[Floats, Floats] | None = None,
-        reference: Floats | None = None,
-        weights: Path | None = None,
-    ) -> Any:
-        """A trainer of the base model, or of what `save` wrote into `weights`.
+    def trainer(self, directory: Path, dataset: Dataset, weights: Path | None = None) -> Any:
+        """A trainer on `dataset` (see `rows`) that works in `directory`.
 
-        It trains on the rows that `pairs` numbers; `noise` are their targets and flip
-        probabilities.
+        It starts from the base model, or from the model or adapters saved in `weights`.
         """
         start = self.model if weights is None or self.lora else str(weights)
         lora = LoraConfig(task_type=_TASKS[self.kind], **self.lora) if self.lora else None
@@ -113,7 +108,7 @@ class Course:
             trainer = _TRAINERS[self.kind][1](
                 start,
                 _arguments(self.kind, self.settings, directory),
-                train_dataset=self.rows(pairs, reference, noise),
+                train_dataset=dataset,
                 processing_class=self.tokenizer,
                 peft_config=lora,
             )
@@ -142,7 +137,11 @@ class Course:
         reference: Floats | None = None,
         noise: tuple[Floats, Floats] | None = None,
     ) -> Dataset:
-        """The pairs as a prepared data set: see `DPOTrainer`."""
+        """Pairs by their numbers as a prepared data set, see `DPOTrainer`.
+
+        `reference`, shape (n, 2), has the log-probabilities of all pairs' sides, for `dpo`;
+        `noise` the targets and flip probabilities of these, to train on. To score it needs none.
+        """
         table = self.tokens.take(pa.array(pairs))
         target, flip = noise or (np.ones(len(pairs)), np.zeros(len(pairs)))
         columns = {TARGET: target, FLIP: flip, WEIGHT: np.ones(len(pairs))}
@@ -152,6 +151,11 @@ class Course:
         for name, values in columns.items():
             table = table.append_column(name, pa.array(values))
         return Dataset(table)
+
+    @property
+    def example(self) -> Dataset:
+        """One pair, for trainers that only score: they want something to train on."""
+        return self.rows(self.told[:1])
 
 
 def _arguments(kind: Kind, settings: Mapping[str, Any], directory: Path) -> Any:

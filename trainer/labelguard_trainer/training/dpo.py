@@ -21,7 +21,6 @@ import trl
 from accelerate.utils import is_peft_model
 from numpy.typing import NDArray
 from torch import Tensor
-from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 from trl.trainer.utils import get_config_model_id
 
@@ -81,15 +80,15 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         **options: Any,
     ) -> None:
         args = guard.own_config(args, DPOConfig, model)
-        guard.check_dpo(args, ref_model, options)
         for dataset in guard.datasets_of(train_dataset, eval_dataset):
             guard.check_rows(dataset, args)
-        if processing_class is None:
-            processing_class = guard.tokenizer_of(model, args)
-        guard.check_model(model, processing_class, args)
         self._given_reference = set(REFERENCE) <= set(train_dataset.column_names)
         if self._given_reference or (ref_model is None and _is_nowhere_else(model, options)):
             args.precompute_ref_log_probs = True
+        guard.check_dpo(args, ref_model, options)
+        if processing_class is None:
+            processing_class = guard.tokenizer_of(model, args)
+        guard.check_language_model(guard.check_model(model, processing_class, args))
         texts = data_collator or DataCollatorForPreference(
             pad_token_id=processing_class.pad_token_id,
             max_length=args.max_length,
@@ -126,10 +125,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         """
 
         def policy(inputs: dict[str, Any]) -> Tensor:
-            with disable_gradient_checkpointing(
-                self.model, self.args.gradient_checkpointing_kwargs
-            ):
-                return torch.stack(self._log_probs(self.model, inputs)[0].chunk(2), dim=1)
+            return torch.stack(self._log_probs(self.model, inputs)[0].chunk(2), dim=1)
 
         return score_rows(self, self._tokenized(dataset), self.data_collator.texts, policy)
 

@@ -5,20 +5,23 @@ Checks need no GPU and come before weights are loaded, where they can.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import trl
 from datasets import Dataset
-from packaging.version import Version
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import is_torch_bf16_gpu_available
+from trl.data_utils import is_conversational
 from trl.trainer.utils import get_config_model_id
 
 from labelguard.errors import LabelguardError
@@ -26,18 +29,7 @@ from labelguard_trainer.training.models import load_config, load_tokenizer
 from labelguard_trainer.training.rows import TARGET, WEIGHT, NoisyRows, columns_of
 
 _log = logging.getLogger(__name__)
-TRL_RANGE = ("1.16", "1.17")
 Config = TypeVar("Config", bound=TrainingArguments)
-
-
-def check_trl(version: str = trl.__version__) -> None:
-    """Our trainers override what TRL keeps private, which changes with its minor version."""
-    least, below = TRL_RANGE
-    if not Version(least) <= Version(version) < Version(below):
-        raise LabelguardError(
-            f"trl {version} is installed; the trainers need trl>={least},<{below}: "
-            f"pip install 'trl>={least},<{below}'"
-        )
 
 
 def set_defaults(config: Any) -> None:
@@ -53,7 +45,8 @@ def own_config(args: Config | None, kind: type[Config], model: Any) -> Config:
     """A copy of `args`, which trainers change, or the default for a model."""
     if args is None:
         name = model if isinstance(model, str) else get_config_model_id(model.config)
-        return kind(f"{name.rstrip('/').split('/')[-1] or 'model'}-{kind.__name__[:-6]}")
+        default: Config = kind(f"{name.rstrip('/').split('/')[-1] or 'model'}-{kind.__name__[:-6]}")
+        return default
     if not isinstance(args, kind):
         raise LabelguardError(
             f"args must be a labelguard_trainer.{kind.__name__}, found {type(args).__module__}."
@@ -168,8 +161,11 @@ def tokenizer_of(model: Any, args: Any) -> Any:
     return load_tokenizer(name, revision=revision, trust_remote_code=args.trust_remote_code)
 
 
-def check_model(model: Any, tokenizer: Any, args: Any) -> None:
-    """Raises `LabelguardError` if model, tokenizer and `max_length` do not fit together."""
+def check_model(model: Any, tokenizer: Any, args: Any) -> Any:
+    """The model's configuration.
+
+    Raises `LabelguardError` if model, tokenizer and `max_length` do not fit together.
+    """
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if isinstance(model, str):
@@ -189,6 +185,65 @@ def check_model(model: Any, tokenizer: Any, args: Any) -> None:
         raise LabelguardError(
             f"max_length is {args.max_length}, and the model has {positions:,} positions: set "
             f"max_length={positions} or less"
+        )
+    return config
+
+
+def check_language_model(config: Any) -> None:
+    """Raises `LabelguardError` for a model that has no probabilities of a next token."""
+    if config.is_encoder_decoder or _classifies(config):
+        raise LabelguardError(
+            f"{_architecture(config)} is not a causal language model, which DPO trains"
+        )
+
+
+def check_reward_model(config: Any) -> None:
+    """Raises `LabelguardError` for a classifier with more than one output."""
+    if _classifies(config) and config.num_labels != 1:
+        raise LabelguardError(
+            f"{_architecture(config)} has {config.num_labels} outputs; a reward model has one"
+        )
+
+
+def _architecture(config: Any) -> str:
+    return str((config.architectures or ["the model"])[0])
+
+
+def _classifies(config: Any) -> bool:
+    return _architecture(config).endswith("ForSequenceClassification")
+
+
+def check_texts(dataset: Any, tokenizer: Any) -> None:
+    """Raises `LabelguardError` for conversations without a template to write them by."""
+    if is_conversational(dataset[0]) and tokenizer.chat_template is None:
+        raise LabelguardError(
+            "the rows are conversations, and the tokenizer has no chat template: take an "
+            "instruction-tuned model, or set tokenizer.chat_template"
+        )
+
+
+def check_checkpoint(checkpoint: str | bool, output_dir: str) -> None:
+    """Raises `LabelguardError` if a checkpoint was not written to its end.
+
+    The state of the trainer is written last; of weights and of what torch saves the files say
+    themselves whether they are whole.
+    """
+    found = checkpoint if isinstance(checkpoint, str) else get_last_checkpoint(output_dir)
+    if found is None:
+        raise LabelguardError(f"there is no checkpoint in {output_dir} to resume from")
+    directory = Path(found)
+    try:
+        json.loads((directory / "trainer_state.json").read_text(encoding="utf-8"))
+        for path in directory.glob("*.safetensors"):
+            with safe_open(path, framework="np"):
+                pass
+        whole = all(zipfile.is_zipfile(path) for path in directory.glob("*.pt"))
+    except (OSError, ValueError, SafetensorError):
+        whole = False
+    if not whole:
+        raise LabelguardError(
+            f"the checkpoint {directory} is damaged or half-written: delete it, and resume from "
+            "the one before"
         )
 
 
@@ -243,4 +298,16 @@ def _out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.cuda.OutOfMemoryError) or any(w in str(error) for w in words)
 
 
-check_trl()
+class _WithoutTexts(logging.Filter):
+    """Cuts the prompt's end out of a warning of TRL's: texts of people do not belong in a log."""
+
+    mark = "is left out of the training sequence"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if self.mark in message:
+            record.msg, record.args = message.split(self.mark)[0] + self.mark, ()
+        return True
+
+
+logging.getLogger("trl.trainer.dpo_trainer").addFilter(_WithoutTexts())

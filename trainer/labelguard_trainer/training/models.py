@@ -24,6 +24,8 @@ def load_tokenizer(name: str, **options: Any) -> Any:
 
     with opening(name, "a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made of nothing, without an error
+        raise LabelguardError(f"{name} cannot be loaded as a tokenizer: its vocabulary is missing")
     if tokenizer.eos_token is None:
         raise LabelguardError(f"the tokenizer of {name} has no end-of-text token (eos_token)")
     if tokenizer.pad_token is None:

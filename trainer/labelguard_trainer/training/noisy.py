@@ -23,15 +23,21 @@ class NoisyTraining(_BaseTrainer):
     _tokens: str
     """The column that a tokenized data set has."""
 
-    def train(self, *args: Any, **options: Any) -> Any:
-        """As TRL's; if memory runs out, one line says what to lower."""
+    def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
+        """As TRL's. Raises `LabelguardError` for a half-written checkpoint, and if memory runs out.
+
+        The latter says what to lower.
+        """
+        if resume_from_checkpoint:
+            guard.check_checkpoint(resume_from_checkpoint, self.args.output_dir)
         with guard.explained(self.args, self.model):
-            return super().train(*args, **options)
+            return super().train(resume_from_checkpoint, **options)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, name: str) -> Any:
         guard.check_rows(dataset, args)
         rows = len(dataset)
         if self._tokens not in dataset.column_names:
+            guard.check_texts(dataset, processing_class)
             dataset = super()._prepare_dataset(dataset, processing_class, args, name)
         dataset = guard.distinguishable(dataset, args, rows, name)
         if name == "train":
@@ -42,13 +48,15 @@ class NoisyTraining(_BaseTrainer):
         """All rows of a data set that is to be scored; what is too long is cut in its batch."""
         if self._tokens in dataset.column_names:
             return dataset
+        guard.check_texts(dataset, self.processing_class)
         whole = copy(self.args)
         whole.max_length = None
         return super()._prepare_dataset(dataset, self.processing_class, whole, "scored")
 
     def _set_signature_columns_if_needed(self) -> None:
-        if self._signature_columns is None:
-            super()._set_signature_columns_if_needed()
+        known = self._signature_columns is not None
+        super()._set_signature_columns_if_needed()
+        if not known:
             self._signature_columns += COLUMNS
 
     def _record(self, **rows: Any) -> None:

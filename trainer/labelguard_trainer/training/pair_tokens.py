@@ -41,8 +41,11 @@ def tokenized(kind: Kind, pairs: pa.Table, tokenizer: Any, limit: int | None = N
     columns = [content_column(pairs, name) for name in ("prompt", "first", "second")]
     tables = []
     for at in range(0, pairs.num_rows, _BATCH):
-        batch = (column.slice(at, _BATCH) for column in columns)
-        rows = _split(tokenizer, *batch) if kind == "dpo" else _whole(tokenizer, *batch, limit)
+        prompt, first, second = (column.slice(at, _BATCH) for column in columns)
+        if kind == "dpo":
+            rows = _split(tokenizer, prompt, first, second)
+        else:
+            rows = _whole(tokenizer, prompt, first, second, limit)
         tables.append(pa.Table.from_pylist(list(rows), _SCHEMAS[kind]))
     return pa.concat_tables(tables)
 

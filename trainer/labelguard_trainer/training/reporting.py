@@ -21,7 +21,8 @@ from labelguard_trainer.training.runs import RunDirectory, mark_complete
 __all__ = ["Heard", "Reporting", "metrics_of", "quiet"]
 
 _LIBRARIES = ("trl", "accelerate", "peft", "datasets", "labelguard_trainer")
-_OF_TIME = ("_runtime", "_per_second", "total_flos")
+_SUMMARY = "train_runtime"
+_OF_TIME = ("_runtime", "_per_second", "num_tokens")  # tokens since a run was resumed
 
 
 class Reporting(TrainerCallback):  # type: ignore[misc]  # transformers is half typed
@@ -49,9 +50,10 @@ class Reporting(TrainerCallback):  # type: ignore[misc]  # transformers is half 
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """One line more."""
-        if state.is_world_process_zero:
+        entry = state.log_history[-1]
+        if state.is_world_process_zero and _SUMMARY not in entry:
             with self._run.metrics.open("a", encoding="utf-8") as file:
-                file.write(_line(metrics_of(state)[-1]))
+                file.write(_line(_metrics(entry)))
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -67,19 +69,20 @@ class Reporting(TrainerCallback):  # type: ignore[misc]  # transformers is half 
 
 
 def metrics_of(state: TrainerState) -> list[Mapping[str, Any]]:
-    """What was logged, without what depends on the machine's speed: two equal runs log the same.
+    """All that was logged, but for the summary at the end."""
+    return [_metrics(entry) for entry in state.log_history if _SUMMARY not in entry]
+
+
+def _metrics(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A line without what depends on the machine's speed or on interruptions.
 
     Names are sorted, as those of a resumed run are; a number that JSON cannot hold is None.
     """
-    return [
-        {"step": entry["step"]}
-        | {
-            name: value if not isinstance(value, float) or math.isfinite(value) else None
-            for name, value in sorted(entry.items())
-            if not name.endswith(_OF_TIME)
-        }
-        for entry in state.log_history
-    ]
+    return {"step": entry["step"]} | {
+        name: value if not isinstance(value, float) or math.isfinite(value) else None
+        for name, value in sorted(entry.items())
+        if not name.endswith(_OF_TIME)
+    }
 
 
 class Heard(logging.Filter):

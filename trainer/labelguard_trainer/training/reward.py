@@ -86,7 +86,7 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
             guard.check_rows(dataset, args)
         if processing_class is None:
             processing_class = guard.tokenizer_of(model, args)
-        guard.check_model(model, processing_class, args)
+        guard.check_reward_model(guard.check_model(model, processing_class, args))
         texts = data_collator or DataCollatorForPreference(
             pad_token_id=processing_class.pad_token_id, pad_to_multiple_of=args.pad_to_multiple_of
         )

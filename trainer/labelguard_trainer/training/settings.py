@@ -18,6 +18,8 @@ Kind: TypeAlias = Literal["dpo", "reward"]
 
 _LORA = "r=16,alpha=32[,dropout=0.05][,targets=c_attn+c_proj]"
 
+_POWER = re.compile(r"[-+]?\d+[eE][-+]?\d+")
+
 # Said by the command's own options, or decided by where a run works.
 _OURS = {
     "output_dir": "the output is where the command puts it (-o)",
@@ -64,7 +66,7 @@ def read_config(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise LabelguardError(f"{path} must hold lines of `field: value`")
-    return found
+    return {name: _number(value) for name, value in found.items()}
 
 
 def _loader() -> Any:
@@ -92,6 +94,13 @@ def check_fields(kind: Kind, given: Mapping[str, Any]) -> None:
             near = get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise LabelguardError(f"{config.__name__} has no field {name!r}{hint}")
+
+
+def _number(value: Any) -> Any:
+    """Numbers like 1e-5, which YAML 1.1 takes for text unless they have a point."""
+    if isinstance(value, dict):
+        return {name: _number(inner) for name, inner in value.items()}
+    return float(value) if isinstance(value, str) and _POWER.fullmatch(value) else value
 
 
 def _positive(name: str, value: str) -> int:

@@ -53,9 +53,9 @@ class StageLearner:
         stage = before.stage + 1 if before else 1
         digest = _digest(before.digest if before else b"", pairs, targets, probabilities)
         model = StageModel(self, stage, digest)
+        if before:
+            before.close()
         if not model.path.is_dir():
-            if before:
-                before.close()
             learnable = np.isin(pairs, self.course.told)
             noise = targets[learnable], probabilities[learnable]
             self._train(model, before, pairs[learnable], noise)
@@ -77,10 +77,10 @@ class StageLearner:
         if not path.exists():
             self._progress("scoring all pairs by the base model", None)
             every = self.course.rows(np.arange(len(self.course.tokens)))
+            trainer = self.course.trainer(self.directory, self.course.example)
             with quiet():
-                known = self.course.trainer(self.directory, self.course.told[:1]).log_probs(every)
+                known = trainer.log_probs(every)
             write_atomically(path, arrays.packed({"log_probs": known}))
-            _free_memory()
         return arrays.load(path)["log_probs"]
 
     def _train(
@@ -92,8 +92,10 @@ class StageLearner:
     ) -> None:
         work = model.path.with_suffix(".partial")
         start = before.path if before else None
-        some = (pairs, noise) if len(pairs) else (self.course.told[:1], None)
-        trainer = self.course.trainer(work, *some, self.reference, start)
+        course = self.course
+        rows = course.rows(pairs, self.reference, noise) if len(pairs) else course.example
+        _free_memory()
+        trainer = course.trainer(work, rows, start)
         if len(pairs):
             trainer.add_callback(_Reporting(f"stage {model.stage}", self._progress))
             checkpoint = last_checkpoint(work)
@@ -104,8 +106,7 @@ class StageLearner:
             trainer.model.save_pretrained(finished)
         publish_directory(finished, model.path)
         shutil.rmtree(work)
-        del trainer
-        _free_memory()
+        model.take(trainer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,10 +141,13 @@ class StageModel:
             "digest": np.frombuffer(self.digest, np.uint8),
         }
 
+    def take(self, trainer: Any) -> None:
+        """Score by this trainer, which has the model in memory already."""
+        self.__dict__["_trainer"] = trainer
+
     def close(self) -> None:
-        """Give back its memory; asked again, it is loaded again."""
+        """Let go of what is in memory; asked again, it is loaded again."""
         self.__dict__.pop("_trainer", None)
-        _free_memory()
 
     def export(self, directory: Path) -> Path:
         """Write what `from_pretrained` reads into `directory`: adapters merged, the tokenizer."""
@@ -152,10 +156,10 @@ class StageModel:
     @cached_property
     def _trainer(self) -> Any:
         course = self.learner.course
-        return course.trainer(self.learner.directory, course.told[:1], weights=self.path)
+        return course.trainer(self.learner.directory, course.example, self.path)
 
 
-class _Reporting(TrainerCallback):  # type: ignore[misc]  # transformers is half typed
+class _Reporting(TrainerCallback):
     """Progress, and the mark of complete checkpoints."""
 
     def __init__(self, what: str, progress: Progress) -> None:
@@ -180,5 +184,5 @@ def _digest(before: bytes, *columns: Rows | Floats) -> bytes:
 
 
 def _free_memory() -> None:
-    gc.collect()  # trainers are full of cycles
+    gc.collect()  # trainers that were let go are full of cycles
     torch.cuda.empty_cache()

@@ -1,0 +1,46 @@
+"""Waiting for a project that another job holds, instead of `ProjectBusy` at once.
+
+    with waiting():
+        privatize(...)
+
+How long nobody knows: whoever loses patience interrupts it, and nothing was begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from time import sleep as pause
+from typing import TypeVar
+
+from labelguard.errors import ProjectBusy
+
+R = TypeVar("R")
+_PAUSE = 0.5
+_say: ContextVar[Callable[[str], None] | None] = ContextVar("waiting", default=None)
+
+
+@contextlib.contextmanager
+def waiting(say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+    """Let jobs that are begun in here wait until the project is free; `say` is told if one does."""
+    before = _say.set(say)
+    try:
+        yield
+    finally:
+        _say.reset(before)
+
+
+def when_free(hold: Callable[[], R]) -> R:
+    """What `hold` returns, as soon as it does not raise `ProjectBusy` if this is to wait."""
+    say = _say.get()
+    try:
+        return hold()
+    except ProjectBusy:
+        if say is None:
+            raise
+    say("waiting for another labelguard job to end")
+    while True:
+        pause(_PAUSE)
+        with contextlib.suppress(ProjectBusy):
+            return hold()

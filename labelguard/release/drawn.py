@@ -1,0 +1,151 @@
+"""A release from the moment on when its private map is complete: no label is read any more.
+
+What is left to do is to learn, to publish and to commit. A mechanism that learns for hours does so
+`apart`: public texts and rows as drawn go into a directory of the release's own, and the project is
+let go. Its scratch space, raw labels in it, is removed by whoever holds the project, which is this
+job for the last time and from then on any other: so nothing raw is left while it learns, and what
+is left nobody else touches. Then the project is held again, by a job of its own like any other, and
+what happened meanwhile decides whether the release may still appear:
+
+- other releases were made, or pseudonyms changed: its card says what was true when it was drawn;
+- policies and people do not change while it is under way (`policies.settled_epoch`);
+- somebody left whose labels it drew: it was given up, and stays charged;
+- somebody left whose labels, drawn before, it would repeat: it must be given up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelguard.errors import LedgerError, ProjectError
+from labelguard.ledger.ledger import Grant
+from labelguard.ledger.records import ReleaseRecord
+from labelguard.project import recovery
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project
+from labelguard.project.waiting import waiting
+from labelguard.release import delivery, planning, publish
+from labelguard.release.kept import keep
+from labelguard.release.protocol import Job, Lesson, Mechanism, Prepared
+from labelguard.release.writer import Release, read_card
+from labelguard.storage import blocks
+from labelguard.storage.blocks import Blocks
+from labelguard.storage.files import fresh_directory
+from labelguard.storage.sums import fault
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Drawn:
+    """A release that was drawn, with all that is needed to finish it.
+
+    `told` is what its card says of the project on the day (see `publish.told`), `output` where a
+    copy goes, `authors` (n, 2), sorted, whose labels are in it, once it is `apart`.
+    """
+
+    job: Job
+    mechanism: Mechanism[Any]
+    prepared: Prepared
+    grant: Grant
+    epoch: int
+    told: Mapping[str, Any]
+    output: Path | None
+    notes: tuple[str, ...]
+    authors: Blocks = field(default_factory=lambda: np.zeros((0, 2), np.uint64))
+
+    @property
+    def id(self) -> str:
+        """Of the release."""
+        return self.grant.release.id
+
+    def apart(self, claimed: contextlib.ExitStack) -> Drawn:
+        """The same as it goes on without the project, under a claim that ends with `claimed`."""
+        job = self.job
+        directory = claimed.enter_context(job.opened.project.claim(self.id))
+        kept = keep(job.staged, job.outcomes, fresh_directory(directory / "kept", mode=0o700))
+        return replace(
+            self,
+            job=replace(job, staged=kept.staged, outcomes=kept.outcomes),
+            prepared=self.prepared.renumbered(kept.rows),
+            authors=planning.authors(self.prepared.plan),
+        )
+
+    def learned(self) -> Drawn:
+        """The same with what the mechanism learned."""
+        job = self.job
+        directory = job.opened.project.stages / self.id
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lesson = Lesson(job.outcomes, directory, job.progress)
+        return replace(self, prepared=self.mechanism.learn(lesson, self.prepared))
+
+    def committed(self) -> Release:
+        """The release, published and committed; for who holds the project."""
+        opened, grant = self.job.opened, self.grant
+        rows, hashes = self.publish()
+        opened.ledger.commit(grant, self.epoch, rows, hashes)
+        opened.project.clear(self.id)
+        record = opened.ledger.release(self.id)
+        assert record is not None
+        return answer(opened.project, record, self.output, self.notes)
+
+    def committed_later(self, home: Project) -> Release:
+        """The same in a job of its own, which waits for the project.
+
+        Raises `LedgerError` if the release may not appear any more; it stays charged.
+        """
+        progress = self.job.progress
+        with waiting(lambda text: progress(text, None)), OpenProject.job(home) as opened:
+            self._check(opened)
+            epoch = opened.ledger.begin_job()
+            found = recovery.settle(opened, self.id, epoch)
+            opened.project.work.mkdir(mode=0o700, parents=True)
+            notes = tuple(dict.fromkeys((*self.notes, *found)))
+            job = replace(self.job, opened=opened)
+            return replace(self, job=job, epoch=epoch, notes=notes).committed()
+
+    def publish(self) -> tuple[int, Mapping[str, str]]:
+        """Write the release from what was drawn; its rows, and the hashes of its files."""
+        finished = self.mechanism.finish(self.job, self.prepared, self.grant)
+        return publish.publish(self.job, self.prepared.plan, self.grant, finished, self.told)
+
+    def _check(self, opened: OpenProject) -> None:
+        """Whether the release may still appear, after others had the project."""
+        record, drawn = opened.ledger.release(self.id), self.grant.release
+        if record is None or (record.state, record.map) != (drawn.state, drawn.map):
+            raise LedgerError(
+                f"release {self.id} was given up while it learned: somebody left whose labels it "
+                "drew; it stays charged; run the same command again for a release without them"
+            )
+        if (blocks.positions(self.authors, opened.ledger.tombstones()) >= 0).any():
+            raise LedgerError(
+                f"somebody left while release {self.id} learned, whose labels of before it would "
+                f"repeat; give it up (labelguard release abandon {self.id}) and run the same "
+                "command again for a release without them"
+            )
+
+
+def answer(
+    home: Project,
+    record: ReleaseRecord,
+    output: Path | None,
+    notes: Sequence[str],
+    *,
+    reused: bool = False,
+) -> Release:
+    """A committed release, copied to `output` if that is asked for.
+
+    Raises `ProjectError` if one that was made before is not as it was committed.
+    """
+    path = home.releases / record.id
+    broken = fault(path, record.files) if reused else None
+    if broken:
+        raise ProjectError(f"release {record.id}: {broken}; restore it from a backup")
+    if output:
+        delivery.deliver(path, output, record.files)
+        path = output
+    return Release(record.id, path, read_card(path), reused, tuple(notes))

@@ -1,0 +1,289 @@
+"""One run of `privatize` up to the private map: the part of it that reads labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from labelguard.errors import InvalidLabels, LedgerError
+from labelguard.ingest import layouts, quarantine
+from labelguard.ingest.conflicts import refuse_conflicts
+from labelguard.ingest.formats import FORMATS
+from labelguard.ingest.sources import Input
+from labelguard.ingest.staged import Staged
+from labelguard.learning.features import Wait
+from labelguard.ledger.ledger import Grant
+from labelguard.ledger.records import Charge, ReleaseRecord
+from labelguard.policy import pricing
+from labelguard.policy.bounds import Bound
+from labelguard.policy.events import Price
+from labelguard.policy.label_values import LabelValues
+from labelguard.project import policies, recovery
+from labelguard.project.opening import OpenProject
+from labelguard.release import delivery, judge, planning, publish, resolve
+from labelguard.release.admission import admit
+from labelguard.release.drawn import Drawn, answer
+from labelguard.release.intake import check_choices
+from labelguard.release.planning import Plan
+from labelguard.release.preview import Preview, previewed
+from labelguard.release.protocol import Job, Mechanism, Prepared
+from labelguard.release.request import Request
+from labelguard.release.writer import Release
+from labelguard.storage import blocks
+from labelguard.storage.executor import open_executor
+from labelguard.terms import Progress, counted
+
+Review: TypeAlias = Callable[[Preview], None]
+"""Told what a release will be before anything is charged; what it raises stops the run."""
+
+
+class Run:
+    """One run of `privatize`, as far as it needs labels; under the project's lock."""
+
+    def __init__(
+        self,
+        opened: OpenProject,
+        request: Request,
+        progress: Progress,
+        review: Review | None = None,
+        wait: Wait | None = None,
+    ) -> None:
+        self.opened, self.request, self.progress = opened, request, progress
+        self.project, self.keys, self.ledger = opened.project, opened.keys, opened.ledger
+        self.review, self.wait = review, wait
+        self.executor = open_executor(request.workers)
+        self.terms = resolve.begin(request, self.ledger)
+        total = policies.total(self.ledger, self.terms.policy)
+        self.notes = judge.price(self.terms.asked, total)
+        self.again = 0
+
+    @property
+    def mechanism(self) -> Mechanism[Any]:
+        """How labels are released: settled once the input was read."""
+        assert self.terms.mechanism is not None
+        return self.terms.mechanism
+
+    def run(self, source: Input) -> Drawn | Release:
+        """Read, judge, plan, charge and draw; or what this very request made before."""
+        job = self._read(source)
+        reads = admit(self.ledger, self.project.namespace, job.staged)
+        job, key, record = self._request(job)
+        if record and record.state == "committed":
+            return answer(self.project, record, self.request.output, self.notes, reused=True)
+        if record:
+            self.project.check_free(record.id)
+        delivery.check_new(self.request.output)
+        self._judge(job.staged)
+        epoch = self.ledger.begin_job()
+        self.notes += recovery.settle(self.opened, record.id if record else None, epoch)
+        plan = self._plan(job, record)
+        prices = self._prices(plan)
+        if record is None:
+            found = self._preview(job, plan, prices)
+            self.notes = list(found.notes)
+            if self.review:
+                self.review(found)
+        recorded = record.settings["parameters"] if record else None
+        prepared = self.mechanism.prepare(job, plan, recorded)
+        event = self._event(plan, key, prepared.parameters, prices)
+        grant = self.ledger.charge(event, job.policy, epoch, resumed=record)
+        self.ledger.start(grant, epoch, reads)
+        grant = self._draw(job, prepared, grant, epoch)
+        self._set_aside(job.staged, grant)
+        told = publish.told(job, plan, grant)
+        output, notes = self.request.output, tuple(self.notes)
+        return Drawn(job, self.mechanism, prepared, grant, epoch, told, output, notes)
+
+    def preview(self, source: Input) -> Preview:
+        """What `run` would do; nothing is charged, drawn or written into the ledger."""
+        job = self._read(source, forecast=True)
+        admit(self.ledger, self.project.namespace, job.staged)
+        job, _, record = self._request(job)
+        made = record is not None and record.state == "committed"
+        if not made:
+            self._judge(job.staged)
+        plan = self._plan(job, None if made else record)
+        found = self._preview(job, plan, self._prices(plan))
+        return replace(found, reused=record.id) if record and made else found
+
+    def _read(self, source: Input, *, forecast: bool = False) -> Job:
+        """Stage the labels, and further pairs if there are any; settle on what is done to them."""
+        terms, intake = self.terms, self.request.intake
+        ties = terms.policy.ties_of(terms.event)
+        reading = layouts.Reading(
+            intake.columns,
+            terms.policy.unit,
+            terms.columns,
+            question=intake.question,
+            format=intake.format,
+            split=intake.split,
+            values=LabelValues.parse(terms.policy.label_values),
+            skips=terms.policy.skips,
+        )
+        public = ties if ties in ("drop", "half") else ""
+        staged = intake.stage(self.opened, source, reading, self.progress, public)
+        check_choices(staged, terms.mechanism, ties)
+        self._note_formats(staged)
+        if staged.refused_rows:
+            who = counted(staged.refused_labelers, "retired or erased labeler")
+            self.notes.append(f"{counted(staged.refused_rows, 'row')} of {who} left out")
+        also = intake.stage_further(self.opened, terms.also, terms.columns, staged, self.progress)
+        if terms.first or terms.mechanism is None:
+            self._judge(staged)  # no request was answered yet, and forecasts may take long
+        wanted = forecast or self.review is not None
+        self.terms = resolve.settle(
+            terms, self.ledger, staged, self.progress, self.wait, forecast=wanted
+        )
+        return Job(
+            self.opened,
+            self.terms.policy,
+            self.terms.policy.allowance(self.terms.event),
+            self.request.again,
+            self.executor,
+            self.progress,
+            staged,
+            also,
+            self.project.work / "outcomes",
+        )
+
+    def _note_formats(self, staged: Staged) -> None:
+        """Say as what the labels were read, where that is not plain from their columns' names."""
+        if staged.own_values and "label_values" in self.request.terms:
+            raise InvalidLabels(
+                f"format {', '.join(sorted(staged.own_values))} says itself what its labels mean; "
+                "leave out --label-values, or name another --format"
+            )
+        for name in sorted(staged.formats - {"pairs", "rankings"}):
+            self.notes.append(f"read as {name}: {FORMATS[name].about}")
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            "mechanism": self.mechanism.name,
+            "mechanism_version": self.mechanism.version,
+            "format": 1,
+            "policy": self.terms.policy_id or 1,  # it fixes all that a `Request` may say
+            "choices": self.mechanism.settings(),
+            "exhausted": self.request.exhausted,
+            "again": self.again,
+        }
+
+    def _request(self, job: Job) -> tuple[Job, str, ReleaseRecord | None]:
+        """The idempotency key of this request, and the release that it made before, if any.
+
+        Each --again is an event of its own, counted per request; one that crashed is taken up.
+        Where the mechanism is open, it is the one by which this request was answered, if it was,
+        whichever others were used since.
+        """
+        self.again = int(self.request.again)
+        found = self._find(job)
+        while self.again and found[1] and found[1].state == "committed":
+            self.again += 1
+            found = self._find(job)
+        settled = self.terms
+        for terms in () if found[1] or self.again else resolve.others(settled, self.ledger):
+            self.terms = terms
+            other = self._find(job)
+            if other[1]:
+                allowance = terms.policy.allowance(terms.event)
+                return replace(job, allowance=allowance), *other
+        self.terms = settled
+        return job, *found
+
+    def _find(self, job: Job) -> tuple[str, ReleaseRecord | None]:
+        further = job.further.staged.public_digest if job.further else b""
+        settings = json.dumps(self._settings(), sort_keys=True).encode()
+        text = job.staged.public_digest + further + settings
+        key = self.keys.mac("idempotency", text).hex()
+        return key, self.ledger.find(key)
+
+    def _judge(self, staged: Staged) -> None:
+        staged.raise_for_labels()
+        if staged.given_ids:
+            refuse_conflicts(staged, self.request.intake.columns.get("item_id", "item_id"))
+        if staged.rows == staged.withdrawn:
+            raise InvalidLabels(
+                "no usable row in the input: every row is bad, skipped or has identical sides"
+            )
+
+    def _plan(self, job: Job, record: ReleaseRecord | None) -> Plan:
+        staged, event = job.staged, self.terms.event
+        drawn = record is not None and record.state == "drawn"
+        labelers = self.ledger.labelers(event, excluding=None if drawn else record)
+        plan = planning.plan(
+            staged,
+            self.project,
+            self.keys,
+            labelers,
+            again=self.request.again,
+            finished=record.id if record and drawn else None,
+            earlier=recovery.known(self.ledger.releases(), event),
+            bound=Bound.of(job.policy, event, named=staged.labelers or staged.recorded),
+            executor=self.executor,
+            progress=lambda share: self.progress("planning", share),
+        )
+        self.notes += judge.judge(
+            replace(plan, units=self.keys.pseudonyms().hide(plan.units)),
+            job.policy,
+            event,
+            people=len(blocks.unique(np.concatenate([plan.units, self.ledger.charged()]))[0]),
+            drop=self.request.exhausted == "drop" or record is not None,
+            resumed=record is not None,
+            accept_delta=self.request.accept_delta,
+        )
+        return plan
+
+    def _prices(self, plan: Plan) -> Mapping[int, Price]:
+        """What a use costs for every k of the plan: as the ledger has it, or calibrated now."""
+        known = self.ledger.prices(self.terms.event)
+        missing = np.setdiff1d(plan.capacity, np.array(sorted(known), dtype=np.int64))
+        if not len(missing):
+            return known
+        self.progress("calibrating", None)
+        return {**known, **pricing.prices(self.terms.policy, self.terms.event, missing)}
+
+    def _preview(self, job: Job, plan: Plan, prices: Mapping[int, Price]) -> Preview:
+        known = self.ledger.labelers(self.terms.event, excluding=None)
+        return previewed(self.terms, job, plan, prices, known, tuple(self.notes))
+
+    def _event(
+        self, plan: Plan, key: str, parameters: Mapping[str, Any], prices: Mapping[int, Price]
+    ) -> Charge:
+        return Charge(
+            mechanism=self.mechanism.name,
+            event=self.terms.event,
+            idempotency_key=key,
+            settings=self._settings() | planning.counts(plan) | {"parameters": dict(parameters)},
+            labelers=plan.units,
+            capacity=plan.capacity,
+            charged=plan.charged,
+            prices=prices,
+        )
+
+    def _set_aside(self, staged: Staged, grant: Grant) -> None:
+        if staged.bad_rows:
+            directory = self.project.quarantine / grant.release.id
+            column = staged.columns.get("labeler_id", "labeler_id")
+            name = self.project.namespace
+            parts = [one.part for one in staged.understood]
+            scratch = self.project.work / "quarantine"
+            quarantine.write(directory, parts, staged.bad_rows, scratch, column, name)
+            rows = counted(staged.fault_count, "bad row")
+            self.notes.append(f"{rows} set aside in {directory}")
+
+    def _draw(self, job: Job, prepared: Prepared, grant: Grant, epoch: int) -> Grant:
+        """Draw what is new into the private map, and let the ledger know that it is complete."""
+        release, plan = grant.release, prepared.plan
+        if plan.new > release.charged:
+            raise LedgerError(f"release {release.id} was charged less than it would draw")
+        if release.state == "drawn":
+            self.mechanism.draw(job, prepared, grant, None)
+            return grant
+        private_map = self.opened.private_map
+        drawn = private_map.begin(release.id)
+        self.mechanism.draw(job, prepared, grant, drawn)
+        digest = private_map.complete(release.id, drawn)
+        return self.ledger.mark_drawn(grant, epoch, digest, plan.drawn)

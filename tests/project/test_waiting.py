@@ -1,0 +1,89 @@
+"""A job that waits for a project begins when the one before it ends; others are told at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from click.testing import CliRunner
+
+from labelguard.cli.main import main
+from labelguard.errors import ProjectBusy
+from labelguard.project import rotation, waiting
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project
+
+PATIENCE = 60
+
+
+class Holder:
+    """Holds a project until somebody waits for it."""
+
+    def __init__(self, project: Project) -> None:
+        self.held, self.waited = threading.Event(), threading.Event()
+        self._project = project
+
+    def hold(self) -> bool:
+        with OpenProject.job(self._project):
+            self.held.set()
+            return self.waited.wait(PATIENCE)
+
+
+@pytest.fixture
+def holder(project_on_each: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holder]:
+    """Somebody who holds the project, and lets it go once another job pauses for it."""
+    holder = Holder(project_on_each)
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(holder.hold)
+        assert holder.held.wait(PATIENCE)
+
+        def pause(seconds: float) -> None:
+            holder.waited.set()
+            held.result(PATIENCE)
+
+        monkeypatch.setattr(waiting, "pause", pause)
+        yield holder
+        holder.waited.set()
+
+
+def test_it_is_busy_for_who_does_not_wait(holder: Holder, project_on_each: Project) -> None:
+    with pytest.raises(ProjectBusy, match="another labelguard job works in"):
+        rotation.rotate(project_on_each)
+    with waiting.waiting():
+        assert rotation.rotate(project_on_each).renamed == 0
+
+
+def test_waiting_is_said_once_and_ends_with_what_was_asked(
+    holder: Holder, project_on_each: Project
+) -> None:
+    said: list[str] = []
+    with waiting.waiting(said.append):
+        assert rotation.rotate(project_on_each).renamed == 0
+    assert said == ["waiting for another labelguard job to end"]
+    with waiting.waiting(said.append):
+        rotation.rotate(project_on_each)
+    assert len(said) == 1
+
+
+def test_a_command_waits_if_it_is_told_to(holder: Holder, project_on_each: Project) -> None:
+    asked = ["project", "rotate-pseudonyms", "--project", str(project_on_each.state)]
+    busy = CliRunner().invoke(main, asked)
+    assert busy.exit_code == 4
+    done = CliRunner().invoke(main, [*asked, "--wait"])
+    assert done.exit_code == 0, done.output
+    assert "labelguard: waiting for another labelguard job to end\n" in done.stderr
+
+
+def test_who_interrupts_it_began_nothing(
+    holder: Holder, project_on_each: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(waiting, "pause", interrupted)
+    with pytest.raises(KeyboardInterrupt), waiting.waiting():
+        rotation.rotate(project_on_each)
+    with pytest.raises(ProjectBusy):  # it is the other's still, and nobody waits any more
+        rotation.rotate(project_on_each)

@@ -1,0 +1,228 @@
+"""While a learner trains others have the project: what they may do, what a release survives."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.gated import BUDGET, PATIENCE, Gates, labels
+from support.preferences import files, spent, write
+
+import labelguard as lg
+from labelguard.errors import LedgerError, PolicyError, ProjectBusy
+from labelguard.project import backup, erasure, policies, recovery, rotation
+from labelguard.project.project import Project, find
+from labelguard.release.run import Run
+from labelguard.report import doctor, overview
+
+
+@pytest.fixture
+def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gates:
+    return Gates.install(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return lg.init(tmp_path / "project", max_epsilon=60)
+
+
+def states(project: Project) -> list[str]:
+    return [line.state for line in overview.releases(project.state)]
+
+
+def test_another_release_is_made_while_one_learns(
+    project_on_each: Project, gates: Gates, tmp_path: Path
+) -> None:
+    project, raw = project_on_each, labels()
+    budget = {"epsilon": 3.0}
+    with gates.learning(raw, project, **budget) as learning:
+        assert states(project) == ["drawn"]
+        used = spent(project)
+        other = lg.privatize(raw, project=project, mechanism="rr", **BUDGET | budget)
+        assert spent(project) == used and other.card["counts"]["charged"] == 0
+        assert [note for note in other.notes if "is being computed by another process" in note]
+        assert overview.verify(project.state).ok
+        assert all(finding.ok for finding in doctor.examine(project))
+        assert backup.backup(tmp_path / "backup.tar.zst", project=project).unfinished
+        assert rotation.rotate(project).renamed == 30
+        assert not learning.done()
+    learned = learning.result(PATIENCE)
+    assert states(project) == ["committed", "committed"] and overview.verify(project.state).ok
+    assert learned.card["counts"]["charged"] == used == spent(project)
+    assert lg.load(learned).height == lg.load(other).height
+    assert not list(project.stages.iterdir())
+    assert lg.privatize(raw, project=project, **gates.options | budget).reused
+
+
+def columns(state: Path) -> dict[Path, set[str]]:
+    """Every table below a project's directory, and its columns."""
+    found = {path: {*pq.read_schema(path).names} for path in state.rglob("*.parquet")}
+    for path in state.rglob("*.arrow"):
+        with pa.ipc.open_stream(path) as stream:
+            found[path] = {*stream.schema.names}
+    return found
+
+
+def test_nothing_raw_is_on_disk_while_it_learns(
+    project: Project, gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawing: list[set[str]] = []
+    draw = Run._draw
+
+    def noting(self: Run, *arguments: Any) -> Any:
+        drawing.extend(columns(project.state).values())
+        return draw(self, *arguments)
+
+    monkeypatch.setattr(Run, "_draw", noting)
+    with gates.learning(labels(), project) as learning:
+        tables = columns(project.state)
+        assert not (project.state / "work").exists()
+    assert any("label" in own for own in drawing)
+    assert not any("label" in own for own in tables.values())
+    kept = {path: own for path, own in tables.items() if project.stages in path.parents}
+    assert {path.parent.name for path in kept} == {"texts", "outcomes"}
+    allowed = {"prompt", "first", "second", "row", "item_hi", "item_lo", "pair", "content_hi"}
+    allowed |= {"key_hi", "key_lo", "value", "flip_probability", "content_lo"}
+    assert set.union(*kept.values()) <= allowed
+    assert {path.parents[1] for path in set(tables) - set(kept)} == {project.released}
+    assert learning.result(PATIENCE).card["kind"] == "model"
+
+
+def test_it_is_computed_once_and_given_up_by_nobody(project: Project, gates: Gates) -> None:
+    raw = labels()
+    with gates.learning(raw, project) as learning:
+        [line] = overview.releases(project.state)
+        for act in (
+            lambda: lg.privatize(raw, project=project, **gates.options),
+            lambda: recovery.abandon(line.id, project),
+        ):
+            with pytest.raises(ProjectBusy, match=f"{line.id} is being computed by another"):
+                act()
+        assert states(project) == ["drawn"]
+    assert learning.result(PATIENCE).id == line.id
+
+
+def test_a_run_that_was_killed_goes_on_after_its_last_finished_stage(
+    project: Project, gates: Gates, tmp_path: Path
+) -> None:
+    source = write(labels().to_arrow(), tmp_path / "labels.parquet")
+    gates.close(1)
+    process = gates.process(source, project)
+    try:
+        gates.wait_at(1, lambda: process.poll() is None)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    [line] = overview.releases(project.state)
+    assert [path.name for path in (project.stages / line.id).glob("*.npz")] == ["stage=01.npz"]
+    note = f"{line.id} is unfinished and stays charged"
+    other = lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
+    assert [text for text in other.notes if note in text]
+
+    gates.open(1)
+    whole = find(Path(shutil.copytree(project.state, tmp_path / "whole" / ".labelguard")).parent)
+    shutil.rmtree(whole.stages)
+    for path in gates.directory.iterdir():
+        path.unlink()
+    resumed = lg.privatize(source, project=project, **gates.options)
+    assert [path.name for path in gates.directory.iterdir()] == ["at-1"]
+    at_once = lg.privatize(source, project=whole, **gates.options)
+    assert {path.name for path in gates.directory.iterdir()} == {"at-0", "at-1"}
+    assert resumed.id == at_once.id == line.id
+    assert files(resumed.path) == files(at_once.path)
+    assert "model/weights/theta.bin" in files(resumed.path)
+
+
+@pytest.mark.parametrize("kind", ["retired", "erased"])
+def test_somebody_whose_labels_it_drew_may_leave_and_ends_it(
+    kind: erasure.Leaving, project: Project, gates: Gates
+) -> None:
+    raw = labels()
+    with gates.learning(raw, project) as learning:
+        used = spent(project)
+        left = erasure.leave("3", kind, project)
+        assert left.given_up == [line.id for line in overview.releases(project.state)]
+        assert (project.stages / left.given_up[0]).is_dir()  # somebody works there
+    with pytest.raises(LedgerError, match="was given up while it learned: somebody left"):
+        learning.result(PATIENCE)
+    assert states(project) == ["abandoned"] and spent(project) == used
+    made = lg.privatize(raw, project=project, **gates.options)
+    assert made.card["counts"]["labelers"] == 29 and states(project)[-1] == "committed"
+    assert not list(project.stages.iterdir()) and overview.verify(project.state).ok
+
+
+def test_labels_of_before_are_not_repeated_for_somebody_who_left(
+    project: Project, gates: Gates
+) -> None:
+    raw = labels()
+    lg.privatize(raw, project=project, mechanism="rr", **BUDGET)
+    with gates.learning(raw, project) as learning:
+        assert not erasure.leave("3", "retired", project).given_up
+    with pytest.raises(LedgerError, match=r"somebody left while release .* learned") as refused:
+        learning.result(PATIENCE)
+    unfinished = overview.releases(project.state)[-1]
+    assert unfinished.state == "drawn" and unfinished.id in str(refused.value)
+    recovery.abandon(unfinished.id, project)
+    made = lg.privatize(raw, project=project, **gates.options)
+    assert made.card["counts"]["labelers"] == 29 and overview.verify(project.state).ok
+
+
+def test_somebody_else_may_leave(project: Project, gates: Gates) -> None:
+    raw = labels()
+    with gates.learning(raw.filter(pl.col("labeler_id") != 3), project) as learning:
+        assert not erasure.leave("3", "erased", project).given_up
+    assert learning.result(PATIENCE).card["counts"]["labelers"] == 29
+
+
+def test_its_terms_do_not_change_meanwhile(project: Project, gates: Gates) -> None:
+    with gates.learning(labels(), project) as learning:
+        policies.new("later", project=project, allow=["rr:labels=4"], epsilon=2.0, delta=1e-6)
+        with pytest.raises(ProjectBusy, match="is being computed by another process"):
+            policies.activate("later", project)
+    assert learning.result(PATIENCE).card["privacy"]["policy"] == "first"
+    assert policies.activate("later", project).activates == "later"
+
+
+def test_the_card_counts_what_was_charged_when_its_labels_were_drawn(
+    project: Project, gates: Gates
+) -> None:
+    more = labels().with_columns(prompt=pl.col("prompt") + "?").group_by("labeler_id").head(2)
+    with gates.learning(labels(), project, max_labels_per_labeler=24) as learning:
+        other = lg.privatize(more, project=project, mechanism="rr")
+        assert other.card["budget"]["used"]["max"] == 22
+    assert learning.result(PATIENCE).card["budget"]["used"]["max"] == 20
+
+
+def test_a_learner_that_refuses_costs_nothing(project: Project, gates: Gates) -> None:
+    with pytest.raises(PolicyError, match="gated takes a --model"):
+        lg.privatize(labels(), project=project, **gates.options | {"model": None})
+    assert states(project) == []
+
+
+def test_a_release_goes_on_with_the_learner_that_it_was_begun_with(
+    project: Project, gates: Gates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(labels().to_arrow(), tmp_path / "labels.parquet")
+    gates.close(0)
+    process = gates.process(source, project)
+    try:
+        gates.wait_at(0, lambda: process.poll() is None)
+    finally:
+        process.kill()
+        process.communicate()
+    gates.open(0)
+    module = gates.site / "gated_part.py"
+    own = module.read_text()
+    module.write_text(own.replace('"base": "bytes"', '"base": "words"'))
+    with pytest.raises(LedgerError, match=r"begun with the gated .*bytes.*found .*words"):
+        lg.privatize(source, project=project, **gates.options)
+    monkeypatch.delitem(sys.modules, "gated_part")
+    module.write_text(own)
+    assert lg.privatize(source, project=project, **gates.options).card["kind"] == "model"

@@ -1,0 +1,110 @@
+"""Releases with directories: every file of them is hashed, verified, delivered and backed up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.gated import CODE, Gates, labels
+from support.preferences import files, spent
+
+import labelguard as lg
+from labelguard.errors import ProjectError
+from labelguard.project import backup, restore
+from labelguard.project.project import Project
+from labelguard.release.writer import Release
+from labelguard.report import overview
+from labelguard.storage.sums import SUMS, fault, hashes_of
+
+WEIGHTS = "model/weights/theta.bin"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return lg.init(tmp_path / "project", max_epsilon=60)
+
+
+@pytest.fixture
+def made(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Release:
+    gates = Gates.install(tmp_path, monkeypatch)
+    output = tmp_path / "out"
+    return lg.privatize(labels(), project=project, output=output, **gates.options)
+
+
+def test_sums_name_every_file_by_its_path(made: Release) -> None:
+    listed = {line.split("  ")[1] for line in (made.path / SUMS).read_text().splitlines()}
+    assert {"model/config.json", WEIGHTS, "data.parquet", "CARD.md"} <= listed
+    assert listed == set(files(made.path)) - {SUMS}
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", SUMS], cwd=made.path, check=True)
+
+
+def test_the_card_says_that_there_is_a_model_and_where(made: Release, tmp_path: Path) -> None:
+    told = {"learner": "gated", "base": "gates", "files": ["model"]}
+    assert made.card["kind"] == "model" and told.items() <= made.card["model"].items()
+    assert made.card["model"]["identity"]["base"] == "bytes"
+    text = (made.path / "CARD.md").read_text()
+    assert "| model | model, trained by gated from gates |" in text
+    assert str(tmp_path) not in text + (made.path / "card.json").read_text()
+
+
+@pytest.mark.parametrize("name", ["model/config.json", WEIGHTS])
+def test_a_file_in_a_directory_that_changed_is_found(
+    name: str, made: Release, project: Project
+) -> None:
+    assert overview.verify_releases(None, project.state).ok
+    path = project.releases / made.id / name
+    path.write_bytes(path.read_bytes() + b" ")
+    verdict = overview.verify_releases(None, project.state)
+    assert not verdict.ok and f"{name} was altered" in str(verdict.fault)
+    path.unlink()
+    assert f"{name} is missing" in str(overview.verify(project.state).fault)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "model"])
+def test_a_link_is_no_file_of_a_release(name: str, made: Release, tmp_path: Path) -> None:
+    expected = hashes_of(made.path)
+    del expected[SUMS]
+    assert fault(made.path, expected) is None
+    away = tmp_path / "away"
+    (made.path / name).rename(away)
+    (made.path / name).symlink_to(away)
+    assert f"{WEIGHTS} is missing" in str(fault(made.path, {WEIGHTS: expected[WEIGHTS]}))
+    with pytest.raises(ProjectError, match=f"'{name}' cannot be part of a release"):
+        hashes_of(made.path)
+
+
+def test_a_backup_holds_them_too(made: Release, project: Project, tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar.zst"
+    taken = backup.backup(file, project=project)
+    since = restore.parse_since(taken.anchor, [], False)
+    restore.restore(file, tmp_path / "back", since=since, keys=project.keys)
+    back = Project(tmp_path / "back" / ".labelguard")
+    assert files(back.releases) == files(project.releases)
+    assert overview.verify(back.state).ok
+
+
+@pytest.mark.parametrize("name", ["two\nlines", ".hidden", "with blank", "ähnlich", "back\\slash"])
+def test_names_that_sums_cannot_tell_are_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(ProjectError, match="cannot be part of a release"):
+        hashes_of(tmp_path)
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ProjectError, match="'pipe' cannot be part of a release"):
+        hashes_of(tmp_path)
+
+
+def test_a_learner_that_publishes_a_link_publishes_nothing(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = '(model / "keys").symlink_to("/etc")\n        return (model,)'
+    gates = Gates.install(tmp_path, monkeypatch, CODE.replace("return (model,)", link))
+    with pytest.raises(ProjectError, match="'model/keys' cannot be part of a release"):
+        lg.privatize(labels(), project=project, **gates.options)
+    [line] = overview.releases(project.state)
+    assert line.state == "drawn" and spent(project) == line.charged
+    assert not (project.releases / line.id).exists()

@@ -1,0 +1,57 @@
+"""`labelguard` in a process that is killed while PROPS trains language models."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+MOMENTS = ("inside stage 1", "before stage 1 is recorded", "after stage 1", "inside stage 2")
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["labelguard_trainer.training.stages", "labelguard.cli.main"])
+
+
+def killed(moment: str, directory: Path, arguments: Sequence[str]) -> int:
+    """Exit code of the command in `directory`, killed at one of `MOMENTS`."""
+    process = _context.Process(target=_run, args=(moment, directory, arguments, dict(os.environ)))
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def _run(
+    moment: str, directory: Path, arguments: Sequence[str], environment: dict[str, str]
+) -> None:
+    os.environ.update(environment)  # the server's are those of the first test
+    from labelguard_trainer.training import stages
+
+    from labelguard.cli.main import main
+    from labelguard.release.methods import props
+
+    os.chdir(directory)
+    if moment.startswith("inside"):
+        stage = moment.removeprefix("inside stage ")
+        _die_after(stages, "mark_complete", lambda path: f"model-{stage}-" in str(path))
+    elif moment == "after stage 1":
+        _die_after(props, "write_atomically", lambda path, data: path.name.startswith("stage="))
+    else:
+        _die_after(stages, "publish_directory", lambda finished, path: True)
+    main(arguments, standalone_mode=False)
+
+
+def _die_after(module: Any, name: str, here: Callable[..., bool]) -> None:
+    """SIGKILL once that function has done its work, if `here` says so of its arguments."""
+    whole = getattr(module, name)
+
+    def deadly(*arguments: Any, **options: Any) -> Any:
+        result = whole(*arguments, **options)
+        if here(*arguments):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(module, name, deadly)

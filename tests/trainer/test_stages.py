@@ -1,0 +1,185 @@
+"""Stages of PROPS with language models: tokens, margins, the reference, where a stage begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from datasets import Dataset
+from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
+from labelguard_trainer.training import learners
+from labelguard_trainer.training.learners import PreparedLanguageModel
+from labelguard_trainer.training.pair_tokens import tokenized
+from labelguard_trainer.training.settings import Kind
+from labelguard_trainer.training.stages import StageLearner
+from support import tiny_models
+from transformers import AutoModelForCausalLM
+
+from labelguard.learning.learners import LearnerOptions
+from labelguard.mechanisms import props
+from labelguard.mechanisms.props_stages import ReleasedLabels, run_stages
+from labelguard.terms import silent
+
+pytestmark = pytest.mark.xdist_group("trl")
+
+PAIRS, LONGEST = 48, 64
+SETTINGS = f"max_length: {LONGEST}\nlearning_rate: 2e-3\nnum_train_epochs: 4\n"
+TRAINERS = {"dpo": (DPOTrainer, DPOConfig), "reward": (RewardTrainer, RewardConfig)}
+Prepare = Callable[..., PreparedLanguageModel]
+
+
+def _pairs(*, chat: bool = False) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+    """Planted pairs, the preferred side first or second by turns, and which it is."""
+    table = tiny_models.planted(PAIRS, seed=4, chat=chat)
+    first = np.arange(PAIRS) % 3 > 0
+    better, worse = table["chosen"].to_pylist(), table["rejected"].to_pylist()
+    sides = [(b, w) if won else (w, b) for b, w, won in zip(better, worse, first, strict=True)]
+    columns = (table["prompt"].to_pylist(), *zip(*sides, strict=True))
+    names = ("prompt", "first", "second")
+    return pa.table({n: list(c) for n, c in zip(names, columns, strict=True)}), first
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.saved(tmp_path_factory.mktemp("base"), chat=True)
+
+
+@pytest.fixture
+def prepare(base: Path, tmp_path: Path) -> Prepare:
+    """A learner of planted pairs, or of others."""
+    config = tmp_path / "settings.yaml"
+    config.write_text(SETTINGS)
+
+    def prepared(
+        kind: Kind, pairs: pa.Table | None = None, lora: str | None = None
+    ) -> PreparedLanguageModel:
+        options = LearnerOptions(str(base), lora, str(config))
+        return getattr(learners, kind)(_pairs()[0] if pairs is None else pairs, options)
+
+    return prepared
+
+
+def _opened(prepared: PreparedLanguageModel, directory: Path) -> StageLearner:
+    directory.mkdir()
+    return prepared.open(directory, silent)
+
+
+def _fitted(learner: StageLearner, before: Any = None) -> Any:
+    every = np.arange(PAIRS)
+    return learner.fit(every, _pairs()[1].astype(float), np.full(PAIRS, 0.1), before)
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["texts", "chats"])
+@pytest.mark.parametrize("kind", ["dpo", "reward"])
+def test_tokens_are_those_of_a_trainer(kind: Kind, chat: bool, base: Path, tmp_path: Path) -> None:
+    pairs, _ = _pairs(chat=chat)
+    tokenizer = tiny_models.tokenizer(chat)
+    rows = pairs.rename_columns(["prompt", "chosen", "rejected"])
+    rows = rows.append_column("label_probability", pa.array(np.ones(PAIRS)))
+    trainer, config = TRAINERS[kind]
+    made = trainer(
+        str(base),
+        config(str(tmp_path), max_length=LONGEST, report_to="none"),
+        train_dataset=Dataset(rows),
+        processing_class=tokenizer,
+    ).train_dataset
+    ours = tokenized(kind, pairs, tokenizer, LONGEST)
+    assert {name: made[name][:] for name in ours.column_names} == ours.to_pydict()
+
+
+@pytest.mark.parametrize("lora", [None, "r=4,alpha=8"], ids=["full", "LoRA"])
+def test_a_margin_is_the_log_ratio_to_the_base_model_in_every_stage(
+    lora: str | None, prepare: Prepare, base: Path, tmp_path: Path
+) -> None:
+    prepared = prepare("dpo", lora=lora)
+    learner = _opened(prepared, tmp_path / "stages")
+    last = _fitted(learner, _fitted(learner))
+    [published] = prepared.files(last, tmp_path)
+    found = last(np.arange(PAIRS))
+    aligned, reference = (_log_probs(path, prepared) for path in (published, base))
+    ratio = aligned - reference
+    np.testing.assert_allclose(found, 0.1 * (ratio[:, 0] - ratio[:, 1]), rtol=1e-3, atol=1e-4)
+    assert np.abs(found).max() > 0.01
+
+
+def _log_probs(path: Path, prepared: PreparedLanguageModel) -> np.ndarray[Any, Any]:
+    """Of both sides of every pair, one at a time: shape (PAIRS, 2)."""
+    model = AutoModelForCausalLM.from_pretrained(path).eval()
+
+    def of(prompt: list[int], response: list[int]) -> float:
+        ids = torch.tensor([prompt + response])
+        with torch.no_grad():
+            log_probs = model(ids).logits[0, :-1].double().log_softmax(-1)
+        own = log_probs.gather(1, ids[0, 1:, None])[:, 0]
+        return float(own[len(prompt) - 1 :].sum())
+
+    rows = prepared.course.tokens.to_pylist()
+    sides = ("chosen_ids", "rejected_ids")
+    return np.array([[of(row["prompt_ids"], row[side]) for side in sides] for row in rows])
+
+
+@pytest.mark.parametrize("kind", ["dpo", "reward"])
+def test_a_margin_does_not_depend_on_the_pairs_around_it(
+    kind: Kind, prepare: Prepare, tmp_path: Path
+) -> None:
+    scorer = _fitted(_opened(prepare(kind), tmp_path / "stages"))
+    every, some = np.arange(PAIRS), np.array([40, 3, 3, 17])
+    np.testing.assert_allclose(scorer(some), scorer(every)[some], rtol=1e-4, atol=1e-5)
+    assert scorer(every[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("kind", ["dpo", "reward"])
+def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(
+    kind: Kind, prepare: Prepare, tmp_path: Path
+) -> None:
+    learner = _opened(prepare(kind), tmp_path / "stages")
+    trained, every = _fitted(learner), np.arange(PAIRS)
+    again = prepare(kind).open(tmp_path / "stages", silent).restore(trained.state())
+    assert again._trainer is not trained._trainer
+    assert np.array_equal(again(every), trained(every))
+
+
+def test_sides_that_are_equal_within_the_models_length_have_no_margin_and_teach_nothing(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    pairs, _ = _pairs()
+    alike = ["s" * LONGEST + end for end in (" yes", " no")]
+    columns = [pairs["prompt"].to_pylist(), *(pairs[n].to_pylist() for n in ("first", "second"))]
+    columns[1][5], columns[2][5] = alike
+    prepared = prepare("dpo", pa.table(dict(zip(pairs.column_names, columns, strict=True))))
+    learner = _opened(prepared, tmp_path / "stages")
+    before = _fitted(learner)
+    assert before(np.array([5, 6]))[0] == 0 != before(np.array([5, 6]))[1]
+    after = learner.fit(np.array([5]), np.ones(1), np.zeros(1), before)
+    weights = [next(m.path.glob("*.safetensors")).read_bytes() for m in (before, after)]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize("combine", ["hard", "soft"])
+def test_stages_learn_a_planted_preference_from_flipped_labels(
+    combine: Any, prepare: Prepare, tmp_path: Path
+) -> None:
+    prepared, first = prepare("dpo"), _pairs()[1]
+    rows, draw = np.arange(PAIRS), np.random.default_rng(5)
+    released = (first ^ (draw.random(PAIRS) < 0.1)).astype(np.uint8)
+    labels = ReleasedLabels(rows, rows % 2, rows % 5, released, np.full(PAIRS, 0.1))
+    learner = _opened(prepared, tmp_path / "stages")
+    *_, last = run_stages(prepared.inputs, labels, learner, stages=2, combine=combine)
+    assert last.report.error is not None and last.report.error.rate < 0.2
+    assert (props.vote(last.scorer(rows)) == first).mean() > 0.9
+
+
+def test_stages_are_trained_as_in_the_paper_unless_said_otherwise(
+    base: Path, tmp_path: Path
+) -> None:
+    prepared = learners.dpo(_pairs()[0], LearnerOptions(str(base)))
+    trainer = prepared.course.trainer(tmp_path, prepared.course.example)
+    args = trainer.args
+    assert (args.num_train_epochs, args.per_device_train_batch_size) == (3, 4)
+    assert args.learning_rate == 5e-5
+    assert args.max_length == 256  # the model's positions, fewer than TRL's 1024
