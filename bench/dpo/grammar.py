@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 STYLES, TOPICS, WORDS = 8, 8, 8
-VALUES = 9.0 * np.linspace(-1, 1, STYLES)
-TOPIC = 6.0
+VALUES = 15.0 * np.linspace(-1, 1, STYLES)
+TOPIC = 10.0
 SENTENCES = (15, 19)
 """Fewest and most sentences of a response."""
 
