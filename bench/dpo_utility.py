@@ -1,6 +1,6 @@
 """What DPO learns from each mechanism's labels, on texts with a planted preference.
 
-    python bench/dpo_utility.py                 # the table; about an hour on two cores
+    python bench/dpo_utility.py                 # the table; about half an hour on two idle cores
     python bench/dpo_utility.py --tiny          # every kind of labels once, in seconds
 
 A GPT-2 of 120,000 parameters, pretrained on a made-up language, learns from 2,000 pairs of about
