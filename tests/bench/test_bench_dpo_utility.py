@@ -1,0 +1,104 @@
+"""The benchmark bench/dpo_utility.py from texts to table and figure, with a handful of pairs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from labelguard.accounting import randomized_response as rr
+
+pytestmark = pytest.mark.xdist_group("trl")
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+LABELS = {
+    "clean",
+    "RR, forward",
+    "RR, robust",
+    "RR, plain",
+    "PROPS, hard",
+    "PROPS, soft",
+    "teacher",
+}
+
+
+@pytest.fixture(scope="module")
+def harness() -> Iterator[ModuleType]:
+    """The benchmark as a module, found the way its own directory finds it."""
+    sys.path.insert(0, str(BENCH))
+    try:
+        import dpo_utility
+
+        yield dpo_utility
+    finally:
+        sys.path.remove(str(BENCH))
+
+
+@pytest.fixture(scope="module")
+def finished(harness: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a tiny run."""
+    work = tmp_path_factory.mktemp("dpo")
+    harness.main(_arguments(work))
+    return work
+
+
+def _arguments(work: Path) -> list[str]:
+    return ["--tiny", "--workers", "1", "--work", str(work)]
+
+
+def test_every_kind_of_labels_is_trained_on_and_scored(finished: Path) -> None:
+    lines = (finished / "tiny" / "runs.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    assert {record["labels"] for record in records} == LABELS
+    assert all(0 <= record["accuracy"] <= 1 for record in records)
+    assert {record["steps"] for record in records if "steps" in record} == {3}
+
+
+def test_what_is_finished_is_not_run_again_and_the_table_has_all_of_it(
+    harness: ModuleType, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harness.main([*_arguments(finished), "--markdown"])
+    said = capsys.readouterr()
+    assert not said.err
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in said.out.splitlines()]
+    assert set(rows) >= LABELS
+    assert f"{rr.flip_probability(rr.calibrate(1, 1e-5, 2)):.3f}" in said.out
+
+
+def test_differences_have_students_interval(harness: ModuleType) -> None:
+    assert harness.tables.interval([0.1, 0.2, 0.3]) == "+0.200 [-0.048, +0.448]"
+    assert harness.tables.interval([0.1]) == "+0.100"
+
+
+def test_the_signal_of_many_labels_of_each_labeler_is_lost(harness: ModuleType) -> None:
+    few, _, many = (budget for budget, _ in harness.tables.BUDGETS)
+    assert few.signal(2_000) > 10
+    assert many.signal(2_000) < 2.5
+
+
+def test_no_single_word_decides_the_planted_preference(harness: ModuleType) -> None:
+    from dpo import grammar
+
+    pairs, words = grammar.pairs(400, 5), grammar.vocabulary()
+
+    def counts(texts: list[str]) -> np.ndarray:
+        return np.array([[text.split().count(word) for word in words] for text in texts])
+
+    votes = np.sign(counts(pairs.first) - counts(pairs.second))
+    agreement = (votes * np.sign(pairs.advantage)[:, None] + 1).mean(axis=0) / 2
+    assert np.abs(agreement - 0.5).max() < 0.2
+
+
+def test_the_figure_is_drawn_as_svg_and_png(
+    harness: ModuleType, finished: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    lines = (finished / "tiny" / "runs.jsonl").read_text(encoding="utf-8").splitlines()
+    found = harness.tables.accuracies(json.loads(line) for line in lines)
+    harness.tables.draw(found, tmp_path / "figure")
+    assert "held-out accuracy" in (tmp_path / "figure.svg").read_text(encoding="utf-8")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")

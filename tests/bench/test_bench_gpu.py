@@ -1,0 +1,118 @@
+"""The parts of bench/gpu.sh on a CPU, with a handful of made-up dialogues."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+pytestmark = pytest.mark.xdist_group("trl")
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+WORDS = ("tea", "rain", "bread", "gardening", "understanding", "sunlight")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What all parts leave, run after each other."""
+    data, out = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("out")
+    _dialogues().write_parquet(data / "hh_rlhf_test.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABELGUARD_SHARED_DATA", str(data))
+        patch.syspath_prepend(str(BENCH))
+        from gpu import compare, pretrain, throughput
+
+        for part in (pretrain, compare, throughput):
+            part.main(["--tiny", "--out", str(out)])
+        yield out
+
+
+def _dialogues() -> pl.DataFrame:
+    draw = np.random.default_rng(0)
+
+    def answer() -> str:
+        return " " + " ".join(draw.choice(WORDS, draw.integers(2, 7))) + "."
+
+    rows = [
+        {
+            "prompt": f"\n\nHuman: {draw.choice(WORDS)} secretword {row}?\n\nAssistant:",
+            "response_a": answer(),
+            "response_b": answer(),
+            "label": int(draw.integers(2)),
+        }
+        for row in range(90)
+    ]
+    return pl.DataFrame(rows, schema_overrides={"label": pl.Int8})
+
+
+def _read(results: Path, name: str) -> Any:
+    return json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_a_model_is_pretrained_and_saved(results: Path) -> None:
+    told = _read(results, "pretrain")
+    assert told["loss"] > 0
+    assert (results / "base" / "model.safetensors").exists()
+
+
+def test_every_kind_of_labels_is_compared_and_judged_against_randomized_response(
+    results: Path,
+) -> None:
+    told = _read(results, "compare")
+    assert told["labelers"] == "simulated"
+    assert set(told["against"]) == set(told["runs"]) - {"RR, forward"}
+    assert {sum(counts.values()) for counts in told["against"].values()} == {8}
+    assert all(
+        0 <= run[kind] <= 1 for run in told["runs"].values() for kind in ("planted", "human")
+    )
+
+
+def test_the_estimated_error_of_a_stage_stands_beside_the_true_one(results: Path) -> None:
+    for name in ("PROPS, hard", "PROPS, soft"):
+        told = _read(results, "compare")["runs"][name]
+        assert told["standard_error"] > 0
+        assert 0 <= told["true_error"] <= 1
+
+
+def test_finished_runs_are_not_repeated_and_no_text_is_printed(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpu import compare
+
+    before = (results / "compare.json").read_bytes()
+    compare.main(["--tiny", "--out", str(results)])
+    said = capsys.readouterr()
+    assert (results / "compare.json").read_bytes() == before
+    assert "secretword" not in before.decode() + said.out + said.err
+
+
+def test_both_trainers_are_timed(results: Path) -> None:
+    told = _read(results, "throughput")["shapes"]["tiny"]
+    assert told["steps"] == 2
+    assert all(told["tokens_per_second"][name] > 0 for name in ("ours", "TRL"))
+
+
+def test_missing_dialogues_name_the_variable(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpu import corpus
+
+    monkeypatch.setenv("LABELGUARD_SHARED_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="LABELGUARD_SHARED_DATA"):
+        corpus.corpus(tiny=True)
+
+
+def test_the_script_runs_its_parts_and_names_them() -> None:
+    script = str(BENCH / "gpu.sh")
+    unknown = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+    assert unknown.returncode == 2
+    assert "pretrain|compare|throughput|props-time" in unknown.stderr
+    asked = ["env", f"PYTHON={sys.executable}", "bash", script, "throughput", "--help"]
+    helped = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert "--tiny" in helped.stdout
