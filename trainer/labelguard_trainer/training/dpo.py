@@ -118,6 +118,18 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         log_ratios = self.log_probs(dataset) - self._reference_log_probs(dataset)
         return np.asarray(self.beta * (log_ratios[:, 0] - log_ratios[:, 1]))
 
+    def scorable(self, dataset: Any) -> Any:
+        """All rows of a data set as `margins` takes them after training; call it before.
+
+        Where training leaves no reference, they have its log-probabilities.
+        """
+        dataset = super().scorable(dataset)
+        if not self._departs_from_reference or set(REFERENCE) <= set(dataset.column_names):
+            return dataset
+        for name, values in zip(REFERENCE, self.log_probs(dataset).T, strict=True):
+            dataset = dataset.add_column(name, values)
+        return dataset
+
     def log_probs(self, dataset: Any) -> NDArray[np.float64]:
         """The model's log-probabilities of chosen and rejected, shape (n, 2), no gradient.
 
@@ -175,7 +187,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
         """As `log_probs`, of the reference."""
         if set(REFERENCE) <= set(dataset.column_names):
             return np.stack([np.asarray(dataset[name], np.float64) for name in REFERENCE], axis=1)
-        if self.ref_model is None and not is_peft_model(self.model):
+        if self._departs_from_reference:
             raise LabelguardError(
                 "the reference's log-probabilities of these rows are not known: give them as "
                 f"columns {', '.join(REFERENCE)}, or give the trainer a ref_model"
@@ -186,6 +198,11 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
             return torch.stack(reference(self.ref_model or self.model, inputs), dim=1)
 
         return score_rows(self, dataset, self.data_collator.texts, score)
+
+    @property
+    def _departs_from_reference(self) -> bool:
+        """Whether the model is its own reference until the first step, and no other is kept."""
+        return self.ref_model is None and not is_peft_model(self.model)
 
     def _record_rows(self, noise: BatchNoise, rewards: Tensor, log_probs: Tensor) -> None:
         chosen, rejected = rewards.chunk(2)
@@ -213,7 +230,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
     def _precompute_ref_logps(self, dataset: Any, name: str, batch_size: int) -> Any:
         if set(REFERENCE) <= set(dataset.column_names):
             return dataset
-        if self._given_reference and self.ref_model is None and not is_peft_model(self.model):
+        if self._given_reference and self._departs_from_reference:
             raise LabelguardError(
                 f"the {name} data has no {', '.join(REFERENCE)}, which the train data has: the "
                 "reference is not here to compute them"

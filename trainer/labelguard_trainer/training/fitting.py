@@ -161,7 +161,7 @@ def _trainer(
         callbacks=[Reporting(run, progress)],
     )
     trainer.remove_callback(PrinterCallback)
-    return trainer, parts
+    return trainer, {name: trainer.scorable(rows) for name, rows in parts.items()}
 
 
 def _read(file: Path, cache: Path) -> Dataset:

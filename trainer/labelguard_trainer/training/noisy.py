@@ -33,6 +33,20 @@ class NoisyTraining(_BaseTrainer):
         with guard.explained(self.args, self.model):
             return super().train(resume_from_checkpoint, **options)
 
+    def scorable(self, dataset: Any) -> Any:
+        """All rows of a data set as `margins` takes them after training; call it before."""
+        return self._tokenized(dataset)
+
+    def _run_epoch(self, **given: Any) -> None:
+        """No step beyond the last: transformers takes one, and counts then.
+
+        A training that was interrupted after its last step is resumed there.
+        """
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(**given)
+
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, name: str) -> Any:
         guard.check_rows(dataset, args)
         rows = len(dataset)

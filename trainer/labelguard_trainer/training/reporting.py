@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -120,12 +121,28 @@ def quiet() -> Iterator[Heard]:
         if not datasets.are_progress_bars_disabled():
             stack.callback(datasets.enable_progress_bars)
         datasets.disable_progress_bars()
+        stack.enter_context(_without_bars())
         telemetry = constants.HF_HUB_DISABLE_TELEMETRY
         stack.callback(setattr, constants, "HF_HUB_DISABLE_TELEMETRY", telemetry)
         constants.HF_HUB_DISABLE_TELEMETRY = True
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield heard
+
+
+@contextlib.contextmanager
+def _without_bars() -> Iterator[None]:
+    """TRL's own bars, of the reference's log-probabilities, ask the environment alone."""
+    name = "TQDM_DISABLE"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _line(entry: Mapping[str, Any]) -> str:

@@ -1,0 +1,80 @@
+"""What a training does around its last step: the reference, a kill at the end, divergence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from labelguard_trainer.training import fitting
+from support import train_runs
+
+from labelguard.cli.main import main
+
+pytestmark = pytest.mark.xdist_group("trl")
+Train = Callable[..., Result]
+
+CONSTANT = "learning_rate: 1.0e-3\nlr_scheduler_type: constant\n"
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_runs.workshop(tmp_path_factory.mktemp("workshop"))
+
+
+@pytest.fixture
+def train(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """`labelguard train KIND rr -o out` by the settings of `QUICK` and more."""
+    for path in shop.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+
+    def run(
+        *options: str, more: str = "", kind: str = "dpo", output: str = "out", release: str = "rr"
+    ) -> Result:
+        Path("own.yaml").write_text(train_runs.QUICK + more)
+        fixed = ("--model", "base", "--config", "own.yaml", "-o", output)
+        return CliRunner().invoke(main, ["train", kind, release, *fixed, *options])
+
+    return run
+
+
+def _done(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    said: dict[str, Any] = json.loads(result.stdout)
+    return said
+
+
+def test_a_reference_that_is_computed_beforehand_serves_the_evaluation_too(train: Train) -> None:
+    options = ("--probes", "probes.parquet", "--json")
+    kept = _done(train(*options, more=CONSTANT, output="kept"))
+    before = train(*options, more=CONSTANT + "precompute_ref_log_probs: true\n")
+    said = _done(before)
+    assert not before.stderr
+    for name, value in kept["evaluation"]["probes"].items():
+        assert said["evaluation"]["probes"][name] == pytest.approx(value)
+    assert said["evaluation"]["flipped"] == pytest.approx(kept["evaluation"]["flipped"])
+
+
+@pytest.mark.parametrize("kind", ["dpo", "reward"])
+def test_a_run_that_was_killed_after_its_last_step_takes_no_other(
+    kind: str, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting, "_evaluation", killed)
+        assert train(kind=kind, more=CONSTANT).exit_code == 130
+    checkpoint = Path("out.partial/checkpoints/checkpoint-4")
+    trained = train_runs.weights(checkpoint)
+    said = _done(train("--json", kind=kind, more=CONSTANT))
+    assert said["steps"] == 4 and said["resumed"] and said["evaluation"]["flipped"]
+    finished = train_runs.weights(Path("out"))
+    assert finished.keys() == trained.keys()
+    assert all((finished[name] == trained[name]).all() for name in trained)
+    lines = Path("out/metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["step"] == 4
