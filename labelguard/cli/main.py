@@ -52,7 +52,7 @@ class Main(click.Group):
         except BrokenPipeError:
             raise  # `labelguard … | head` is no error; click ends quietly
         except OSError as error:
-            problem = f"{error.strerror}: {error.filename or ''}".rstrip(": ")
+            problem = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
             _fail(ctx, "OSError", problem, 1)
         except click.ClickException as error:
             usage = io.StringIO()

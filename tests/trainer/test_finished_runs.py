@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,44 @@ def test_a_run_that_was_killed_after_its_last_step_takes_no_other(
     assert all((finished[name] == trained[name]).all() for name in trained)
     lines = Path("out/metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["step"] == 4
+
+
+@pytest.mark.parametrize("holdout", ["0", "0.1"])
+def test_a_training_that_diverged_publishes_nothing(holdout: str, train: Train) -> None:
+    more = "learning_rate: 1.0e30\nmax_grad_norm: 0\neval_strategy: 'no'\n"
+    result = train("--holdout", holdout, more=more)
+    assert result.exit_code == 1 and not Path("out").exists()
+    [line] = result.stderr.splitlines()
+    assert "training diverged" in line and "lower learning_rate" in line
+
+
+def test_a_command_that_left_no_checkpoint_can_be_mended(train: Train) -> None:
+    assert train(more="optim: adam_who\n").exit_code == 1
+    assert train(more="beta: null\n").exit_code == 1
+    assert Path("out.partial").is_dir()
+    assert _done(train("--json"))["steps"] == 4
+
+
+def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = shutil.rmtree
+
+    def killed(path: Path, *arguments: Any, **options: Any) -> None:
+        if Path(path).name == "checkpoints":
+            raise KeyboardInterrupt
+        whole(path, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        assert train().exit_code == 130
+    assert Path("out/model.safetensors").exists() and Path("out.partial/run.json").exists()
+    Path("out").rename("first")
+    assert not _done(train("--json", more="learning_rate: 1.0e-3\n"))["resumed"]
+    assert not Path("out.partial").exists()
+
+
+def test_rows_with_their_noise_in_a_file_are_said_to_be_trained_by_it(train: Train) -> None:
+    said = _done(train("--non-private", "--json", release="rr/data.parquet"))
+    assert said["loss"] == "forward" and said["release"] is None
+    assert "| loss | `forward`" in Path("out/TRAINING_CARD.md").read_text()

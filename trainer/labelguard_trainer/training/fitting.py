@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset
+from numpy.typing import NDArray
 from peft import LoraConfig
 from transformers import PrinterCallback
 
+from labelguard.errors import LabelguardError
 from labelguard.storage.files import write_atomically
 from labelguard.terms import Progress
 from labelguard_trainer.training import curves, models, settings
@@ -24,11 +26,21 @@ from labelguard_trainer.training.runs import RunDirectory
 from labelguard_trainer.training.settings import Kind
 from labelguard_trainer.training.trained import Trained
 from labelguard_trainer.training.training_card import Training, to_markdown
+from labelguard_trainer.training.weights import check_whole
 
 __all__ = ["fit"]
 
 _TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
+_REFUSALS = (
+    ValueError,
+    TypeError,
+    OSError,
+    RuntimeError,
+    ImportError,
+    AttributeError,
+    KeyError,
+)
 _COLUMNS = ("prompt", "chosen", "rejected")
 _DEFAULTS = {
     "logging_steps": 0.02,  # shares of all steps: curves of fifty points, ten checkpoints
@@ -49,13 +61,15 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
     settings.check_fields(request.kind, request.config)
     asked = _asked(request)
     with quiet() as heard:
-        args = _config(request, run)
+        with _one_line(request):
+            args = _config(request, run)
         with _begun(run, asked, args):
-            trainer, parts = _trainer(request, run, args, progress)
-            checkpoint = run.last_checkpoint()
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-            progress("evaluating", None)
-            found = _evaluation(request, trainer, parts)
+            with _one_line(request):
+                trainer, parts = _trainer(request, run, args, progress)
+                checkpoint = run.last_checkpoint()
+                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+                progress("evaluating", None)
+                found = _evaluation(request, trainer, parts)
             notes = [*_notes(request), *([_PROMPT_DIFFERS] if heard.prompt_differs else [])]
             trainer.save_model(str(run.finished))
             training = _training(request, asked, trainer)
@@ -88,7 +102,7 @@ def _asked(request: Request) -> dict[str, Any]:
     return {
         "kind": request.kind,
         "release": request.source.digest,
-        "model": models.identity(request.model, _revision(request)),
+        "model": models.identity(request.model, _init(request).get("revision")),
         "loss": request.loss_name,
         "config": request.config,
         "lora": request.lora,
@@ -97,12 +111,16 @@ def _asked(request: Request) -> dict[str, Any]:
     }
 
 
-def _revision(request: Request) -> str | None:
-    return (request.config.get("model_init_kwargs") or {}).get("revision")
+def _init(request: Request) -> Mapping[str, Any]:
+    """How the model is loaded."""
+    init = request.config.get("model_init_kwargs") or {}
+    if not isinstance(init, dict):
+        raise LabelguardError(f"{request.config_file}: model_init_kwargs must hold `name: value`")
+    return init
 
 
 def _config(request: Request, run: RunDirectory) -> Any:
-    init = request.config.get("model_init_kwargs") or {}
+    init = _init(request)
     usual = {
         "eval_strategy": "steps" if request.held_out.any() else "no",
         "max_length": models.usual_length(request.model, init),
@@ -114,6 +132,17 @@ def _config(request: Request, run: RunDirectory) -> Any:
         non_private=request.non_private,
         **given,
     )
+
+
+@contextmanager
+def _one_line(request: Request) -> Iterator[None]:
+    """One line for what the libraries refuse of a model and its configuration."""
+    try:
+        yield
+    except _REFUSALS as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        how = f" with {request.config_file}" if request.config_file else ""
+        raise LabelguardError(f"{request.model} cannot be trained{how}: {reason}") from error
 
 
 def _classes(kind: Kind) -> tuple[Any, Any]:
@@ -152,6 +181,8 @@ def _trainer(
         parts["probes"] = _read(request.probes, cache).select_columns(list(_COLUMNS))
     lora = LoraConfig(task_type=_TASKS[request.kind], **request.lora) if request.lora else None
     progress("loading the model", None)
+    init = {"trust_remote_code": args.trust_remote_code, **_init(request)}
+    check_whole(request.kind, request.model, init)
     trainer = _classes(request.kind)[1](
         model=request.model,
         args=args,
@@ -175,12 +206,28 @@ def _said(request: Request) -> list[str]:
 
 def _evaluation(request: Request, trainer: Any, parts: Mapping[str, Dataset]) -> Evaluation:
     margins = {name: trainer.margins(rows) for name, rows in parts.items()}
+    _check_finite(trainer, margins)
     return evaluate(
         margins.get("held_out", ()),
         flip_probability=request.said["flip_probability"][request.held_out],
         label_probability=request.said["label_probability"][request.held_out],
         probes=margins.get("probes"),
     )
+
+
+def _check_finite(trainer: Any, margins: Mapping[str, NDArray[np.float64]]) -> None:
+    """Raises `LabelguardError` for a model that overflowed: it would say nothing of any pair."""
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    finite = (
+        np.isfinite(losses[-1:]).all()
+        and all(np.isfinite(of_rows).all() for of_rows in margins.values())
+        and all(bool(weight.isfinite().all()) for weight in trainer.model.parameters())
+    )
+    if not finite:
+        raise LabelguardError(
+            "training diverged: its loss, margins or weights are not finite; lower learning_rate, "
+            f"and remove {Path(trainer.args.output_dir).parent} or choose another -o"
+        )
 
 
 def _training(request: Request, asked: Mapping[str, Any], trainer: Any) -> Training:

@@ -75,7 +75,11 @@ class NoisyTraining(_BaseTrainer):
 
     def _record(self, **rows: Any) -> None:
         """Metrics that are means over rows, each of shape (n,): one exchange between processes."""
-        means = self.accelerator.gather_for_metrics(torch.stack(list(rows.values()), 1)).mean(0)
+        stacked = torch.stack(list(rows.values()), 1)
+        if self._mode == "train":  # accelerate would cut each batch of the last step to the rest
+            means = self.accelerator.gather(stacked).mean(0)
+        else:
+            means = self.accelerator.gather_for_metrics(stacked).mean(0)
         for name, mean in zip(rows, means.tolist(), strict=True):
             self._metrics[self._mode][name].append(mean)
 

@@ -16,6 +16,7 @@ from huggingface_hub import constants
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging as transformers_logging
 
+from labelguard.errors import LabelguardError
 from labelguard.terms import Progress
 from labelguard_trainer.training.runs import RunDirectory, mark_complete
 
@@ -36,7 +37,12 @@ class Reporting(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Of a resumed training the lines up to its checkpoint stay, and no later one."""
+        """Of a resumed training the lines up to its checkpoint stay, and no later one.
+
+        Raises `LabelguardError` if there is no step to take.
+        """
+        if state.max_steps < 1:
+            raise LabelguardError("no step would be taken: raise num_train_epochs or max_steps")
         self._show(state)
         if state.is_world_process_zero:
             self._run.metrics.write_text("".join(map(_line, metrics_of(state))), encoding="utf-8")

@@ -24,9 +24,9 @@ __all__ = ["Request"]
 class Request:
     """A training: what is learned, from what, and how.
 
-    `config` and `lora` are what differs from the defaults; `holdout` is the share of items to
-    evaluate on, `held_out`, shape (n,), which rows these are, and `said` what each row says of its
-    noise, shape (n,) each.
+    `config` (read from `config_file`) and `lora` are what differs from the defaults; `holdout` is
+    the share of items to evaluate on, `held_out`, shape (n,), which rows these are, and `said` what
+    each row says of its noise, shape (n,) each.
     """
 
     kind: Kind
@@ -37,6 +37,7 @@ class Request:
     lora: Mapping[str, Any] | None
     holdout: float
     probes: Path | None
+    config_file: Path | None
     held_out: NDArray[np.bool_]
     said: Mapping[str, NDArray[np.float64]]
 
@@ -72,6 +73,7 @@ class Request:
             settings.parse_lora(lora) if lora else None,
             holdout,
             Path(probes) if probes else None,
+            Path(config) if config else None,
             out,
             said,
         )
@@ -84,4 +86,14 @@ class Request:
     @property
     def loss_name(self) -> str:
         """The loss that `auto` stands for."""
-        return self.source.train_with if self.loss == AUTO else self.loss
+        if self.loss != AUTO:
+            return self.loss
+        return _fitting(self.said) if self.source.card is None else self.source.train_with
+
+
+def _fitting(said: Mapping[str, NDArray[np.float64]]) -> str:
+    """What `auto` does with rows of a file, which no card speaks of."""
+    for name, loss in (("flip_probability", "forward"), ("label_probability", "soft")):
+        if not np.isnan(said[name]).all():
+            return loss
+    return "plain"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 from labelguard import extras
+from labelguard.errors import LabelguardError
 from labelguard.project.opening import Where
 from labelguard.release.writer import Release
 from labelguard.terms import Progress, silent
@@ -49,6 +51,10 @@ def train(
     the release's (ε, δ). Raises `RawLabels` for anything else unless `non_private`, and
     `LabelguardError` for what cannot be trained, before the model is loaded where that can be told.
     """
+    if kind not in get_args(Kind):
+        raise LabelguardError(f"kind must be {' or '.join(get_args(Kind))}, found {kind!r}")
+    if not str(model):
+        raise LabelguardError("--model is empty: give a directory, or an id of a hub")
     extras.require("train", f"labelguard train {kind}")
     run = RunDirectory(Path(output))
     check_output(run.output)

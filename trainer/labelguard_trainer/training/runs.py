@@ -34,7 +34,7 @@ _COMPLETE = "complete"
 
 def check_output(output: Path) -> None:
     """Raises `LabelguardError` for a directory that is there, or cannot be made."""
-    if output.exists():
+    if os.path.lexists(output):
         raise LabelguardError(f"{output} exists; choose another -o")
     parent = output.absolute().parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
@@ -75,7 +75,8 @@ class RunDirectory:
     def begun(self, asked: Mapping[str, Any]) -> Iterator[None]:
         """Begin, or go on with what the same command began; held against another process.
 
-        Raises `LabelguardError` if another command began it, `ProjectBusy` if one works in it.
+        Raises `LabelguardError` if another command left a checkpoint in it, `ProjectBusy` if one
+        works in it.
         """
         self.path.mkdir(exist_ok=True)
         busy = f"another training works in {self.path}; run this again when it is done"
@@ -94,13 +95,21 @@ class RunDirectory:
         """Give what is finished its name, in one step, and remove the rest."""
         check_output(self.output)
         publish_directory(self.finished, self.output)
-        shutil.rmtree(self.path)
+        for mark in self.checkpoints.glob(f"*/{_COMPLETE}"):
+            mark.unlink()  # half a checkpoint is none
+        for directory in (self.checkpoints, self.path / "cache"):
+            shutil.rmtree(directory, ignore_errors=True)
+        self.metrics.unlink(missing_ok=True)
+        shutil.rmtree(self.path)  # run.json last: it says whose directory this is
 
     def _claim(self, asked: Mapping[str, Any]) -> None:
         file = self.path / "run.json"
         if not file.exists():
             if any(path.name != "run.json.new" for path in self.path.iterdir()):
                 raise LabelguardError(f"{self.path} is no training's directory; choose another -o")
+            write_atomically(file, json.dumps(asked, indent=2).encode())
+            return
+        if self.last_checkpoint() is None:  # nothing to go on with: the command may be mended
             write_atomically(file, json.dumps(asked, indent=2).encode())
             return
         began = _read(file)

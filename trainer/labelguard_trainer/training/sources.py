@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,17 @@ from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
 from labelguard.errors import LabelguardError, ProjectError
-from labelguard.project.opening import Where
+from labelguard.project.opening import OpenProject, Where
 from labelguard.release.writer import read_card
 from labelguard.report import overview
-from labelguard.storage.sums import SUMS, fault, sha256
+from labelguard.storage.sums import PART, SUMS, fault, sha256
 from labelguard_trainer.training.rows import RawLabels
 
 __all__ = ["Source", "check_pairs", "open_raw", "open_release", "read_columns"]
 
 PAIRS = ("prompt", "chosen", "rejected")
+_FILES = ("card.json", "data.parquet")
+_LINE = re.compile(rf"(?P<digest>[0-9a-f]{{64}})  (?P<name>{PART}(?:/{PART})*)")
 _SAID = ("label_probability", "flip_probability", "residual_flip_estimate")
 
 
@@ -41,15 +44,16 @@ class Source:
 
     @property
     def train_with(self) -> str:
-        """The loss that fits."""
+        """The loss that the release's card says; of raw labels, plain."""
         return "plain" if self.card is None else str(self.card["train_with"])
 
 
 def open_release(release: str, project: Where) -> Source:
     """A release by its directory, or by its id in a project; the digest is that of `SHA256SUMS`.
 
-    Of the project only the ledger is asked, for the directory. Raises `RawLabels` for a file, and
-    `ProjectError` if there is no such release or a file of it was altered.
+    Of the project only the ledger is asked, for the directory and what was committed in it. Raises
+    `RawLabels` for a file, and `ProjectError` if there is no such release or a file of it was
+    altered.
     """
     path = Path(release)
     if path.is_file():
@@ -57,9 +61,9 @@ def open_release(release: str, project: Where) -> Source:
             f"{path} is a file, not a release: raw labels are refused; privatize them first, or "
             "say that nobody is to be protected: --non-private"
         )
-    directory = path if path.is_dir() else overview.release_path(release, project)
+    directory, expected = (path, _sums(path)) if path.is_dir() else _committed(release, project)
     card = read_card(directory)
-    broken = fault(directory, _sums(directory))
+    broken = fault(directory, expected)
     if broken:
         raise ProjectError(f"{broken}; copy the release again")
     if "train_with" not in card or "privacy" not in card:
@@ -89,23 +93,35 @@ def read_columns(source: Source) -> tuple[dict[str, NDArray[np.float64]], list[s
     frame = _scan(source.file)
     names = frame.collect_schema().names()
     found = frame.select(*(n for n in (*_SAID, "item_id") if n in names), "prompt").collect()
-    said = {
-        name: found[name].cast(pl.Float64).to_numpy()
-        if name in names
-        else np.full(found.height, np.nan)
-        for name in _SAID
-    }
+    said = {name: _numbers(source.file, found, name) for name in _SAID}
     if "item_id" in names:
+        if found["item_id"].null_count():
+            raise LabelguardError(
+                f"{source.file}: {found['item_id'].null_count():,} rows have no item_id"
+            )
         return said, found["item_id"].cast(pl.String).to_list()
     return said, [json.dumps(prompt, sort_keys=True) for prompt in found["prompt"].to_list()]
+
+
+def _numbers(file: Path, found: pl.DataFrame, name: str) -> NDArray[np.float64]:
+    if name not in found.columns:
+        return np.full(found.height, np.nan)
+    kind = found.schema[name]
+    if not (kind.is_numeric() or kind == pl.Null):
+        raise LabelguardError(f"{file}: column {name} must hold numbers")
+    return found[name].cast(pl.Float64).to_numpy()
 
 
 def check_pairs(file: Path) -> None:
     """Raises `LabelguardError` unless a file holds pairs, each with three parts."""
     frame = _scan(file)
-    missing = [name for name in PAIRS if name not in frame.collect_schema().names()]
+    schema = frame.collect_schema()
+    missing = [name for name in PAIRS if name not in schema]
     if missing:
         raise LabelguardError(f"{file} has no column {missing[0]}; wanted are {', '.join(PAIRS)}")
+    for name in PAIRS:
+        if not isinstance(schema[name], pl.String | pl.List | pl.Null):
+            raise LabelguardError(f"{file}: column {name} must hold texts or chats")
     counts = frame.select(pl.len().alias("rows"), pl.col(PAIRS).null_count()).collect()
     if not counts["rows"][0]:
         raise LabelguardError(f"{file} holds no pair")
@@ -123,10 +139,22 @@ def _scan(file: Path) -> pl.LazyFrame:
     return frame
 
 
+def _committed(release: str, project: Where) -> tuple[Path, Mapping[str, str]]:
+    """The directory of a release in a project, and the digests that the ledger has of its files."""
+    path = overview.release_path(release, project)
+    records = OpenProject.open(project).ledger.releases()
+    [files] = [record.files for record in records if record.id == path.name]
+    return path, files
+
+
 def _sums(directory: Path) -> dict[str, str]:
     """What `SHA256SUMS` says of each file: the copy that goes with the release."""
     try:
         lines = (directory / SUMS).read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
         raise ProjectError(f"{directory / SUMS} cannot be read; copy the release again") from None
-    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    found = {line["name"]: line["digest"] for line in map(_LINE.fullmatch, lines) if line}
+    missing = [name for name in _FILES if name not in found]
+    if missing:
+        raise ProjectError(f"{directory / SUMS} does not name {missing[0]}; copy the release again")
+    return found
