@@ -201,3 +201,22 @@ def test_a_mixture_of_experts_adds_its_own_loss(tmp_path: Path) -> None:
         return trained(trainer)[0][0]
 
     assert loss(0.5) > loss(0.0) + 0.5
+
+
+def test_metrics_of_a_last_step_that_is_not_full_are_of_all_its_rows(
+    base: str, tmp_path: Path
+) -> None:
+    args = config(
+        tmp_path,
+        per_device_train_batch_size=8,
+        gradient_accumulation_steps=4,
+        train_sampling_strategy="sequential",
+        max_steps=1,
+        logging_steps=1,
+    )
+    release = tiny.release(20, flip_probability=0.2)
+    trainer = DPOTrainer(base, args, train_dataset=release)
+    chosen = trainer.log_probs(release)[:, 0]
+    trainer.train()
+    expected = np.mean([chosen[:8].mean(), chosen[8:16].mean(), chosen[16:].mean()])
+    assert trainer.state.log_history[0]["logps/chosen"] == pytest.approx(expected, rel=1e-4)

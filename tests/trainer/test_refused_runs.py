@@ -63,6 +63,7 @@ def _refused(result: Result, *words: str) -> None:
         ("model_init_kwargs: abc", (), "model_init_kwargs"),
         ("model_init_kwargs: {dtyp: x}", (), "dtyp"),
         ("seed: -1", (), "eed"),
+        ("gradient_accumulation_steps: 0", (), "own.yaml"),
         ("", ("--lora", "r=2,alpha=2,targets=nonexistent"), "nonexistent"),
         ("learning_rate: fast", (), "own.yaml"),
         ("beta: null", (), "own.yaml"),

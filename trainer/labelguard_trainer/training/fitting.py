@@ -40,6 +40,7 @@ _REFUSALS = (
     ImportError,
     AttributeError,
     KeyError,
+    ArithmeticError,
 )
 _COLUMNS = ("prompt", "chosen", "rejected")
 _DEFAULTS = {
