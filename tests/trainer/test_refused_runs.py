@@ -56,7 +56,7 @@ def _refused(result: Result, *words: str) -> None:
     [
         ("optim: adamm", (), "adamm"),
         ("eval_strategy: sometimes", (), "sometimes"),
-        ("bf16: true\nfp16: true", (), "fp16"),
+        ("bf16: true\nfp16: true", (), "bf16"),
         ("load_best_model_at_end: true", (), "own.yaml"),
         ("eval_strategy: epoch", ("--holdout", "0"), "eval"),
         ("report_to: comet_ml", (), "omet"),
