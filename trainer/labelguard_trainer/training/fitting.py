@@ -179,6 +179,7 @@ def _evaluation(request: Request, trainer: Any, parts: Mapping[str, Dataset]) ->
         margins.get("held_out", ()),
         flip_probability=request.said["flip_probability"][request.held_out],
         label_probability=request.said["label_probability"][request.held_out],
+        items=request.items[request.held_out],
         probes=margins.get("probes"),
     )
 

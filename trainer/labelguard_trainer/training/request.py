@@ -25,8 +25,8 @@ class Request:
     """A training: what is learned, from what, and how.
 
     `config` and `lora` are what differs from the defaults; `holdout` is the share of items to
-    evaluate on, `held_out`, shape (n,), which rows these are, and `said` what each row says of its
-    noise, shape (n,) each.
+    evaluate on, `held_out`, shape (n,), which rows these are, `items`, shape (n,), the item of each
+    row, and `said` what each row says of its noise, shape (n,) each.
     """
 
     kind: Kind
@@ -38,6 +38,7 @@ class Request:
     holdout: float
     probes: Path | None
     held_out: NDArray[np.bool_]
+    items: NDArray[np.uint64]
     said: Mapping[str, NDArray[np.float64]]
 
     @classmethod
@@ -73,6 +74,7 @@ class Request:
             holdout,
             Path(probes) if probes else None,
             out,
+            items,
             said,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from labelguard.project.opening import Where
 from labelguard.release.writer import read_card
 from labelguard.report import overview
 from labelguard.storage.sums import SUMS, fault, sha256
+from labelguard_trainer.training.holdout import item_keys
 from labelguard_trainer.training.rows import RawLabels
 
 __all__ = ["Source", "check_pairs", "open_raw", "open_release", "read_columns"]
@@ -81,23 +81,22 @@ def open_raw(file: str) -> Source:
     return Source(path, sha256(path), None)
 
 
-def read_columns(source: Source) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
-    """What the rows say of their noise, shape (n,) each, and the item of each row.
+def read_columns(source: Source) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.uint64]]:
+    """What the rows say of their noise, shape (n,) each, and the item of each row, shape (n,).
 
-    A column that is not there is all NaN. Rows without an `item_id` go by their prompt.
+    A column that is not there is all NaN.
     """
     frame = _scan(source.file)
     names = frame.collect_schema().names()
-    found = frame.select(*(n for n in (*_SAID, "item_id") if n in names), "prompt").collect()
+    items = item_keys(source.file)
+    columns = frame.select(name for name in _SAID if name in names).collect()
     said = {
-        name: found[name].cast(pl.Float64).to_numpy()
+        name: columns[name].cast(pl.Float64).to_numpy()
         if name in names
-        else np.full(found.height, np.nan)
+        else np.full(len(items), np.nan)
         for name in _SAID
     }
-    if "item_id" in names:
-        return said, found["item_id"].cast(pl.String).to_list()
-    return said, [json.dumps(prompt, sort_keys=True) for prompt in found["prompt"].to_list()]
+    return said, items
 
 
 def check_pairs(file: Path) -> None:
