@@ -30,6 +30,7 @@ __all__ = ["fit"]
 _TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
 _PACKAGES = ("labelguard", "trl", "transformers", "torch")
 _COLUMNS = ("prompt", "chosen", "rejected")
+_ROW = "held_out_row"
 _DEFAULTS = {
     "logging_steps": 0.02,  # shares of all steps: curves of fifty points, ten checkpoints
     "save_steps": 0.1,
@@ -58,7 +59,7 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
             found = _evaluation(request, trainer, parts)
             notes = [*_notes(request), *([_PROMPT_DIFFERS] if heard.prompt_differs else [])]
             trainer.save_model(str(run.finished))
-            training = _training(request, asked, trainer)
+            training = _training(request, run, asked, trainer)
             if trainer.is_world_process_zero():
                 _describe(request, run, training, found, metrics_of(trainer.state))
                 run.publish()
@@ -147,7 +148,8 @@ def _trainer(
     rows = _read(request.source.file, cache).select_columns([*_COLUMNS, *_said(request)])
     parts = {"train": rows.select(np.flatnonzero(~request.held_out))}
     if request.held_out.any():
-        parts["held_out"] = rows.select(np.flatnonzero(request.held_out))
+        held_out = rows.select(np.flatnonzero(request.held_out))
+        parts["held_out"] = held_out.add_column(_ROW, np.arange(len(held_out)))
     if request.probes:
         parts["probes"] = _read(request.probes, cache).select_columns(list(_COLUMNS))
     lora = LoraConfig(task_type=_TASKS[request.kind], **request.lora) if request.lora else None
@@ -174,22 +176,28 @@ def _said(request: Request) -> list[str]:
 
 
 def _evaluation(request: Request, trainer: Any, parts: Mapping[str, Dataset]) -> Evaluation:
-    margins = {name: trainer.margins(rows) for name, rows in parts.items()}
+    margins = np.full(int(request.held_out.sum()), np.nan)  # of rows that the trainer left out
+    if "held_out" in parts:
+        margins[trainer.eval_dataset[_ROW][:]] = trainer.margins(trainer.eval_dataset)
     return evaluate(
-        margins.get("held_out", ()),
+        margins,
         flip_probability=request.said["flip_probability"][request.held_out],
         label_probability=request.said["label_probability"][request.held_out],
         items=request.items[request.held_out],
-        probes=margins.get("probes"),
+        probes=trainer.margins(parts["probes"]) if "probes" in parts else None,
     )
 
 
-def _training(request: Request, asked: Mapping[str, Any], trainer: Any) -> Training:
+def _training(
+    request: Request, run: RunDirectory, asked: Mapping[str, Any], trainer: Any
+) -> Training:
     held_out = int(request.held_out.sum())
     return Training(
         request.kind,
         request.model,
         asked["model"],
+        request.base,
+        (run.finished / "adapter_config.json").exists(),
         request.loss_name,
         request.config,
         request.lora,
@@ -210,6 +218,7 @@ def _describe(
 ) -> None:
     """Everything beside the model."""
     (run.finished / "training_args.bin").unlink(missing_ok=True)  # a pickle, with paths of here
+    (run.finished / "README.md").unlink(missing_ok=True)  # peft's: an empty form
     card = to_markdown(request.source, training, found)
     lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in metrics)
     for name, text in (
