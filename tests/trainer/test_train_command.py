@@ -193,10 +193,13 @@ def test_the_price_of_a_bases_release_is_added(train: Train) -> None:
 
 
 def test_held_out_rows_that_are_equal_once_cut_are_left_out_and_counted(train: Train) -> None:
-    Path("short.yaml").write_text("max_length: 24\nmax_steps: 1\n")
-    said = _done(train("dpo", "hard", "--holdout", "0.5", "--json", config="short.yaml"))
+    rows = pl.read_parquet("labels.parquet").with_row_index()
+    alike = pl.when(pl.col("index") % 2 == 0).then(pl.lit("good " * 64)).otherwise(pl.lit(""))
+    sides = [pl.concat_str(alike, side).alias(side) for side in ("chosen", "rejected")]
+    rows.with_columns(sides).write_parquet("long.parquet")
+    said = _done(train("dpo", "long.parquet", "--non-private", "--holdout", "0.5", "--json"))
     found = said["evaluation"]
-    assert found["left_out"] > 0
+    assert 30 < found["left_out"] < 70
     assert found["left_out"] + found["labels"]["rows"] == said["held_out"]
     assert "not measured: " in Path("out/TRAINING_CARD.md").read_text()
 
