@@ -58,8 +58,10 @@ def train(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, config: str = "quick.yaml", output: str = "out") -> Result:
-        fixed = ("--model", "base", "--config", config, "-o", output)
-        return CliRunner().invoke(main, ["train", *arguments, *fixed])
+        fixed = ("--config", config, "-o", output)
+        return CliRunner().invoke(
+            main, ["train", arguments[0], "--model", "base", *arguments[1:], *fixed]
+        )
 
     return run
 
@@ -153,6 +155,53 @@ def test_an_adapter_is_trained_and_saved(train: Train) -> None:
     adapter = json.loads(Path("out/adapter_config.json").read_text())
     assert adapter["r"] == 4 and adapter["lora_alpha"] == 8
     assert said["steps"] == 4 and "library_name: peft" in Path("out/TRAINING_CARD.md").read_text()
+
+
+@pytest.mark.parametrize(("kind", "library"), [("dpo", "peft"), ("reward", "transformers")])
+def test_the_card_of_an_adapter_is_ours_and_names_no_path(
+    kind: str, library: str, train: Train
+) -> None:
+    base = str(Path("base").absolute())
+    _done(train(kind, "rr", "--lora", "r=4,alpha=8", "--model", base, "--json"))
+    card = Path("out/TRAINING_CARD.md").read_text()
+    assert f"library_name: {library}\n" in card
+    assert base not in card and "| base model | `base` (`sha256:" in card
+    assert not Path("out/README.md").exists()
+
+
+def test_a_model_of_raw_labels_gets_no_guarantee_by_a_release(train: Train) -> None:
+    _done(train("dpo", "labels.parquet", "--non-private", "--json", output="raw"))
+    again = train("dpo", "rr", "--model", "raw", output="washed")
+    assert again.exit_code == 1 and not Path("washed.partial").exists()
+    assert "raw was trained on raw labels, says its TRAINING_CARD.md" in again.stderr
+    Path("raw/TRAINING_CARD.md").rename("raw/README.md")
+    assert "says its README.md" in train("dpo", "rr", "--model", "raw", output="washed").stderr
+
+
+def test_the_price_of_a_bases_release_is_added(train: Train) -> None:
+    _done(train("dpo", "rr", "--json", output="first"))
+    said = "provided that the base model is public"
+    assert said in Path("first/TRAINING_CARD.md").read_text()
+    _done(train("dpo", "rr", "--model", "first", "--json", output="again"))
+    assert said in Path("again/TRAINING_CARD.md").read_text()  # the same release, at no price
+    _done(train("dpo", "soft", "--model", "again", "--json", output="second"))
+    card = Path("second/TRAINING_CARD.md").read_text()
+    release = json.loads(Path("rr/card.json").read_text())["release"]
+    assert f"`{release}`, ε = 20, δ = 1e-5 for every labeler" in card
+    assert "add**" in card and said not in card
+    assert card.partition("\n---\n")[0].count("release: ") == 2
+
+
+def test_held_out_rows_that_are_equal_once_cut_are_left_out_and_counted(train: Train) -> None:
+    rows = pl.read_parquet("labels.parquet").with_row_index()
+    alike = pl.when(pl.col("index") % 2 == 0).then(pl.lit("good " * 64)).otherwise(pl.lit(""))
+    sides = [pl.concat_str(alike, side).alias(side) for side in ("chosen", "rejected")]
+    rows.with_columns(sides).write_parquet("long.parquet")
+    said = _done(train("dpo", "long.parquet", "--non-private", "--holdout", "0.5", "--json"))
+    found = said["evaluation"]
+    assert 30 < found["left_out"] < 70
+    assert found["left_out"] + found["labels"]["rows"] == said["held_out"]
+    assert "not measured: " in Path("out/TRAINING_CARD.md").read_text()
 
 
 def test_a_killed_training_ends_as_an_uninterrupted_one(train: Train) -> None:

@@ -8,15 +8,15 @@ measured in its own way; public pairs (`Probes`) may be measured as they are. z 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr
 
 from labelguard.mechanisms.props import estimate_error, vote
+from labelguard_trainer.training.clustered import standard_error
 
 __all__ = [
     "Accuracy",
@@ -41,7 +41,7 @@ class Accuracy:
     accuracy: float
     """the share; of flipped labels 1 − γ̂, unbiased, which may leave [0, 1]"""
     standard_error: float
-    """its standard error; rows of one item count as independent"""
+    """its standard error, clustered by item (`clustered.standard_error`)"""
     uninformative: bool
     """whether the error is too large to tell the model from the labels, or from a coin"""
 
@@ -69,7 +69,7 @@ class LabelAgreement:
     agreement: float
     """the share"""
     standard_error: float
-    """its standard error"""
+    """its standard error, clustered by item (`clustered.standard_error`)"""
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,13 @@ class Evaluation:
     flipped: Accuracy | None
     """by held-out rows with a flip_probability, corrected for the flips"""
     teacher: TeacherAgreement | None
-    """by held-out rows with a label_probability"""
+    """by held-out rows with a label_probability, unless all of them are public ties (½)"""
     labels: LabelAgreement | None
     """by held-out rows whose labels are taken as they are"""
     probes: Accuracy | None
     """by the public pairs of --probes"""
+    left_out: int
+    """held-out rows that measure nothing: their sides are equal once they are cut to length"""
 
     def to_json(self) -> str:
         """As `evaluation.json` has it."""
@@ -95,32 +97,43 @@ def evaluate(
     *,
     flip_probability: ArrayLike,
     label_probability: ArrayLike,
+    items: ArrayLike,
     probes: ArrayLike | None = None,
 ) -> Evaluation:
     """An evaluation from margins z, shape (n,), and what the rows say, NaN for nothing.
 
-    Flipped rows give 1 − γ̂ with its standard error by `estimate_error` (PROPS eq. 8): every
-    released label says `chosen`, and the model errs where z < 0. `probes` are margins of public
-    pairs whose preference is known. Post-processing: nothing is charged.
+    `items` names the item of each row: labels of one pair are no independent witnesses. Rows whose
+    z is NaN, for sides that are equal within `max_length`, are counted and left out. Flipped rows
+    give 1 − γ̂ by `estimate_error` (PROPS eq. 8): every released label says `chosen`, and the model
+    errs where z < 0. Where every `label_probability` is ½, these are public ties, which nobody can
+    agree with, and there is no teacher. `probes` are margins of public pairs whose preference is
+    known, an item each. Post-processing: nothing is charged.
     """
     z, gamma, target = (
         np.asarray(values, np.float64) for values in (margins, flip_probability, label_probability)
     )
-    flipped = ~np.isnan(gamma)
-    soft = ~np.isnan(target) & ~flipped
-    rest = ~flipped & ~soft
+    names = np.asarray(items)
+    measured = ~np.isnan(z)
+    flipped = measured & ~np.isnan(gamma)
+    soft = measured & ~np.isnan(target) & ~flipped
+    rest = measured & ~flipped & ~soft
+    if (target[soft] == 0.5).all():
+        soft[:] = False
     return Evaluation(
-        _corrected(z[flipped], gamma[flipped]) if flipped.any() else None,
+        _corrected(z[flipped], gamma[flipped], names[flipped]) if flipped.any() else None,
         _taught(z[soft], target[soft]) if soft.any() else None,
-        _agreement(z[rest]) if rest.any() else None,
+        LabelAgreement(int(rest.sum()), *_share(vote(z[rest]), names[rest]))
+        if rest.any()
+        else None,
         accuracy(probes) if probes is not None and np.size(probes) else None,
+        int((~measured).sum()),
     )
 
 
 def accuracy(margins: ArrayLike) -> Accuracy:
-    """That on pairs whose preference is known, n >= 1; z = 0 counts half."""
+    """That on pairs whose preference is known, n >= 1, an item each; z = 0 counts half."""
     right = vote(margins)
-    share, error = _share(right)
+    share, error = _share(right, np.arange(len(right)))
     return Accuracy(len(right), share, error, uninformative=False)
 
 
@@ -149,9 +162,11 @@ def win_tie_loss(shown_first: ArrayLike, shown_second: ArrayLike) -> WinTieLoss:
     return WinTieLoss(wins, len(one) - wins - losses, losses)
 
 
-def _corrected(z: Floats, gamma: Floats) -> Accuracy:
+def _corrected(z: Floats, gamma: Floats, items: NDArray[Any]) -> Accuracy:
     found = estimate_error(np.ones(len(z)), vote(z), gamma)
-    return Accuracy(found.rows, 1 - found.rate, found.standard_error, found.uninformative)
+    error = standard_error(1 - vote(z), gamma, items)
+    uninformative = bool(error > (0.5 - float(gamma.min())) / 2)
+    return Accuracy(found.rows, 1 - found.rate, error, uninformative)
 
 
 def _taught(z: Floats, target: Floats) -> TeacherAgreement:
@@ -163,16 +178,6 @@ def _taught(z: Floats, target: Floats) -> TeacherAgreement:
     )
 
 
-def _agreement(z: Floats) -> LabelAgreement:
-    share, error = _share(vote(z))
-    return LabelAgreement(len(z), share, error)
-
-
-def _share(right: Floats) -> tuple[float, float]:
-    """A mean of n values in [0, 1] and its standard error, that of Laplace's estimate.
-
-    The usual error of a share is 0 where all rows agree, which says too much.
-    """
-    count = len(right)
-    smoothed = (right.sum() + 1) / (count + 2)
-    return float(right.mean()), math.sqrt(smoothed * (1 - smoothed) / count)
+def _share(right: Floats, items: NDArray[Any]) -> tuple[float, float]:
+    """A mean of n values in [0, 1], and its standard error."""
+    return float(right.mean()), standard_error(1 - right, np.zeros(len(right)), items)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -43,6 +43,7 @@ _REFUSALS = (
     ArithmeticError,
 )
 _COLUMNS = ("prompt", "chosen", "rejected")
+_ROW = "held_out_row"
 _DEFAULTS = {
     "logging_steps": 0.02,  # shares of all steps: curves of fifty points, ten checkpoints
     "save_steps": 0.1,
@@ -66,14 +67,14 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
             args = _config(request, run)
         with _begun(run, asked, args):
             with _one_line(request):
-                trainer, parts = _trainer(request, run, args, progress)
+                trainer, probes = _trainer(request, run, args, progress)
                 checkpoint = run.last_checkpoint()
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
                 progress("evaluating", None)
-                found = _evaluation(request, trainer, parts)
+                found = _evaluation(request, trainer, probes)
             notes = [*_notes(request), *([_PROMPT_DIFFERS] if heard.prompt_differs else [])]
             trainer.save_model(str(run.finished))
-            training = _training(request, asked, trainer)
+            training = _training(request, run, asked, trainer)
             if trainer.is_world_process_zero():
                 _describe(request, run, training, found, metrics_of(trainer.state))
                 run.publish()
@@ -171,15 +172,11 @@ def _begun(run: RunDirectory, asked: Mapping[str, Any], args: Any) -> Iterator[N
 
 def _trainer(
     request: Request, run: RunDirectory, args: Any, progress: Progress
-) -> tuple[Any, dict[str, Dataset]]:
-    """The trainer, and what it will be evaluated on: `held_out` and `probes`, where there are."""
+) -> tuple[Any, Dataset | None]:
+    """The trainer, and the probes that it will be evaluated on beside its held-out rows."""
     cache = run.cache(args.process_index)
     rows = _read(request.source.file, cache).select_columns([*_COLUMNS, *_said(request)])
-    parts = {"train": rows.select(np.flatnonzero(~request.held_out))}
-    if request.held_out.any():
-        parts["held_out"] = rows.select(np.flatnonzero(request.held_out))
-    if request.probes:
-        parts["probes"] = _read(request.probes, cache).select_columns(list(_COLUMNS))
+    held_out = rows.select(np.flatnonzero(request.held_out))
     lora = LoraConfig(task_type=_TASKS[request.kind], **request.lora) if request.lora else None
     progress("loading the model", None)
     init = {"trust_remote_code": args.trust_remote_code, **_init(request)}
@@ -187,13 +184,15 @@ def _trainer(
     trainer = _classes(request.kind)[1](
         model=request.model,
         args=args,
-        train_dataset=parts.pop("train"),
-        eval_dataset=parts.get("held_out"),
+        train_dataset=rows.select(np.flatnonzero(~request.held_out)),
+        eval_dataset=held_out.add_column(_ROW, np.arange(len(held_out))) if held_out else None,
         peft_config=lora,
         callbacks=[Reporting(run, progress)],
     )
     trainer.remove_callback(PrinterCallback)
-    return trainer, {name: trainer.scorable(rows) for name, rows in parts.items()}
+    if request.probes is None:
+        return trainer, None
+    return trainer, trainer.scorable(_read(request.probes, cache).select_columns(list(_COLUMNS)))
 
 
 def _read(file: Path, cache: Path) -> Dataset:
@@ -205,23 +204,27 @@ def _said(request: Request) -> list[str]:
     return [name for name, values in request.said.items() if not np.isnan(values).all()]
 
 
-def _evaluation(request: Request, trainer: Any, parts: Mapping[str, Dataset]) -> Evaluation:
-    margins = {name: trainer.margins(rows) for name, rows in parts.items()}
-    _check_finite(trainer, margins)
+def _evaluation(request: Request, trainer: Any, probes: Dataset | None) -> Evaluation:
+    margins = np.full(int(request.held_out.sum()), np.nan)  # of rows that the trainer left out
+    if request.held_out.any():
+        margins[trainer.eval_dataset[_ROW][:]] = trainer.margins(trainer.eval_dataset)
+    probed = None if probes is None else trainer.margins(probes)
+    _check_finite(trainer, [margins[~np.isnan(margins)], *([] if probed is None else [probed])])
     return evaluate(
-        margins.get("held_out", ()),
+        margins,
         flip_probability=request.said["flip_probability"][request.held_out],
         label_probability=request.said["label_probability"][request.held_out],
-        probes=margins.get("probes"),
+        items=request.items[request.held_out],
+        probes=probed,
     )
 
 
-def _check_finite(trainer: Any, margins: Mapping[str, NDArray[np.float64]]) -> None:
+def _check_finite(trainer: Any, margins: Iterable[NDArray[np.float64]]) -> None:
     """Raises `LabelguardError` for a model that overflowed: it would say nothing of any pair."""
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     finite = (
         np.isfinite(losses[-1:]).all()
-        and all(np.isfinite(of_rows).all() for of_rows in margins.values())
+        and all(np.isfinite(of_rows).all() for of_rows in margins)
         and all(bool(weight.isfinite().all()) for weight in trainer.model.parameters())
     )
     if not finite:
@@ -231,12 +234,16 @@ def _check_finite(trainer: Any, margins: Mapping[str, NDArray[np.float64]]) -> N
         )
 
 
-def _training(request: Request, asked: Mapping[str, Any], trainer: Any) -> Training:
+def _training(
+    request: Request, run: RunDirectory, asked: Mapping[str, Any], trainer: Any
+) -> Training:
     held_out = int(request.held_out.sum())
     return Training(
         request.kind,
         request.model,
         asked["model"],
+        request.base,
+        (run.finished / "adapter_config.json").exists(),
         request.loss_name,
         request.config,
         request.lora,
@@ -257,6 +264,7 @@ def _describe(
 ) -> None:
     """Everything beside the model."""
     (run.finished / "training_args.bin").unlink(missing_ok=True)  # a pickle, with paths of here
+    (run.finished / "README.md").unlink(missing_ok=True)  # peft's: an empty form
     card = to_markdown(request.source, training, found)
     lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in metrics)
     for name, text in (

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
-from labelguard_trainer.training import settings, sources
+from labelguard_trainer.training import lineage, settings, sources
 from labelguard_trainer.training.holdout import held_out
+from labelguard_trainer.training.lineage import Learned
 from labelguard_trainer.training.rows import AUTO, NoisyRows, PreferenceLoss
 from labelguard_trainer.training.settings import Kind
 from labelguard_trainer.training.sources import Source
@@ -25,8 +26,9 @@ class Request:
     """A training: what is learned, from what, and how.
 
     `config` (read from `config_file`) and `lora` are what differs from the defaults; `holdout` is
-    the share of items to evaluate on, `held_out`, shape (n,), which rows these are, and `said` what
-    each row says of its noise, shape (n,) each.
+    the share of items to evaluate on, `held_out`, shape (n,), which rows these are, `items`, shape
+    (n,), the item of each row, `base` what the model learned from before, and `said` what each row
+    says of its noise, shape (n,) each.
     """
 
     kind: Kind
@@ -39,6 +41,8 @@ class Request:
     probes: Path | None
     config_file: Path | None
     held_out: NDArray[np.bool_]
+    items: NDArray[np.uint64]
+    base: tuple[Learned, ...]
     said: Mapping[str, NDArray[np.float64]]
 
     @classmethod
@@ -75,6 +79,8 @@ class Request:
             Path(probes) if probes else None,
             Path(config) if config else None,
             out,
+            items,
+            lineage.base_of(model, private=source.card is not None),
             said,
         )
 

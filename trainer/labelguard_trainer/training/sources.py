@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from labelguard.project.opening import OpenProject, Where
 from labelguard.release.writer import read_card
 from labelguard.report import overview
 from labelguard.storage.sums import PART, SUMS, fault, sha256
+from labelguard_trainer.training.holdout import item_keys
 from labelguard_trainer.training.rows import RawLabels
 
 __all__ = ["Source", "check_pairs", "open_raw", "open_release", "read_columns"]
@@ -85,27 +85,21 @@ def open_raw(file: str) -> Source:
     return Source(path, sha256(path), None)
 
 
-def read_columns(source: Source) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
-    """What the rows say of their noise, shape (n,) each, and the item of each row.
+def read_columns(source: Source) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.uint64]]:
+    """What the rows say of their noise, shape (n,) each, and the item of each row, shape (n,).
 
-    A column that is not there is all NaN. Rows without an `item_id` go by their prompt.
+    A column that is not there is all NaN.
     """
     frame = _scan(source.file)
     names = frame.collect_schema().names()
-    found = frame.select(*(n for n in (*_SAID, "item_id") if n in names), "prompt").collect()
-    said = {name: _numbers(source.file, found, name) for name in _SAID}
-    if "item_id" in names:
-        if found["item_id"].null_count():
-            raise LabelguardError(
-                f"{source.file}: {found['item_id'].null_count():,} rows have no item_id"
-            )
-        return said, found["item_id"].cast(pl.String).to_list()
-    return said, [json.dumps(prompt, sort_keys=True) for prompt in found["prompt"].to_list()]
+    found = frame.select(name for name in _SAID if name in names).collect()
+    items = item_keys(source.file)
+    return {name: _numbers(source.file, found, name, len(items)) for name in _SAID}, items
 
 
-def _numbers(file: Path, found: pl.DataFrame, name: str) -> NDArray[np.float64]:
+def _numbers(file: Path, found: pl.DataFrame, name: str, rows: int) -> NDArray[np.float64]:
     if name not in found.columns:
-        return np.full(found.height, np.nan)
+        return np.full(rows, np.nan)
     kind = found.schema[name]
     if not (kind.is_numeric() or kind == pl.Null):
         raise LabelguardError(f"{file}: column {name} must hold numbers")

@@ -20,7 +20,7 @@ class Trained:
     release: str | None
     """the release that it learned from; null if that was raw labels"""
     epsilon: float | None
-    """ε of the release, which is the model's too; null for raw labels, which have no guarantee"""
+    """ε of the release, which is the model's too if its base is public; null for raw labels"""
     delta: float | None
     """its δ"""
     unit: str | None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from labelguard.release.card import TRAINING, guarantee
-from labelguard.terms import counted
+from labelguard.terms import budget_of, counted
 from labelguard_trainer.training.evaluate import Evaluation
+from labelguard_trainer.training.lineage import Learned, front_matter, released
 from labelguard_trainer.training.settings import Kind
 from labelguard_trainer.training.sources import Source
 
@@ -23,11 +25,16 @@ _TASKS = {"dpo": "text-generation", "reward": "text-classification"}
 
 @dataclass(frozen=True)
 class Training:
-    """What was trained, on what and how; `config` and `lora` are what differs from the defaults."""
+    """What was trained, on what and how; `config` and `lora` are what differs from the defaults.
+
+    `base` is what the base model learned from, `adapter` whether the result is one.
+    """
 
     kind: Kind
     model: str
     identity: str
+    base: tuple[Learned, ...]
+    adapter: bool
     loss: str
     config: Mapping[str, Any]
     lora: Mapping[str, Any] | None
@@ -48,15 +55,15 @@ def to_markdown(source: Source, training: Training, evaluation: Evaluation) -> s
     what = "Language model aligned by DPO" if training.kind == "dpo" else "Reward model"
     return f"""\
 ---
-library_name: {"peft" if training.lora else "transformers"}
+library_name: {"peft" if training.adapter else "transformers"}
 pipeline_tag: {_TASKS[training.kind]}
 tags:
 - {training.kind}
 - labelguard
 - {"differential-privacy" if source.card else "non-private"}
----
+{front_matter(_learned(source, training))}---
 
-{_onward(source)}
+{_onward(source, training)}
 
 # {what}
 
@@ -74,13 +81,39 @@ def _told(source: Source) -> str:
     return " No raw label was read for it." if source.card else ""
 
 
-def _onward(source: Source) -> str:
+def _learned(source: Source, training: Training) -> tuple[Learned, ...]:
+    """All releases that the model is a function of, each once; none for raw labels."""
+    if source.card is None:
+        return ()
+    return (*_before(source, training), released(source.card, source.digest))
+
+
+def _before(source: Source, training: Training) -> list[Learned]:
+    """The base model's releases, but for the one that it is trained on again at no price."""
+    return [one for one in training.base if one.sums != source.digest]
+
+
+def _onward(source: Source, training: Training) -> str:
     if source.card is None:
         return NO_GUARANTEE
+    before = _before(source, training)
+    if not before:
+        base = (
+            "the guarantee is the release's own, at no further price (post-processing), provided "
+            "that the base model is public, or learned nothing from these labelers."
+        )
+    else:
+        names = "; ".join(
+            f"`{one.release}`, {budget_of(asdict(one))} for every {one.unit}" for one in before
+        )
+        base = (
+            f"so is the base model, of other releases: {names}. **Their prices and this one's "
+            "add** for whoever is in several, but of releases of one project all policies together "
+            "give no more than its ceiling."
+        )
     return (
-        f"{guarantee(source.card)}\n\n"
-        f"This model is a function of release `{source.release}`, of public texts and of a public "
-        "model, so the guarantee is the release's own, at no further price (post-processing)."
+        f"{guarantee(source.card)}\n\nThis model is a function of release `{source.release}`, of "
+        f"public texts and of the base model; {base}"
     )
 
 
@@ -98,7 +131,7 @@ def _facts(source: Source, training: Training) -> Iterator[tuple[str, str]]:
     else:
         yield "release", f"`{source.release}`, `SHA256SUMS` with SHA-256 `{source.digest}`"
         yield "mechanism", f"`{source.card['mechanism']}`"
-    yield "base model", f"`{training.model}` (`{training.identity}`)"
+    yield "base model", f"`{_name(training.model)}` (`{training.identity}`)"
     yield "rows", f"{training.rows:,} trained on, {training.held_out:,} held out (by item)"
     if training.left_out:
         yield "left out", f"{training.left_out:,} whose sides are equal once they are cut to length"
@@ -108,6 +141,12 @@ def _facts(source: Source, training: Training) -> Iterator[tuple[str, str]]:
         if given:
             yield name, ", ".join(f"`{key}: {value}`" for key, value in sorted(given.items()))
     yield "versions", ", ".join(f"{name} {value}" for name, value in training.versions.items())
+
+
+def _name(model: str) -> str:
+    """Of a directory its own name: where it was is nobody's business."""
+    path = Path(model)
+    return path.absolute().name if path.is_dir() else model
 
 
 def _why(source: Source, loss: str) -> str:
@@ -141,4 +180,9 @@ def results(evaluation: Evaluation) -> Iterator[str]:
         yield (
             f"accuracy {probed.accuracy:.3f} ± {probed.standard_error:.3f} on "
             f"{counted(probed.rows, 'pair')} that the user declared public"
+        )
+    if evaluation.left_out:
+        yield (
+            f"not measured: {counted(evaluation.left_out, 'held-out row')} whose sides are equal "
+            "once they are cut to length"
         )

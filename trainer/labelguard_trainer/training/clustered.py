@@ -1,0 +1,49 @@
+"""An error rate with a standard error that knows which rows are of one item."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["standard_error"]
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+def standard_error(wrong: ArrayLike, flip_probability: ArrayLike, items: ArrayLike) -> float:
+    """That of the error rate δ̂ = Σ_r s_r(d_r − γ_r) / Σ_r s_r², s_r = 1 − 2γ_r (PROPS eq. 8).
+
+    d_r, `wrong`, is 1 where the model disagrees with row r, ½ where it has no vote, else 0; γ_r is
+    the probability that the row's label was flipped, 0 for labels taken as they are; `items` names
+    each row's item; all have shape (n,), n >= 1. A model errs alike on the labels of one item, so
+    items are what is sampled. With N_i = Σ s_r(d_r − γ_r) and I_i = Σ s_r² over the rows of item i
+    of m items,
+
+        variance = m/(m+4) · Σ_i (N_i − δ̃ I_i)² / (Σ_i I_i)²,
+
+    where the numerator and δ̃ = ΣN/ΣI have four more items of average size, two all right and two
+    all wrong (Agresti and Coull 1998): where no item shows an error, the variance is not 0. With
+    one row an item and γ = 0 it is δ̃(1 − δ̃)/n. It is never less than that of independent rows,
+    Σ s_r²[γ_r(1 − γ_r) + s_r² δ̃(1 − δ̃)] / (Σ s_r²)²: coins are known, and few rows may not show
+    their noise. It takes no two items for related, not even those that share a prompt.
+
+    Infinite if γ is ½ in every row.
+    """
+    d, gamma = np.asarray(wrong, np.float64), np.asarray(flip_probability, np.float64)
+    signal = 1 - 2 * gamma
+    _, item = np.unique(np.asarray(items), return_inverse=True)
+    errors = np.bincount(item, signal * (d - gamma))
+    sizes = np.bincount(item, signal**2)
+    count, total = len(sizes), float(sizes.sum())
+    if total == 0:
+        return math.inf
+    errors = np.append(errors, np.array([0, 0, 1, 1]) * total / count)
+    sizes = np.append(sizes, np.full(4, total / count))
+    rate = float(errors.sum() / sizes.sum())
+    of_items = count / (count + 4) * float(np.square(errors - rate * sizes).sum())
+    spread = min(1.0, max(0.0, rate))
+    of_rows = signal**2 @ (gamma * (1 - gamma) + signal**2 * spread * (1 - spread))
+    return math.sqrt(max(of_items, float(of_rows))) / total
