@@ -30,7 +30,8 @@ wait_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_wait,
-    help="Wait until no other job works in the project, instead of stopping at once.",
+    help="Wait until no other job holds the project, instead of stopping at once; a release that "
+    "learns does not hold it, and is not waited for.",
 )
 columns_option = click.option(
     "--columns",

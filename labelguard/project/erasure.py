@@ -12,7 +12,7 @@ rows are recognised by their labeler's id alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,10 +28,10 @@ from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy import lifetime
 from labelguard.policy.events import EVENTS, STATISTIC_RELEASES
 from labelguard.project import linking, policies, recovery
-from labelguard.project.holders import HOLDERS
+from labelguard.project.holders import HOLDERS, row_keys
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
-from labelguard.storage import blocks
+from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 
 
@@ -128,8 +128,8 @@ def leave(labeler_id: str, kind: Leaving, project: Where = None) -> Left:
 
     Erased stays erased; a retired labeler can be erased.
 
-    Releases that charged them and were never finished are given up, since their labels are no
-    longer there to finish them: their charges stay. Raises `LedgerError` for a group's pseudonym,
+    Releases that drew their labels, or would repeat them, and were never finished are given up:
+    their charges stay. Raises `LedgerError` for a group's pseudonym,
     `ProjectBusy` while a job runs.
     """
     with OpenProject.job(project) as opened:
@@ -234,7 +234,7 @@ def _report(leaver: _Leaver, kind: Leaving) -> Left:
         group=len(leaver.units) > 1,
         linked=_linked(leaver),
         rows_remembered=_remembered(leaver),
-        given_up=[r.id for r in _unfinished(leaver, kind, charged)],
+        given_up=[r.id for r in _unfinished(leaver, kind, charges)],
         releases=[_took(record, charges[record.number]) for record in charged],
         randomized_labels=taken["rr"],
         statistic_releases=taken["statistic"],
@@ -266,14 +266,38 @@ def _completed(report: Left, leaver: _Leaver, raw: Raw) -> Left:
     return replace(report, remains=_remains(report, leaver))
 
 
-def _unfinished(
-    leaver: _Leaver, kind: Leaving, charged: Sequence[ReleaseRecord]
-) -> list[ReleaseRecord]:
+def _unfinished(leaver: _Leaver, kind: Leaving, charges: Collection[int]) -> list[ReleaseRecord]:
     """Releases that were begun with labels of theirs and can no longer be finished."""
-    found = list(charged)
-    if kind == "erased" and _single(leaver.ledger):  # whose labels are in a sum is not known
-        found = [r for r in leaver.ledger.releases() if r.event == STATISTIC_RELEASES.name]
-    return [record for record in found if record.unfinished]
+    # Where contents are the unit, whose labels are in a sum is not known.
+    sums = STATISTIC_RELEASES.name if kind == "erased" and _single(leaver.ledger) else None
+    keys = row_keys(leaver.opened, leaver.rows)
+    return [
+        record
+        for record in leaver.ledger.releases()
+        if record.unfinished
+        and (
+            record.number in charges
+            or record.event == sums
+            or _drawn_there(leaver, record)
+            or _repeated(leaver, record, keys)
+        )
+    ]
+
+
+def _drawn_there(leaver: _Leaver, record: ReleaseRecord) -> bool:
+    """Whether a release drew labels of theirs, be they charged to them or to contents."""
+    private_map = leaver.opened.private_map
+    return bool(record.map) and private_map.rows_of(record.id, leaver.key) > 0
+
+
+def _repeated(leaver: _Leaver, record: ReleaseRecord, keys: Set[bytes]) -> bool:
+    """Whether what a release keeps on disk may hold rows of theirs, which have these `keys`."""
+    kept = leaver.project.kept(record.id)
+    if not keys or not kept.parent.is_dir():
+        return False
+    rows = buckets.read_parts(kept / "outcomes")
+    # Stages without their rows do not tell whose labels they learned from.
+    return rows is None or not keys.isdisjoint(blocks.to_list(buckets.blocks(rows, "key")))
 
 
 def _took(record: ReleaseRecord, charged: int) -> Took:
@@ -304,6 +328,13 @@ def _remains(report: Left, leaver: _Leaver) -> list[str]:
         found.append("the charges are those of their group, which keeps what it spent")
     if _single(leaver.ledger):
         found.append("contents are the unit here: which charges were theirs is not known")
+    for record in leaver.ledger.releases():
+        directory = leaver.project.stages / record.id
+        if record.state == "abandoned" and directory.is_dir():  # else `recovery.tidy` removed it
+            found.append(
+                f"a process still computes release {record.id}, which was given up: until it ends, "
+                f"rows of theirs may be in {directory}; make sure of it then by running this again"
+            )
     quarantine = leaver.project.quarantine
     if report.kind == "retired" and report.rows_set_aside:
         found.append("their raw rows stay, unused; labelguard labeler erase removes them")

@@ -52,14 +52,14 @@ class IngestedSegments:
     def find(self, opened: OpenProject, leavers: Leavers) -> Raw:
         """Their answers, whichever state of them counts."""
         held, counted = _segments(opened)
-        theirs = self._theirs(held, counted, leavers, _row_keys(opened, leavers))
+        theirs = self._theirs(held, counted, leavers, row_keys(opened, leavers))
         return Raw(sum(rows for rows, _ in theirs.values()))
 
     def purge(self, opened: OpenProject, leavers: Leavers, epoch: int) -> Raw:
         """Write their segments anew without them."""
         held, counted = _segments(opened)
         held.settle(counted)
-        theirs = self._theirs(held, counted, leavers, _row_keys(opened, leavers))
+        theirs = self._theirs(held, counted, leavers, row_keys(opened, leavers))
         changed = {
             segment.name: held.rewrite(segment, theirs[segment.name][1])
             for segment in counted
@@ -137,7 +137,7 @@ HOLDERS: tuple[Holder, ...] = (Quarantine(), IngestedSegments(), WaitingEvents()
 """Every store of raw rows; another adds itself here. A job's scratch space goes with the job."""
 
 
-def _row_keys(opened: OpenProject, leavers: Leavers) -> set[bytes]:
+def row_keys(opened: OpenProject, leavers: Leavers) -> set[bytes]:
     """The keys of their rows in all private maps."""
     maps = [record.id for record in opened.ledger.releases() if record.map]
     private_map = opened.private_map

@@ -96,6 +96,10 @@ class Project:
         """
         return self.state / "props"
 
+    def kept(self, release_id: str) -> Path:
+        """Public texts and rows as drawn of a release that is under way (see `release.kept`)."""
+        return self.stages / release_id / "kept"
+
     @property
     def work(self) -> Path:
         """Scratch space of the running job, removed when a job starts and when it ends.

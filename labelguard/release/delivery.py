@@ -12,7 +12,7 @@ from pathlib import Path
 from labelguard.errors import ProjectError
 from labelguard.release.writer import read_card
 from labelguard.storage.files import fsync_path
-from labelguard.storage.sums import fault
+from labelguard.storage.sums import SUMS, fault
 
 
 def check(output: Path | None) -> None:
@@ -33,17 +33,26 @@ def check_new(output: Path | None) -> None:
 
 
 def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
-    """Copy a release to `output`, whole or not at all, unless it is there already."""
+    """Copy a release to `output`, whole or not at all, unless it is there already.
+
+    Only its own `files` are copied, whatever lies beside them.
+    """
     if output.exists() and not _is_empty(output):
-        if read_card(output)["release"] != read_card(release)["release"]:
-            check_new(output)
+        if _release_in(output) != read_card(release)["release"]:
+            raise ProjectError(
+                f"the release is safe in {release}, but {output} holds another release, or "
+                "something else; copy it from there"
+            )
         broken = fault(output, files)
         if broken:
             raise ProjectError(f"{broken}; remove {output} and run this again")
         return
     try:
         with _beside(output) as temporary:
-            shutil.copytree(release, temporary, dirs_exist_ok=True)
+            for name in (*files, SUMS):
+                (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(release / name, temporary / name)
+            shutil.copymode(release, temporary)
             for path in (*temporary.rglob("*"), temporary):
                 fsync_path(path)
             temporary.rename(output)  # replaces nothing but an empty directory
@@ -52,6 +61,14 @@ def deliver(release: Path, output: Path, files: Mapping[str, str]) -> None:
         raise ProjectError(
             f"the release is safe in {release}, but cannot be copied to {output}: {error.strerror}"
         ) from None
+
+
+def _release_in(output: Path) -> str | None:
+    """The release that a path holds, if it holds one."""
+    try:
+        return str(read_card(output)["release"])
+    except ProjectError:
+        return None
 
 
 @contextlib.contextmanager

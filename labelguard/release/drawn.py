@@ -9,8 +9,7 @@ what happened meanwhile decides whether the release may still appear:
 
 - other releases were made, or pseudonyms changed: its card says what was true when it was drawn;
 - policies and people do not change while it is under way (`policies.settled_epoch`);
-- somebody left whose labels it drew: it was given up, and stays charged;
-- somebody left whose labels, drawn before, it would repeat: it must be given up.
+- somebody left whose labels it drew, or would repeat: it was given up, and stays charged.
 """
 
 from __future__ import annotations
@@ -66,8 +65,9 @@ class Drawn:
     def apart(self, claimed: contextlib.ExitStack) -> Drawn:
         """The same as it goes on without the project, under a claim that ends with `claimed`."""
         job = self.job
-        directory = claimed.enter_context(job.opened.project.claim(self.id))
-        kept = keep(job.staged, job.outcomes, fresh_directory(directory / "kept", mode=0o700))
+        claimed.enter_context(job.opened.project.claim(self.id))
+        directory = fresh_directory(job.opened.project.kept(self.id), mode=0o700)
+        kept = keep(job.staged, job.outcomes, directory)
         return replace(
             self,
             job=replace(job, staged=kept.staged, outcomes=kept.outcomes),
@@ -100,8 +100,8 @@ class Drawn:
         """
         progress = self.job.progress
         with waiting(lambda text: progress(text, None)), OpenProject.job(home) as opened:
-            self._check(opened)
             epoch = opened.ledger.begin_job()
+            self._check(opened, epoch)
             found = recovery.settle(opened, self.id, epoch)
             opened.project.work.mkdir(mode=0o700, parents=True)
             notes = tuple(dict.fromkeys((*self.notes, *found)))
@@ -113,20 +113,27 @@ class Drawn:
         finished = self.mechanism.finish(self.job, self.prepared, self.grant)
         return publish.publish(self.job, self.prepared.plan, self.grant, finished, self.told)
 
-    def _check(self, opened: OpenProject) -> None:
-        """Whether the release may still appear, after others had the project."""
-        record, drawn = opened.ledger.release(self.id), self.grant.release
-        if record is None or (record.state, record.map) != (drawn.state, drawn.map):
+    def _check(self, opened: OpenProject, epoch: int) -> None:
+        """Whether the release may still appear, after others had the project.
+
+        Of one that may not nothing is left on disk.
+        """
+        record = opened.ledger.release(self.id)
+        if record is None:
             raise LedgerError(
-                f"release {self.id} was given up while it learned: somebody left whose labels it "
-                "drew; it stays charged; run the same command again for a release without them"
+                f"release {self.id} is not in the ledger any more, which is an older copy; put the "
+                "newest copy back"
             )
-        if (blocks.positions(self.authors, opened.ledger.tombstones()) >= 0).any():
-            raise LedgerError(
-                f"somebody left while release {self.id} learned, whose labels of before it would "
-                f"repeat; give it up (labelguard release abandon {self.id}) and run the same "
-                "command again for a release without them"
-            )
+        left = (blocks.positions(self.authors, opened.ledger.tombstones()) >= 0).any()
+        if record.unfinished and not left:
+            return
+        if record.unfinished:
+            opened.ledger.abandon(self.id, epoch)
+        opened.project.clear(self.id)
+        raise LedgerError(
+            f"release {self.id} was given up while it learned: somebody left whose labels are in "
+            "it; it stays charged; run the same command again for a release without them"
+        )
 
 
 def answer(

@@ -106,8 +106,15 @@ class ReleaseWriter:
         self.rows += table.num_rows
 
     def take(self, path: Path) -> None:
-        """Move another public file or directory into the release, under its own name."""
-        shutil.move(path, self._temporary / path.name)
+        """Move another public file or directory into the release, under its own name.
+
+        It may have been made private, as what is under way is; now it is as readable as the rows.
+        """
+        taken = self._temporary / path.name
+        shutil.move(path, taken)
+        for one in (taken, *taken.rglob("*")):
+            if not one.is_symlink():  # would change what it leads to; `hashes_of` refuses it
+                one.chmod(0o755 if one.is_dir() else 0o644)
 
     def describe(self, card: Mapping[str, Any]) -> None:
         """Write the card."""

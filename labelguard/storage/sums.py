@@ -44,14 +44,20 @@ def hashes_of(directory: Path) -> dict[str, str]:
 
 
 def fault(directory: Path, expected: Mapping[str, str]) -> str | None:
-    """The first file of a release that is missing or altered, or None."""
+    """The first file of a release that is missing, altered or none of its own, or None."""
     sums = hashlib.sha256(sums_text(expected).encode("ascii")).hexdigest()
-    for name, digest in {**expected, SUMS: sums}.items():
+    own = {**expected, SUMS: sums}
+    for name, digest in own.items():
         path = directory / name
         if not path.is_file() or _leads_away(path, directory):
             return f"{path} is missing"
         if sha256(path) != digest:
             return f"{path} was altered since the release was committed"
+    for path in sorted(directory.rglob("*")):
+        # A link to a directory is none: what it leads to was never hashed.
+        is_file = path.is_symlink() or not path.is_dir()
+        if is_file and path.relative_to(directory).as_posix() not in own:
+            return f"{path} was added since the release was committed"
     return None
 
 

@@ -19,6 +19,7 @@ import labelguard as lg
 from labelguard.errors import LedgerError, PolicyError, ProjectBusy
 from labelguard.project import backup, erasure, policies, recovery, rotation
 from labelguard.project.project import Project, find
+from labelguard.release.methods.relearners import _differing
 from labelguard.release.run import Run
 from labelguard.report import doctor, overview
 
@@ -164,14 +165,12 @@ def test_labels_of_before_are_not_repeated_for_somebody_who_left(
     raw = labels()
     lg.privatize(raw, project=project, mechanism="rr", **BUDGET)
     with gates.learning(raw, project) as learning:
-        assert not erasure.leave("3", "retired", project).given_up
-    with pytest.raises(LedgerError, match=r"somebody left while release .* learned") as refused:
+        [begun] = erasure.leave("3", "retired", project).given_up
+    with pytest.raises(LedgerError, match=f"release {begun} was given up while it learned"):
         learning.result(PATIENCE)
-    unfinished = overview.releases(project.state)[-1]
-    assert unfinished.state == "drawn" and unfinished.id in str(refused.value)
-    recovery.abandon(unfinished.id, project)
     made = lg.privatize(raw, project=project, **gates.options)
     assert made.card["counts"]["labelers"] == 29 and overview.verify(project.state).ok
+    assert states(project) == ["committed", "abandoned", "committed"]
 
 
 def test_somebody_else_may_leave(project: Project, gates: Gates) -> None:
@@ -221,8 +220,20 @@ def test_a_release_goes_on_with_the_learner_that_it_was_begun_with(
     module = gates.site / "gated_part.py"
     own = module.read_text()
     module.write_text(own.replace('"base": "bytes"', '"base": "words"'))
-    with pytest.raises(LedgerError, match=r"begun with the gated .*bytes.*found .*words"):
+    only = 'begun with the gated base "bytes"; found base "words"; restore'
+    with pytest.raises(LedgerError, match=only):
         lg.privatize(source, project=project, **gates.options)
     monkeypatch.delitem(sys.modules, "gated_part")
     module.write_text(own)
     assert lg.privatize(source, project=project, **gates.options).card["kind"] == "model"
+
+
+def test_of_settings_with_which_a_release_was_begun_those_that_differ_are_named() -> None:
+    training = {"beta": 0.1, "epochs": 3}
+    told = _differing({"lora": None, "training": training}, {"lora": None, "training": {"beta": 1}})
+    assert told == (
+        "training.beta 0.1, training.epochs 3",
+        "training.beta 1, training.epochs not set",
+    )
+    assert _differing({"training": {}}, {}) == ("training {}", "training not set")
+    assert _differing({"sizes": [1, 2]}, {"sizes": (1, 2)}) == ("", "")

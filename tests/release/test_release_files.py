@@ -7,13 +7,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.gated import CODE, Gates, labels
+from support.gated import CODE, PATIENCE, Gates, labels
 from support.preferences import files, spent
 
 import labelguard as lg
 from labelguard.errors import ProjectError
+from labelguard.keys.keyring import KeyRing
+from labelguard.ledger.ledger import Ledger
 from labelguard.project import backup, restore
 from labelguard.project.project import Project
+from labelguard.release.delivery import deliver
 from labelguard.release.writer import Release
 from labelguard.report import overview
 from labelguard.storage.sums import SUMS, fault, hashes_of
@@ -60,6 +63,53 @@ def test_a_file_in_a_directory_that_changed_is_found(
     assert not verdict.ok and f"{name} was altered" in str(verdict.fault)
     path.unlink()
     assert f"{name} is missing" in str(overview.verify(project.state).fault)
+
+
+@pytest.mark.parametrize("name", ["model/chat_template.jinja", "model/weights/more.bin", "new.py"])
+def test_a_file_that_was_added_is_found_and_not_delivered(
+    name: str, made: Release, project: Project, tmp_path: Path
+) -> None:
+    inside = project.releases / made.id
+    own = files(inside)
+    (inside / name).write_text("{{ messages }}")
+    verdict = overview.verify_releases(None, project.state)
+    assert not verdict.ok and f"{name} was added" in str(verdict.fault)
+    record = Ledger(project.ledger_url, KeyRing(project.keys)).release(made.id)
+    assert record is not None
+    deliver(inside, tmp_path / "copy", record.files)
+    assert files(tmp_path / "copy") == own
+
+
+@pytest.mark.parametrize("target", ["/etc", "/etc/passwd", "nowhere"])
+def test_a_link_that_was_added_is_found(target: str, made: Release, project: Project) -> None:
+    (project.releases / made.id / "model" / "more").symlink_to(target)
+    assert "model/more was added" in str(overview.verify(project.state).fault)
+
+
+def test_every_file_of_a_release_is_as_readable_as_its_rows(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = '(model / "config.json").chmod(0o600)\n        return (model,)'
+    gates = Gates.install(tmp_path, monkeypatch, CODE.replace("return (model,)", private))
+    output = tmp_path / "out"
+    made = lg.privatize(labels(), project=project, output=output, **gates.options)
+    for directory in (project.releases / made.id, output):
+        found = {(path.is_dir(), path.stat().st_mode & 0o777) for path in directory.rglob("*")}
+        assert found == {(False, 0o644), (True, 0o755)}
+
+
+def test_a_directory_that_somebody_filled_meanwhile_stays_and_the_release_is_elsewhere(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates, output = Gates.install(tmp_path, monkeypatch), tmp_path / "out"
+    with gates.learning(labels(), project, output=output) as learning:
+        output.mkdir()
+        (output / "precious").write_text("x")
+    with pytest.raises(ProjectError) as refused:
+        learning.result(PATIENCE)
+    [line] = overview.releases(project.state)
+    assert f"the release is safe in {project.releases / line.id}" in str(refused.value)
+    assert line.state == "committed" and files(output) == {"precious": b"x"}
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "model"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -93,12 +93,27 @@ def prepared_learner(
         asked = LearnerOptions(options.model, options.lora, options.train_config)
         found = _factory(options.learner)(pairs.table, asked)
     if recorded:
-        check_identity(options.learner, *map(_told, (recorded["identity"], found.identity)))
+        check_identity(options.learner, *_differing(recorded["identity"], found.identity))
     return found
 
 
-def _told(identity: Mapping[str, Any]) -> str:
-    return json.dumps(dict(identity), sort_keys=True)
+def _differing(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
+    """What two identities say under the keys in which they differ; equal texts if in none."""
+    before, now = dict(_flat(recorded)), dict(_flat(found))
+    keys = [key for key in sorted(before | now) if before.get(key) != now.get(key)]
+    first, second = (
+        ", ".join(f"{key} {own.get(key, 'not set')}" for key in keys) for own in (before, now)
+    )
+    return first, second
+
+
+def _flat(identity: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """All that an identity says, as JSON, by keys with a dot for every level."""
+    for key, value in identity.items():
+        if isinstance(value, Mapping) and value:
+            yield from ((f"{key}.{inner}", text) for inner, text in _flat(value))
+        else:
+            yield key, json.dumps(value, sort_keys=True)
 
 
 def _factory(name: str) -> LearnerFactory:

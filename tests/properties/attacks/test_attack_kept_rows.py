@@ -1,0 +1,143 @@
+"""A labeler leaves while a release learns: no row of theirs stays in what it keeps on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from support.gated import BUDGET, PATIENCE, Gates, labels
+from support.surveys import survey
+
+import labelguard as lg
+from labelguard.errors import LabelguardError, LedgerError
+from labelguard.project import erasure, policies
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project
+from labelguard.release.methods.props import Relabelling
+from labelguard.report import overview
+from labelguard.storage import blocks, buckets
+
+WHO = "3"
+
+
+@pytest.fixture
+def gates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gates:
+    return Gates.install(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return lg.init(tmp_path / "project", max_epsilon=60)
+
+
+def without(labeler: str) -> pl.DataFrame:
+    return labels().filter(pl.col("labeler_id") != int(labeler))
+
+
+def row_keys(project: Project) -> set[bytes]:
+    """The keys of rows of theirs that are in private maps."""
+    opened = OpenProject.open(project)
+    key = opened.keys.labeler_keys(project.namespace, [WHO])
+    maps = [record.id for record in opened.ledger.releases() if record.map]
+    return {row for one in maps for row in opened.private_map.keys_of(one, key)}
+
+
+def kept(project: Project) -> set[bytes]:
+    """The keys of rows that releases keep which are under way."""
+    tables = [buckets.read_parts(path) for path in project.stages.glob("*/kept/outcomes")]
+    return {
+        key
+        for table in tables
+        if table is not None
+        for key in blocks.to_list(buckets.blocks(table, "key"))
+    }
+
+
+def states(project: Project) -> list[str]:
+    return [line.state for line in overview.releases(project.state)]
+
+
+def broken(raw: Any, project: Project, gates: Gates) -> str:
+    """A release whose learner ends with an error in its second stage; its id."""
+    gates.break_at(1)
+    with pytest.raises(LabelguardError, match="the learner broke"):
+        lg.privatize(raw, project=project, **gates.options)
+    return overview.releases(project.state)[-1].id
+
+
+@pytest.mark.parametrize("kind", ["retired", "erased"])
+def test_rows_that_a_learning_release_repeats_are_gone_when_it_ends(
+    kind: erasure.Leaving, project: Project, gates: Gates
+) -> None:
+    lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
+    theirs = row_keys(project)
+    with gates.learning(labels(), project) as learning:
+        assert theirs & kept(project) == theirs
+        begun = overview.releases(project.state)[-1].id
+        assert erasure.preview(WHO, kind, project).given_up == [begun]
+        left = erasure.leave(WHO, kind, project)
+        assert left.given_up == [begun]
+        [said] = [text for text in left.remains if begun in text]
+        assert str(project.stages / begun) in said
+    with pytest.raises(LedgerError, match=f"{begun} was given up while it learned"):
+        learning.result(PATIENCE)
+    assert states(project) == ["committed", "abandoned"] and not list(project.stages.iterdir())
+    again = erasure.leave(WHO, kind, project)
+    assert not [text for text in again.remains if begun in text]
+
+
+def test_a_release_that_finds_itself_given_up_leaves_nothing(
+    project: Project, gates: Gates
+) -> None:
+    with gates.learning(labels(), project) as learning:
+        erasure.leave(WHO, "erased", project)
+    with pytest.raises(LedgerError, match="was given up while it learned"):
+        learning.result(PATIENCE)
+    assert not list(project.stages.iterdir())
+
+
+def test_rows_that_a_broken_release_repeats_go_at_once(project: Project, gates: Gates) -> None:
+    lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
+    begun = broken(labels(), project, gates)
+    assert row_keys(project) <= kept(project)
+    assert erasure.leave(WHO, "erased", project).given_up == [begun]
+    assert not list(project.stages.iterdir())
+
+
+def test_a_release_without_rows_of_theirs_goes_on(project: Project, gates: Gates) -> None:
+    lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
+    begun = broken(without(WHO), project, gates)
+    assert not erasure.leave(WHO, "erased", project).given_up
+    (gates.directory / "broken-1").unlink()
+    assert lg.privatize(without(WHO), project=project, **gates.options).id == begun
+
+
+def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lg.privatize(survey(labelers=30), project=project, mechanism="rr", **BUDGET)
+
+    def crash(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Relabelling, "finish", crash)
+    asked = BUDGET | {"mechanism": "props", "features": "length"}
+    with pytest.raises(KeyboardInterrupt):
+        lg.privatize(survey(labelers=30), project=project, **asked)
+    begun = overview.releases(project.state)[-1].id
+    assert list((project.stages / begun).glob("stage=*.npz"))
+    assert not erasure.leave("somebody else", "erased", project).given_up
+    assert erasure.leave(WHO, "erased", project).given_up == [begun]
+    assert not list(project.stages.iterdir())
+
+
+def test_where_contents_are_the_unit_it_is_given_up_too(project: Project, gates: Gates) -> None:
+    with gates.learning(labels(), project, unit="item", max_labels_per_labeler=30) as learning:
+        begun = overview.releases(project.state)[-1].id
+        assert erasure.leave(WHO, "erased", project).given_up == [begun]
+    with pytest.raises(LedgerError, match=f"{begun} was given up while it learned"):
+        learning.result(PATIENCE)
+    assert states(project) == ["abandoned"] and not list(project.stages.iterdir())
+    assert policies.close(project).name == "first"
