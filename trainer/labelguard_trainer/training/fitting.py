@@ -16,7 +16,7 @@ from transformers import PrinterCallback
 
 from labelguard.storage.files import write_atomically
 from labelguard.terms import Progress
-from labelguard_trainer.training import curves, models, settings
+from labelguard_trainer.training import curves, guard, models, settings
 from labelguard_trainer.training.evaluate import Evaluation, evaluate
 from labelguard_trainer.training.reporting import Reporting, metrics_of, quiet
 from labelguard_trainer.training.request import Request
@@ -49,7 +49,7 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
     settings.check_fields(request.kind, request.config)
     asked = _asked(request)
     with quiet() as heard:
-        args = _config(request, run)
+        args = _config(request, run, asked["model"])
         with _begun(run, asked, args):
             trainer, parts = _trainer(request, run, args, progress)
             checkpoint = run.last_checkpoint()
@@ -57,7 +57,8 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
             progress("evaluating", None)
             found = _evaluation(request, trainer, parts)
             notes = [*_notes(request), *([_PROMPT_DIFFERS] if heard.prompt_differs else [])]
-            trainer.save_model(str(run.finished))
+            with guard.saving(run.finished):
+                trainer.save_model(str(run.finished))
             training = _training(request, asked, trainer)
             if trainer.is_world_process_zero():
                 _describe(request, run, training, found, metrics_of(trainer.state))
@@ -88,7 +89,7 @@ def _asked(request: Request) -> dict[str, Any]:
     return {
         "kind": request.kind,
         "release": request.source.digest,
-        "model": models.identity(request.model, _revision(request)),
+        "model": models.identity(request.model, **_loading(request)),
         "loss": request.loss_name,
         "config": request.config,
         "lora": request.lora,
@@ -97,17 +98,23 @@ def _asked(request: Request) -> dict[str, Any]:
     }
 
 
-def _revision(request: Request) -> str | None:
-    return (request.config.get("model_init_kwargs") or {}).get("revision")
+def _loading(request: Request) -> dict[str, Any]:
+    """What decides which configuration and which code belong to a model."""
+    init = request.config.get("model_init_kwargs") or {}
+    return {
+        "revision": init.get("revision"),
+        "trust_remote_code": request.config.get("trust_remote_code", False),
+    }
 
 
-def _config(request: Request, run: RunDirectory) -> Any:
+def _config(request: Request, run: RunDirectory, identity: str) -> Any:
     init = request.config.get("model_init_kwargs") or {}
     usual = {
         "eval_strategy": "steps" if request.held_out.any() else "no",
-        "max_length": models.usual_length(request.model, init),
+        "max_length": models.usual_length(request.model, {**init, **_loading(request)}),
     }
-    given = {**usual, **_DEFAULTS, **request.config}
+    pinned = {"model_init_kwargs": models.pinned(request.model, identity, init)}
+    given = {**usual, **_DEFAULTS, **request.config, **pinned}
     return _classes(request.kind)[0](
         output_dir=str(run.checkpoints),
         preference_loss=request.loss,
