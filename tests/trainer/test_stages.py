@@ -155,7 +155,9 @@ def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(
     model.save_pretrained(tmp_path / "certain")
     tiny_models.tokenizer().save_pretrained(tmp_path / "certain")
     config = tmp_path / "certain.yaml"
-    config.write_text(f"max_length: {LONGEST}\nlogging_steps: 1\nmax_steps: 1\nbf16: {bf16}\n")
+    given = {"max_length": LONGEST, "logging_steps": 1, "max_steps": 1, "use_cpu": "true"}
+    lines = [f"{name}: {value}" for name, value in {**given, "bf16": bf16}.items()]
+    config.write_text("\n".join(lines))
     options = LearnerOptions(str(tmp_path / "certain"), None, str(config))
     learner = _opened(learners.dpo(_pairs()[0], options), tmp_path / "stages")
     course, every = learner.course, np.arange(PAIRS)

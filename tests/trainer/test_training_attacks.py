@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("trl")
 
-from labelguard_trainer.training import learners, models, settings
+from labelguard_trainer.training import guard, learners, models, settings
 from labelguard_trainer.training.evaluate import evaluate
 from labelguard_trainer.training.learners import PreparedLanguageModel
 from labelguard_trainer.training.run import train
@@ -251,6 +251,22 @@ def test_a_hubs_model_is_loaded_by_the_commit_of_its_identity(base: Path) -> Non
     init = {"dtype": "float32", "revision": "main"}
     assert models.pinned("org/name", "org/name@0a1b", init) == {**init, "revision": "0a1b"}
     assert models.pinned(str(base), models.identity(str(base)), init) == init
+
+
+def test_training_on_a_release_notices_that_its_base_was_exchanged(
+    release: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, check = tmp_path / "train.yaml", guard.check_model
+    config.write_text(SETTINGS)
+
+    def exchanged(*arguments: Any) -> Any:
+        tiny.saved(base, seed=9)
+        return check(*arguments)
+
+    monkeypatch.setattr(guard, "check_model", exchanged)
+    with pytest.raises(LabelguardError, match="has changed since"):
+        train("reward", release, base, output=tmp_path / "out", config=config)
+    assert not (tmp_path / "out").exists()
 
 
 # A full disk --------------------------------------------------------------------------------------

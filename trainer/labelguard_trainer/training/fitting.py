@@ -52,6 +52,7 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
         args = _config(request, run, asked["model"])
         with _begun(run, asked, args):
             trainer, parts = _trainer(request, run, args, progress)
+            _check_base(request, asked["model"], args)
             checkpoint = run.last_checkpoint()
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             progress("evaluating", None)
@@ -105,6 +106,13 @@ def _loading(request: Request) -> dict[str, Any]:
         "revision": init.get("revision"),
         "trust_remote_code": request.config.get("trust_remote_code", False),
     }
+
+
+def _check_base(request: Request, identity: str, args: Any) -> None:
+    """What was loaded must be what the card will say, though its path is known to others."""
+    revision = (args.model_init_kwargs or {}).get("revision")
+    options = {**_loading(request), "revision": revision}
+    models.check_unchanged(request.model, identity, **options)
 
 
 def _config(request: Request, run: RunDirectory, identity: str) -> Any:
