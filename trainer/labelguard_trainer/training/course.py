@@ -140,7 +140,8 @@ class Course:
                 else:
                     merged.save_pretrained(partial)
                 self.tokenizer.save_pretrained(partial)
-                self._check_base()
+            self._check_base()
+            with guard.saving(directory):
                 publish_directory(partial, directory)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
