@@ -34,6 +34,41 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny.saved(tmp_path_factory.mktemp("base")))
 
 
+@pytest.fixture(scope="module")
+def certain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model so sure of itself that its log-probabilities differ much in bf16."""
+    model, directory = tiny.gpt2(), tmp_path_factory.mktemp("certain")
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(8)
+    model.save_pretrained(directory)
+    tiny.tokenizer().save_pretrained(directory)
+    return str(directory)
+
+
+@pytest.mark.parametrize("precomputed", [False, True])
+def test_before_the_first_step_a_policy_is_its_reference_in_any_precision(
+    precomputed: bool, certain: str, tmp_path: Path
+) -> None:
+    first = {}
+    for bf16 in (False, True):
+        args = config(
+            tmp_path,
+            bf16=bf16,
+            precompute_ref_log_probs=precomputed,
+            use_cpu=True,
+            max_steps=1,
+            per_device_train_batch_size=32,
+        )
+        trainer = DPOTrainer(certain, args, train_dataset=noisy(32))
+        assert np.abs(trainer.margins(trainer.train_dataset)).max() < 1e-3
+        trainer.train()
+        first[bf16] = trainer.state.log_history[0]
+        assert abs(first[bf16]["rewards/chosen"]) < 1e-3 > abs(first[bf16]["rewards/rejected"])
+    rounding = 0.1 * abs(first[True]["logps/chosen"] - first[False]["logps/chosen"])
+    assert rounding > 5e-3, "with one of the two in another precision this would show"
+
+
 def test_lora_learns_beside_a_frozen_model(base: str, tmp_path: Path) -> None:
     trainer = DPOTrainer(
         base,

@@ -144,6 +144,31 @@ def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(
     assert np.array_equal(again(every), trained(every))
 
 
+@pytest.mark.parametrize("bf16", ["false", "true"])
+def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(
+    bf16: str, prepare: Prepare, base: Path, tmp_path: Path
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(base)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(8)  # so sure of itself that bf16 changes its log-probabilities much
+    model.save_pretrained(tmp_path / "certain")
+    tiny_models.tokenizer().save_pretrained(tmp_path / "certain")
+    config = tmp_path / "certain.yaml"
+    given = {"max_length": LONGEST, "logging_steps": 1, "max_steps": 1, "use_cpu": "true"}
+    lines = [f"{name}: {value}" for name, value in {**given, "bf16": bf16}.items()]
+    config.write_text("\n".join(lines))
+    options = LearnerOptions(str(tmp_path / "certain"), None, str(config))
+    learner = _opened(learners.dpo(_pairs()[0], options), tmp_path / "stages")
+    course, every = learner.course, np.arange(PAIRS)
+    rows = course.rows(every, learner.reference, (np.ones(PAIRS), np.zeros(PAIRS)))
+    trainer = course.trainer(tmp_path / "work", rows)
+    assert np.abs(trainer.margins(rows)).max() < 1e-3
+    trainer.train()
+    first = trainer.state.log_history[0]
+    assert abs(first["rewards/chosen"]) < 1e-3 > abs(first["rewards/rejected"])
+
+
 def test_sides_that_are_equal_within_the_models_length_have_no_margin_and_teach_nothing(
     prepare: Prepare, tmp_path: Path
 ) -> None:

@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, load_peft_weights, set_peft_model_state_dict
 from transformers import PrinterCallback
 
-from labelguard.errors import LabelguardError
+from labelguard.errors import LabelguardError, ProjectError
+from labelguard.storage import sums
+from labelguard.storage.files import publish_directory
 from labelguard_trainer import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from labelguard_trainer.training import guard, models
 from labelguard_trainer.training.dpo import REFERENCE
@@ -50,12 +52,14 @@ _DEFAULTS = {
 class Course:
     """A base model by its id or path, how every stage is trained, and n distinct pairs.
 
-    `lora` are arguments of `peft.LoraConfig`, `settings` fields of the trainer's configuration, and
-    `tokens` the pairs as `pair_tokens` makes them.
+    `identity` is the base model's (`models.identity`), `lora` are arguments of `peft.LoraConfig`,
+    `settings` fields of the trainer's configuration, and `tokens` the pairs as `pair_tokens` makes
+    them.
     """
 
     kind: Kind
     model: str
+    identity: str
     lora: Mapping[str, Any] | None
     settings: Mapping[str, Any]
     tokenizer: Any
@@ -66,6 +70,7 @@ class Course:
         cls,
         kind: Kind,
         model: str,
+        identity: str,
         lora: Mapping[str, Any] | None,
         settings: Mapping[str, Any],
         pairs: pa.Table,
@@ -79,8 +84,9 @@ class Course:
                     f"the pairs are chats, and the tokenizer of {model} has no chat template"
                 )
             tokens = tokenized(kind, pairs, tokenizer, arguments.max_length)
-            course = cls(kind, model, lora, settings, tokenizer, tokens)
+            course = cls(kind, model, identity, lora, settings, tokenizer, tokens)
             with tempfile.TemporaryDirectory() as directory:
+                _check_names(model, tokenizer, Path(directory, "tokenizer"))
                 course.trainer(Path(directory), course.example)
         return course
 
@@ -103,6 +109,8 @@ class Course:
         It starts from the base model, or from the model or adapters saved in `weights`.
         """
         start = self.model if weights is None or self.lora else str(weights)
+        if start == self.model:
+            self._check_base()
         lora = LoraConfig(task_type=_TASKS[self.kind], **self.lora) if self.lora else None
         with quiet():
             trainer = _TRAINERS[self.kind][1](
@@ -118,18 +126,43 @@ class Course:
         return trainer
 
     def export(self, weights: Path, directory: Path) -> Path:
-        """Write what `from_pretrained` reads: the model of `weights`, whole, and its tokenizer."""
-        if self.lora is None:
-            shutil.copytree(weights, directory)
-        else:
-            with quiet():
-                init = self.settings.get("model_init_kwargs") or {}
-                base = models.load_model(self.kind, self.model, **init)
-                base.config.get_text_config().pad_token_id = self.tokenizer.pad_token_id
-                merged = PeftModel.from_pretrained(base, str(weights)).merge_and_unload()
-                merged.save_pretrained(directory)
-        self.tokenizer.save_pretrained(directory)
+        """Write what `from_pretrained` reads: the model of `weights`, whole, and its tokenizer.
+
+        `directory` appears whole, or not at all.
+        """
+        merged = self._merged(weights) if self.lora else None
+        partial = directory.with_name(f"{directory.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            with guard.saving(directory), quiet():
+                if merged is None:
+                    shutil.copytree(weights, partial)
+                else:
+                    merged.save_pretrained(partial)
+                self.tokenizer.save_pretrained(partial)
+            self._check_base()
+            with guard.saving(directory):
+                publish_directory(partial, directory)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
         return directory
+
+    def _merged(self, weights: Path) -> Any:
+        """The base model with the adapters that a stage left merged into it."""
+        self._check_base()
+        with quiet():
+            base = models.load_model(self.kind, self.model, **self._init)
+            base.config.get_text_config().pad_token_id = self.tokenizer.pad_token_id
+            return PeftModel.from_pretrained(base, str(weights)).merge_and_unload()
+
+    @property
+    def _init(self) -> Mapping[str, Any]:
+        return self.settings.get("model_init_kwargs") or {}
+
+    def _check_base(self) -> None:
+        """What is read by its path at every stage must be what the card will say."""
+        revision = self._init.get("revision")
+        models.check_unchanged(self.model, self.identity, revision=revision)
 
     def rows(
         self,
@@ -156,6 +189,17 @@ class Course:
     def example(self) -> Dataset:
         """One pair, for trainers that only score: they want something to train on."""
         return self.rows(self.told[:1])
+
+
+def _check_names(model: str, tokenizer: Any, directory: Path) -> None:
+    """Raises `LabelguardError` if a release may not hold a tokenizer's files."""
+    tokenizer.save_pretrained(directory)
+    try:
+        sums.hashes_of(directory)
+    except ProjectError as error:
+        raise LabelguardError(
+            f"the tokenizer of {model} cannot be published: {error}; rename it there"
+        ) from None
 
 
 def _arguments(kind: Kind, settings: Mapping[str, Any], directory: Path) -> Any:

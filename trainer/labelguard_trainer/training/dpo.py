@@ -96,7 +96,7 @@ class DPOTrainer(NoisyTraining, trl.DPOTrainer):
             pad_to_multiple_of=args.pad_to_multiple_of,
         )
         self.preference_loss = loss_of(args.preference_loss)
-        with guard.explained(args, model):
+        with guard.loading(model), guard.enough_memory(args, model):
             super().__init__(
                 model,
                 args=args,

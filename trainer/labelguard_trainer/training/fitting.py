@@ -18,7 +18,7 @@ from transformers import PrinterCallback
 from labelguard.errors import LabelguardError
 from labelguard.storage.files import write_atomically
 from labelguard.terms import Progress
-from labelguard_trainer.training import curves, models, settings
+from labelguard_trainer.training import curves, guard, models, settings
 from labelguard_trainer.training.evaluate import Evaluation, evaluate
 from labelguard_trainer.training.reporting import Reporting, metrics_of, quiet
 from labelguard_trainer.training.request import Request
@@ -64,16 +64,18 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
     asked = _asked(request)
     with quiet() as heard:
         with _one_line(request):
-            args = _config(request, run)
+            args = _config(request, run, asked["model"])
         with _begun(run, asked, args):
             with _one_line(request):
                 trainer, probes = _trainer(request, run, args, progress)
+                _check_base(request, asked["model"], args)
                 checkpoint = run.last_checkpoint()
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
                 progress("evaluating", None)
                 found = _evaluation(request, trainer, probes)
             notes = [*_notes(request), *([_PROMPT_DIFFERS] if heard.prompt_differs else [])]
-            trainer.save_model(str(run.finished))
+            with guard.saving(run.finished):
+                trainer.save_model(str(run.finished))
             training = _training(request, run, asked, trainer)
             if trainer.is_world_process_zero():
                 _describe(request, run, training, found, metrics_of(trainer.state))
@@ -104,7 +106,7 @@ def _asked(request: Request) -> dict[str, Any]:
     return {
         "kind": request.kind,
         "release": request.source.digest,
-        "model": models.identity(request.model, _init(request).get("revision")),
+        "model": models.identity(request.model, **_loading(request)),
         "loss": request.loss_name,
         "config": request.config,
         "lora": request.lora,
@@ -113,7 +115,7 @@ def _asked(request: Request) -> dict[str, Any]:
     }
 
 
-def _init(request: Request) -> Mapping[str, Any]:
+def _init(request: Request) -> dict[str, Any]:
     """How the model is loaded."""
     init = request.config.get("model_init_kwargs") or {}
     if not isinstance(init, dict):
@@ -121,13 +123,29 @@ def _init(request: Request) -> Mapping[str, Any]:
     return init
 
 
-def _config(request: Request, run: RunDirectory) -> Any:
+def _loading(request: Request) -> dict[str, Any]:
+    """What decides which configuration and which code belong to a model."""
+    return {
+        "revision": _init(request).get("revision"),
+        "trust_remote_code": request.config.get("trust_remote_code", False),
+    }
+
+
+def _check_base(request: Request, identity: str, args: Any) -> None:
+    """What was loaded must be what the card will say, though its path is known to others."""
+    revision = (args.model_init_kwargs or {}).get("revision")
+    options = {**_loading(request), "revision": revision}
+    models.check_unchanged(request.model, identity, **options)
+
+
+def _config(request: Request, run: RunDirectory, identity: str) -> Any:
     init = _init(request)
     usual = {
         "eval_strategy": "steps" if request.held_out.any() else "no",
-        "max_length": models.usual_length(request.model, init),
+        "max_length": models.usual_length(request.model, {**init, **_loading(request)}),
     }
-    given = {**usual, **_DEFAULTS, **request.config}
+    pinned = {"model_init_kwargs": models.pinned(request.model, identity, init)}
+    given = {**usual, **_DEFAULTS, **request.config, **pinned}
     return _classes(request.kind)[0](
         output_dir=str(run.checkpoints),
         preference_loss=request.loss,
@@ -179,7 +197,7 @@ def _trainer(
     held_out = rows.select(np.flatnonzero(request.held_out))
     lora = LoraConfig(task_type=_TASKS[request.kind], **request.lora) if request.lora else None
     progress("loading the model", None)
-    init = {"trust_remote_code": args.trust_remote_code, **_init(request)}
+    init = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
     check_whole(request.kind, request.model, init)
     trainer = _classes(request.kind)[1](
         model=request.model,

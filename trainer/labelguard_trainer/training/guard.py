@@ -31,6 +31,10 @@ from labelguard_trainer.training.rows import TARGET, WEIGHT, NoisyRows, columns_
 _log = logging.getLogger(__name__)
 Config = TypeVar("Config", bound=TrainingArguments)
 
+# Torch has no classes of its own for these.
+_NO_MEMORY = ("out of memory", "can't allocate memory")
+_TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "iostream error")
+
 
 def set_defaults(config: Any) -> None:
     """What TRL's defaults get wrong: bf16 on a CPU, and a deprecated name for checkpointing."""
@@ -274,8 +278,8 @@ def distinguishable(dataset: Any, args: Any, rows: int, name: str) -> Any:
 
 
 @contextmanager
-def explained(args: Any, model: Any) -> Iterator[None]:
-    """One line in place of a trace where memory ran out, or a file of weights is damaged."""
+def loading(model: Any) -> Iterator[None]:
+    """One line in place of a trace where a file of weights is damaged."""
     name = model if isinstance(model, str) else get_config_model_id(model.config) or "the model"
     try:
         yield
@@ -283,6 +287,32 @@ def explained(args: Any, model: Any) -> Iterator[None]:
         raise LabelguardError(
             f"the weights of {name} are damaged or half-written: {error}"
         ) from None
+
+
+@contextmanager
+def saving(directory: str | Path) -> Iterator[None]:
+    """One line in place of a trace where a model, or what training needs, cannot be written.
+
+    A full disk is an `OSError`, a `SafetensorError`, or a `RuntimeError` of torch's own writer.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _says(error, _TORCH_CANNOT_WRITE):
+            raise
+        reason = getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
+        raise LabelguardError(
+            f"{directory} cannot be written ({reason}); make room there, and run the same command "
+            "again"
+        ) from None
+
+
+@contextmanager
+def enough_memory(args: Any, model: Any) -> Iterator[None]:
+    """One line in place of a trace where memory ran out."""
+    name = model if isinstance(model, str) else get_config_model_id(model.config) or "the model"
+    try:
+        yield
     except RuntimeError as error:
         if not _out_of_memory(error):
             raise
@@ -294,8 +324,11 @@ def explained(args: Any, model: Any) -> Iterator[None]:
 
 
 def _out_of_memory(error: RuntimeError) -> bool:
-    words = ("out of memory", "can't allocate memory")
-    return isinstance(error, torch.cuda.OutOfMemoryError) or any(w in str(error) for w in words)
+    return isinstance(error, torch.cuda.OutOfMemoryError) or _says(error, _NO_MEMORY)
+
+
+def _says(error: RuntimeError, words: tuple[str, ...]) -> bool:
+    return any(word in str(error) for word in words)
 
 
 class _WithoutTexts(logging.Filter):

@@ -23,7 +23,8 @@ from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions, Scorer
 from labelguard.terms import Progress
-from labelguard_trainer.training.settings import Kind, check_fields, parse_lora, read_config
+from labelguard_trainer.training.public_settings import public_settings
+from labelguard_trainer.training.settings import Kind, check_stage_fields, parse_lora, read_config
 
 if TYPE_CHECKING:
     from labelguard_trainer.training.course import Course
@@ -66,18 +67,17 @@ class PreparedLanguageModel:
         extras.require("train", f"--learner {kind}")
         lora = None if options.lora is None else parse_lora(options.lora)
         given = {} if options.config is None else read_config(Path(options.config))
-        check_fields(kind, given)
+        check_stage_fields(kind, given)
+        from labelguard_trainer.training import models
         from labelguard_trainer.training.course import Course
-        from labelguard_trainer.training.models import identity, usual_length
 
         init = given.get("model_init_kwargs") or {}
-        settings = {**PAPER, "max_length": usual_length(options.model, init), **given}
-        course = Course.of(kind, options.model, lora, settings, pairs)
-        told = {
-            "model": identity(options.model, init.get("revision")),
-            "lora": lora,
-            "training": settings,
-        }
+        usual = {**PAPER, "max_length": models.usual_length(options.model, init)}
+        base = models.identity(options.model, revision=init.get("revision"))
+        init = models.pinned(options.model, base, init)
+        settings = {**usual, **given, "model_init_kwargs": init}
+        course = Course.of(kind, options.model, base, lora, settings, pairs)
+        told = {"model": base, "lora": lora, "training": public_settings(settings)}
         return cls(course, np.arange(pairs.num_rows), told)
 
     def open(self, directory: Path, progress: Progress) -> StageLearner:

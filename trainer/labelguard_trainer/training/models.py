@@ -1,8 +1,13 @@
-"""Models and tokenizers by the id of a hub or by path, with errors of one line."""
+"""Models and tokenizers by the id of a hub or by path, with errors of one line.
+
+Code that came with a model is run only where `trust_remote_code` says so. It is never left out:
+transformers would then ask whoever sits at the terminal.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -13,11 +18,13 @@ from labelguard.errors import LabelguardError
 from labelguard_trainer.training.settings import Kind
 
 __all__ = [
+    "check_unchanged",
     "identity",
     "load_config",
     "load_model",
     "load_tokenizer",
     "opening",
+    "pinned",
     "save_merged",
     "usual_length",
 ]
@@ -25,14 +32,12 @@ __all__ = [
 LONGEST = 1024
 """Tokens of prompt and response unless somebody says otherwise; TRL's default."""
 
-# What decides a model's numbers; other files of its directory are documentation.
-_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.*", "*.bin")
-
 
 def load_tokenizer(name: str, **options: Any) -> Any:
     """The tokenizer of a model; its end of text pads where it has no token for padding."""
     from transformers import AutoTokenizer
 
+    options.setdefault("trust_remote_code", False)
     with opening(name, "a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made of nothing, without an error
@@ -48,6 +53,7 @@ def load_config(name: str, **options: Any) -> Any:
     """The configuration of a model: its architecture, its positions, the size of its vocabulary."""
     from transformers import AutoConfig
 
+    options.setdefault("trust_remote_code", False)
     with opening(name, "a model"):
         return AutoConfig.from_pretrained(name, **options)
 
@@ -68,6 +74,7 @@ def load_model(kind: Kind, name: str, **init: Any) -> Any:
     from trl.trainer.reward_trainer import suppress_seqcls_warning
 
     init.setdefault("dtype", torch.float32)
+    init.setdefault("trust_remote_code", False)
     with opening(name, "a model"):
         if kind == "dpo":
             return AutoModelForCausalLM.from_pretrained(name, **init)
@@ -81,21 +88,52 @@ def save_merged(model: Any, directory: str | Path) -> None:
     merged.save_pretrained(directory)
 
 
-def identity(name: str, revision: str | None = None) -> str:
+def identity(name: str, **options: Any) -> str:
     """SHA-256 over a local directory's files; of a hub's model its id and the commit it has here.
 
-    Equal identities are equal weights, configuration and tokenizer.
+    Equal identities are equal weights, configuration, tokenizer and code. What is hidden (.git,
+    caches) does not count. `options` are as for `load_config`.
     """
     directory = Path(name)
     if not directory.is_dir():
-        commit = getattr(load_config(name, revision=revision), "_commit_hash", None)
-        return f"{name}@{commit or revision or 'main'}"
+        commit = getattr(load_config(name, **options), "_commit_hash", None)
+        return f"{name}@{commit or options.get('revision') or 'main'}"
     digest = hashlib.sha256()
-    for path in sorted({path for pattern in _FILES for path in directory.glob(pattern)}):
+    for path in _files(directory):
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.name} {content}\n".encode())
+        digest.update(f"{content} ".encode() + os.fsencode(path.relative_to(directory)) + b"\0")
     return f"sha256:{digest.hexdigest()}"
+
+
+def pinned(name: str, identity: str, init: Mapping[str, Any]) -> dict[str, Any]:
+    """`init` of `load_model` for the very commit of a hub's model that an identity tells."""
+    if Path(name).is_dir():
+        return dict(init)
+    return {**init, "revision": identity.removeprefix(f"{name}@")}
+
+
+def check_unchanged(name: str, expected: str, **options: Any) -> None:
+    """Raises `LabelguardError` if a model is not the one whose identity was taken."""
+    if identity(name, **options) != expected:
+        raise LabelguardError(
+            f"{name} has changed since its identity was recorded; restore what it was and run the "
+            "same command again"
+        )
+
+
+def _files(directory: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """All plain files below a directory, in order, through links but not in circles."""
+    here = directory.resolve()
+    if here in above:
+        return
+    for path in sorted(directory.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _files(path, (*above, here))
+        elif path.is_file():
+            yield path
 
 
 @contextmanager

@@ -26,11 +26,11 @@ class NoisyTraining(_BaseTrainer):
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
         """As TRL's. Raises `LabelguardError` for a half-written checkpoint, and if memory runs out.
 
-        The latter says what to lower.
+        The latter says what to lower. So for a full disk, see `guard.saving`.
         """
         if resume_from_checkpoint:
             guard.check_checkpoint(resume_from_checkpoint, self.args.output_dir)
-        with guard.explained(self.args, self.model):
+        with guard.enough_memory(self.args, self.model):
             return super().train(resume_from_checkpoint, **options)
 
     def scorable(self, dataset: Any) -> Any:
@@ -46,6 +46,10 @@ class NoisyTraining(_BaseTrainer):
             self.control.should_training_stop = True
         else:
             super()._run_epoch(**given)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        with guard.saving(self.args.output_dir):
+            super()._save_checkpoint(model, trial)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, name: str) -> Any:
         guard.check_rows(dataset, args)

@@ -91,7 +91,7 @@ class RewardTrainer(NoisyTraining, trl.RewardTrainer):
             pad_token_id=processing_class.pad_token_id, pad_to_multiple_of=args.pad_to_multiple_of
         )
         self.preference_loss = loss_of(args.preference_loss)
-        with guard.explained(args, model):
+        with guard.loading(model), guard.enough_memory(args, model):
             super().__init__(
                 model,
                 args=args,

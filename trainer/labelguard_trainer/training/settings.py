@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from labelguard.errors import LabelguardError
 
-__all__ = ["Kind", "check_fields", "parse_lora", "read_config"]
+__all__ = ["Kind", "check_fields", "check_stage_fields", "parse_lora", "read_config"]
 
 Kind: TypeAlias = Literal["dpo", "reward"]
 """What is trained: a language model by DPO, or a reward model."""
@@ -25,8 +25,16 @@ _OURS = {
     "output_dir": "the output is where the command puts it (-o)",
     "preference_loss": "the loss is an option (--loss)",
     "non_private": "it has to be typed (--non-private)",
+    "chat_template_path": "save the chat template with the model's tokenizer",
     "resume_from_checkpoint": "the same command resumes what was interrupted",
-    "push_to_hub": "publish the finished directory yourself",
+}
+
+_SECRET = "a secret has no place in a file; set HF_TOKEN in the environment"
+_IN_INIT = {
+    "token": _SECRET,
+    "use_auth_token": _SECRET,
+    "trust_remote_code": "it is a field of its own, of the tokenizer too",
+    "code_revision": "a model's code is that of its own revision",
 }
 
 
@@ -82,18 +90,48 @@ def _loader() -> Any:
 
 
 def check_fields(kind: Kind, given: Mapping[str, Any]) -> None:
-    """Raises `LabelguardError` for a field that the trainer's config lacks, or that we set."""
+    """Raises `LabelguardError` for a field that the trainer's config lacks, or that we set.
+
+    So for secrets: what a config holds is copied to places where others read.
+    """
     from labelguard_trainer import DPOConfig, RewardConfig
 
     config = DPOConfig if kind == "dpo" else RewardConfig
     known = [field.name for field in fields(config) if field.init]
     for name in given:
-        if name in _OURS:
-            raise LabelguardError(f"{name} cannot be set in a config: {_OURS[name]}")
+        if reason := _refusal(name):
+            raise LabelguardError(f"{name} cannot be set in a config: {reason}")
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise LabelguardError(f"{config.__name__} has no field {name!r}{hint}")
+    init = given.get("model_init_kwargs") or {}
+    if not isinstance(init, dict):
+        raise LabelguardError("model_init_kwargs must hold lines of `name: value`")
+    for name in sorted(_IN_INIT.keys() & init):
+        raise LabelguardError(f"{name} cannot be set in model_init_kwargs: {_IN_INIT[name]}")
+
+
+def check_stage_fields(kind: Kind, given: Mapping[str, Any]) -> None:
+    """As `check_fields`, for models that learn while a release is made.
+
+    Their process reads raw labels before, which code that came with a model must not meet.
+    """
+    check_fields(kind, given)
+    if "trust_remote_code" in given:
+        raise LabelguardError(
+            "trust_remote_code cannot be set for a learner: a model's own code would run in the "
+            "process that reads raw labels; take a model that transformers knows"
+        )
+
+
+def _refusal(name: str) -> str | None:
+    """Why a field cannot be set, if it cannot."""
+    if name == "hub_token":
+        return _SECRET
+    if name.startswith(("hub_", "push_to_hub")):
+        return "publish the finished directory yourself"
+    return _OURS.get(name)
 
 
 def _number(value: Any) -> Any:

@@ -23,6 +23,7 @@ from labelguard.learning.learners import Scorer, State
 from labelguard.storage import arrays
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 from labelguard.terms import Progress
+from labelguard_trainer.training import guard
 from labelguard_trainer.training.course import Course, Floats, Rows
 from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.runs import last_checkpoint, mark_complete
@@ -80,7 +81,8 @@ class StageLearner:
             trainer = self.course.trainer(self.directory, self.course.example)
             with quiet():
                 known = trainer.log_probs(every)
-            write_atomically(path, arrays.packed({"log_probs": known}))
+            with guard.saving(path):
+                write_atomically(path, arrays.packed({"log_probs": known}))
         return arrays.load(path)["log_probs"]
 
     def _train(
@@ -101,10 +103,10 @@ class StageLearner:
             checkpoint = last_checkpoint(work)
             with quiet():
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        finished = fresh_directory(work / "finished", mode=0o700)
-        with quiet():
+        with guard.saving(self.directory), quiet():
+            finished = fresh_directory(work / "finished", mode=0o700)
             trainer.model.save_pretrained(finished)
-        publish_directory(finished, model.path)
+            publish_directory(finished, model.path)
         shutil.rmtree(work)
         model.take(trainer)
 

@@ -11,6 +11,7 @@ from labelguard.release.card import TRAINING, guarantee
 from labelguard.terms import budget_of, counted
 from labelguard_trainer.training.evaluate import Evaluation
 from labelguard_trainer.training.lineage import Learned, front_matter, released
+from labelguard_trainer.training.public_settings import public_name, public_settings
 from labelguard_trainer.training.settings import Kind
 from labelguard_trainer.training.sources import Source
 
@@ -131,22 +132,17 @@ def _facts(source: Source, training: Training) -> Iterator[tuple[str, str]]:
     else:
         yield "release", f"`{source.release}`, `SHA256SUMS` with SHA-256 `{source.digest}`"
         yield "mechanism", f"`{source.card['mechanism']}`"
-    yield "base model", f"`{_name(training.model)}` (`{training.identity}`)"
+    yield "base model", f"`{public_name(training.model)}` (`{training.identity}`)"
     yield "rows", f"{training.rows:,} trained on, {training.held_out:,} held out (by item)"
     if training.left_out:
         yield "left out", f"{training.left_out:,} whose sides are equal once they are cut to length"
     yield "loss", f"`{training.loss}`: {_why(source, training.loss)}"
     yield "steps", f"{training.steps:,}"
-    for name, given in (("config", training.config), ("LoRA", training.lora)):
+    config = public_settings(training.config) if training.config else None
+    for name, given in (("config", config), ("LoRA", training.lora)):
         if given:
             yield name, ", ".join(f"`{key}: {value}`" for key, value in sorted(given.items()))
     yield "versions", ", ".join(f"{name} {value}" for name, value in training.versions.items())
-
-
-def _name(model: str) -> str:
-    """Of a directory its own name: where it was is nobody's business."""
-    path = Path(model)
-    return path.absolute().name if path.is_dir() else model
 
 
 def _why(source: Source, loss: str) -> str:

@@ -1,0 +1,341 @@
+"""Attacks on training, and mishaps like them: secrets in settings, hostile models, full disks."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("trl")
+
+from labelguard_trainer.training import guard, learners, models, settings
+from labelguard_trainer.training.evaluate import evaluate
+from labelguard_trainer.training.learners import PreparedLanguageModel
+from labelguard_trainer.training.run import train
+from labelguard_trainer.training.sources import Source
+from labelguard_trainer.training.stages import StageLearner
+from labelguard_trainer.training.training_card import Training, to_markdown
+from support import tiny_models as tiny
+
+import labelguard as lg
+from labelguard.errors import LabelguardError
+from labelguard.learning.learners import LearnerOptions
+from labelguard.terms import silent
+
+pytestmark = pytest.mark.xdist_group("trl")
+
+PAIRS = 12
+SETTINGS = "max_length: 64\nmax_steps: 2\nsave_steps: 1\nlearning_rate: 1e-3\n"
+HOSTILE = (
+    "from pathlib import Path\nPath({mark!r}).write_text('ran')\nraise ImportError('hostile')\n"
+)
+Prepare = Callable[..., PreparedLanguageModel]
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tiny.saved(tmp_path / "base")
+
+
+@pytest.fixture
+def prepare(base: Path, tmp_path: Path) -> Prepare:
+    """A learner of `base`, by `SETTINGS` and more."""
+
+    def prepared(more: str = "", lora: str | None = None, kind: str = "dpo") -> Any:
+        config = tmp_path / "train.yaml"
+        config.write_text(SETTINGS + more)
+        pairs = tiny.planted(PAIRS).rename_columns(["item_id", "prompt", "first", "second"])
+        made: Any = getattr(learners, kind)
+        return made(pairs, LearnerOptions(str(base), lora, str(config)))
+
+    return prepared
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("release")
+    who = pa.array([f"w{row % 5}" for row in range(40)])
+    labels = tiny.planted(40).append_column("labeler_id", who)
+    project = lg.init(directory / "project", max_epsilon=20)
+    made = lg.privatize(labels, project=project, mechanism="rr", epsilon=20.0, delta=1e-5)
+    return Path(shutil.copytree(made.path, directory / "rr"))
+
+
+def _fitted(prepared: PreparedLanguageModel, directory: Path, before: Any = None) -> Any:
+    learner: StageLearner = prepared.open(directory, silent)
+    first = (np.arange(PAIRS) % 2).astype(float)
+    return learner.fit(np.arange(PAIRS), first, np.full(PAIRS, 0.1), before)
+
+
+# Secrets and private places -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"hub_token": "hf_secret"}, "HF_TOKEN"),
+        ({"hub_model_id": "a/b"}, "publish"),
+        ({"push_to_hub": True}, "publish"),
+        ({"model_init_kwargs": {"token": "hf_secret"}}, "HF_TOKEN"),
+        ({"model_init_kwargs": {"use_auth_token": "hf_secret"}}, "HF_TOKEN"),
+        ({"model_init_kwargs": {"trust_remote_code": True}}, "field of its own"),
+        ({"model_init_kwargs": "hf_secret"}, "model_init_kwargs must hold"),
+    ],
+)
+def test_secrets_are_refused_and_not_repeated(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(LabelguardError, match=words) as raised:
+        settings.check_fields("dpo", given)
+    assert "hf_secret" not in str(raised.value)
+
+
+PRIVATE = (
+    "run_name: fire the union\nlogging_steps: 7\nmodel_init_kwargs: {cache_dir: /home/ada/cache}\n"
+    "beta: 0.2\n"
+)
+
+
+def test_an_identity_tells_how_a_model_was_trained_and_no_name_or_place(prepare: Prepare) -> None:
+    told = json.dumps(dict(prepare(PRIVATE).identity))
+    assert not [word for word in ("union", "ada", "cache") if word in told]
+    training = prepare(PRIVATE).identity["training"]
+    assert training["beta"] == 0.2 and training["learning_rate"] == 1e-3
+    assert training["max_length"] == 64 and training["num_train_epochs"] == 3
+    assert training == prepare(PRIVATE).identity["training"]
+    other = prepare(PRIVATE.replace("7", "8")).identity["training"]
+    assert {name for name in training if training[name] != other[name]} == {"digest"}
+
+
+def test_a_training_card_tells_no_name_or_place(base: Path) -> None:
+    given = {"run_name": "fire the union", "beta": 0.2, "learning_rate": "/home/ada/rate"}
+    done = Training(
+        "dpo", str(base), "sha256:0", "forward", given, None, 9, 0, 0, steps=1, versions={}
+    )
+    source = Source(Path("labels.jsonl"), "0", None)
+    card = to_markdown(source, done, evaluate([], flip_probability=[], label_probability=[]))
+    assert "`beta: 0.2`" in card and "`base` (" in card
+    assert not [word for word in ("union", "ada", str(base)) if word in card]
+
+
+# A model's own code -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hostile(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The mark that `base` leaves if its own code is run; whoever is asked says yes."""
+    mark = tmp_path / "ran"
+    for name in ("config.json", "tokenizer_config.json"):
+        own = json.loads((base / name).read_text())
+        own |= {"model_type": "hostile", "tokenizer_class": "HostileTokenizer"}
+        own["auto_map"] = {
+            "AutoConfig": "code.Config",
+            "AutoModelForCausalLM": "code.Model",
+            "AutoModelForSequenceClassification": "code.Model",
+            "AutoTokenizer": ["code.Tokenizer", None],
+        }
+        (base / name).write_text(json.dumps(own))
+    (base / "code.py").write_text(HOSTILE.format(mark=str(mark)))
+    monkeypatch.setattr("builtins.input", lambda *asked: "y")
+    return mark
+
+
+@pytest.mark.parametrize("kind", ["dpo", "reward"])
+def test_a_learner_never_runs_a_models_own_code(kind: str, prepare: Prepare, hostile: Path) -> None:
+    with pytest.raises(LabelguardError, match="custom code") as raised:
+        prepare(kind=kind)
+    assert "\n" not in str(raised.value) and not hostile.exists()
+    with pytest.raises(LabelguardError, match="process that reads raw labels"):
+        prepare("trust_remote_code: true\n", kind=kind)
+    assert not hostile.exists()
+
+
+def test_nothing_loads_code_unless_it_is_told_to(base: Path, hostile: Path) -> None:
+    for load in (models.load_config, models.load_tokenizer):
+        with pytest.raises(LabelguardError, match="cannot be loaded"):
+            load(str(base))
+    with pytest.raises(LabelguardError, match="cannot be loaded"):
+        models.load_model("dpo", str(base))
+    assert not hostile.exists()
+
+
+def test_training_on_a_release_runs_code_only_if_that_is_typed(
+    release: Path, base: Path, hostile: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "train.yaml"
+    config.write_text(SETTINGS)
+    with pytest.raises(LabelguardError, match="custom code"):
+        train("dpo", release, base, output=tmp_path / "out", config=config)
+    assert not hostile.exists()
+    config.write_text(f"{SETTINGS}trust_remote_code: true\n")
+    with pytest.raises(ImportError, match="hostile"):
+        train("dpo", release, base, output=tmp_path / "out", config=config)
+    assert hostile.read_text() == "ran"
+
+
+# What an identity covers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["code.py", "weights/part.pt", "additional_chat_templates/a"])
+def test_every_file_of_a_model_is_in_its_identity(name: str, base: Path) -> None:
+    found = [models.identity(str(base))]
+    for content in ("one", "two"):
+        (base / name).parent.mkdir(exist_ok=True)
+        (base / name).write_text(content)
+        found.append(models.identity(str(base)))
+    assert len(set(found)) == 3
+
+
+def test_links_are_their_files_and_what_is_hidden_does_not_count(
+    base: Path, tmp_path: Path
+) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for path in base.iterdir():
+        (linked / path.name).symlink_to(path)
+    (linked / ".git").mkdir()
+    (linked / ".git" / "HEAD").write_text("main")
+    assert models.identity(str(linked)) == models.identity(str(base))
+    (linked / "again").symlink_to(linked)
+    assert models.identity(str(linked)) == models.identity(str(base))
+    (linked / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.jinja").write_text("")
+    assert models.identity(str(linked)) != models.identity(str(base))
+
+
+# A base model that is exchanged -------------------------------------------------------------------
+
+
+def test_a_base_model_that_is_exchanged_is_noticed_before_it_is_loaded_again(
+    prepare: Prepare, base: Path, tmp_path: Path
+) -> None:
+    prepared = prepare(lora="r=2,alpha=4")
+    stages, public = tmp_path / "stages", tmp_path / "public"
+    stages.mkdir()
+    public.mkdir()
+    first = _fitted(prepared, stages)
+    tiny.saved(base, seed=9)
+    for again in (lambda: _fitted(prepared, stages, first), lambda: prepared.files(first, public)):
+        with pytest.raises(LabelguardError, match="has changed since"):
+            again()
+    assert not any(public.iterdir())
+
+
+def test_a_base_model_that_is_exchanged_while_it_is_published_is_noticed(
+    prepare: Prepare, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = prepare(lora="r=2,alpha=4")
+    stages, public = tmp_path / "stages", tmp_path / "public"
+    stages.mkdir()
+    public.mkdir()
+    trained, load = _fitted(prepared, stages), models.load_model
+
+    def exchanged(*arguments: Any, **options: Any) -> Any:
+        tiny.saved(base, seed=9)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(models, "load_model", exchanged)
+    with pytest.raises(LabelguardError, match="has changed since"):
+        prepared.files(trained, public)
+    assert not any(public.iterdir())
+
+
+def test_a_hubs_model_is_loaded_by_the_commit_of_its_identity(base: Path) -> None:
+    init = {"dtype": "float32", "revision": "main"}
+    assert models.pinned("org/name", "org/name@0a1b", init) == {**init, "revision": "0a1b"}
+    assert models.pinned(str(base), models.identity(str(base)), init) == init
+
+
+def test_training_on_a_release_notices_that_its_base_was_exchanged(
+    release: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, check = tmp_path / "train.yaml", guard.check_model
+    config.write_text(SETTINGS)
+
+    def exchanged(*arguments: Any) -> Any:
+        tiny.saved(base, seed=9)
+        return check(*arguments)
+
+    monkeypatch.setattr(guard, "check_model", exchanged)
+    with pytest.raises(LabelguardError, match="has changed since"):
+        train("reward", release, base, output=tmp_path / "out", config=config)
+    assert not (tmp_path / "out").exists()
+
+
+# A full disk --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _files_of_at_most(size: int) -> Iterator[None]:
+    """Writes fail beyond it, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        pytest.param("", 100_000, id="weights of a checkpoint"),
+        pytest.param("", 200_000, id="optimizer of a checkpoint"),
+        pytest.param("save_strategy: 'no'\n", 100_000, id="the model of a stage"),
+    ],
+)
+def test_a_full_disk_in_a_stage_is_told_as_one(
+    more: str, size: int, prepare: Prepare, tmp_path: Path
+) -> None:
+    prepared = prepare(more)
+    stages = tmp_path / "stages"
+    stages.mkdir()
+    with _files_of_at_most(size), pytest.raises(LabelguardError, match="make room") as raised:
+        _fitted(prepared, stages)
+    message = str(raised.value)
+    assert str(stages) in message and "\n" not in message and "damaged" not in message
+    assert _fitted(prepared, stages).path.is_dir(), "the same again, with room"
+
+
+def test_a_full_disk_in_training_on_a_release_is_told_as_one(
+    release: Path, base: Path, tmp_path: Path
+) -> None:
+    config, out = tmp_path / "train.yaml", tmp_path / "out"
+    config.write_text(f"{SETTINGS}save_strategy: 'no'\n")
+    with _files_of_at_most(100_000), pytest.raises(LabelguardError, match="make room"):
+        train("reward", release, base, output=out, config=config)
+    assert not out.exists()
+    assert train("reward", release, base, output=out, config=config).steps == 2
+
+
+def test_a_full_disk_leaves_nothing_half_published(prepare: Prepare, tmp_path: Path) -> None:
+    prepared = prepare(lora="r=2,alpha=4")
+    stages, public = tmp_path / "stages", tmp_path / "public"
+    stages.mkdir()
+    public.mkdir()
+    trained = _fitted(prepared, stages)
+    with _files_of_at_most(100_000), pytest.raises(LabelguardError, match="make room"):
+        prepared.files(trained, public)
+    assert not any(public.iterdir())
+    [model] = prepared.files(trained, public)
+    assert list(public.iterdir()) == [model]
+
+
+# A tokenizer's file names -------------------------------------------------------------------------
+
+
+def test_a_tokenizer_that_no_release_may_hold_is_refused_before_anything_is_trained(
+    prepare: Prepare, base: Path
+) -> None:
+    words = tiny.tokenizer()
+    words.chat_template = {"default": tiny.CHAT_TEMPLATE, "tool use": tiny.CHAT_TEMPLATE}
+    words.save_pretrained(base)
+    with pytest.raises(LabelguardError, match=r"tokenizer of .* cannot be published.*tool use"):
+        prepare()
