@@ -62,8 +62,9 @@ class BatchNoise:
         return (self.weight * loss(margin, self.target, self.flip_probability)).mean()
 
     def agreement(self, margin: Tensor) -> Tensor:
-        """Whether a margin has the sign that its target asks for; a target of ½ asks for none."""
-        return (margin * (self.target - 0.5) > 0).float()
+        """Whether a margin has the sign that its target asks for; NaN where ½ asks for none."""
+        agrees = (margin * (self.target - 0.5) > 0).float()
+        return agrees.masked_fill(self.target == 0.5, torch.nan)
 
 
 def score_rows(

@@ -32,6 +32,7 @@ from labelguard_trainer.training.pair_tokens import is_chat, tokenized
 from labelguard_trainer.training.reporting import quiet
 from labelguard_trainer.training.rows import FLIP, TARGET, WEIGHT
 from labelguard_trainer.training.settings import Kind
+from labelguard_trainer.training.weights import check_whole
 
 __all__ = ["Course", "Floats", "Rows"]
 
@@ -83,6 +84,7 @@ class Course:
                 raise LabelguardError(
                     f"the pairs are chats, and the tokenizer of {model} has no chat template"
                 )
+            check_whole(kind, model, arguments.model_init_kwargs or {})
             tokens = tokenized(kind, pairs, tokenizer, arguments.max_length)
             course = cls(kind, model, identity, lora, settings, tokenizer, tokens)
             with tempfile.TemporaryDirectory() as directory:
@@ -208,9 +210,9 @@ def _arguments(kind: Kind, settings: Mapping[str, Any], directory: Path) -> Any:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """One line for what the libraries refuse of settings."""
+    """One line for what the libraries refuse of a model and its settings."""
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise LabelguardError(f"the settings of training cannot be used: {reason}") from None
+        raise LabelguardError(f"model and settings of training cannot be used: {reason}") from None

@@ -11,7 +11,7 @@ charged: the texts are tokenized, and a trainer is made as every stage will make
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions, Scorer
 from labelguard.terms import Progress
+from labelguard_trainer.training import lineage
 from labelguard_trainer.training.public_settings import public_settings
 from labelguard_trainer.training.settings import Kind, check_stage_fields, parse_lora, read_config
 
@@ -65,6 +66,7 @@ class PreparedLanguageModel:
                 f"--learner {kind} needs a base model: --model ID_OR_PATH, of a hub or a directory"
             )
         extras.require("train", f"--learner {kind}")
+        before = lineage.base_of(options.model, private=True)
         lora = None if options.lora is None else parse_lora(options.lora)
         given = {} if options.config is None else read_config(Path(options.config))
         check_stage_fields(kind, given)
@@ -78,6 +80,8 @@ class PreparedLanguageModel:
         settings = {**usual, **given, "model_init_kwargs": init}
         course = Course.of(kind, options.model, base, lora, settings, pairs)
         told = {"model": base, "lora": lora, "training": public_settings(settings)}
+        if before:
+            told["learned_from"] = [asdict(one) for one in before]
         return cls(course, np.arange(pairs.num_rows), told)
 
     def open(self, directory: Path, progress: Progress) -> StageLearner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import copy
 from typing import Any
 
@@ -78,14 +79,18 @@ class NoisyTraining(_BaseTrainer):
             self._signature_columns += COLUMNS
 
     def _record(self, **rows: Any) -> None:
-        """Metrics that are means over rows, each of shape (n,): one exchange between processes."""
+        """Metrics that are means over rows, each of shape (n,): one exchange between processes.
+
+        A row without a value (NaN) does not count.
+        """
         stacked = torch.stack(list(rows.values()), 1)
         if self._mode == "train":  # accelerate would cut each batch of the last step to the rest
-            means = self.accelerator.gather(stacked).mean(0)
+            gathered = self.accelerator.gather(stacked)
         else:
-            means = self.accelerator.gather_for_metrics(stacked).mean(0)
-        for name, mean in zip(rows, means.tolist(), strict=True):
-            self._metrics[self._mode][name].append(mean)
+            gathered = self.accelerator.gather_for_metrics(stacked)
+        for name, mean in zip(rows, gathered.nanmean(0).tolist(), strict=True):
+            if not math.isnan(mean):
+                self._metrics[self._mode][name].append(mean)
 
     @property
     def _mode(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from labelguard.release.card import TRAINING, guarantee
@@ -147,7 +146,7 @@ def _facts(source: Source, training: Training) -> Iterator[tuple[str, str]]:
 
 def _why(source: Source, loss: str) -> str:
     if source.card is None:
-        return "raw labels are taken as they are."
+        return "raw labels are taken as they are." if loss == "plain" else "what the file says."
     if loss == source.train_with:
         return f"what the release's card says. {TRAINING[loss]}"
     return f"chosen by hand; the release's card says `{source.train_with}`."
