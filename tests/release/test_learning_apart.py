@@ -17,6 +17,7 @@ from support.preferences import files, spent, write
 
 import labelguard as lg
 from labelguard.errors import LedgerError, PolicyError, ProjectBusy
+from labelguard.ledger.people import Leaving
 from labelguard.project import backup, erasure, policies, recovery, rotation
 from labelguard.project.project import Project, find
 from labelguard.release.methods.relearners import _differing
@@ -143,7 +144,7 @@ def test_a_run_that_was_killed_goes_on_after_its_last_finished_stage(
 
 @pytest.mark.parametrize("kind", ["retired", "erased"])
 def test_somebody_whose_labels_it_drew_may_leave_and_ends_it(
-    kind: erasure.Leaving, project: Project, gates: Gates
+    kind: Leaving, project: Project, gates: Gates
 ) -> None:
     raw = labels()
     with gates.learning(raw, project) as learning:

@@ -12,6 +12,7 @@ from support.surveys import survey
 
 import labelguard as lg
 from labelguard.errors import LabelguardError, LedgerError
+from labelguard.ledger.people import Leaving
 from labelguard.project import erasure, policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
@@ -69,7 +70,7 @@ def broken(raw: Any, project: Project, gates: Gates) -> str:
 
 @pytest.mark.parametrize("kind", ["retired", "erased"])
 def test_rows_that_a_learning_release_repeats_are_gone_when_it_ends(
-    kind: erasure.Leaving, project: Project, gates: Gates
+    kind: Leaving, project: Project, gates: Gates
 ) -> None:
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
     theirs = row_keys(project)
