@@ -149,7 +149,6 @@ def _digest(path: Path) -> str:
 @pytest.mark.parametrize(
     ("column", "values", "word"),
     [
-        ("item_id", pl.lit(None, pl.String), "item_id"),
         ("flip_probability", pl.lit("often"), "flip_probability"),
         ("prompt", pl.lit(7), "prompt"),
     ],

@@ -48,8 +48,9 @@ def train(
     curves.svg. Under `accelerate launch` every process calls it.
 
     Guarantee: post-processing. It reads a release, public files and no raw label, so the model has
-    the release's (ε, δ), if its base is public too. Raises `RawLabels` for anything else unless `non_private`, and
-    `LabelguardError` for what cannot be trained, before the model is loaded where that can be told.
+    the release's (ε, δ), if its base is public too. Raises `RawLabels` for anything else unless
+    `non_private`, and `LabelguardError` for what cannot be trained, before the model is loaded
+    where that can be told.
     """
     if kind not in get_args(Kind):
         raise LabelguardError(f"kind must be {' or '.join(get_args(Kind))}, found {kind!r}")
