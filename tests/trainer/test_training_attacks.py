@@ -116,10 +116,24 @@ def test_an_identity_tells_how_a_model_was_trained_and_no_name_or_place(prepare:
 def test_a_training_card_tells_no_name_or_place(base: Path) -> None:
     given = {"run_name": "fire the union", "beta": 0.2, "learning_rate": "/home/ada/rate"}
     done = Training(
-        "dpo", str(base), "sha256:0", "forward", given, None, 9, 0, 0, steps=1, versions={}
+        kind="dpo",
+        model=str(base),
+        identity="sha256:0",
+        base=(),
+        adapter=False,
+        loss="forward",
+        config=given,
+        lora=None,
+        rows=9,
+        left_out=0,
+        held_out=0,
+        steps=1,
+        versions={},
     )
     source = Source(Path("labels.jsonl"), "0", None)
-    card = to_markdown(source, done, evaluate([], flip_probability=[], label_probability=[]))
+    card = to_markdown(
+        source, done, evaluate([], flip_probability=[], label_probability=[], items=[])
+    )
     assert "`beta: 0.2`" in card and "`base` (" in card
     assert not [word for word in ("union", "ada", str(base)) if word in card]
 
@@ -174,7 +188,7 @@ def test_training_on_a_release_runs_code_only_if_that_is_typed(
         train("dpo", release, base, output=tmp_path / "out", config=config)
     assert not hostile.exists()
     config.write_text(f"{SETTINGS}trust_remote_code: true\n")
-    with pytest.raises(ImportError, match="hostile"):
+    with pytest.raises(LabelguardError, match="hostile"):
         train("dpo", release, base, output=tmp_path / "out", config=config)
     assert hostile.read_text() == "ran"
 

@@ -80,9 +80,8 @@ class PreparedLanguageModel:
         settings = {**usual, **given, "model_init_kwargs": init}
         course = Course.of(kind, options.model, base, lora, settings, pairs)
         told = {"model": base, "lora": lora, "training": public_settings(settings)}
-        if before:
-            told["learned_from"] = [asdict(one) for one in before]
-        return cls(course, np.arange(pairs.num_rows), told)
+        learned = {"learned_from": [asdict(one) for one in before]} if before else {}
+        return cls(course, np.arange(pairs.num_rows), told | learned)
 
     def open(self, directory: Path, progress: Progress) -> StageLearner:
         """The learner, whose models are kept in `directory`."""
