@@ -182,14 +182,14 @@ def test_what_appears_in_the_place_of_a_copy_is_not_removed(
     from support.preferences import opinions, pairs, public
 
     table = pairs(public(labelers=3, per_labeler=4, items=6), opinions(12, 1))
-    copy = shutil.copytree
+    copy = shutil.copy2
 
-    def slow(source: Path, target: Path, **options: bool) -> Path:
-        (tmp_path / "out").mkdir()
+    def slow(source: Path, target: Path) -> Path:
+        (tmp_path / "out").mkdir(exist_ok=True)
         (tmp_path / "out/mine").write_text("mine")
-        return copy(source, target, **options)
+        return copy(source, target)
 
-    monkeypatch.setattr(shutil, "copytree", slow)
+    monkeypatch.setattr(shutil, "copy2", slow)
     with pytest.raises(LabelguardError, match="the release is safe in"):
         labelguard.privatize(
             table, mechanism="rr", epsilon=3, delta=1e-5, project=project, output=tmp_path / "out"
