@@ -25,6 +25,7 @@ _BLOCK_ELEMENTS = 200_000
 _PRECONDITIONER_ROWS = 2**16
 _RELATIVE_GRADIENT = 1e-8
 _ACCEPTED_RELATIVE_GRADIENT = 1e-5
+_ROUNDING = 1e-14
 _MOST_NEWTON_STEPS = 500
 _MOST_CONJUGATE_STEPS = 500
 _MOST_HALVINGS = 60
@@ -130,8 +131,11 @@ def minimise(objective: Objective, preconditioner: Preconditioner, start: Floats
         if there is None:
             break
         here = there
-    relative = preconditioner.norm(here.gradient) / unit
-    if not relative <= _ACCEPTED_RELATIVE_GRADIENT:
+    norm = preconditioner.norm(here.gradient)
+    relative = norm / unit
+    # Labels that cancel leave a gradient of rounding errors to begin with. Half its square is what
+    # a step could still gain.
+    if not (relative <= _ACCEPTED_RELATIVE_GRADIENT or norm**2 <= _ROUNDING * here.magnitude):
         raise ArithmeticError(
             f"the fit stopped at a relative gradient of {relative:.1e} instead of "
             f"{_RELATIVE_GRADIENT:.0e}: scale the features, or raise ridge"
@@ -177,7 +181,7 @@ def _newton_step(
 def _descend(objective: Objective, here: Point, step: Floats) -> Point | None:
     """The first of step, step/2, step/4, … that lowers the value enough, or None."""
     promised = 1e-4 * float(here.gradient @ step)
-    rounding = 1e-14 * here.magnitude
+    rounding = _ROUNDING * here.magnitude
     for halvings in range(_MOST_HALVINGS):
         share = 0.5**halvings
         there = objective.at(here.theta + share * step)

@@ -351,3 +351,12 @@ def test_accuracy_counts_strict_labels_and_half_of_undecided_ones() -> None:
         heads.accuracy([1.0], [0.5])
     with pytest.raises(ValueError, match="one shape"):
         heads.accuracy([1.0, 2], [1.0])
+
+
+@pytest.mark.parametrize("scale", [0.25, 1.0, 30.0])
+def test_labels_that_cancel_fit_a_head_without_opinion(scale: float) -> None:
+    x = np.full((600, 1), scale)
+    for seed in range(20):
+        labels = np.random.default_rng(seed).permutation(np.repeat([0.0, 1.0], 300))
+        theta = heads.fit_flipped(x, labels, np.full(600, 0.27), 1.0, "forward")
+        assert np.abs(x @ theta).max() < 1e-6
