@@ -205,7 +205,7 @@ def requests(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes | None]]:
     return scope, parts
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_an_ugly_request_is_refused_and_what_is_accepted_can_be_used(
     running: Running, count: int
 ) -> None:
