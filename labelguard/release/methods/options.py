@@ -104,6 +104,21 @@ class FeatureOptions:
         return {"features": self.features, "agreement": self.agreement, **self.given()}
 
 
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """`evaluation`: one statistic of the labelers who are held out, by which heads are judged."""
+
+    mechanism: ClassVar[str] = "labelguard.release.methods.evaluation:HeldOut"
+
+    head: str | None = field(
+        default=None,
+        metadata=option(
+            "In whose coordinates heads are judged: a release, or a directory with a head.",
+            metavar="RELEASE",
+        ),
+    )
+
+
 _SHAPE = ("components", "whitening", "floor", "clip_quantile", "ridge")
 
 
