@@ -115,6 +115,9 @@ TRAINING = {
     "soft": "Each row's `label_probability` p is that of `chosen` being preferred: train with the "
     "cross-entropy −p log σ(z) − (1 − p) log σ(−z), z being the margin of `chosen` over "
     "`rejected`.",
+    "nothing": "There is nothing to learn from here: these labelers are held out, and "
+    "`evaluation.npz` holds the noisy statistic by which heads are judged "
+    "(`labelguard.release.evaluation.Evaluation`).",
     "plain": "Labels are to be taken as they are. `residual_flip_estimate` estimates how often a "
     "row's label is wrong; where a model decided it is no independent coin, so losses that "
     "correct for flips do not apply.",
