@@ -9,7 +9,7 @@ the same rows, and the error is that of their difference.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Protocol
@@ -23,7 +23,6 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import Step
 from labelguard.mechanisms.clustered import paired_standard_error, standard_error
 from labelguard.mechanisms.props import vote
-from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import Head
 from labelguard.release.holdout import held_out, item_keys
 from labelguard.release.preferred_pairs import PAIRS, check_pairs, read_preferred
@@ -109,9 +108,9 @@ def check(gate: Gate, step: Step, mechanism: str, base: Path) -> None:
         )
     if gate.by == "released" and not step.holdout:
         raise LabelguardError("gate.by: released needs items to judge by: train.options.holdout")
-    if gate.by == "held-out" and step.name != "head":
+    if gate.by != "none" and gate.by not in step.gates:
         raise LabelguardError(
-            f"gate.by: held-out judges linear heads, not {step.name}; take released or probes"
+            f"gate.by: {gate.by} cannot judge {step.name}; take {' or '.join(step.gates)}"
         )
 
 
@@ -193,9 +192,14 @@ def _accuracies(
 
 
 def _by_held_out(models: list[Path], evaluation: Path) -> _Found:
+    from labelguard.release.evaluation import Evaluation
+
     found, heads = Evaluation.load(evaluation), [Head.load(model) for model in models]
     values = [found.likelihood(head) for head in heads]
-    error = found.difference(*heads)[1] if len(heads) > 1 else found.standard_error(heads[0])
+    other = (
+        heads[1] if len(heads) > 1 else replace(heads[0], coefficients=0 * heads[0].coefficients)
+    )
+    error = found.difference(heads[0], other)[1]
     current = values[1] if len(values) > 1 else None
     return _Found(values[0], current, error, round(found.labels), LIKELIHOOD, _CHARGED)
 

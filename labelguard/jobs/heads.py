@@ -31,7 +31,7 @@ from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.project.opening import OpenProject
 from labelguard.release.card import guarantee
-from labelguard.release.head import FILE, Head, fit
+from labelguard.release.head import FILE, Head, Window, fit
 from labelguard.release.holdout import held_out, item_keys
 from labelguard.release.preferred_pairs import PAIRS
 from labelguard.release.windows import windows_of
@@ -71,6 +71,7 @@ class HeadStep:
     """See the module."""
 
     name = "head"
+    gates = ("released", "probes", "held-out")
 
     def __init__(self, options: Mapping[str, Any], base: Path) -> None:
         self.options = validated(HeadOptions, options)
@@ -118,17 +119,19 @@ class HeadStep:
         facts = {"features": head.features, "components": len(head.basis.metric)}
         if "statistic" not in card:
             return head, facts
-        windows = list(self._windows(lesson, card["release"]))[-(wanted or 0) :]
+        windows = self._windows(lesson, card["release"])
+        windows = windows[-wanted:] if wanted else windows
         coefficients, total, noise = fit(windows, head.basis, head.shape)
         head = replace(head, coefficients=coefficients, statistic=total, noise=noise)
         return head, facts | {"windows": len(windows)}
 
-    def _windows(self, lesson: Lesson, release: str) -> Any:
+    def _windows(self, lesson: Lesson, release: str) -> list[Window]:
+        """Those of the sum that a release belongs to, up to its own."""
         records = OpenProject.open(lesson.project).ledger.releases()
         [own] = [record for record in records if record.id == release]
         first = own.settings["parameters"]["first"] or own.id
         until = [r for r in records if r.state == "committed" and r.number <= own.number]
-        return windows_of(lesson.project.released, first, until)
+        return list(windows_of(lesson.project.released, first, until))
 
     def _learned(self, lesson: Lesson) -> tuple[Head, dict[str, Any]]:
         """A head of flipped labels, in the coordinates of the model in use if it has the same."""

@@ -61,6 +61,11 @@ class Step(Protocol):
         ...
 
     @property
+    def gates(self) -> tuple[str, ...]:
+        """What can judge its models: released and probes, of heads held-out too."""
+        ...
+
+    @property
     def holdout(self) -> float:
         """The share of items that it does not learn from (`release.holdout`)."""
         ...
