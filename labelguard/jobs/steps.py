@@ -7,6 +7,7 @@ by the same door: `head` is the core's, `dpo` and `reward` are the trainer's.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,7 +101,7 @@ def open_step(name: str, options: Mapping[str, Any], base: Path) -> Step:
 def validated(kind: type[T], options: Mapping[str, Any]) -> T:
     """Options of a step as its dataclass; the first that does not fit is named."""
     try:
-        return TypeAdapter(kind).validate_python(dict(options))
+        return TypeAdapter(kind).validate_json(json.dumps(dict(options)))
     except ValidationError as error:
         [found, *_] = error.errors(include_url=False, include_input=False)
         where = ".".join(map(str, ("train", "options", *found["loc"])))
