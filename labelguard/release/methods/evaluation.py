@@ -23,9 +23,10 @@ from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
 from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.project.opening import OpenProject
+from labelguard.release import windows
 from labelguard.release.coordinates import Coordinates
 from labelguard.release.evaluation import FILE, Evaluation, coordinates_in
-from labelguard.release.methods import windows
+from labelguard.release.methods import summing
 from labelguard.release.methods.options import EvaluationOptions
 from labelguard.release.methods.statistic import statistic_card
 from labelguard.release.methods.statistic_design import (
@@ -118,14 +119,14 @@ class HeldOut(Mechanism[Design]):
 
     def draw(self, job: Job, prepared: Design, grant: Grant, drawn: Path | None) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
-        if drawn is not None and (window := windows.draw(job, prepared, drawn)):
+        if drawn is not None and (window := summing.draw(job, prepared, drawn)):
             assert prepared.bounds
             bound = statistic.sampling_bound(prepared.z, prepared.rows, prepared.bounds)
             replace(window, sampling=bound).save(drawn / windows.FILE)
 
     def finish(self, job: Job, prepared: Design, grant: Grant) -> Finished:
         """The sum of all windows, as a file."""
-        found = list(windows.windows(job, grant, self.part))
+        found = summing.windows(job, grant, self.part)
         file = job.opened.project.work / FILE
         file.write_bytes(Evaluation.of(self.coordinates, found).to_bytes())
         card = statistic_card(job, prepared, grant, found, self.coordinates.features)

@@ -19,9 +19,9 @@ from labelguard.learning.features import column_features
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
 from labelguard.policy.events import STATISTIC_RELEASES
-from labelguard.release import card, planning
+from labelguard.release import card, planning, windows
 from labelguard.release.head import Head, Window, fit
-from labelguard.release.methods import windows
+from labelguard.release.methods import summing
 from labelguard.release.methods.further import with_head, write_labeled
 from labelguard.release.methods.options import StatisticOptions
 from labelguard.release.methods.statistic_design import Design, design
@@ -52,13 +52,13 @@ class Teacher(Mechanism[Design]):
 
     def draw(self, job: Job, prepared: Design, grant: Grant, drawn: Path | None) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
-        if drawn is not None and (window := windows.draw(job, prepared, drawn)):
+        if drawn is not None and (window := summing.draw(job, prepared, drawn)):
             window.save(drawn / windows.FILE)
 
     def finish(self, job: Job, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
         design, provider = prepared, prepared.provider
-        summed = list(windows.windows(job, grant, self.part))
+        summed = summing.windows(job, grant, self.part)
         coefficients, total, noise = fit(summed, design.basis, design.shape)
         head = Head(
             self.options.features,

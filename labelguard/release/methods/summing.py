@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.errors import ProjectError
 from labelguard.keys import keyring
 from labelguard.keys.parts import Part
 from labelguard.ledger.ledger import Grant
@@ -21,11 +19,9 @@ from labelguard.release import planning
 from labelguard.release.head import Window
 from labelguard.release.methods.statistic_design import Design, committed
 from labelguard.release.protocol import Job
+from labelguard.release.windows import windows_of
 from labelguard.storage import blocks, buckets
 from labelguard.terms import LABEL_TIE
-
-FILE = "window.npz"
-"""Beside the private map: it is complete, and known to the ledger, with the map or not at all."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +91,9 @@ def _likelihood(
     return z, of_set, bounds.clip, bounds.sensitivity, np.diff(offsets).astype(np.int64)
 
 
-def windows(job: Job, grant: Grant, part: Part) -> Iterator[Window]:
+def windows(job: Job, grant: Grant, part: Part) -> list[Window]:
     """The windows of the sum, of one part's labels, that a release belongs to, its own last."""
     own = grant.release
     first = own.settings["parameters"]["first"] or own.id
-    for record in [*committed(job.opened.ledger, part), own]:
-        path = job.opened.project.released / record.id / FILE
-        if first in (record.id, record.settings["parameters"]["first"]):
-            if path.exists():
-                yield Window.load(path)
-            elif record.drawn:
-                raise ProjectError(f"{path} is missing; restore it from a backup")
+    records = [*committed(job.opened.ledger, part), own]
+    return list(windows_of(job.opened.project.released, first, records))
