@@ -361,7 +361,7 @@ def _fit(value: Fit) -> None:
 @click.option("--policy", "name", metavar="NAME", help="A draft; default: the policy in force.")
 @click.option(
     "--mechanism",
-    type=click.Choice(["rr", "props", "statistic"]),
+    type=click.Choice(["rr", "props", "statistic", "evaluation"]),
     default="rr",
     show_default=True,
     help="How labels would be privatized.",

@@ -55,6 +55,11 @@ class Coordinates:
             if name.startswith(_STATE)
         }
         shape, basis = Shape(**about["shape"]), Basis(found["projection"], found["metric"])
+        projection, metric = basis.projection, basis.metric
+        if projection.ndim != 2 or metric.shape != projection.shape[1:]:
+            raise ValueError("the metric has another number of components than the projection")
+        if not (np.abs(projection) < np.finfo(np.float32).max).all():
+            raise ValueError("the projection is not of finite numbers in single precision")
         return cls(about["features"], about["identity"], state, shape, basis)
 
     def digest(self) -> str:

@@ -71,7 +71,7 @@ class HeldOut(Mechanism[Design]):
         """
         head, first = self.options.head, begun(opened.ledger, self.part)
         if head:
-            directory = Path(head) if Path(head).is_dir() else _release(head, opened)
+            directory = Path(head) if Path(head).is_dir() else _release(str(head), opened)
         elif first:
             directory = opened.project.releases / first
         else:
@@ -103,6 +103,11 @@ class HeldOut(Mechanism[Design]):
         x = np.zeros((0, len(coordinates.basis.projection)), np.float32)
         if len(used):
             x = provider(pairs.table.take(pa.array(used)))
+        if x.shape[1] != len(coordinates.basis.projection):
+            raise ProjectError(
+                f"the head has {len(coordinates.basis.projection)} coefficients where its features "
+                f"{coordinates.features} are {x.shape[1]}; it is damaged, or was altered"
+            )
         return window_of(
             job,
             replace(rows, pair=pair),
