@@ -88,7 +88,7 @@ class Coordinates:
                 f"this head has other features ({identity}) than the evaluation "
                 f"({self.identity}): heads are judged in one set of coordinates only"
             )
-        theta: Floats = np.linalg.lstsq(projection, coefficients, rcond=None)[0]
+        theta = np.asarray(np.linalg.lstsq(projection, coefficients, rcond=None)[0], np.float64)
         if np.linalg.norm(projection @ theta - coefficients) > 1e-6 * np.linalg.norm(coefficients):
             raise LabelguardError(
                 "this head has other principal axes than the evaluation: heads are judged in one "

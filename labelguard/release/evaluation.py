@@ -96,7 +96,7 @@ class Evaluation:
 
     def to_bytes(self) -> bytes:
         """The file that `load` reads."""
-        own = {name: np.asarray(getattr(self, name)) for name in _ARRAYS}
+        own = {n: np.asarray(v) for n, v in vars(self).items() if n != "coordinates"}
         return arrays.packed({**self.coordinates.arrays(), **own})
 
     @classmethod
@@ -104,9 +104,14 @@ class Evaluation:
         """The evaluation of a release directory; `ProjectError` if it holds none."""
         try:
             found = arrays.load(release / FILE)
-            known = {name: found[name] for name in _ARRAYS}
-            known["noise"] = float(known["noise"])
-            return cls(Coordinates.of_arrays(found), **known)
+            return cls(
+                Coordinates.of_arrays(found),
+                found["statistic"],
+                float(found["noise"]),
+                found["z"],
+                found["weight"],
+                found["sampling"],
+            )
         except FileNotFoundError:
             raise ProjectError(
                 f"{release} holds no evaluation; make one: labelguard privatize --mechanism "
@@ -114,9 +119,6 @@ class Evaluation:
             ) from None
         except (OSError, ValueError, KeyError, TypeError, LabelguardError):
             raise ProjectError(f"{release / FILE} is damaged; restore it from a backup") from None
-
-
-_ARRAYS = ("statistic", "noise", "z", "weight", "sampling")
 
 
 def coordinates_in(directory: Path) -> Coordinates:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hmac
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from labelguard.keys.keyring import KeyRing
 from labelguard.keys.parts import Parts
@@ -55,3 +57,19 @@ def test_a_larger_share_keeps_who_was_held_out(keys: KeyRing) -> None:
 def test_parts_show_no_key(keys: KeyRing) -> None:
     assert repr(keys.parts(0.1)) == "Parts(share=0.1)"
     assert isinstance(keys.parts(0.1), Parts)
+
+
+def test_the_draw_is_as_the_format_says(keys: KeyRing) -> None:
+    """MAC of one block: AES-256 of the unit under HMAC-SHA256(project key, name of the purpose)."""
+    secret = keys.secrets()["project.key"][-32:]
+    key = hmac.digest(secret, b"labelguard/key/1/held-out", "sha256")
+    encrypted = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    some = UNITS[:200]
+    first = [
+        int.from_bytes(
+            encrypted.update(int(hi).to_bytes(8, "big") + int(lo).to_bytes(8, "big"))[:8]
+        )
+        for hi, lo in some
+    ]
+    expected = [word < 0.25 * 2**64 for word in first]
+    assert keys.parts(0.25).among(some, "held-out").tolist() == expected
