@@ -41,6 +41,11 @@ JOINT: Command = {
     "options": BUDGET | {"allow": ["rr:labels=12", "statistic:releases=3"], "closing_points": 2},
 }
 ACTIVATE: Command = {"do": "activate", "name": "joint"}
+HOLDING_OUT: Command = {
+    "do": "policy",
+    "name": "joint",
+    "options": BUDGET | {"allow": ["statistic:releases=2"], "held_out": 0.5},
+}
 
 
 def privatize(options: dict[str, Any]) -> Command:
@@ -63,6 +68,10 @@ SCENARIOS = {
     "rr under a policy": Scenario((INIT, JOINT, ACTIVATE), privatize(RR)),
     "statistic under a policy": Scenario(
         (INIT, JOINT, ACTIVATE, privatize(RR)), privatize(STATISTIC)
+    ),
+    "evaluation": Scenario(
+        (INIT, HOLDING_OUT, ACTIVATE, privatize(STATISTIC)),
+        privatize({"mechanism": "evaluation", "head": "r0001", "workers": 1}),
     ),
     "props with a learner": Scenario(
         (INIT,),
