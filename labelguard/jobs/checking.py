@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labelguard.errors import PolicyError
 from labelguard.ingest import connector
-from labelguard.jobs import gates
+from labelguard.jobs import gates, mlflow_registry, notifying
 from labelguard.jobs.settings import Job
 from labelguard.jobs.steps import Step
 from labelguard.project.policies import PolicyDetails
@@ -18,6 +18,8 @@ def check(job: Job, home: Project, step: Step) -> None:
     raise that could not do theirs.
     """
     own = job.settings
+    notifying.check(own.notify)
+    mlflow_registry.check(own.promote.mlflow)
     policy = agreed(home)
     priced = [(_priced(job), f"release.mechanism: {own.release.mechanism}")]
     if own.gate.by == "held-out":

@@ -1,8 +1,8 @@
 """Models in use: numbered directories, a register of them, and the link `current`.
 
 The register says what is coming, the model appears whole, then `current` leads to it, each in one
-step; so a crash between any two is mended by doing the same again. A person who wants an older model back
-lets `current` lead to it: the next candidate is then judged against that one.
+step; so a crash between any two is mended by doing the same again. A person who wants an older
+model back lets `current` lead to it: the next candidate is then judged against that one.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Models:
             if link.exists():
                 raise LabelguardError(f"{link} is no link; a job would replace it: move it away")
             return None
-        target = os.readlink(link)
+        target = str(link.readlink())
         known = {one["model"] for one in self.registry}
         path = self.directory / target
         if target not in known or path.is_symlink() or not path.is_dir():

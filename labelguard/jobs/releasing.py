@@ -59,7 +59,7 @@ class Found:
 class _NotNow(Exception):
     """Too little is new."""
 
-    def __init__(self, found: Preview) -> None:
+    def __init__(self, found: Found) -> None:
         self.found = found
 
 
@@ -73,8 +73,8 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
     number = max((record.number for record in ledger.releases()), default=0)
 
     def review(found: Preview) -> None:
-        if found.new_labels < wanted.enough and begun is None:
-            raise _NotNow(found)
+        if begun is None and (stopped := not_now(found, wanted.enough)):
+            raise _NotNow(stopped)
         # Under the project's lock: what is charged next is this one.
         last = max((record.number for record in ledger.releases()), default=0)
         run.intend(wanted.mechanism, after=last, charged=found.charged, rows=found.labels)
@@ -91,7 +91,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
             **wanted.options,  # type: ignore[arg-type] # the mechanism checks them
         )
     except _NotNow as stop:
-        return _not_now(stop.found, wanted.enough)
+        return stop.found
     except BudgetExceeded:
         return Found(None, "labelers lack allowance for what is new", exhausted=True)
     if begun and begun.id != made.id and begun.unfinished:
@@ -121,8 +121,11 @@ def _made(record: ReleaseRecord) -> Found:
     return Found(record.id, f"{counted(new, 'new label')} released", new, record.charged)
 
 
-def _not_now(found: Preview, enough: int) -> Found:
+def not_now(found: Preview, enough: int) -> Found | None:
+    """Why a release is not made now; None if it is."""
     new = found.new_labels
+    if new >= enough:
+        return None
     exhausted = new + found.left_out >= enough
     why = f"{counted(new, 'new label')}, of {enough:,} that a release takes"
     if exhausted:

@@ -10,6 +10,7 @@ what is released follows from public columns, and everything after that from rel
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from typing import Any
 
 from labelguard import clock
 from labelguard.errors import LabelguardError, ProjectBusy
-from labelguard.jobs import checking, evaluating, gates, releasing
+from labelguard.jobs import checking, evaluating, gates, mlflow_registry, notifying, releasing
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.releasing import Wanted
 from labelguard.jobs.settings import Job, load, parsed
@@ -136,7 +137,7 @@ class Run:
                 raise
             run.end(ended)
         line = JobRun(**run.ended or {})
-        finish(run, line)
+        notes += finish(self.job, self.home, run, line)
         if line.outcome == "failed":
             raise LabelguardError(f"{line.why}; run {line.run} had failed before, start it again")
         return self._result(line, resumed=resumed, notes=tuple(notes))
@@ -236,8 +237,11 @@ class Run:
         name = (run.intent("promote") or {"model": self.models.next()})["model"]
         run.intend("promote", model=name)
         facts = entry(self.home, release, run, self._trained_by())
-        self.models.promote(candidate, name, facts, self.settings.promote.keep)
-        return {"model": name}
+        promote = self.settings.promote
+        self.models.promote(candidate, name, facts, promote.keep)
+        path = self.models.directory / name
+        version = mlflow_registry.register(promote.mlflow, path, self.job.name, facts)
+        return {"model": name, "mlflow": version}
 
     def _line(self, run: UnderWay, outcome: str, why: str, lesson: str | None = None) -> JobRun:
         return line(self.job, self.home, run, outcome, why, lesson, self._trained_by())
@@ -272,7 +276,8 @@ def entry(home: Project, release: str, run: UnderWay, trained_by: Facts) -> Fact
     return {
         "run": run.number,
         "release": release,
-        **{name: card.get(name) for name in ("mechanism", "epsilon", "delta", "unit")},
+        "mechanism": card["mechanism"],
+        **{name: card["privacy"][name] for name in ("epsilon", "delta", "unit", "adjacency")},
         **trained_by,
         "facts": run.steps["train"]["facts"],
         "judgement": run.steps["judge"],
@@ -317,13 +322,20 @@ def _close(run: UnderWay, job: Job, home: Project, why: str) -> None:
     """End a run that failed; what it released stays, and the next one learns from it."""
     ended = line(job, home, run, "failed", why)
     run.end(ended)
-    finish(run, ended)
+    with contextlib.suppress(LabelguardError):  # the failure is what has to be said
+        finish(job, home, run, ended)
 
 
-def finish(run: UnderWay, line: JobRun) -> None:
-    """The line of a run that has ended into the history; then it is not under way any more."""
+def finish(job: Job, home: Project, run: UnderWay, line: JobRun) -> list[str]:
+    """The line of a run that has ended into the history, and to whom it may concern; what the
+    caller should know.
+
+    Only then is it not under way any more.
+    """
     runs.add(run.state.history, line)
+    notes = notifying.notify(job.settings.notify, home, run.state, line)
     run.state.forget()
+    return notes
 
 
 def _failure(run: UnderWay, error: Exception) -> str:

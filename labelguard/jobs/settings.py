@@ -42,16 +42,16 @@ class Release(_Part):
 
     @model_validator(mode="after")
     def _check_options(self) -> Self:
-        for name in sorted(_NOT_IN_OPTIONS & set(self.options)):
+        for name in sorted(set(_NOT_IN_OPTIONS) & set(self.options)):
             raise ValueError(f"{name} is not an option of a job: {_NOT_IN_OPTIONS_WHY}")
         return self
 
 
-_NOT_IN_OPTIONS = frozenset(
-    ("epsilon", "delta", "ties", "tie_status_public", "unit", "max_labels_per_labeler", "releases")
-    + ("label_values", "skips", "assignment_reactive", "recurring", "duration", "again")
-    + ("accept_delta", "output", "mechanism", "namespace", "project", "exhausted", "source")
-    + ("progress", "review", "wait")
+_NOT_IN_OPTIONS = (
+    *("epsilon", "delta", "ties", "tie_status_public", "unit", "max_labels_per_labeler"),
+    *("releases", "label_values", "skips", "assignment_reactive", "recurring", "duration"),
+    *("again", "accept_delta", "output", "mechanism", "namespace", "project", "exhausted"),
+    *("source", "progress", "review", "wait"),
 )
 _NOT_IN_OPTIONS_WHY = "the policy in force, or another line of job.yaml, says it"
 
@@ -204,9 +204,8 @@ def parsed(content: Mapping[str, Any], file: str, base: Path, name: str) -> Job:
     except ValidationError as error:
         raise LabelguardError(f"{file}: {_said(error)}") from None
     except (TypeError, ValueError):
-        raise LabelguardError(f"{file}: only texts, numbers, lists and mappings belong here") from (
-            None
-        )
+        only = "only texts, numbers, lists and mappings belong here"
+        raise LabelguardError(f"{file}: {only}") from None
     return Job(name, settings, base)
 
 

@@ -75,7 +75,7 @@ class State:
         return begun
 
     def read(self, name: str) -> Facts | None:
-        """A file of JSON; None if it is not there. Raises `ProjectError` if it is something else."""
+        """A file of JSON; None if there is none. Raises `ProjectError` for anything else."""
         path = self.directory / name
         try:
             found = json.loads(private_files.read(path, ProjectError))
@@ -133,7 +133,7 @@ class UnderWay:
         return found
 
     def intend(self, name: str, **facts: Any) -> None:
-        """Say what is about to happen, so that whoever takes the run up knows it when they see it."""
+        """Say what is about to happen, so that whoever takes the run up will know it."""
         self.facts["intents"][name] = facts
         self.write()
 
