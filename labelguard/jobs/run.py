@@ -24,7 +24,7 @@ from labelguard.jobs.settings import Job, load, parsed
 from labelguard.jobs.state import Facts, State, UnderWay
 from labelguard.jobs.steps import Lesson, Step, open_step
 from labelguard.project import ingestion
-from labelguard.project.opening import Where, located
+from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
 from labelguard.terms import Progress, silent
@@ -80,6 +80,8 @@ def retrain(path: Path, *, project: Where = None, progress: Progress = silent) -
     with state.lock():
         notes: list[str] = []
         begun = state.under_way()
+        if begun:
+            _sweep(home)
         if begun and begun.ended and begun.ended["outcome"] == "failed":
             notes += ending.finish(job, home, begun)
             begun = None
@@ -94,6 +96,14 @@ def home_of(job: Job, project: Where) -> Project:
     """The project of a job: the one that was named, that of job.yaml, or as commands find it."""
     named = job.settings.project
     return located(project or (job.base / named if named else None))
+
+
+def _sweep(home: Project) -> None:
+    """Remove what a killed run left of raw labels: where its release is taken up, no other job
+    would do it soon.
+    """
+    with OpenProject.job(home):
+        pass
 
 
 def _settle(begun: UnderWay, job: Job, home: Project, state: State, progress: Progress) -> str:
