@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from labelguard.errors import ProjectBusy
+from labelguard.errors import LabelguardError, ProjectBusy
 from labelguard.jobs import checking, ending, evaluating, gates, lessons, mlflow_registry, releasing
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.releasing import Wanted
@@ -145,7 +145,7 @@ class Run:
                 ending.fail(self.job, self.home, run, ending.failure(run, error))
                 raise
         ended = JobRun(**run.ended or {})
-        notes = notes + ending.finish(self.job, self.home, run)
+        notes = notes + self._register() + ending.finish(self.job, self.home, run)
         own = {name: getattr(ended, name) for name in _SAME}
         return Retrained(**own, resumed=resumed, model=self.models.in_use, notes=tuple(notes))
 
@@ -225,9 +225,22 @@ class Run:
         run.intend("promote", model=name)
         facts = ending.entry(self.home, run, lessons.trained_by(self.job, self.step))
         self.models.promote(candidate, name, facts, promote.keep)
-        path = self.models.directory / name
-        version = mlflow_registry.register(promote.mlflow, path, self.job.name, facts)
-        return {"model": name, "mlflow": version}
+        return {"model": name}
+
+    def _register(self) -> list[str]:
+        """The model in use in MLflow too, if that is asked for; what the caller should know.
+
+        Done by every run, so that one which MLflow missed comes in later.
+        """
+        current, settings = self.models.current, self.settings.promote.mlflow
+        if current is None or settings is None:
+            return []
+        [facts] = [one for one in self.models.registry if one["model"] == current.name]
+        try:
+            mlflow_registry.register(settings, current, self.job.name, facts)
+        except LabelguardError as error:
+            return [f"{error}; the next run tries again"]
+        return []
 
 
 _SAME = (

@@ -13,11 +13,12 @@ from support.crashes import assert_sound, killed, steps_of
 from support.crashes import seen as seen_of_project
 from support.job_projects import Desk, desk
 from support.preferences import files
+from support.receivers import SECRET
 
 from labelguard.errors import LabelguardError
-from labelguard.jobs import gates, mlflow_registry, releasing
+from labelguard.jobs import gates, releasing
 from labelguard.jobs.promoting import Models
-from labelguard.jobs.run import retrain
+from labelguard.jobs.run import Run, retrain
 from labelguard.jobs.state import State
 from labelguard.project import runs
 from labelguard.report import overview
@@ -102,7 +103,7 @@ STEPS = {
     "release": (releasing, "release"),
     "judge": (gates, "judge"),
     "promote": (Models, "promote"),
-    "register": (mlflow_registry, "register"),
+    "register": (Run, "_register"),
     "history": (runs, "add"),
     "forget": (State, "forget"),
 }
@@ -171,7 +172,7 @@ def test_whom_to_tell_is_no_change_of_a_job(
 ) -> None:
     one = copy(base, tmp_path / "desk")
     killed({"do": "retrain", "project": str(one.path), "kill_after": "commit"})
-    monkeypatch.setenv("SECRET", "whsec_c2VjcmV0")
+    monkeypatch.setenv("SECRET", SECRET)
     one.asks(promote={"keep": 1}, notify={"url": "http://127.0.0.1:9/x", "secret_env": "SECRET"})
     assert retrain(one.job).resumed
 
