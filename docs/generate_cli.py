@@ -35,8 +35,8 @@ EXIT_CODES = {
     0: "done",
     1: "an error, or something that does not hold (`verify`, `doctor`, `audit`)",
     2: "wrong usage, an extra that is not installed, or nobody agreed to a first release",
-    3: "labelers are exhausted; nothing was charged or released",
-    4: "another job works in the project",
+    3: "labelers are exhausted; nothing was charged or released (`retrain`: with `--strict`)",
+    4: "another job works in the project, or another run of the same job is under way",
     130: "stopped by Ctrl-C (129, 143: by a signal to hang up, or to end); run it again to finish",
 }
 
@@ -64,6 +64,8 @@ ENVIRONMENT = {
     "LABELGUARD_KEY_COMMAND": "the same: a command that prints it",
     "LABELGUARD_LEDGER_URL": "the ledger's database; default: an SQLite file in the project",
     "LABELGUARD_PASSPHRASE": "the passphrase of a backup's keys",
+    "LABELGUARD_NOTIFY_SECRET": "the secret by which `retrain` signs what it tells; "
+    "`LABELGUARD_NOTIFY_SECRET_FILE` names a file with it",
     "LABELGUARD_CACHE": "where vectors of public texts are cached",
     "LABELGUARD_EXECUTOR": "who works on buckets, an entry point of `labelguard.executors`; "
     "default: threads of this process",

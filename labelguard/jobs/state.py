@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from labelguard import clock
