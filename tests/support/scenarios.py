@@ -99,6 +99,11 @@ JOINT = (
     "--closing-points 2",
     "policy activate joint --yes",
 )
+HELD_OUT = (
+    "policy new held --epsilon 2 --delta 9e-6 --allow statistic:releases=2 --held-out 0.5",
+    "policy activate held --yes",
+)
+EVALUATION = ("--mechanism", "evaluation")
 LATER = (
     "policy new later --epsilon 1 --delta 1e-6 --allow rr:labels=12",
     "policy activate later --yes",
@@ -119,6 +124,14 @@ SCENARIOS |= {
         )
     ),
     "a change of policy": Scenario((Run(rows=HALF, before=JOINT), Run(before=LATER))),
+    "evaluation": Scenario(
+        (
+            Run(STATISTIC, HALF, before=HELD_OUT),
+            Run((*EVALUATION, "--head", "r0001"), HALF),
+            Run(EVALUATION, before=("policy check {input} --mechanism evaluation",)),
+            Run((*EVALUATION, "--again"), exits=3),
+        )
+    ),
     "groups": Scenario((Run(before=GROUPED), Run(STATISTIC))),
     "questions": Scenario((Run((*ROOM, "--question", "safer?"), HALF), Run((*ROOM, *DROP), HALF))),
     "somebody leaves": Scenario(

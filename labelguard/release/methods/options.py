@@ -110,10 +110,11 @@ class EvaluationOptions:
 
     mechanism: ClassVar[str] = "labelguard.release.methods.evaluation:HeldOut"
 
-    head: str | None = field(
+    head: str | Path | None = field(
         default=None,
         metadata=option(
-            "In whose coordinates heads are judged: a release, or a directory with a head.",
+            "In whose coordinates heads are judged: a release, or a directory with head.npz; "
+            "default: those of the project's evaluation before.",
             metavar="RELEASE",
         ),
     )
