@@ -148,3 +148,54 @@ SCENARIOS |= {
     ),
 }
 ONE, ALL = [2], list(range(7))
+
+JOB = """\
+input: {input}
+release: {mechanism: rr, min_new_labels: 5, options: {bad_rows: quarantine}}
+train: {options: {features: length, components: 1, holdout: 0.3}}
+gate: {by: released, margin: 0.1}
+notify: {url: 'https://example.org/hook', budget_below: 0.4}
+"""
+STATISTIC_JOB = """\
+input: {input}
+release:
+  mechanism: statistic
+  min_new_labels: 5
+  options: {features: length, components: 1, whitening: 0.5, floor: 0.01, clip_quantile: 0.5}
+gate: {by: none}
+promote: {keep: 1}
+"""
+AFTER_JOBS = (("release", "list"), ("budget", "journal", "--json"))
+HELD_OUT = (JOINT[0] + " --held-out 0.4", JOINT[1])
+HELD_OUT_JOB = JOB.replace("released", "held-out")
+SCENARIOS |= {
+    "retraining by people who are held out": Scenario(
+        (
+            Run(rows=HALF, job=HELD_OUT_JOB, before=HELD_OUT),
+            Run(rows=MOST, job=HELD_OUT_JOB),
+            Run(("--json",), job=HELD_OUT_JOB),
+        ),
+        afterwards=AFTER_JOBS,
+    ),
+    "retraining": Scenario(
+        (
+            Run(("--json",), HALF, job=JOB, before=JOINT, bad=True),
+            Run(("--dry-run",), MOST, job=JOB),
+            Run(rows=MOST, job=JOB),
+            Run(rows=MOST, job=JOB),
+            Run(job=JOB.replace("margin: 0.1", "at_least: 0.9")),
+            Run(job=JOB.replace("length", "columns:nowhere"), exits=None),
+            Run(job=JOB),
+        ),
+        afterwards=AFTER_JOBS,
+    ),
+    "retraining until nothing is left": Scenario(
+        (
+            Run(rows=HALF, job=STATISTIC_JOB, before=JOINT),
+            Run(rows=MOST, job=STATISTIC_JOB),
+            Run(("--strict", "--json"), job=STATISTIC_JOB, exits=3),
+            Run(("--strict", "--dry-run"), job=STATISTIC_JOB, exits=3),
+        ),
+        afterwards=AFTER_JOBS,
+    ),
+}
