@@ -78,5 +78,5 @@ def activity(connection: sa.Connection, record: PolicyRecord, event: str) -> Act
         .group_by(*same)
     )
     rows = np.array([[int(n) for n in row] for row in connection.execute(query)], np.int64)
-    *numbers, departed = rows.reshape(-1, len(same) + 1).T
-    return Activity(*numbers, departed=departed.astype(bool))
+    units, capacity, used, total, began, ended, departed = rows.reshape(-1, 7).T
+    return Activity(units, capacity, used, total, began, ended, departed.astype(bool))

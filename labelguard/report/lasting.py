@@ -56,10 +56,9 @@ def lasting(
     `needs` says for each kind of event that is charged how many uses in a year do for 90 of 100
     labelers, and for all. Terms are those of the policy in force, and so is what is not charged.
     """
-    most = {event: (need[0], need[1]) for event, need in needs.items()}
     try:
         usual, every = (
-            _with(active.policy, {event: need[which] for event, need in most.items()})
+            _with(active.policy, {event: need[which] for event, need in needs.items()})
             for which in (0, 1)
         )
         priced, priced_for_all = _events(usual), _events(every)
@@ -77,11 +76,16 @@ def lasting(
     name = next(one for one in _names() if one not in taken)
     return {
         event: Lasting(
-            *most[event],
-            *(usual.epsilon, usual.delta),
-            *(priced[event].flip_probability, priced_for_all[event].flip_probability),
-            *(priced[event].noise_multiplier, priced_for_all[event].noise_multiplier),
-            *(total.epsilon, under, command(name, usual)),
+            *needs[event],
+            usual.epsilon,
+            usual.delta,
+            priced[event].flip_probability,
+            priced_for_all[event].flip_probability,
+            priced[event].noise_multiplier,
+            priced_for_all[event].noise_multiplier,
+            total.epsilon,
+            under,
+            command(name, usual),
         )
         for event in needs
     }, ()

@@ -164,9 +164,15 @@ def kept(earlier: Iterable[Mapping[str, Any]], now: Outlook) -> list[Kept]:
             )
             found.append(
                 Kept(
-                    *(told["at"], round(weeks, 2), fact.event),
-                    *(before["labelers"], fact.labelers),
-                    *(used, fact.weeks[0].used, exhausted, fact.weeks[0].exhausted),
+                    told["at"],
+                    round(weeks, 2),
+                    fact.event,
+                    before["labelers"],
+                    fact.labelers,
+                    used,
+                    fact.weeks[0].used,
+                    exhausted,
+                    fact.weeks[0].exhausted,
                 )
             )
     return sorted(found, key=lambda one: (one.at, one.event))
