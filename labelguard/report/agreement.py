@@ -104,8 +104,8 @@ def _sides(file: Path, *, asked: bool) -> tuple[_Items, _Numbers]:
     keys, first = item_sides(file)
     if asked:
         question = scan_pairs(file).select(pl.col("question").cast(pl.String)).collect()
-        keys = pl.select(pl.struct(key=pl.Series(keys), question=question["question"]).hash())
-        keys = keys.to_series().to_numpy()
+        both = pl.struct(key=pl.Series(keys), question=question["question"]).hash()
+        keys = pl.select(both).to_series().to_numpy()
     return keys, np.where(first, 1.0, -1.0)
 
 
