@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelguard.errors import BudgetExceeded
-from labelguard.jobs import checking, releasing
+from labelguard.jobs import checking, lessons, releasing
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.run import home_of, wanted
 from labelguard.jobs.settings import Job, load
@@ -68,10 +68,13 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -
     step = open_step(job.settings.train.step, job.settings.train.options, job.base)
     checking.check(job, home, step)
     models = Models(job.models, job.name)
-    begun = State(home, job.name).under_way()
+    state = State(home, job.name)
+    begun = state.under_way()
     found, why, exhausted = _preview(job, home, progress)
     made = found is not None and why is None
-    known = releasing.newest(home, job.settings.release.mechanism, None)
+    last = lessons.last_release(state)
+    known = releasing.newest(home, job.settings.release.mechanism, last)
+    fresh = known and not lessons.judged_before(state, lessons.lesson(job, step, known))
     gate = job.settings.gate.by
     return Intended(
         job=job.name,
@@ -84,14 +87,16 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -
         charged=found.charged if made and found else 0,
         left=found.left if found else {},
         budget="exhausted" if exhausted else "left",
-        trains=step.name if made or known else None,
+        trains=step.name if made or fresh else None,
         gate=f"{gate}: {_GATES[gate]}",
         replaces=models.in_use,
         promotes=str(Path(job.settings.promote.directory) / models.next()),
     )
 
 
-def _preview(job: Job, home: Project, progress: Progress) -> tuple[Preview | None, str | None, bool]:
+def _preview(
+    job: Job, home: Project, progress: Progress
+) -> tuple[Preview | None, str | None, bool]:
     """What the release would be; why there would be none, if so; and whether it is exhausted."""
     asked = wanted(job)
     try:
@@ -101,7 +106,7 @@ def _preview(job: Job, home: Project, progress: Progress) -> tuple[Preview | Non
             namespace=asked.namespace,
             project=home,
             progress=progress,
-            exhausted=asked.exhausted,  # type: ignore[arg-type] # settings check it
+            exhausted=asked.exhausted,
             **asked.options,  # type: ignore[arg-type] # the mechanism checks them
         )
     except BudgetExceeded:

@@ -10,12 +10,9 @@ from labelguard.jobs.releasing import Wanted
 from labelguard.jobs.settings import Job
 from labelguard.jobs.state import Facts, UnderWay
 from labelguard.project.project import Project
-from labelguard.release.head import FILE
-from labelguard.storage.files import write_atomically
 from labelguard.terms import Progress
 
 MECHANISM = "evaluation"
-COORDINATES = "coordinates"
 
 
 def evaluate(job: Job, home: Project, run: UnderWay, candidate: Path, progress: Progress) -> Facts:
@@ -23,18 +20,13 @@ def evaluate(job: Job, home: Project, run: UnderWay, candidate: Path, progress: 
 
     Where no labeler who is held out gave a label since, the newest one says it still.
     """
-    directory = run.state.directory / COORDINATES
-    if not (directory / FILE).is_file():  # the first model's: all are judged in its coordinates
-        directory.mkdir(mode=0o700, exist_ok=True)
-        write_atomically(directory / FILE, (candidate / FILE).read_bytes(), mode=0o600)
+    before = releasing.newest(home, MECHANISM, None)
     own = {name: value for name, value in job.options.items() if name in _READING}
-    asked = Wanted(
-        MECHANISM, 1, job.source, job.settings.source, "drop", own | {"head": str(directory)}
-    )
+    if before is None:  # all models are judged in the coordinates of the first
+        own["head"] = str(candidate)
+    asked = Wanted(MECHANISM, 1, job.source, job.settings.source, "drop", own)
     found = releasing.release(asked, home, run, progress)
-    ended = [one.evaluation for one in run.state.ended() if one.evaluation]
-    last = ended[-1] if ended else None
-    release = found.release or releasing.newest(home, MECHANISM, last)
+    release = found.release or before
     if release is None:
         raise LabelguardError(
             f"gate.by: held-out has nothing to judge by ({found.why}); wait for labels of those "

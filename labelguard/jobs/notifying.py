@@ -81,13 +81,17 @@ def _message(run: JobRun, kind: str, data: Facts) -> Facts:
 
 def _told(run: JobRun) -> Facts:
     judgement = {name: run.judgement[name] for name in _JUDGED} if run.judgement else None
-    same = ("job", "run", "outcome", "why", "budget", "release", "mechanism", "new_labels")
-    same += ("charged", "model", "started_at", "ended_at")
-    return {name: getattr(run, name) for name in same} | {"judgement": judgement}
+    return {name: getattr(run, name) for name in _TOLD} | {"judgement": judgement}
 
 
-_JUDGED = ("by", "promote", "why", "candidate", "current", "difference", "standard_error")
-_JUDGED += ("measure", "rows", "cost")
+_TOLD = (
+    *("job", "run", "outcome", "why", "budget", "release", "mechanism", "new_labels", "charged"),
+    *("model", "started_at", "ended_at"),
+)
+_JUDGED = (
+    *("by", "promote", "why", "candidate", "current", "difference", "standard_error"),
+    *("measure", "rows", "cost"),
+)
 
 
 def _left(home: Project) -> dict[str, float]:

@@ -87,7 +87,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
             project=home,
             progress=progress,
             review=review,
-            exhausted=wanted.exhausted,  # type: ignore[arg-type] # settings check it
+            exhausted=wanted.exhausted,
             **wanted.options,  # type: ignore[arg-type] # the mechanism checks them
         )
     except _NotNow as stop:

@@ -60,11 +60,11 @@ def configuration(
         raise LabelguardError(f"--at is a time, 02:30, or a day and a time, sun 02:30; not {at!r}")
     day = _DAYS.index(found[1]) if found[1] else None
     home = home_of(job, project).state.parent
+    if not f"{path.absolute()}{home}".isprintable():
+        raise LabelguardError("a path with control characters cannot be told to a scheduler")
     return Configuration(
         scheduler,
-        SCHEDULERS[scheduler](
-            job, path.absolute(), home, _When(day, int(found[2]), int(found[3]))
-        ),
+        SCHEDULERS[scheduler](job, path.absolute(), home, _When(day, int(found[2]), int(found[3]))),
     )
 
 
