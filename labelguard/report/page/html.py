@@ -1,0 +1,75 @@
+"""A report as one HTML page: no script, nothing from elsewhere, and a policy that allows neither."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from labelguard.report.page.charts import DARK, LIGHT, NARROW, WIDE, svg
+from labelguard.report.page.numbers import numeric, written
+from labelguard.terms import shown
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from labelguard.release.sections import Chart, Table
+    from labelguard.report.page.report import Report
+
+
+def rendered(report: Report) -> str:
+    """The page; whatever is told in it is escaped."""
+    style = _read("report.css")
+    return _template().render(report=report, style=style, policy=_policy(style)) + "\n"
+
+
+def _policy(style: str) -> str:
+    """What the browser may load: pictures in the page, and exactly this style sheet."""
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'"
+
+
+def _read(name: str) -> str:
+    return files("labelguard.report.page").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> jinja2.Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True,
+        finalize=_finalized,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"cell": written, "pictures": _pictures, "numeric": _numeric}
+    return environment.from_string(_read("report.html"))
+
+
+def _finalized(value: Any) -> Any:
+    """Text that cannot turn itself; the style sheet has line breaks and is ours."""
+    return shown(value) if type(value) is str else value
+
+
+def _pictures(chart: Chart) -> dict[str, str]:
+    """The chart for light and dark pages, wide and narrow ones."""
+    return {
+        name: f"data:image/svg+xml;base64,{base64.b64encode(svg(chart, *how)).decode()}"
+        for name, how in {
+            "light": (LIGHT, WIDE),
+            "dark": (DARK, WIDE),
+            "light_narrow": (LIGHT, NARROW),
+            "dark_narrow": (DARK, NARROW),
+        }.items()
+    }
+
+
+def _numeric(table: Table) -> list[bool]:
+    """Which of its columns hold numbers."""
+    if not table.rows:
+        return [False] * len(table.columns)
+    return [numeric(column) for column in zip(*table.rows, strict=True)]
