@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any, Literal, TypeAlias
 
+from labelguard import doors
 from labelguard.errors import LabelguardError
-from labelguard.release import methods
 
 Cell: TypeAlias = str | int | float | None
 """Text, a number, or nothing."""
+
+_UNTOLD = (LabelguardError, ImportError, AttributeError, LookupError, TypeError, ValueError)
+"""What a mechanism raises that is missing, broken, or of a version that cannot read a card."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +131,15 @@ def of_card(card: Mapping[str, Any]) -> tuple[Section, ...]:
     """
     name = str(card["mechanism"])
     try:
-        door = getattr(methods.options_of(name), "report", None)
-        if door is None:
+        options = doors.door(doors.MECHANISMS, name)
+        if options is None:
+            raise LabelguardError("it is not installed")
+        function = getattr(options.load(), "report", None)
+        if function is None:
             return ()
-        made: Iterable[Section] = methods.loaded(EntryPoint(name, door, methods.GROUP))(card)
+        made: Iterable[Section] = EntryPoint(name, function, doors.MECHANISMS).load()(card)
         return tuple(made)
-    except (LabelguardError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except _UNTOLD as error:
         kind = "" if isinstance(error, LabelguardError) else f"{type(error).__name__}: "
         why = f"What mechanism {name} says of its release cannot be told: {kind}{error}"
         return (Section(f"mechanism-{name}", f"Mechanism {name}", (why,)),)

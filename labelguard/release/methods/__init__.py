@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from labelguard.release.methods.options import Options
     from labelguard.release.protocol import Mechanism
 
-GROUP = "labelguard.mechanisms"
+GROUP = doors.MECHANISMS
 AUTO = "auto"
 
 
@@ -37,7 +37,7 @@ def options_of(name: str) -> type[Options]:
     if door is None:
         known = ", ".join(installed()) or "none"
         raise PolicyError(f"unknown mechanism {name!r}; available: {known}")
-    found: type[Options] = loaded(door)
+    found: type[Options] = _loaded(door)
     if not is_dataclass(found):
         raise PolicyError(f"mechanism {name} cannot be loaded: {door.value} is no dataclass")
     return found
@@ -52,7 +52,7 @@ def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
     given = {choice: value for choice, value in choices.items() if value is not None}
     _check(given, names(options), name)
     chosen = options(**given)
-    mechanism: Mechanism[Any] = loaded(EntryPoint(name, chosen.mechanism, GROUP))(chosen)
+    mechanism: Mechanism[Any] = _loaded(EntryPoint(name, chosen.mechanism, GROUP))(chosen)
     return mechanism
 
 
@@ -77,8 +77,7 @@ def _check(given: Iterable[str], known: set[str], mechanism: str) -> None:
             raise PolicyError(f"{option} does not go with --mechanism {mechanism}")
 
 
-def loaded(entry: EntryPoint) -> Any:
-    """What a door leads to. Raises `PolicyError` if it cannot be loaded."""
+def _loaded(entry: EntryPoint) -> Any:
     try:
         return entry.load()
     except (ImportError, AttributeError, SyntaxError) as error:

@@ -14,37 +14,29 @@ Card = Mapping[str, Any]
 
 def randomized(card: Card) -> Iterator[Section]:
     """Of randomized response: how often labels were flipped, and what that asks of a loss."""
+    yield _flips(card, "released labels differ from what their labeler said")
+
+
+def _flips(card: Card, differ: str) -> Section:
     flips = card["flip_probability"]
-    if not flips:
-        yield _nothing_flipped()
-        return
     multipliers = {name: _multiplier(flip) for name, flip in flips.items()}
-    disagreement = 1 - DEFAULT_AGREEMENT
-    yield Section(
+    share = (
+        f"About {100 * flips['median']:.0f} of 100 {differ}. Beside it: two people who label the "
+        f"same pair differ on {1 - DEFAULT_AGREEMENT:.0%} of strict labels, usually."
+        if flips
+        else "No label in the release was flipped."
+    )
+    return Section(
         "flips",
-        "How often released labels were flipped",
+        "How often labels were flipped",
         (
-            "Each label was flipped with a probability that is known and published with it, and "
-            "the answer stays for good: asking again tells nothing new.",
-            f"About {100 * flips['median']:.0f} of 100 released labels differ from what their "
-            f"labeler said. Beside it: two people who label the same pair differ on "
-            f"{disagreement:.0%} of strict labels, usually.",
+            "Each label was flipped with a probability that is known and published, and the "
+            "answer stays for good: asking again tells nothing new.",
+            share,
         ),
         facts=(
             ("flip probability", triple(flips, ".4f")),
             ("loss multiplier 1/(1−2γ)", triple(multipliers, ".1f")),
-        ),
-    )
-
-
-def _nothing_flipped() -> Section:
-    return Section(
-        "flips",
-        "How often released labels were flipped",
-        ("The release holds no label that was flipped.",),
-        facts=(
-            ("flip probability", triple({}, ".4f")),
-            ("loss multiplier 1/(1−2γ)", triple({}, ".1f")),
         ),
     )
 
@@ -82,7 +74,7 @@ def statistic(card: Card) -> Iterator[Section]:
 
 def props(card: Card) -> Iterator[Section]:
     """Of PROPS: what its labels were made of, and how far its models were off, stage by stage."""
-    yield from randomized(card)
+    yield _flips(card, "labels differed from what their labeler said, before they were bettered")
     stages = card["props"]["stages"]
     later = stages[1:]
     yield Section(

@@ -1,4 +1,4 @@
-"""A report as one HTML page: no script, nothing from elsewhere, and a policy that allows neither."""
+"""A report as one HTML page without scripts, which loads nothing and may load nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from labelguard.release.sections import Chart, Table
-    from labelguard.report.page.report import Report
+    from labelguard.report.page.document import Report
 
 
 def rendered(report: Report) -> str:

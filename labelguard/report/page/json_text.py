@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labelguard.report.page.report import Report
+    from labelguard.report.page.document import Report
 
 
 def rendered(report: Report) -> str:

@@ -11,7 +11,7 @@ from labelguard.report.page.numbers import written
 from labelguard.terms import shown
 
 if TYPE_CHECKING:
-    from labelguard.report.page.report import Report
+    from labelguard.report.page.document import Report
 
 _MARKS = re.compile(r"([\\`*_\[\]<>|~#&$!@])|(:)(?=//)|(?<=www)(\.)", re.IGNORECASE)
 _LINE_START = re.compile(r"^([-+=]|\d+(?=[.)]))")

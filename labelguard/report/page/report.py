@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from labelguard._version import __version__
 from labelguard.errors import LabelguardError
@@ -13,31 +13,18 @@ from labelguard.project.opening import Where
 from labelguard.project.verdict import Verdict
 from labelguard.release import sections as of_mechanisms
 from labelguard.release.sections import Section
-from labelguard.report.page import history, operation, promise, use
+from labelguard.report.page import history, html, json_text, markdown, operation, promise, use
+from labelguard.report.page.document import Report
 from labelguard.report.page.project import Seen
 from labelguard.storage.files import write_atomically
 from labelguard.terms import budget_of
 
 Format: TypeAlias = Literal["html", "md", "json"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-
-
-@dataclass(frozen=True)
-class Report:
-    """What is told of a project, whatever it is written down as."""
-
-    title: str
-    """what it is about"""
-    at: str
-    """when it was made, UTC"""
-    labelguard: str
-    """the version that made it"""
-    ok: bool
-    """whether everything that was verified holds"""
-    summary: tuple[tuple[str, str], ...]
-    """the few facts that come first"""
-    sections: tuple[Section, ...]
-    """what follows, in order"""
+_RENDERERS: Mapping[Format, Callable[[Report], str]] = {
+    "html": html.rendered,
+    "md": markdown.rendered,
+    "json": json_text.rendered,
+}
 
 
 @dataclass(frozen=True)
@@ -74,21 +61,15 @@ def write(
     if not output.absolute().parent.is_dir() or output.is_dir():
         raise LabelguardError(f"{output} cannot be written; choose another -o")
     made, found = _told(Seen.of(release_id, project))
-    write_atomically(output, _renderers()[kind](made).encode())
+    write_atomically(output, _RENDERERS[kind](made).encode())
     return Reported(str(output), kind, found.ok, found.fault)
 
 
 def _by_name(output: Path) -> Format:
-    for kind in FORMATS:
+    for kind in _RENDERERS:
         if output.suffix == f".{kind}":
             return kind
     return "html"
-
-
-def _renderers() -> Mapping[Format, Callable[[Report], str]]:
-    from labelguard.report.page import html, json_text, markdown
-
-    return {"html": html.rendered, "md": markdown.rendered, "json": json_text.rendered}
 
 
 def _told(seen: Seen) -> tuple[Report, Verdict]:

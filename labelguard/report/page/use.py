@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelguard.policy import events
 from labelguard.policy.events import EventKind
@@ -12,6 +14,8 @@ from labelguard.release.sections import Chart, Mark, Section, Series, Table
 from labelguard.report.page.project import Seen
 from labelguard.terms import DEFAULT_AGREEMENT, counted
 
+Counts: TypeAlias = NDArray[np.int64]
+"""Rows of (capacity, used, how many units), or one of these columns."""
 NEAR = 80
 """Percent of an allowance from which on a labeler is near its end."""
 _NAMED = 25
@@ -32,7 +36,7 @@ def sections(seen: Seen) -> Iterator[Section]:
             yield _near(seen, kind, rows)
 
 
-def _used(seen: Seen, kind: EventKind, rows: np.ndarray) -> Section:  # type: ignore[type-arg]
+def _used(seen: Seen, kind: EventKind, rows: Counts) -> Section:
     identity, title = f"used-{kind.name}", f"What is used: {kind.noun}s"
     if not len(rows):
         return Section(identity, title, (f"No {seen.unit} was charged yet.",))
@@ -65,9 +69,9 @@ def _used(seen: Seen, kind: EventKind, rows: np.ndarray) -> Section:  # type: ig
 def _histogram(
     seen: Seen,
     kind: EventKind,
-    capacity: np.ndarray,  # type: ignore[type-arg]
-    used: np.ndarray,  # type: ignore[type-arg]
-    count: np.ndarray,  # type: ignore[type-arg]
+    capacity: Counts,
+    used: Counts,
+    count: Counts,
     near: float,
 ) -> Chart:
     """How many units used which share, in steps of 10%; those with nothing left are apart."""
@@ -86,7 +90,7 @@ def _histogram(
     )
 
 
-def _near(seen: Seen, kind: EventKind, rows: np.ndarray) -> Section:  # type: ignore[type-arg]
+def _near(seen: Seen, kind: EventKind, rows: Counts) -> Section:
     identity, title = f"near-{kind.name}", f"Near the cap: {kind.noun}s"
     capacity, used, count = rows.T
     whole = int(count[used * 100 >= NEAR * capacity].sum())
@@ -130,7 +134,7 @@ def _noise(
     seen: Seen,
     kind: EventKind,
     noises: dict[int, dict[str, float]],
-    rows: np.ndarray,  # type: ignore[type-arg]
+    rows: Counts,
 ) -> Section:
     units = {k: int(rows[rows[:, 0] == k, 2].sum()) for k in noises}
     names = tuple(next(iter(noises.values())))
@@ -159,7 +163,7 @@ def _noise(
     )
 
 
-def _error(seen: Seen, flips: dict[int, float], rows: np.ndarray) -> str:  # type: ignore[type-arg]
+def _error(seen: Seen, flips: dict[int, float], rows: Counts) -> str:
     differ = f"Two people differ on {1 - DEFAULT_AGREEMENT:.0%} of strict labels, usually"
     known = np.isin(rows[:, 0], list(flips))
     weight = rows[known, 1] * rows[known, 2]
