@@ -44,7 +44,7 @@ def svg(chart: Chart, theme: Theme, size: tuple[float, float] = WIDE) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    settings = {
+    settings: dict[Any, Any] = {
         "svg.hashsalt": "labelguard",
         "svg.fonttype": "none",
         "text.parse_math": False,
