@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from labelguard_trainer.training.evaluate import WinTieLoss, accuracy, evaluate, win_tie_loss
-from labelguard_trainer.training.holdout import held_out, item_keys
 
 from labelguard.errors import LabelguardError
+from labelguard.release.holdout import held_out, item_keys
 
 FALSE_FAILURES = 1e-6
 """How often a statistical test below may fail by chance: 4.9 standard errors."""

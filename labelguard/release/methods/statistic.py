@@ -8,7 +8,7 @@ labels are no increments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.errors import ProjectError
 from labelguard.keys import keyring
 from labelguard.learning.features import column_features
 from labelguard.ledger.ledger import Grant
@@ -32,10 +31,10 @@ from labelguard.release.methods.options import StatisticOptions
 from labelguard.release.methods.statistic_design import Design, committed, design
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Finished, Job, Mechanism
+from labelguard.release.windows import FILE as WINDOW
+from labelguard.release.windows import windows_of
 from labelguard.storage import blocks, buckets
 from labelguard.terms import LABEL_TIE
-
-_WINDOW = "window.npz"
 
 
 class Teacher(Mechanism[Design]):
@@ -65,12 +64,12 @@ class Teacher(Mechanism[Design]):
         task = Noting(job.staged.rows_directory, prepared.plan.directory, drawn)
         found = [part for part in job.over_buckets("summing", note, task) if part is not None]
         if prepared.bounds and prepared.grid:
-            _window(prepared, np.concatenate(found)).save(drawn / _WINDOW)
+            _window(prepared, np.concatenate(found)).save(drawn / WINDOW)
 
     def finish(self, job: Job, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
         design, provider = prepared, prepared.provider
-        windows = list(_windows(job, grant))
+        windows = _windows(job, grant)
         coefficients, total, noise = fit(windows, design.basis, design.shape)
         head = Head(
             self.options.features,
@@ -184,14 +183,8 @@ def _likelihood(
     return z, of_set, bounds.clip, bounds.sensitivity, np.diff(offsets).astype(np.int64)
 
 
-def _windows(job: Job, grant: Grant) -> Iterator[Window]:
+def _windows(job: Job, grant: Grant) -> list[Window]:
     """The windows of the sum that a release belongs to, its own last."""
     own = grant.release
     first = own.settings["parameters"]["first"] or own.id
-    for record in [*committed(job), own]:
-        path = job.opened.project.released / record.id / _WINDOW
-        if first in (record.id, record.settings["parameters"]["first"]):
-            if path.exists():
-                yield Window.load(path)
-            elif record.drawn:
-                raise ProjectError(f"{path} is missing; restore it from a backup")
+    return list(windows_of(job.opened.project.released, first, [*committed(job), own]))

@@ -132,7 +132,7 @@ class Course:
 
         `directory` appears whole, or not at all.
         """
-        merged = self._merged(weights) if self.lora else None
+        merged = self.merged(weights) if self.lora else None
         partial = directory.with_name(f"{directory.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         try:
@@ -149,8 +149,8 @@ class Course:
             shutil.rmtree(partial, ignore_errors=True)
         return directory
 
-    def _merged(self, weights: Path) -> Any:
-        """The base model with the adapters that a stage left merged into it."""
+    def merged(self, weights: Path) -> Any:
+        """The base model with saved adapters merged into it."""
         self._check_base()
         with quiet():
             base = models.load_model(self.kind, self.model, **self._init)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr
 
+from labelguard.mechanisms.clustered import standard_error
 from labelguard.mechanisms.props import estimate_error, vote
-from labelguard_trainer.training.clustered import standard_error
 
 __all__ = [
     "Accuracy",

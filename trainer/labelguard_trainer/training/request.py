@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
+from labelguard.release.holdout import held_out
+from labelguard.release.preferred_pairs import check_pairs
 from labelguard_trainer.training import lineage, settings, sources
-from labelguard_trainer.training.holdout import held_out
 from labelguard_trainer.training.lineage import Learned
 from labelguard_trainer.training.rows import AUTO, NoisyRows, PreferenceLoss
 from labelguard_trainer.training.settings import Kind
@@ -59,7 +60,7 @@ class Request:
         probes: str | Path | None,
     ) -> Request:
         """Read all files but the texts; raises `LabelguardError` for what cannot be trained."""
-        sources.check_pairs(source.file)
+        check_pairs(source.file)
         said, items = sources.read_columns(source)
         out = held_out(items, holdout)
         if out.all():
@@ -67,7 +68,7 @@ class Request:
         kept = {name: values[~out] for name, values in said.items()}
         NoisyRows.read(kept, loss, non_private=source.card is None)
         if probes is not None:
-            sources.check_pairs(Path(probes))
+            check_pairs(Path(probes))
         return cls(
             kind,
             source,

@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from polars.exceptions import PolarsError
 
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.opening import OpenProject, Where
+from labelguard.release.holdout import item_keys
+from labelguard.release.preferred_pairs import scan_pairs
 from labelguard.release.writer import read_card
 from labelguard.report import overview
 from labelguard.storage.sums import PART, SUMS, fault, sha256
-from labelguard_trainer.training.holdout import item_keys
 from labelguard_trainer.training.rows import RawLabels
 
-__all__ = ["Source", "check_pairs", "open_raw", "open_release", "read_columns"]
+__all__ = ["Source", "open_raw", "open_release", "read_columns"]
 
-PAIRS = ("prompt", "chosen", "rejected")
 _FILES = ("card.json", "data.parquet")
 _LINE = re.compile(rf"(?P<digest>[0-9a-f]{{64}})  (?P<name>{PART}(?:/{PART})*)")
 _SAID = ("label_probability", "flip_probability", "residual_flip_estimate")
@@ -90,7 +89,7 @@ def read_columns(source: Source) -> tuple[dict[str, NDArray[np.float64]], NDArra
 
     A column that is not there is all NaN.
     """
-    frame = _scan(source.file)
+    frame = scan_pairs(source.file)
     names = frame.collect_schema().names()
     found = frame.select(name for name in _SAID if name in names).collect()
     items = item_keys(source.file)
@@ -104,33 +103,6 @@ def _numbers(file: Path, found: pl.DataFrame, name: str, rows: int) -> NDArray[n
     if not (kind.is_numeric() or kind == pl.Null):
         raise LabelguardError(f"{file}: column {name} must hold numbers")
     return found[name].cast(pl.Float64).to_numpy()
-
-
-def check_pairs(file: Path) -> None:
-    """Raises `LabelguardError` unless a file holds pairs, each with three parts."""
-    frame = _scan(file)
-    schema = frame.collect_schema()
-    missing = [name for name in PAIRS if name not in schema]
-    if missing:
-        raise LabelguardError(f"{file} has no column {missing[0]}; wanted are {', '.join(PAIRS)}")
-    for name in PAIRS:
-        if not isinstance(schema[name], pl.String | pl.List | pl.Null):
-            raise LabelguardError(f"{file}: column {name} must hold texts or chats")
-    counts = frame.select(pl.len().alias("rows"), pl.col(PAIRS).null_count()).collect()
-    if not counts["rows"][0]:
-        raise LabelguardError(f"{file} holds no pair")
-    for name in PAIRS:
-        if counts[name][0]:
-            raise LabelguardError(f"{file}: {counts[name][0]:,} rows have no {name}")
-
-
-def _scan(file: Path) -> pl.LazyFrame:
-    try:
-        frame = pl.scan_parquet(file) if file.suffix == ".parquet" else pl.scan_ndjson(file)
-        frame.collect_schema()
-    except (PolarsError, OSError):
-        raise LabelguardError(f"{file} cannot be read as Parquet or JSON lines") from None
-    return frame
 
 
 def _committed(release: str, project: Where) -> tuple[Path, Mapping[str, str]]:

@@ -1,4 +1,4 @@
-"""An error rate with a standard error that knows which rows are of one item."""
+"""Standard errors of error rates that know which rows are of one item."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["standard_error"]
+__all__ = ["paired_standard_error", "standard_error"]
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -47,3 +47,29 @@ def standard_error(wrong: ArrayLike, flip_probability: ArrayLike, items: ArrayLi
     spread = min(1.0, max(0.0, rate))
     of_rows = signal**2 @ (gamma * (1 - gamma) + signal**2 * spread * (1 - spread))
     return math.sqrt(max(of_items, float(of_rows))) / total
+
+
+def paired_standard_error(
+    difference: ArrayLike, flip_probability: ArrayLike, items: ArrayLike
+) -> float:
+    """That of Σ_r s_r D_r / Σ_r s_r², by how much two models' error rates differ, s_r = 1 − 2γ_r.
+
+    D_r = d_r − d′_r in [−1, 1] is by how much more the first disagrees with row r than the second;
+    `flip_probability` and `items` are as for `standard_error`. By items N_i = Σ s_r D_r, with one
+    more item of average size won and one lost by each, so that few rows on which the models differ
+    never seem to be none; and never less than the coins' own noise where they do,
+    Σ s_r² D_r² 4γ_r(1 − γ_r) / (Σ s_r²)². Infinite if γ is ½ in every row.
+    """
+    gap, gamma = np.asarray(difference, np.float64), np.asarray(flip_probability, np.float64)
+    signal = 1 - 2 * gamma
+    _, item = np.unique(np.asarray(items), return_inverse=True)
+    won = np.bincount(item, signal * gap)
+    sizes = np.bincount(item, signal**2)
+    count, total = len(sizes), float(sizes.sum())
+    if total == 0:
+        return math.inf
+    share = float(won.sum()) / total
+    of_items = float(np.square(won - share * sizes).sum())
+    of_items += 2 * (total / count) ** 2
+    of_coins = float((signal * gap) ** 2 @ (4 * gamma * (1 - gamma)))
+    return math.sqrt(max(of_items, of_coins)) / total

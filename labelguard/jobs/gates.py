@@ -1,0 +1,237 @@
+"""Whether a candidate replaces the model in use: told from what may be read, and nothing else.
+
+Three measures read no raw label (mechanisms that evaluate are releases too): public probes; flipped
+labels of items that neither model learned from, corrected for the flips (PROPS eq. 8); and one
+charged statistic of labelers who are held out (`release.evaluation`). Both models are asked about
+the same rows, and the error is that of their difference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard.errors import LabelguardError
+from labelguard.jobs.steps import Step
+from labelguard.mechanisms.clustered import paired_standard_error, standard_error
+from labelguard.mechanisms.props import vote
+from labelguard.release.head import Head
+from labelguard.release.holdout import held_out, item_keys
+from labelguard.release.preferred_pairs import PAIRS, check_pairs, read_preferred
+
+__all__ = ["GATES", "Gate", "Judgement", "check", "judge"]
+
+GATES = ("released", "probes", "held-out", "none")
+
+ACCURACY, LIKELIHOOD = "accuracy", "log-likelihood per label"
+_FREE = "nothing"
+_CHARGED = "one statistic release of the labelers who are held out"
+
+
+class Gate(Protocol):
+    """What job.yaml says: `margin` is how much worse a candidate may be, `confidence` how sure it
+    must be that it is not (one-sided; 0.5 takes the estimate as it is), `at_least` what it must
+    reach whatever there was before.
+    """
+
+    @property
+    def by(self) -> str: ...
+    @property
+    def probes(self) -> str | None: ...
+    @property
+    def margin(self) -> float: ...
+    @property
+    def confidence(self) -> float: ...
+    @property
+    def at_least(self) -> float | None: ...
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether a candidate replaces the model in use, and by which evidence."""
+
+    by: str
+    """released, probes, held-out or none"""
+    promote: bool
+    """whether it does"""
+    why: str
+    """in a sentence"""
+    candidate: float | None
+    """what the candidate reaches; null without a gate"""
+    current: float | None
+    """what the model in use reaches; null if there is none"""
+    difference: float | None
+    """candidate less current"""
+    standard_error: float | None
+    """of the difference; without a model in use, of the candidate"""
+    measure: str
+    """accuracy, or log-likelihood per label"""
+    rows: int
+    """pairs, rows or weighted labels it was measured on"""
+    cost: str
+    """what was charged for it"""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a gate measured."""
+
+    candidate: float
+    current: float | None
+    standard_error: float
+    rows: int
+    measure: str = ACCURACY
+    cost: str = _FREE
+
+
+def check(gate: Gate, step: Step, mechanism: str, base: Path) -> None:
+    """Raise `LabelguardError` for a gate that cannot judge, before anything is charged.
+
+    `mechanism` is how the job releases; `base` is what paths refer to.
+    """
+    if gate.by == "probes":
+        if gate.probes is None:
+            raise LabelguardError("gate.by: probes needs gate.probes, a file of public pairs")
+        check_pairs(base / gate.probes)
+    if gate.by == "released" and mechanism != "rr":
+        raise LabelguardError(
+            f"gate.by: released needs labels with known flips, of mechanism rr, not {mechanism}; "
+            "take held-out or probes"
+        )
+    if gate.by == "released" and not step.holdout:
+        raise LabelguardError("gate.by: released needs items to judge by: train.options.holdout")
+    if gate.by != "none" and gate.by not in step.gates:
+        raise LabelguardError(
+            f"gate.by: {gate.by} cannot judge {step.name}; take {' or '.join(step.gates)}"
+        )
+
+
+def judge(
+    gate: Gate,
+    step: Step,
+    *,
+    release: Path,
+    candidate: Path,
+    current: Path | None,
+    evaluation: Path | None,
+    base: Path,
+) -> Judgement:
+    """Ask both models what the gate asks. Post-processing of releases and public files.
+
+    `evaluation` is the release that `held-out` reads. Raises `LabelguardError` where there is
+    nothing to judge by.
+    """
+    models = [candidate] if current is None else [candidate, current]
+    if gate.by == "none":
+        return Judgement(
+            "none", True, "there is no gate", None, None, None, None, ACCURACY, 0, _FREE
+        )
+    if gate.by == "probes":
+        assert gate.probes is not None
+        found = _by_probes(step, models, base / gate.probes)
+    elif gate.by == "released":
+        found = _by_released(step, models, release)
+    else:
+        assert evaluation is not None
+        found = _by_held_out(models, evaluation)
+    return _judged(gate, found)
+
+
+def _by_probes(step: Step, models: list[Path], file: Path) -> _Found:
+    pairs = read_preferred(file)
+    return _accuracies(step, models, pairs, np.zeros(len(pairs)), np.arange(len(pairs)))
+
+
+def _by_released(step: Step, models: list[Path], release: Path) -> _Found:
+    file = release / "data.parquet"
+    items = item_keys(file)
+    rows = pl.read_parquet(file, columns=[*PAIRS, "flip_probability"])
+    out = held_out(items, step.holdout) & rows["flip_probability"].is_not_null().to_numpy()
+    if not out.any():
+        raise LabelguardError(
+            f"no released label is of an item that is held out ({step.holdout:g} of all items); "
+            "take a larger train.options.holdout, or another gate"
+        )
+    rows = rows.filter(pl.Series(out))
+    flips = rows["flip_probability"].to_numpy()
+    return _accuracies(step, models, rows.select(PAIRS).to_arrow(), flips, items[out])
+
+
+def _accuracies(
+    step: Step,
+    models: list[Path],
+    pairs: pa.Table,
+    flips: NDArray[np.float64],
+    items: NDArray[np.generic],
+) -> _Found:
+    """How often models are right about rows whose label was flipped with probability `flips`.
+
+    With s = 1 − 2γ and d = 1 where a model disagrees with the released label, accuracy is
+    1 − Σ s (d − γ) / Σ s²; that of two models differs by Σ s (d′ − d) / Σ s².
+    """
+    wrong = [1 - vote(step.margins(model, pairs)) for model in models]
+    signal = 1 - 2 * flips
+    information = float(signal @ signal)
+    if not information:
+        raise LabelguardError(
+            "the released labels are coins (γ = ½): no model can be judged by them"
+        )
+    accuracy = [1 - float(signal @ (d - flips)) / information for d in wrong]
+    if len(models) == 1:
+        return _Found(accuracy[0], None, standard_error(wrong[0], flips, items), len(pairs))
+    error = paired_standard_error(wrong[0] - wrong[1], flips, items)
+    return _Found(accuracy[0], accuracy[1], error, len(pairs))
+
+
+def _by_held_out(models: list[Path], evaluation: Path) -> _Found:
+    from labelguard.release.evaluation import Evaluation
+
+    found, heads = Evaluation.load(evaluation), [Head.load(model) for model in models]
+    values = [found.likelihood(head) for head in heads]
+    other = (
+        heads[1] if len(heads) > 1 else replace(heads[0], coefficients=0 * heads[0].coefficients)
+    )
+    error = found.difference(heads[0], other)[1]
+    current = values[1] if len(values) > 1 else None
+    return _Found(values[0], current, error, round(found.labels), LIKELIHOOD, _CHARGED)
+
+
+def _judged(gate: Gate, found: _Found) -> Judgement:
+    """The rule: not below `at_least`, and not worse than the model in use by `margin` or more."""
+    error = found.standard_error
+    difference = None if found.current is None else found.candidate - found.current
+    promote, why = _verdict(gate, found, difference)
+    return Judgement(
+        gate.by,
+        promote,
+        why,
+        found.candidate,
+        found.current,
+        difference,
+        error if math.isfinite(error) else None,
+        found.measure,
+        found.rows,
+        found.cost,
+    )
+
+
+def _verdict(gate: Gate, found: _Found, difference: float | None) -> tuple[bool, str]:
+    value = f"{found.measure} {found.candidate:.3f}"
+    if gate.at_least is not None and found.candidate < gate.at_least:
+        return False, f"{value} is below {gate.at_least:g}, which job.yaml asks for"
+    if difference is None:
+        return True, f"{value} ± {found.standard_error:.3f}; there was no model before"
+    reach = NormalDist().inv_cdf(gate.confidence) * found.standard_error
+    lowest = difference - (reach if gate.confidence > 0.5 else 0.0)  # 0 · ∞ is no number
+    shown = f"{value}, {difference:+.3f} ± {found.standard_error:.3f} to the model in use"
+    if lowest >= -gate.margin:
+        return True, shown
+    return False, f"{shown}: not enough (margin {gate.margin:g}, confidence {gate.confidence:g})"

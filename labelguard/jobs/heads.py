@@ -1,0 +1,213 @@
+"""The step `head`: a linear head on public features, learned from a release in a moment.
+
+A statistic release has its head already; `windows` fits it on the newest windows alone, so that it
+follows people who change their minds. From randomized labels a head is learned by the likelihood of
+their flips (`learning.heads.fit_flipped`, forward), on items that are not held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+
+from labelguard.errors import LabelguardError
+from labelguard.jobs.steps import Learned, Lesson, validated
+from labelguard.learning.features import (
+    PairFeatures,
+    check_features,
+    default_features,
+    open_fitted,
+    open_provider,
+)
+from labelguard.learning.learners import HeadLearner
+from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.project.opening import OpenProject
+from labelguard.release.card import guarantee
+from labelguard.release.head import FILE, Head, Window, fit
+from labelguard.release.holdout import held_out, item_keys
+from labelguard.release.preferred_pairs import PAIRS
+from labelguard.release.windows import windows_of
+from labelguard.release.writer import read_card
+from labelguard.storage.files import fresh_directory, publish_directory
+from labelguard.terms import Progress
+
+__all__ = ["HeadOptions", "HeadStep"]
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """What a job says of its head. Of a release that has one, only `windows` can be said.
+
+    `features`, `components` and `ridge` are those of a head from randomized labels, `holdout` the
+    share of items that it does not learn from. `windows`: how many of the newest windows of the
+    statistic count; None for all.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    features: str | None = None
+    components: int = 64
+    ridge: float = 3.0
+    holdout: float = 0.1
+    windows: int | None = None
+
+    def __post_init__(self) -> None:
+        Shape(components=self.components, ridge=self.ridge)
+        if not 0 <= self.holdout < 1:
+            raise LabelguardError(f"train.options.holdout must be in [0, 1), found {self.holdout}")
+        if self.windows is not None and self.windows < 1:
+            raise LabelguardError(f"train.options.windows must be at least 1, found {self.windows}")
+
+
+class HeadStep:
+    """See the module."""
+
+    name = "head"
+    gates = ("released", "probes", "held-out")
+
+    def __init__(self, options: Mapping[str, Any], base: Path) -> None:
+        self.options = validated(HeadOptions, options)
+        self.holdout = self.options.holdout
+
+    def check(self) -> None:
+        """Features that cannot be computed here."""
+        check_features(self._features)
+
+    def identity(self) -> Mapping[str, Any]:
+        """All options, and the features that are meant where none were named."""
+        return asdict(self.options) | {"features": self._features}
+
+    @property
+    def _features(self) -> str:
+        return self.options.features or default_features()
+
+    def train(self, lesson: Lesson) -> Learned:
+        """Write head.npz and a card. Raises `LabelguardError` for labels that teach no head."""
+        card = read_card(lesson.release)
+        if (lesson.release / FILE).exists():
+            head, facts = self._released(lesson, card)
+        elif card.get("train_with") == "forward":
+            head, facts = self._learned(lesson)
+        else:
+            raise LabelguardError(
+                f"no head can be learned from release {card['release']}: it has none, and no row "
+                "with a flip_probability; release by rr or statistic"
+            )
+        if not lesson.output.is_dir():
+            partial = fresh_directory(lesson.output.with_name(f"{lesson.output.name}.partial"))
+            (partial / FILE).write_bytes(head.to_bytes())
+            (partial / "TRAINING_CARD.md").write_text(_card(card, facts), encoding="utf-8")
+            publish_directory(partial, lesson.output)
+        return Learned(facts)
+
+    def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
+        """As `Head.margins`. Raises `LabelguardError` for features that changed since."""
+        head = Head.load(model)
+        return head.margins(_opened(head)(_sides(pairs)))
+
+    def _released(self, lesson: Lesson, card: Mapping[str, Any]) -> tuple[Head, dict[str, Any]]:
+        """The head that came with a release, fitted anew if only some windows count."""
+        head, wanted = Head.load(lesson.release), self.options.windows
+        facts = {"features": head.features, "components": len(head.basis.metric)}
+        if "statistic" not in card:
+            return head, facts
+        windows = self._windows(lesson, card["release"])
+        windows = windows[-wanted:] if wanted else windows
+        coefficients, total, noise = fit(windows, head.basis, head.shape)
+        head = replace(head, coefficients=coefficients, statistic=total, noise=noise)
+        return head, facts | {"windows": len(windows)}
+
+    def _windows(self, lesson: Lesson, release: str) -> list[Window]:
+        """Those of the sum that a release belongs to, up to its own."""
+        records = OpenProject.open(lesson.project).ledger.releases()
+        [own] = [record for record in records if record.id == release]
+        first = own.settings["parameters"]["first"] or own.id
+        until = [r for r in records if r.state == "committed" and r.number <= own.number]
+        return list(windows_of(lesson.project.released, first, until))
+
+    def _learned(self, lesson: Lesson) -> tuple[Head, dict[str, Any]]:
+        """A head of flipped labels, in the coordinates of the model in use if it has the same."""
+        file = lesson.release / "data.parquet"
+        rows = pl.read_parquet(file)
+        out = held_out(item_keys(file), self.holdout)
+        kept = rows.filter(pl.Series(~out) & pl.col("flip_probability").is_not_null())
+        if not len(kept):
+            raise LabelguardError(f"{file} has no row to learn a head from")
+        pairs = _sides(kept.select(PAIRS).to_arrow())
+        provider, coordinates, shape = self._coordinates(pairs, lesson)
+        z = coordinates.coordinates(provider(pairs))
+        flips = kept["flip_probability"].to_numpy()
+        lesson.progress("fitting the head", None)
+        try:
+            scorer = HeadLearner(shape.ridge).fit(z, np.ones(len(z)), flips, None)
+        except (ValueError, ArithmeticError) as error:
+            raise LabelguardError(
+                f"the head cannot be fitted ({error}); take another train.options.ridge"
+            ) from None
+        head = Head(
+            self._features,
+            provider.identity(),
+            provider.state(),
+            shape,
+            coordinates,
+            coordinates.projection @ scorer.theta,
+        )
+        return head, {
+            "features": head.features,
+            "components": len(coordinates.metric),
+            "rows": len(kept),
+            "rows_held_out": int(out.sum()),
+        }
+
+    def _coordinates(self, pairs: pa.Table, lesson: Lesson) -> tuple[PairFeatures, Basis, Shape]:
+        """Features and principal axes: those of the model in use, or fitted on these pairs."""
+        shape = Shape(self.options.components, 0, ridge=self.options.ridge)
+        before = _before(lesson.previous)
+        if before and (before.features, before.shape) == (self._features, shape):
+            return _opened(before, lesson.progress), before.basis, shape
+        provider = open_fitted(self._features, pairs, lesson.progress)
+        return provider, basis(spectrum(provider(pairs)), shape), shape
+
+
+def _before(model: Path | None) -> Head | None:
+    return Head.load(model) if model is not None and (model / FILE).exists() else None
+
+
+def _opened(head: Head, progress: Progress | None = None) -> PairFeatures:
+    provider = open_provider(head.features, head.state)
+    if progress:
+        provider.report_to(progress)
+    if provider.identity() != head.identity:
+        raise LabelguardError(
+            f"a head was fitted on features {head.identity}; found {provider.identity()}"
+        )
+    return provider
+
+
+def _sides(pairs: pa.Table) -> pa.Table:
+    """Preferred pairs as features take them: the chosen side is the first."""
+    return pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
+
+
+def _card(card: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """What the head learned from, and the guarantee that it carries on."""
+    rows = "\n".join(f"| {name.replace('_', ' ')} | {value} |" for name, value in facts.items())
+    return f"""\
+# Linear head of release {card["release"]}
+
+A function of the release and of public pairs: whoever has it learns no more than the release tells.
+
+{guarantee(card)}
+
+| | |
+|---|---|
+{rows}
+"""

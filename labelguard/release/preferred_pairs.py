@@ -1,0 +1,49 @@
+"""Files of pairs that say which side is preferred: a release's rows, or public probes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+from polars.exceptions import PolarsError
+
+from labelguard.errors import LabelguardError
+
+__all__ = ["PAIRS", "check_pairs", "read_preferred", "scan_pairs"]
+
+PAIRS = ("prompt", "chosen", "rejected")
+
+
+def check_pairs(file: Path) -> None:
+    """Raises `LabelguardError` unless a file holds pairs, each with three parts."""
+    frame = scan_pairs(file)
+    schema = frame.collect_schema()
+    missing = [name for name in PAIRS if name not in schema]
+    if missing:
+        raise LabelguardError(f"{file} has no column {missing[0]}; wanted are {', '.join(PAIRS)}")
+    for name in PAIRS:
+        if not isinstance(schema[name], pl.String | pl.List | pl.Null):
+            raise LabelguardError(f"{file}: column {name} must hold texts or chats")
+    counts = frame.select(pl.len().alias("rows"), pl.col(PAIRS).null_count()).collect()
+    if not counts["rows"][0]:
+        raise LabelguardError(f"{file} holds no pair")
+    for name in PAIRS:
+        if counts[name][0]:
+            raise LabelguardError(f"{file}: {counts[name][0]:,} rows have no {name}")
+
+
+def read_preferred(file: Path) -> pa.Table:
+    """Prompt, chosen and rejected of a file that `check_pairs` accepts, in its order."""
+    check_pairs(file)
+    return scan_pairs(file).select(PAIRS).collect().to_arrow()
+
+
+def scan_pairs(file: Path) -> pl.LazyFrame:
+    """The columns of a file, Parquet or JSON lines. Raises `LabelguardError` for anything else."""
+    try:
+        frame = pl.scan_parquet(file) if file.suffix == ".parquet" else pl.scan_ndjson(file)
+        frame.collect_schema()
+    except (PolarsError, OSError):
+        raise LabelguardError(f"{file} cannot be read as Parquet or JSON lines") from None
+    return frame

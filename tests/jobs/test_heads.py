@@ -1,0 +1,223 @@
+"""The step `head`: what it learns from which release, and that a kill leaves a model or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import labelguard as lg
+from labelguard.errors import LabelguardError
+from labelguard.jobs.heads import HeadStep
+from labelguard.jobs.steps import Lesson, open_step
+from labelguard.project.project import Project
+from labelguard.release.head import Head
+from labelguard.release.holdout import held_out, item_keys
+from labelguard.release.preferred_pairs import read_preferred
+from labelguard.release.writer import Release
+from labelguard.terms import silent
+
+WEEKS = 3
+
+
+@pytest.fixture(scope="module")
+def labels() -> pa.Table:
+    """Simulated labels; every pair is labeled once."""
+    table = lg.simulate(lg.SimulationConfig(labelers=60, labels=1800, items=1800, tie_rate=0.0))
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame.unique(["prompt", "response_a", "response_b"], maintain_order=True).to_arrow()
+
+
+@pytest.fixture(scope="module")
+def flipped(labels: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    """Labels by randomized response."""
+    project = lg.init(tmp_path_factory.mktemp("flipped"), max_epsilon=100)
+    yield lg.privatize(
+        labels, project=project, mechanism="rr", epsilon=60, max_labels_per_labeler=64
+    )
+
+
+@pytest.fixture(scope="module")
+def weekly(
+    labels: pa.Table, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Project, list[Release]]:
+    """A statistic released in three windows."""
+    project = lg.init(tmp_path_factory.mktemp("weekly"))
+    releases = [
+        lg.privatize(
+            labels.slice(0, labels.num_rows * (week + 1) // WEEKS),
+            project=project,
+            mechanism="statistic",
+            epsilon=8,
+            delta=1e-5,
+            releases=WEEKS,
+            features="length",
+            components=1,
+            whitening=0.5,
+            floor=1e-3,
+            clip_quantile=0.5,
+            ridge=3.0,
+        )
+        for week in range(WEEKS)
+    ]
+    return project, releases
+
+
+def _lesson(release: Release, output: Path, previous: Path | None = None) -> Lesson:
+    project = lg.find(release.path.parents[2])
+    return Lesson(release.path, project, output, previous, silent)
+
+
+def _step(**options: Any) -> HeadStep:
+    step = open_step("head", options, Path())
+    assert isinstance(step, HeadStep)
+    step.check()
+    return step
+
+
+def test_a_head_learns_from_flipped_labels_what_people_prefer(
+    flipped: Release, labels: pa.Table, tmp_path: Path
+) -> None:
+    step = _step(features="length+text", holdout=0.2)
+    learned = step.train(_lesson(flipped, tmp_path / "model"))
+    file = flipped.path / "data.parquet"
+    out = held_out(item_keys(file), 0.2)
+    assert learned.facts["rows_held_out"] == out.sum() and learned.facts["rows"] == (~out).sum()
+    fresh = lg.simulate(lg.SimulationConfig(labelers=40, labels=800, items=800, seed=7, tie_rate=0))
+    first = np.asarray(fresh["label"]) == 1
+    sides = [np.asarray(fresh[name]) for name in ("response_a", "response_b")]
+    pairs = pa.table(
+        {
+            "prompt": fresh["prompt"],
+            "chosen": np.where(first, *sides),
+            "rejected": np.where(first, *sides[::-1]),
+        }
+    )
+    margins = step.margins(tmp_path / "model", pairs)
+    assert (margins > 0).mean() > 0.6
+    turned = pairs.rename_columns(["prompt", "rejected", "chosen"])
+    assert np.allclose(step.margins(tmp_path / "model", turned), -margins, atol=1e-5)
+
+
+def test_what_is_held_out_teaches_nothing(flipped: Release, tmp_path: Path) -> None:
+    """The same head, to the last bit, whatever the held-out labels say."""
+    step = _step(features="length", holdout=0.3)
+    step.train(_lesson(flipped, tmp_path / "one"))
+    other = tmp_path / "other"
+    other.mkdir()
+    file = flipped.path / "data.parquet"
+    rows, out = pl.read_parquet(file), held_out(item_keys(file), 0.3)
+    turned = pl.Series(out)
+    rows.with_columns(
+        chosen=pl.when(turned).then("rejected").otherwise("chosen"),
+        rejected=pl.when(turned).then("chosen").otherwise("rejected"),
+    ).write_parquet(other / "data.parquet")
+    (other / "card.json").write_bytes((flipped.path / "card.json").read_bytes())
+    lesson = _lesson(flipped, tmp_path / "two")
+    step.train(Lesson(other, lesson.project, lesson.output, None, silent))
+    one, two = (Head.load(tmp_path / name) for name in ("one", "two"))
+    assert np.array_equal(one.coefficients, two.coefficients)
+    rows.with_columns(chosen="rejected", rejected="chosen").write_parquet(other / "data.parquet")
+    step.train(Lesson(other, lesson.project, tmp_path / "three", None, silent))
+    assert not np.array_equal(one.coefficients, Head.load(tmp_path / "three").coefficients)
+
+
+def test_the_next_model_has_the_coordinates_of_the_one_in_use(
+    flipped: Release, tmp_path: Path
+) -> None:
+    step = _step(features="length+text", components=8)
+    step.train(_lesson(flipped, tmp_path / "first"))
+    step.train(_lesson(flipped, tmp_path / "second", tmp_path / "first"))
+    first, second = (Head.load(tmp_path / name) for name in ("first", "second"))
+    assert np.array_equal(first.basis.projection, second.basis.projection)
+    assert first.identity == second.identity
+    other = _step(features="length+text", components=4)
+    other.train(_lesson(flipped, tmp_path / "third", tmp_path / "first"))
+    assert len(Head.load(tmp_path / "third").basis.metric) == 4
+
+
+def test_a_statistic_has_its_head_and_the_newest_windows_make_another(
+    weekly: tuple[Project, list[Release]], tmp_path: Path
+) -> None:
+    _, releases = weekly
+    last = releases[-1]
+    assert last.card["statistic"]["windows"] == WEEKS
+    learned = _step().train(_lesson(last, tmp_path / "all"))
+    assert learned.facts["windows"] == WEEKS
+    released = Head.load(last.path)
+    assert np.allclose(Head.load(tmp_path / "all").coefficients, released.coefficients)
+
+    _step(windows=1).train(_lesson(last, tmp_path / "newest"))
+    newest, before = Head.load(tmp_path / "newest"), Head.load(releases[-2].path)
+    assert newest.statistic is not None and before.statistic is not None
+    assert released.statistic is not None
+    assert np.allclose(newest.statistic, released.statistic - before.statistic)
+    assert newest.noise < released.noise
+    _step(windows=WEEKS + 5).train(_lesson(last, tmp_path / "more"))
+    assert np.allclose(Head.load(tmp_path / "more").coefficients, released.coefficients)
+
+
+def test_an_earlier_release_knows_no_later_window(
+    weekly: tuple[Project, list[Release]], tmp_path: Path
+) -> None:
+    _, releases = weekly
+    assert _step().train(_lesson(releases[0], tmp_path / "early")).facts["windows"] == 1
+
+
+def test_a_kill_leaves_a_model_or_none(
+    flipped: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, lesson = _step(features="length"), _lesson(flipped, tmp_path / "model")
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr("labelguard.jobs.heads.publish_directory", killed)
+        step.train(lesson)
+    assert not lesson.output.exists()
+    learned = step.train(lesson)
+    made = (lesson.output / "head.npz").stat().st_mtime_ns
+    assert step.train(lesson) == learned
+    assert (lesson.output / "head.npz").stat().st_mtime_ns == made
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"windows": 0}, "windows must be at least 1"),
+        ({"holdout": 1.0}, r"holdout must be in \[0, 1\)"),
+        ({"ridge": "3"}, r"train\.options\.ridge"),
+        ({"componnets": 3}, r"train\.options\.componnets"),
+        ({"features": "lenght"}, "lenght"),
+    ],
+)
+def test_options_that_cannot_be_are_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(LabelguardError, match=said):
+        open_step("head", options, Path()).check()
+
+
+def test_a_step_that_is_not_installed_is_named() -> None:
+    with pytest.raises(LabelguardError, match=r"no 'haed'; available: dpo, head, reward"):
+        open_step("haed", {}, Path())
+
+
+def test_labels_without_flips_or_head_teach_none(flipped: Release, tmp_path: Path) -> None:
+    other = tmp_path / "release"
+    other.mkdir()
+    card = (flipped.path / "card.json").read_text().replace('"forward"', '"plain"')
+    (other / "card.json").write_text(card)
+    lesson = _lesson(flipped, tmp_path / "model")
+    with pytest.raises(LabelguardError, match="no head can be learned"):
+        _step().train(Lesson(other, lesson.project, lesson.output, None, silent))
+    assert read_preferred(flipped.path / "data.parquet").num_rows == flipped.card["counts"]["rows"]

@@ -1,0 +1,131 @@
+"""Language models as steps of a retraining job: trained and asked like `labelguard train`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from labelguard_trainer.training.lineage import front_matter
+from support import tiny_models, train_runs
+
+from labelguard.errors import LabelguardError
+from labelguard.jobs import gates
+from labelguard.jobs.steps import Learned, Lesson, Step, open_step
+from labelguard.release.preferred_pairs import read_preferred
+from labelguard.terms import silent
+
+LORA = {"lora": "r=4,alpha=8"}
+pytestmark = pytest.mark.xdist_group("language-models")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base model, releases and probes."""
+    return train_runs.workshop(tmp_path_factory.mktemp("jobs"))
+
+
+def _step(shop: Path, kind: str, **options: Any) -> Step:
+    return open_step(kind, {"model": "base", "config": "config.yaml", **options}, shop)
+
+
+def _train(step: Step, shop: Path, output: Path) -> Learned:
+    nowhere: Any = None  # a language model asks no project
+    return step.train(Lesson(shop / "rr", nowhere, output, None, silent))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("dpo", {}),
+        ("reward", {}),
+        ("dpo", {"lora": "r=4,alpha=8"}),
+        ("reward", {"lora": "r=4,alpha=8"}),
+    ],
+)
+def test_a_model_is_trained_once_and_its_margins_are_those_of_its_trainer(
+    shop: Path, tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
+    step = _step(shop, kind, **options)
+    step.check()
+    learned = _train(step, shop, tmp_path / "model")
+    assert learned.facts == {"base": "base", "steps": 20}
+    assert [point["step"] for point in learned.curve] == sorted(p["step"] for p in learned.curve)
+    before = train_runs.weights(tmp_path / "model")
+    assert _train(step, shop, tmp_path / "model") == learned
+    after = train_runs.weights(tmp_path / "model")
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+    probes = read_preferred(shop / "probes.parquet")
+    margins = step.margins(tmp_path / "model", probes)
+    turned = pa.table(
+        [probes["prompt"], probes["rejected"], probes["chosen"]],
+        names=["prompt", "chosen", "rejected"],
+    )
+    assert np.allclose(step.margins(tmp_path / "model", turned), -margins, atol=1e-4)
+    from labelguard_trainer import train
+
+    own = train(
+        kind,  # type: ignore[arg-type]
+        shop / "rr",
+        shop / "base",
+        output=tmp_path / "own",
+        config=shop / "config.yaml",
+        probes=shop / "probes.parquet",
+        lora=options.get("lora"),
+    )
+    assert own.evaluation.probes is not None
+    assert float(((np.sign(margins) + 1) / 2).mean()) == own.evaluation.probes.accuracy
+
+
+def test_released_rows_that_were_held_out_judge_two_models(shop: Path, tmp_path: Path) -> None:
+    step = _step(shop, "reward", holdout=0.3)
+    _train(step, shop, tmp_path / "model")
+    lazy = _step(shop, "reward", holdout=0.3, config="quick.yaml")
+    _train(lazy, shop, tmp_path / "lazy")
+    gate = SimpleNamespace(by="released", probes=None, margin=0.0, confidence=0.5, at_least=None)
+    gates.check(gate, step, "rr", shop)
+    found = gates.judge(
+        gate,
+        step,
+        release=shop / "rr",
+        candidate=tmp_path / "model",
+        current=tmp_path / "lazy",
+        evaluation=None,
+        base=shop,
+    )
+    said = json.loads((tmp_path / "model" / "evaluation.json").read_text())["flipped"]
+    assert found.candidate == pytest.approx(said["accuracy"]) and found.rows == said["rows"]
+    assert found.difference is not None and found.current is not None
+    assert found.difference == pytest.approx(found.candidate - found.current)
+    with pytest.raises(LabelguardError, match="held-out cannot judge reward; take released or"):
+        gates.check(SimpleNamespace(**(vars(gate) | {"by": "held-out"})), step, "rr", shop)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"model": "nowhere/at-all"}, "cannot be loaded as a model"),
+        ({"lora": "r=4"}, "LoRA is written"),
+        ({"config": "missing.yaml"}, "missing.yaml"),
+        ({"epochs": 3}, r"train\.options\.epochs: Unexpected"),
+        ({"holdout": "much"}, r"train\.options\.holdout: Input should be a valid number"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_before_anything_is_charged(
+    shop: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(LabelguardError, match=said):
+        _step(shop, "dpo", **options).check()
+
+
+def test_a_base_of_raw_labels_is_refused(shop: Path, tmp_path: Path) -> None:
+    tiny_models.saved(tmp_path / "raw")
+    card = f"---\ntags:\n- non-private\n{front_matter(())}---\n"
+    (tmp_path / "raw" / "TRAINING_CARD.md").write_text(card)
+    with pytest.raises(LabelguardError, match="raw labels"):
+        _step(shop, "dpo", model=str(tmp_path / "raw")).check()

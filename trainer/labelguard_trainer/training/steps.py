@@ -1,0 +1,182 @@
+"""The steps `dpo` and `reward` of a retraining job: what `labelguard train` does, run after run.
+
+Each model is trained from the same base model on the newest release, which holds the labels of all
+earlier ones with the values that they were released with.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+
+from labelguard import extras
+from labelguard.errors import LabelguardError
+from labelguard.jobs.steps import Learned, Lesson, validated
+from labelguard.release.preferred_pairs import PAIRS
+from labelguard.storage.sums import sha256
+from labelguard.terms import silent
+from labelguard_trainer.training import lineage
+from labelguard_trainer.training.rows import AUTO, PreferenceLoss
+from labelguard_trainer.training.settings import Kind, parse_lora, read_config
+
+if TYPE_CHECKING:
+    from labelguard_trainer.training.course import Course
+
+__all__ = ["Dpo", "Reward", "TrainOptions"]
+
+_SCORING = (
+    *("beta", "bf16", "fp16", "max_length", "model_init_kwargs", "truncation_mode"),
+    *("per_device_eval_batch_size", "trust_remote_code", "use_cpu"),
+)
+"""Fields of a training's configuration that say how pairs are scored, too."""
+_CURVE = ("step", "loss", "agreement", "eval_loss", "eval_agreement")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What a job says of a language model's training; as the options of `labelguard train`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+    config: str | None = None
+    lora: str | None = None
+    loss: PreferenceLoss = AUTO
+    holdout: float = 0.1
+
+
+class _Training:
+    """A training of one kind; paths are relative to `base`, the directory of job.yaml."""
+
+    kind: ClassVar[Kind]
+    gates = ("released", "probes")
+
+    def __init__(self, options: Mapping[str, Any], base: Path) -> None:
+        self.options = validated(TrainOptions, options)
+        self.holdout = self.options.holdout
+        self._base = base
+        self._asked: tuple[pa.Table, Course, NDArray[np.float64] | None] | None = None
+
+    @property
+    def name(self) -> str:
+        """As in `labelguard.steps`."""
+        return self.kind
+
+    def check(self) -> None:
+        """The extra, the configuration, and where its base model comes from."""
+        extras.require("train", f"train.step: {self.kind}")
+        lineage.base_of(self._model, private=True)
+        self._config()
+        if self.options.lora is not None:
+            parse_lora(self.options.lora)
+        from labelguard_trainer.training import models
+
+        models.load_config(self._model)
+
+    def identity(self) -> Mapping[str, Any]:
+        """The options, the base model's identity and the configuration's digest."""
+        from labelguard_trainer.training import models
+
+        path = self._config_file
+        told = {"model": models.identity(self._model), "config": sha256(path) if path else None}
+        return asdict(self.options) | told
+
+    def train(self, lesson: Lesson) -> Learned:
+        """As `labelguard train`; what was interrupted goes on at its last checkpoint."""
+        from labelguard_trainer.training.run import train
+
+        if not lesson.output.is_dir():
+            train(
+                self.kind,
+                lesson.release,
+                self._model,
+                output=lesson.output,
+                config=self._config_file,
+                lora=self.options.lora,
+                loss=self.options.loss,
+                holdout=self.options.holdout,
+                progress=lesson.progress,
+            )
+        lines = (lesson.output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        metrics = [json.loads(line) for line in lines]
+        curve = [
+            {name: line[name] for name in _CURVE if line.get(name) is not None} for line in metrics
+        ]
+        steps = max((int(line["step"]) for line in metrics), default=0)
+        return Learned({"base": Path(self._model).name, "steps": steps}, curve)
+
+    def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
+        """As the trainer's own; 0 where both sides are equal within `max_length`."""
+        from labelguard_trainer.training.reporting import quiet
+
+        course, reference = self._course(pairs)
+        found = np.zeros(pairs.num_rows)
+        with tempfile.TemporaryDirectory() as directory, quiet():
+            whole = Path(directory, "whole")
+            if (model / "adapter_config.json").exists():
+                course.merged(model).save_pretrained(whole)
+            else:
+                whole = model
+            trainer = course.trainer(Path(directory), course.example, whole)
+            found[course.told] = trainer.margins(course.rows(course.told, reference))
+        if not np.isfinite(found).all():
+            raise LabelguardError(f"the model in {model.name} says no number of some pairs")
+        return found
+
+    def _course(self, pairs: pa.Table) -> tuple[Course, NDArray[np.float64] | None]:
+        """The pairs' tokens and what the base model says of them, once for all models asked."""
+        if self._asked is None or self._asked[0] is not pairs:
+            from labelguard_trainer.training.stages import StageLearner
+
+            course = self._open(pairs)
+            with tempfile.TemporaryDirectory() as directory:
+                reference = StageLearner(course, Path(directory), silent).reference
+            self._asked = (pairs, course, reference)
+        return self._asked[1:]
+
+    def _open(self, pairs: pa.Table) -> Course:
+        from labelguard_trainer.training import models
+        from labelguard_trainer.training.course import Course
+
+        given = {name: value for name, value in self._config().items() if name in _SCORING}
+        init = given.get("model_init_kwargs") or {}
+        base = models.identity(self._model, revision=init.get("revision"))
+        pinned = models.pinned(self._model, base, init)
+        usual = {"max_length": models.usual_length(self._model, init)}
+        settings = {**usual, **given, "model_init_kwargs": pinned}
+        sides = pa.table([pairs[name] for name in PAIRS], names=["prompt", "first", "second"])
+        return Course.of(self.kind, self._model, base, None, settings, sides)
+
+    @property
+    def _model(self) -> str:
+        """A directory, if there is one of that name, or the id of a hub."""
+        path = self._base / self.options.model
+        return str(path) if path.is_dir() else self.options.model
+
+    @property
+    def _config_file(self) -> Path | None:
+        return self._base / self.options.config if self.options.config else None
+
+    def _config(self) -> dict[str, Any]:
+        return read_config(self._config_file) if self._config_file else {}
+
+
+class Dpo(_Training):
+    """Direct preference optimization of a language model."""
+
+    kind = "dpo"
+
+
+class Reward(_Training):
+    """A reward model."""
+
+    kind = "reward"
