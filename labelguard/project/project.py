@@ -90,6 +90,11 @@ class Project:
         return self.state / "labels"
 
     @property
+    def jobs(self) -> Path:
+        """What jobs of `retrain` did and are about to do, one directory each."""
+        return self.state / "jobs"
+
+    @property
     def stages(self) -> Path:
         """Finished stages of PROPS releases that are under way, one directory each, and who works
         on one without holding the project (see `claim`). Released labels and public texts only.

@@ -87,7 +87,7 @@ def props(card: Card) -> Iterator[Section]:
             f"{card['props']['learner']}.",
         ),
         Table("Stages", ("stage", "rows", "model's estimated error", ""), tuple(map(_row, stages))),
-        _errors(later) if later else None,
+        _errors(later) if len(later) > 1 else None,
         (*_model(card), *map(_stage, later)),
     )
 

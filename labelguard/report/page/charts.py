@@ -73,15 +73,16 @@ def svg(chart: Chart, theme: Theme, size: tuple[float, float] = WIDE) -> bytes:
 
 
 def _bars(axes: Axes, chart: Chart, theme: Theme) -> None:
-    width = 0.8 / len(chart.series)
+    """Bars at one place stand beside one another; one that is there alone takes all of it."""
+    at_place = [sum(one.values[p] is not None for one in chart.series) for p in range(len(chart.x))]
+    before = [0] * len(chart.x)
     for number, one in enumerate(chart.series):
-        left = number * width - 0.4 + width / 2
-        places = [place + left for place in range(len(chart.x))]
-        heights = [value or 0.0 for value in one.values]
+        places = [p for p, value in enumerate(one.values) if value is not None]
+        widths = [0.8 / at_place[p] for p in places]
         axes.bar(
-            places,
-            heights,
-            width * 0.9,
+            [p - 0.4 + w * (before[p] + 0.5) for p, w in zip(places, widths, strict=True)],
+            [one.values[p] or 0.0 for p in places],
+            [0.95 * width for width in widths],
             color=theme.series[number],
             hatch=_HATCHES[number],
             label=shown(one.name),
@@ -89,6 +90,8 @@ def _bars(axes: Axes, chart: Chart, theme: Theme) -> None:
             ecolor=theme.text,
             capsize=4 if one.low else 0,
         )
+        for p in places:
+            before[p] += 1
     names = [shown(str(name)) for name in chart.x]
     slanted = sum(map(len, names)) > 6 * axes.figure.get_size_inches()[0]  # type: ignore[union-attr]
     axes.set_xticks(
@@ -151,7 +154,7 @@ def _furnish(axes: Axes, chart: Chart, theme: Theme) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.margins(y=0.12)
     if len(chart.series) > 1:
-        axes.legend(frameon=False, loc="best")
+        axes.figure.legend(frameon=False, loc="outside upper left", ncols=len(chart.series))
 
 
 def _mark(axes: Axes, mark: Mark, theme: Theme) -> None:

@@ -1,10 +1,9 @@
-"""What happened: releases, and runs of jobs."""
+"""Releases, and the labels that are in none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from labelguard.release.sections import Section, Table
+from labelguard.report.page.numbers import day
 from labelguard.report.page.project import Seen
 from labelguard.terms import counted
 
@@ -42,7 +41,7 @@ def releases(seen: Seen) -> Section:
     rows = tuple(
         (
             one.id,
-            one.created_at,
+            day(one.created_at),
             one.settings["mechanism"],
             names.get(one.policy_id, ""),
             one.state,
@@ -74,8 +73,3 @@ def releases(seen: Seen) -> Section:
         (f"{counted(len(seen.committed), 'release')} committed.", *abandoned, *more),
         Table("Releases, newest first", columns, rows),
     )
-
-
-def sections(seen: Seen) -> Iterator[Section]:
-    """Releases, then jobs."""
-    yield releases(seen)

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from labelguard.report.page.charts import DARK, LIGHT, NARROW, WIDE, svg
-from labelguard.report.page.numbers import numeric, written
+from labelguard.report.page.numbers import day, numeric, written
 from labelguard.terms import shown
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"cell": written, "pictures": _pictures, "numeric": _numeric}
+    environment.filters |= {"cell": written, "day": day, "pictures": _pictures, "numeric": _numeric}
     return environment.from_string(_read("report.html"))
 
 

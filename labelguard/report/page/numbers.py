@@ -23,3 +23,13 @@ def written(cell: Cell) -> str:
 def numeric(cells: tuple[Cell, ...]) -> bool:
     """Whether a column holds numbers, which stand below one another."""
     return all(_NUMBER.fullmatch(written(cell)) for cell in cells)
+
+
+def day(at: str) -> str:
+    """A time as the ledger tells it, for people: 2026-01-05 14:30."""
+    return at[:16].replace("T", " ")
+
+
+def small(value: float) -> str:
+    """A small number as people write it: 1e-5."""
+    return f"{value:g}".replace("e-0", "e-")

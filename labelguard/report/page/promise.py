@@ -8,6 +8,7 @@ from typing import Any
 
 from labelguard.release import card as cards
 from labelguard.release.sections import Section, Table
+from labelguard.report.page.numbers import day, small
 from labelguard.report.page.project import Seen
 from labelguard.terms import budget_of
 
@@ -45,7 +46,7 @@ def guarantee(seen: Seen) -> Section:
             f"that were trained on them, this report. They may know all other labels. Between any "
             f"two possibilities of what one {unit}'s labels say, all of it changes the odds by a "
             f"factor of at most {math.exp(epsilon):,.3g}, but for a chance of at most "
-            f"{budget.lifetime.delta:g} (in numbers: {budget_of(vars(budget.lifetime))}, "
+            f"{small(budget.lifetime.delta)} (in numbers: {budget_of(vars(budget.lifetime))}, "
             f"adjacency replace_labels).",
             f"For example: who held two possibilities equally likely before can be at most "
             f"{_sure(epsilon)} sure of one of them afterwards.",
@@ -89,9 +90,9 @@ def policies(seen: Seen) -> Section:
         (
             record.name,
             record.state,
-            record.created_at,
+            day(record.created_at),
             f"{record.policy.epsilon:g}",
-            f"{record.policy.delta:g}",
+            small(record.policy.delta),
             record.policy.unit,
             ", ".join(map(_allowed, record.policy.allowances)),
             "–" if record.state == "draft" else f"{record.chapter().epsilon:g}",
@@ -150,7 +151,7 @@ def this_release(seen: Seen) -> Iterator[Section]:
 def _of_card(card: Mapping[str, Any]) -> tuple[str, ...]:
     privacy = card["privacy"]
     return (
-        f"Made {card['created_at']} by mechanism {card['mechanism']} with labelguard "
+        f"Made {day(card['created_at'])} UTC by mechanism {card['mechanism']} with labelguard "
         f"{card['labelguard']}. Every {privacy['unit']} is protected with {budget_of(privacy)} "
         f"over {cards.span(privacy)}; accounted by {privacy['accounting']}.",
         _plain(cards.TRAINING.get(card["train_with"], "")),

@@ -9,11 +9,23 @@ from typing import Literal, TypeAlias
 
 from labelguard._version import __version__
 from labelguard.errors import LabelguardError
+from labelguard.policy import events
 from labelguard.project.opening import Where
+from labelguard.project.runs import runs as job_runs
 from labelguard.project.verdict import Verdict
 from labelguard.release import sections as of_mechanisms
 from labelguard.release.sections import Section
-from labelguard.report.page import history, html, json_text, markdown, operation, promise, use
+from labelguard.report.page import (
+    ahead,
+    history,
+    html,
+    jobs,
+    json_text,
+    markdown,
+    operation,
+    promise,
+    use,
+)
 from labelguard.report.page.document import Report
 from labelguard.report.page.project import Seen
 from labelguard.storage.files import write_atomically
@@ -83,7 +95,7 @@ def _told(seen: Seen) -> tuple[Report, Verdict]:
 def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
     budget = seen.budget
     used = [
-        (f"used, {one.event}", f"{one.used / one.allowed:.0%}")
+        (f"{events.kind(one.event).noun}s used", f"{one.used / one.allowed:.0%}")
         for one in budget.allowances
         if one.allowed
     ]
@@ -109,8 +121,13 @@ def _sections(seen: Seen, found: Verdict) -> Iterator[Section | None]:
     yield history.left_out(seen)
     yield from use.noise(seen)
     for card in seen.newest_cards():
-        yield from of_mechanisms.of_card(card)
-    yield from history.sections(seen)
+        for part in of_mechanisms.of_card(card):
+            yield replace(part, title=f"{part.title} ({card['release']})")
+    yield ahead.planned(seen)
+    runs = job_runs(seen.opened.project)
+    yield from ahead.budget(seen, runs)
+    yield history.releases(seen)
+    yield from jobs.sections(runs)
     yield operation.hook(seen)
     yield operation.verification(seen, found)
 

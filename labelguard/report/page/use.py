@@ -14,6 +14,10 @@ from labelguard.release.sections import Chart, Mark, Section, Series, Table
 from labelguard.report.page.project import Seen
 from labelguard.terms import DEFAULT_AGREEMENT, counted
 
+_SIZE = (
+    "Noise is added to every sum that leaves the labels. The noise multiplier says how large it "
+    "is, as a multiple of the most that one of those who are protected can change the sum by."
+)
 Counts: TypeAlias = NDArray[np.int64]
 """Rows of (capacity, used, how many units), or one of these columns."""
 NEAR = 80
@@ -23,17 +27,13 @@ _BINS = (*(f"{low} to {low + 10}%" for low in range(0, 90, 10)), "90% and more",
 
 
 def sections(seen: Seen) -> Iterator[Section]:
-    """For each allowance of the policy in force, how far it is used."""
+    """For each allowance of the policy in force, how far it is used, and who is near its end."""
     policy = seen.policy
     if policy is None:
         return
     usage = seen.opened.ledger.usage()
     for event in policy.policy.events:
-        kind = events.kind(event)
-        rows = np.array(usage.get(event, []), np.int64).reshape(-1, 3)
-        yield _used(seen, kind, rows)
-        if len(rows):
-            yield _near(seen, kind, rows)
+        yield _used(seen, events.kind(event), np.array(usage.get(event, []), np.int64))
 
 
 def _used(seen: Seen, kind: EventKind, rows: Counts) -> Section:
@@ -50,12 +50,12 @@ def _used(seen: Seen, kind: EventKind, rows: Counts) -> Section:
         title,
         (
             f"{counted(who, seen.unit)} together used {spent:,} of the {allowed:,} {kind.noun}s "
-            f"that the policy in force allows them ({share:.0%}).",
-            f"{near:,} used {NEAR}% of what they may or more, {over:,} of them all of it: no "
-            f"label of theirs is released any more under this policy.",
+            f"that the policy in force allows them ({share:.0%}). {_at_the_end(seen, near, over)}",
+            *_listed(near),
         ),
-        chart=_histogram(seen, kind, capacity, used, count, near / who),
-        facts=(
+        _near(seen, kind) if near else None,
+        _histogram(seen, kind, capacity, used, count, near / who),
+        (
             (f"{seen.unit}s", f"{who:,}"),
             ("allowed", f"{allowed:,}"),
             ("used", f"{spent:,} ({share:.1%})"),
@@ -63,6 +63,36 @@ def _used(seen: Seen, kind: EventKind, rows: Counts) -> Section:
             (f"at {NEAR}% or more", f"{near:,}"),
             ("with nothing left", f"{over:,}"),
         ),
+    )
+
+
+def _at_the_end(seen: Seen, near: int, over: int) -> str:
+    if not near:
+        return f"No {seen.unit} has used {NEAR}% of what they may."
+    words = f"{counted(near, seen.unit)} used {NEAR}% of what they may or more"
+    if not over:
+        return f"{words}, none of them all of it."
+    return f"{words}, {over:,} of them all of it: no new label of theirs is released under it."
+
+
+def _listed(near: int) -> tuple[str, ...]:
+    """Who is named, and where the others are."""
+    if not near:
+        return ()
+    more = near - _NAMED
+    rest = f" {more:,} more are in the ledger: labelguard budget export." if more > 0 else ""
+    return (
+        f"Those at {NEAR}% or more are named by pseudonym; only the project's keys tell who that "
+        f"is.{rest}",
+    )
+
+
+def _near(seen: Seen, kind: EventKind) -> Table:
+    found = seen.opened.ledger.near(kind.name, NEAR, _NAMED)
+    return Table(
+        f"Pseudonyms at {NEAR}% or more ({kind.noun}s)",
+        ("pseudonym", "used", "allowed", "left"),
+        tuple((name, spent, most, most - spent) for name, most, spent in found),
     )
 
 
@@ -76,41 +106,21 @@ def _histogram(
 ) -> Chart:
     """How many units used which share, in steps of 10%; those with nothing left are apart."""
     step = np.minimum(used * 10 // capacity, 10)
-    found = np.bincount(step, count, len(_BINS)).astype(int)
+    found = np.bincount(step, count, len(_BINS)).astype(int).tolist()
+    first = NEAR // 10
     return Chart(
         f"{kind.noun.capitalize()}s used, of what each {seen.unit} may",
         f"{near:.0%} of {seen.unit}s used {NEAR}% of their allowance or more; "
-        f"most {seen.unit}s are at {_BINS[int(found.argmax())]}.",
+        f"most are at {_BINS[found.index(max(found))]}.",
         "bars",
         _BINS,
         "share of the allowance that is used",
         f"{seen.unit}s",
-        (Series(f"{seen.unit}s", tuple(found.tolist())),),
-        (Mark("x", NEAR / 10 - 0.5, f"{NEAR}%"),),
-    )
-
-
-def _near(seen: Seen, kind: EventKind, rows: Counts) -> Section:
-    identity, title = f"near-{kind.name}", f"Near the cap: {kind.noun}s"
-    capacity, used, count = rows.T
-    whole = int(count[used * 100 >= NEAR * capacity].sum())
-    if not whole:
-        return Section(identity, title, (f"No {seen.unit} has used {NEAR}% of what they may.",))
-    found = seen.opened.ledger.near(kind.name, NEAR, _NAMED)
-    more = whole - len(found)
-    listed = f"; {more:,} more are in the ledger: labelguard budget export" if more else ""
-    return Section(
-        identity,
-        title,
         (
-            f"{counted(whole, seen.unit)} at {NEAR}% or more, by pseudonym{listed}. Only the "
-            "project's keys tell who a pseudonym is.",
+            Series(f"below {NEAR}%", (*found[:first], *(None,) * (len(_BINS) - first))),
+            Series(f"{NEAR}% and more", (*(None,) * first, *found[first:])),
         ),
-        Table(
-            f"Pseudonyms at {NEAR}% or more ({kind.noun}s)",
-            ("pseudonym", "used", "allowed", "left"),
-            tuple((name, spent, most, most - spent) for name, most, spent in found),
-        ),
+        (Mark("x", NEAR / 10 - 0.5, f"{NEAR}%"),),
     )
 
 
@@ -149,7 +159,7 @@ def _noise(
         if len(noise) == 1 and "flip_probability" in noise
     }
     if not flips:
-        return Section(f"noise-{kind.name}", f"Noise: {kind.noun}s", (), table)
+        return Section(f"noise-{kind.name}", f"Noise: {kind.noun}s", (_SIZE,), table)
     return Section(
         f"noise-{kind.name}",
         "Flip probabilities and label error",
@@ -186,8 +196,8 @@ def _errors(flips: dict[int, float]) -> Chart:
         f"A released label differs from what was said in {spread} of cases; two people differ "
         f"in {differ:.0%}.",
         "bars",
-        ("two people", *(f"{k:,} allowed" for k in chosen)),
-        "labels allowed",
+        ("two people", *(f"said and released, {k:,} allowed" for k in chosen)),
+        "difference between",
         "labels that differ",
         (Series("labels that differ", (differ, *chosen.values())),),
         (Mark("y", 0.5, "a coin"),),

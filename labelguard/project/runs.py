@@ -1,0 +1,97 @@
+"""Finished runs of jobs: public facts only, one line a run, kept for good."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from labelguard.errors import ProjectError
+from labelguard.project.project import Project
+
+HISTORY = "history.jsonl"
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One run of a job that has ended."""
+
+    job: str
+    """the job's name"""
+    run: int
+    """its number, from 1 on"""
+    started_at: str
+    """when it began, UTC; one that was killed and taken up began once"""
+    ended_at: str
+    """when it ended, UTC"""
+    outcome: str
+    """promoted, kept, unchanged or failed"""
+    budget: str
+    """left, or exhausted: what waits cannot be released"""
+    why: str
+    """in one sentence"""
+    release: str | None
+    """the release that it learned from; null if there was none"""
+    mechanism: str | None
+    """how it was made"""
+    new_labels: int
+    """labels that the run released"""
+    charged: int
+    """uses that it charged, the gate's among them"""
+    model: str | None
+    """the promoted model's directory under `promote.directory`; null if none was promoted"""
+    judgement: Mapping[str, Any] | None
+    """what the gate said; null if nothing was judged"""
+    curve: Sequence[Mapping[str, float]]
+    """training metrics, of released labels only"""
+    outlook: Mapping[str, Any] | None
+    """what was forecast of the budget at the time"""
+    lesson: str | None = None
+    """digest of what it learned from and how; equal ones make no new model"""
+    evaluation: str | None = None
+    """the release that the gate read; null if it read none"""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """what the model was trained by and judged by"""
+
+
+def runs(project: Project) -> list[JobRun]:
+    """Finished runs of all jobs of a project, oldest first."""
+    found = [run for path in sorted(project.jobs.glob(f"*/{HISTORY}")) for run in read(path)]
+    return sorted(found, key=lambda one: (one.ended_at, one.job, one.run))
+
+
+def read(path: Path) -> list[JobRun]:
+    """The runs of one job; a last line that was not written whole does not count.
+
+    Raises `ProjectError` for lines that are none.
+    """
+    return list(_lines(path))
+
+
+def _lines(path: Path) -> Iterator[JobRun]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            found = json.loads(line)
+            yield JobRun(**{one.name: found[one.name] for one in fields(JobRun)})
+        except (ValueError, TypeError, KeyError):
+            raise ProjectError(f"{path}, line {number}, is no run of a job") from None
+
+
+def add(path: Path, run: JobRun) -> None:
+    """Append a run, unless it is there; only for who holds the job."""
+    if any(one.run == run.run for one in read(path)):
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "r+b") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)  # a line that a crash left torn
+        file.seek(0, os.SEEK_END)
+        file.write(json.dumps(asdict(run), sort_keys=True, allow_nan=False).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
