@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,8 @@ class Theme:
     series: tuple[str, str, str, str]
 
 
-LIGHT = Theme("#ffffff", "#1b1f24", "#d5dae0", ("#00508c", "#c2410c", "#6b7d00", "#8a2d7d"))
-DARK = Theme("#14181d", "#e8eaed", "#3a424c", ("#7cc0ff", "#ff9c5b", "#d3e36b", "#e79bdc"))
+LIGHT = Theme("#ffffff", "#1b1f24", "#d5dae0", ("#00508c", "#c2410c", "#2299cc", "#332222"))
+DARK = Theme("#14181d", "#e8eaed", "#3a424c", ("#7cc0ff", "#ff9c5b", "#f5f5f5", "#4477bb"))
 
 WIDE, NARROW = (7.6, 3.2), (3.9, 3.3)
 """Sizes in inches, drawn at 96 pixels each: for pages, and for screens of telephones."""
@@ -38,12 +39,13 @@ _DASHES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D")
 
 
-def svg(chart: Chart, theme: Theme, size: tuple[float, float] = WIDE) -> bytes:
-    """A chart as SVG whose text is text; it names no font and holds no date."""
+def svg(chart: Chart, size: tuple[float, float] = WIDE) -> str:
+    """A chart as SVG for light pages, whose text is text; it holds no date."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    theme = LIGHT
     settings: dict[Any, Any] = {
         "svg.hashsalt": "labelguard",
         "svg.fonttype": "none",
@@ -69,7 +71,17 @@ def svg(chart: Chart, theme: Theme, size: tuple[float, float] = WIDE) -> bytes:
         _furnish(axes, chart, theme)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
+    return buffer.getvalue().decode()
+
+
+def darkened(picture: str) -> str:
+    """The same picture for dark pages: each color of one theme becomes that of the other."""
+    colors = dict(zip(_colors(LIGHT), _colors(DARK), strict=True))
+    return re.sub("|".join(colors), lambda found: colors[found[0]], picture)
+
+
+def _colors(theme: Theme) -> tuple[str, ...]:
+    return (theme.background, theme.text, theme.grid, *theme.series)
 
 
 def _bars(axes: Axes, chart: Chart, theme: Theme) -> None:

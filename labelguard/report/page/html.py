@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from labelguard.report.page.charts import DARK, LIGHT, NARROW, WIDE, svg
+from labelguard.report.page.charts import NARROW, WIDE, darkened, svg
 from labelguard.report.page.numbers import day, numeric, written
 from labelguard.terms import shown
 
@@ -57,15 +57,17 @@ def _finalized(value: Any) -> Any:
 
 def _pictures(chart: Chart) -> dict[str, str]:
     """The chart for light and dark pages, wide and narrow ones."""
+    wide, narrow = svg(chart, WIDE), svg(chart, NARROW)
     return {
-        name: f"data:image/svg+xml;base64,{base64.b64encode(svg(chart, *how)).decode()}"
-        for name, how in {
-            "light": (LIGHT, WIDE),
-            "dark": (DARK, WIDE),
-            "light_narrow": (LIGHT, NARROW),
-            "dark_narrow": (DARK, NARROW),
-        }.items()
+        "light": _data(wide),
+        "dark": _data(darkened(wide)),
+        "light_narrow": _data(narrow),
+        "dark_narrow": _data(darkened(narrow)),
     }
+
+
+def _data(picture: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
 
 
 def _numeric(table: Table) -> list[bool]:

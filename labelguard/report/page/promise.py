@@ -12,6 +12,8 @@ from labelguard.report.page.numbers import day, small
 from labelguard.report.page.project import Seen
 from labelguard.terms import budget_of
 
+_LARGE = 30.0
+"""ε beyond which numbers say nothing to people."""
 _WHOM = {
     "labeler": "Each labeler is protected as a whole: all labels that one labeler gives in this "
     "project, however many, count as one secret.",
@@ -35,21 +37,20 @@ def guarantee(seen: Seen) -> Section:
                 f"{budget_of(vars(budget.ceiling))}, the project's ceiling.",
             ),
         )
-    epsilon, unit = budget.lifetime.epsilon, seen.unit
+    epsilon, delta, unit = budget.lifetime.epsilon, budget.lifetime.delta, seen.unit
     reactive = any(record.policy.assignment_reactive for record in seen.policies)
     return Section(
         "guarantee",
         "What is promised",
         (
             _WHOM[unit],
-            f"Somebody may see everything that is ever published here: releases, cards, models "
-            f"that were trained on them, this report. They may know all other labels. Between any "
-            f"two possibilities of what one {unit}'s labels say, all of it changes the odds by a "
-            f"factor of at most {math.exp(epsilon):,.3g}, but for a chance of at most "
-            f"{small(budget.lifetime.delta)} (in numbers: {budget_of(vars(budget.lifetime))}, "
-            f"adjacency replace_labels).",
-            f"For example: who held two possibilities equally likely before can be at most "
-            f"{_sure(epsilon)} sure of one of them afterwards.",
+            "Somebody may see everything that is ever published here (releases, cards, models "
+            "that were trained on them, this report), and know all other labels. Whatever they "
+            f"look for in it is at most {_factor(epsilon)} times as likely with one possibility of "
+            f"what a {unit}'s labels say as with any other, plus {small(delta)}. In numbers: "
+            f"{budget_of(vars(budget.lifetime))}, adjacency replace_labels.",
+            f"For example: who guesses which of two equally likely possibilities is true is right "
+            f"in at most {guessed(epsilon, delta)} of cases. A coin is in 50%.",
             f"This holds for all policies of the project so far, together. Later ones can add to "
             f"it, up to the ceiling of the project: {budget_of(vars(budget.ceiling))}.",
         ),
@@ -57,11 +58,25 @@ def guarantee(seen: Seen) -> Section:
     )
 
 
-def _sure(epsilon: float) -> str:
-    """The most that a posterior can be, where two hypotheses were equally likely, rounded up."""
-    doubt = 1 / (1 + math.exp(epsilon))
-    digits = max(0, math.ceil(-math.log10(doubt)) - 1)
-    return f"{math.ceil((1 - doubt) * 100 * 10**digits) / 10**digits:.{digits}f}%"
+def _factor(epsilon: float) -> str:
+    """e^ε in three digits, rounded up."""
+    if epsilon > _LARGE:
+        return f"e^{epsilon:g}"
+    factor = math.exp(epsilon)
+    step = 10.0 ** (math.floor(math.log10(factor)) - 2)
+    return f"{math.ceil(factor / step) * step:,.{max(0, 2 - math.floor(math.log10(factor)))}f}"
+
+
+def guessed(epsilon: float, delta: float) -> str:
+    """How often the best guess between two equally likely inputs is right at most, rounded up.
+
+    (e^ε + δ) / (e^ε + 1): the sum of both kinds of error is at least 2 (1 − δ) / (e^ε + 1).
+    """
+    if epsilon > _LARGE:
+        return "all but 100%"
+    wrong = (1 - delta) / (1 + math.exp(epsilon))
+    digits = max(1, math.ceil(-math.log10(wrong)) - 1)
+    return f"{math.ceil((1 - wrong) * 100 * 10**digits) / 10**digits:.{digits}f}%"
 
 
 def _plain(markdown: str) -> str:
