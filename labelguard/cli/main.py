@@ -26,6 +26,7 @@ from labelguard.cli.privatize import privatize
 from labelguard.cli.project import project
 from labelguard.cli.release import release, score
 from labelguard.cli.report import report
+from labelguard.cli.retrain import retrain
 from labelguard.cli.stopping import Stopped, stoppable
 from labelguard.cli.terminal import echo, print_json, prints, shown
 from labelguard.cli.tools import connect, ingest, pull, push
@@ -155,7 +156,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
 
 
 for command in (
-    *(inspect, privatize, score, plan, audit, policy, source, people),
+    *(inspect, privatize, score, plan, audit, policy, source, people, retrain),
     *(pull, ingest, connect, push),
     *(budget, labeler, project, account, release, report),
 ):

@@ -53,6 +53,10 @@ class Preview:
     """how many of them the policy allows each unit; null: its own number of labels, rounded up"""
     labels: int
     """labels in the release"""
+    new_labels: int
+    """those that no release had before"""
+    left_out: int
+    """labels beyond what is allowed to their unit"""
     charged: int
     """uses that are charged: of each new label, or of each unit with any"""
     left: Mapping[str, float]
@@ -98,6 +102,8 @@ def previewed(
         event=terms.event,
         allowed=job.allowance.allowed,
         labels=plan.rows,
+        new_labels=plan.drawn,
+        left_out=plan.over_bound,
         charged=plan.new,
         left=_left(plan, known),
         label_error=error,

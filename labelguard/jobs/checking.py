@@ -1,0 +1,63 @@
+"""What must hold before a job pulls or charges anything: a machine agrees to nothing."""
+
+from __future__ import annotations
+
+from labelguard.errors import PolicyError
+from labelguard.ingest import connector
+from labelguard.jobs import gates, mlflow_registry, notifying
+from labelguard.jobs.settings import Job
+from labelguard.jobs.steps import Step
+from labelguard.project.policies import PolicyDetails
+from labelguard.project.project import Project
+from labelguard.release.methods import open_mechanism
+from labelguard.report import overview
+
+
+def check(job: Job, home: Project, step: Step) -> None:
+    """Raise `PolicyError` for what the policy in force does not pay for, and what parts of the job
+    raise that could not do theirs.
+    """
+    own = job.settings
+    notifying.check(own.notify)
+    mlflow_registry.check(own.promote.mlflow)
+    policy = agreed(home)
+    priced = [(_priced(job), f"release.mechanism: {own.release.mechanism}")]
+    if own.gate.by == "held-out":
+        priced.append((_event("evaluation"), "gate.by: held-out"))
+    for event, line in priced:
+        if event not in policy.events:
+            raise PolicyError(
+                f"{line} is paid for as {event}, and policy {policy.name} pays for "
+                f"{' and '.join(policy.events)} only; put one into force that does (labelguard "
+                "policy new, policy activate), or change job.yaml"
+            )
+    if own.gate.by == "held-out" and not getattr(policy, "held_out", 0.0):
+        raise PolicyError(
+            f"gate.by: held-out needs labelers who are held out, and policy {policy.name} holds "
+            "out none; put one into force that does (labelguard policy new --held-out), or take "
+            "another gate"
+        )
+    gates.check(own.gate, step, own.release.mechanism, job.base)
+    step.check()
+    for name in own.pull:
+        connector.named(home.connectors, name)
+
+
+def agreed(home: Project) -> PolicyDetails:
+    """The policy in force. Raises `PolicyError` where there is none."""
+    policy = overview.budget(home).policy
+    if policy is None:
+        raise PolicyError(
+            "a job releases under a policy in force, and there is none: make one (labelguard "
+            "policy new, policy activate), or a first release by hand (labelguard privatize)"
+        )
+    return policy
+
+
+def _priced(job: Job) -> str:
+    """The kind of event that the job's mechanism is charged as."""
+    return _event(job.settings.release.mechanism)
+
+
+def _event(mechanism: str) -> str:
+    return str(open_mechanism(mechanism).priced)

@@ -1,0 +1,95 @@
+"""The end of a run: its line in the history, what the register says of its model, who is told."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from labelguard import clock
+from labelguard.errors import LabelguardError
+from labelguard.jobs import notifying
+from labelguard.jobs.settings import Job
+from labelguard.jobs.state import Facts, UnderWay
+from labelguard.project import runs
+from labelguard.project.project import Project
+from labelguard.project.runs import JobRun
+from labelguard.release.writer import read_card
+
+STEPS = ("check", "pull", "release", "train", "evaluate", "judge", "promote")
+
+
+def line(
+    job: Job,
+    run: UnderWay,
+    outcome: str,
+    why: str,
+    *,
+    lesson: str | None = None,
+    trained_by: Mapping[str, Any] | None = None,
+) -> JobRun:
+    """How a run ended, for the history: what its steps came to."""
+    done: dict[str, Facts] = {name: run.steps.get(name, {}) for name in STEPS}
+    release = done["release"].get("learn_from")
+    return JobRun(
+        job=job.name,
+        run=run.number,
+        started_at=run.facts["started_at"],
+        ended_at=clock.now(),
+        outcome=outcome,
+        budget="exhausted" if done["release"].get("exhausted") else "left",
+        why=why,
+        release=release,
+        mechanism=job.settings.release.mechanism if release else None,
+        new_labels=done["release"].get("new_labels", 0),
+        charged=done["release"].get("charged", 0) + done["evaluate"].get("charged", 0),
+        model=done["promote"].get("model"),
+        judgement=done["judge"] or None,
+        curve=done["train"].get("curve", []),
+        outlook=None,
+        lesson=lesson,
+        evaluation=done["evaluate"].get("release"),
+        settings=trained_by or {},
+    )
+
+
+def entry(home: Project, run: UnderWay, trained_by: Mapping[str, Any]) -> Facts:
+    """What the register says of a model: whose guarantee it carries, and why it was promoted."""
+    release = run.steps["release"]["learn_from"]
+    card = read_card(home.releases / release)
+    return {
+        "run": run.number,
+        "release": release,
+        "mechanism": card["mechanism"],
+        **{name: card["privacy"][name] for name in ("epsilon", "delta", "unit", "adjacency")},
+        **trained_by,
+        "facts": run.steps["train"]["facts"],
+        "judgement": run.steps["judge"],
+    }
+
+
+def finish(job: Job, home: Project, run: UnderWay) -> list[str]:
+    """The line of a run that has ended into the history, and to whom it may concern; what the
+    caller should know.
+
+    Only then is it not under way any more.
+    """
+    assert run.ended
+    ended = JobRun(**run.ended)
+    runs.add(run.state.history, ended)
+    notes = notifying.notify(job.settings.notify, home, run.state, ended)
+    run.state.forget()
+    return notes
+
+
+def fail(job: Job, home: Project, run: UnderWay, why: str) -> None:
+    """End a run that failed; what it released stays, and the next one learns from it."""
+    run.end(line(job, run, "failed", why))
+    with contextlib.suppress(LabelguardError):  # what failed first has to be said
+        finish(job, home, run)
+
+
+def failure(run: UnderWay, error: Exception) -> str:
+    """Which step failed, by which kind of error; its message is for the terminal alone."""
+    step = next((name for name in STEPS if name not in run.steps), STEPS[-1])
+    return f"{step} failed: {type(error).__name__}"

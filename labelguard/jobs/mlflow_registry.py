@@ -1,0 +1,74 @@
+"""Promoted models in MLflow too, where it is installed: one version each, tagged and aliased."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from labelguard.errors import LabelguardError
+from labelguard.extras import MissingExtra
+from labelguard.jobs.settings import Mlflow
+
+ALIAS = "current"
+_TAG = "labelguard.model"
+
+
+def check(settings: Mlflow | None) -> None:
+    """Raise `MissingExtra` if MLflow is asked for and not installed."""
+    if settings is not None and find_spec("mlflow") is None:
+        raise MissingExtra("promote.mlflow needs mlflow; install it with: pip install mlflow")
+
+
+def register(
+    settings: Mlflow | None, model: Path, job: str, facts: Mapping[str, Any]
+) -> str | None:
+    """Register a promoted model's directory, unless it is, and let the alias `current` name it.
+
+    The version; None if none is asked for. Raises `LabelguardError` if MLflow refuses.
+    """
+    if settings is None:
+        return None
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client = mlflow.MlflowClient(settings.uri, settings.uri)
+        version = _known(client, settings.model, f"{job}/{model.name}") or _logged(
+            client, settings.model, model, job, facts
+        )
+        client.set_registered_model_alias(settings.model, ALIAS, version)
+    except (MlflowException, OSError) as error:
+        kind = type(error).__name__
+        raise LabelguardError(f"promote.mlflow: MLflow refused it ({kind})") from None
+    return version
+
+
+def _known(client: Any, name: str, tag: str) -> str | None:
+    quoted = name.replace("'", "\\'")
+    found = client.search_model_versions(f"name = '{quoted}'")
+    return next((str(one.version) for one in found if one.tags.get(_TAG) == tag), None)
+
+
+def _logged(client: Any, name: str, model: Path, job: str, facts: Mapping[str, Any]) -> str:
+    from mlflow.exceptions import MlflowException
+
+    tags = {_TAG: f"{job}/{model.name}"} | {
+        f"labelguard.{key}": str(facts[key]) for key in ("release", "mechanism", "epsilon", "delta")
+    }
+    experiment = client.get_experiment_by_name(f"labelguard {job}")
+    number = (
+        experiment.experiment_id if experiment else client.create_experiment(f"labelguard {job}")
+    )
+    run = client.create_run(number, tags=tags)
+    client.log_artifacts(run.info.run_id, str(model), "model")
+    client.set_terminated(run.info.run_id)
+    if not client.search_registered_models(f"name = '{name}'"):
+        try:
+            client.create_registered_model(name)
+        except MlflowException:
+            client.get_registered_model(name)  # somebody else was faster
+    source = f"{run.info.artifact_uri}/model"
+    made = client.create_model_version(name, source, run.info.run_id, tags=tags)
+    return str(made.version)

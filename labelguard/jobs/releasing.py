@@ -1,0 +1,146 @@
+"""The release of a run: made if there is enough that is new, and never made twice.
+
+Before it is charged, the run writes down how it will be known: it comes after which releases, and
+charges and contains how much. So a run that is taken up finds what it made before it was killed,
+whatever came in since. What it only began is finished by the same request or, where labels came in
+and the request is another one, by a release of all of them: labels that were drawn keep their value
+and cost nothing again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labelguard.errors import BudgetExceeded, LabelguardError
+from labelguard.ingest.sources import Input
+from labelguard.jobs.state import UnderWay
+from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.records import ReleaseRecord
+from labelguard.project import recovery
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project
+from labelguard.release.pipeline import privatize
+from labelguard.release.preview import Preview
+from labelguard.terms import Progress, counted
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A release that is made if it would have `enough` new labels."""
+
+    mechanism: str
+    enough: int
+    source: Input | None
+    namespace: str | None
+    exhausted: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of it.
+
+    `release` is the one that was made, or that answers the very request; None if nothing was
+    released. `waiting` are new labels that could have been, `exhausted` says that there would be
+    enough of them but for labelers who have nothing left.
+    """
+
+    release: str | None
+    why: str
+    new_labels: int = 0
+    charged: int = 0
+    waiting: int = 0
+    exhausted: bool = False
+
+
+class _NotNow(Exception):
+    """Too little is new."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+
+
+def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) -> Found:
+    """Make the release of a run, or take up what it made. Raises what `privatize` raises."""
+    ledger = OpenProject.open(home).ledger
+    intent = run.intent(wanted.mechanism)
+    begun = _begun(ledger, intent, wanted.mechanism)
+    if begun and begun.state == "committed":
+        return _made(begun)
+    number = max((record.number for record in ledger.releases()), default=0)
+
+    def review(found: Preview) -> None:
+        if begun is None and (stopped := not_now(found, wanted.enough)):
+            raise _NotNow(stopped)
+        # Under the project's lock: what is charged next is this one.
+        last = max((record.number for record in ledger.releases()), default=0)
+        run.intend(wanted.mechanism, after=last, charged=found.charged, rows=found.labels)
+
+    try:
+        made = privatize(
+            wanted.source,
+            mechanism=wanted.mechanism,
+            namespace=wanted.namespace,
+            project=home,
+            progress=progress,
+            review=review,
+            exhausted=wanted.exhausted,
+            **wanted.options,  # type: ignore[arg-type] # the mechanism checks them
+        )
+    except _NotNow as stop:
+        return stop.found
+    except BudgetExceeded:
+        return Found(None, "labelers lack allowance for what is new", exhausted=True)
+    if begun and begun.id != made.id and begun.unfinished:
+        with contextlib.suppress(LabelguardError):  # somebody finishes it, or gave it up
+            recovery.abandon(begun.id, home)
+    record = ledger.release(made.id)
+    assert record is not None
+    if made.reused and record.number <= number:
+        return Found(made.id, "nothing is new since it was made")
+    return _made(record)
+
+
+def newest(home: Project, mechanism: str, preferred: str | None) -> str | None:
+    """The release to learn from where none was made: `preferred`, or the newest by a mechanism."""
+    records = OpenProject.open(home).ledger.releases()
+    found = [one.id for one in records if one.state == "committed" and _by(one) == mechanism]
+    found = [one for one in found if (home.releases / one).is_dir()]
+    return preferred if preferred in found else next(reversed(found), None)
+
+
+def _by(record: ReleaseRecord) -> str:
+    return str(record.settings["mechanism"])
+
+
+def _made(record: ReleaseRecord) -> Found:
+    new = record.drawn or 0
+    return Found(record.id, f"{counted(new, 'new label')} released", new, record.charged)
+
+
+def not_now(found: Preview, enough: int) -> Found | None:
+    """Why a release is not made now; None if it is."""
+    new = found.new_labels
+    if new >= enough:
+        return None
+    exhausted = new + found.left_out >= enough
+    why = f"{counted(new, 'new label')}, of {enough:,} that a release takes"
+    if exhausted:
+        why += f"; {counted(found.left_out, 'label')} beyond their labelers' allowance"
+    return Found(None, why, waiting=new, exhausted=exhausted)
+
+
+def _begun(
+    ledger: Ledger, intent: Mapping[str, Any] | None, mechanism: str
+) -> ReleaseRecord | None:
+    """The release that a run had begun when it was killed."""
+    if intent is None:
+        return None
+    for record in ledger.releases():
+        alike = (_by(record), record.charged, record.settings.get("rows_planned"))
+        if record.number > intent["after"]:
+            return record if alike == (mechanism, intent["charged"], intent["rows"]) else None
+    return None

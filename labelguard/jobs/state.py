@@ -1,0 +1,147 @@
+"""What a job remembers on disk: the run under way, step by step, and the runs that ended.
+
+Everything in here follows from releases and public columns. Only who holds the job writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from labelguard import clock
+from labelguard.errors import ProjectError
+from labelguard.jobs.settings import Job
+from labelguard.project import runs
+from labelguard.project.project import Project, held
+from labelguard.project.runs import JobRun
+from labelguard.project.waiting import when_free
+from labelguard.storage import private_files
+from labelguard.storage.files import fsync_path, write_atomically
+
+_RUN, _LOCK = "run.json", "lock"
+
+Facts = dict[str, Any]
+
+
+class State:
+    """The directory of one job."""
+
+    def __init__(self, home: Project, name: str) -> None:
+        self.directory = home.jobs / name
+        self.history = self.directory / runs.HISTORY
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """The job, for one run. Raises `ProjectBusy` if it is under way elsewhere."""
+        for path in (self.directory.parent, self.directory):
+            path.mkdir(mode=0o700, exist_ok=True)
+            private_files.check_directory(path, ProjectError)
+        busy = f"job {self.directory.name} is under way; run this again when it is done"
+        with contextlib.ExitStack() as stack:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            take = held(self.directory / _LOCK, flags, busy)
+            when_free(lambda: stack.enter_context(take))
+            yield
+
+    def ended(self) -> list[JobRun]:
+        """Its runs, oldest first."""
+        return runs.read(self.history)
+
+    def under_way(self) -> UnderWay | None:
+        """The run that was begun and has not ended, if there is one."""
+        found = self.read(_RUN)
+        return UnderWay(self, found) if found else None
+
+    def begin(self, job: Job) -> UnderWay:
+        """A new run."""
+        number = max((one.run for one in self.ended()), default=0) + 1
+        begun = UnderWay(
+            self,
+            {
+                "format": 1,
+                "run": number,
+                "started_at": clock.now(),
+                "digest": job.digest,
+                "settings": job.settings.model_dump(mode="json"),
+                "base": str(job.base),
+                "steps": {},
+                "intents": {},
+            },
+        )
+        begun.write()
+        return begun
+
+    def read(self, name: str) -> Facts | None:
+        """A file of JSON; None if there is none. Raises `ProjectError` for anything else."""
+        path = self.directory / name
+        try:
+            found = json.loads(private_files.read(path, ProjectError))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise ProjectError(f"{path} cannot be read; remove it to begin anew") from None
+        if not isinstance(found, dict):
+            raise ProjectError(f"{path} cannot be read; remove it to begin anew")
+        return found
+
+    def write(self, name: str, facts: Mapping[str, Any]) -> None:
+        """A file of JSON, whole or as it was."""
+        data = json.dumps(facts, sort_keys=True, allow_nan=False).encode()
+        write_atomically(self.directory / name, data, mode=0o600)
+
+    def forget(self) -> None:
+        """The run under way has ended, and its line stands in the history."""
+        (self.directory / _RUN).unlink(missing_ok=True)
+        fsync_path(self.directory)
+
+
+class UnderWay:
+    """A run and the steps that it has finished, each with what came of it."""
+
+    def __init__(self, state: State, facts: Facts) -> None:
+        self.state, self.facts = state, facts
+
+    @property
+    def number(self) -> int:
+        """Of the run."""
+        return int(self.facts["run"])
+
+    @property
+    def steps(self) -> dict[str, Facts]:
+        """What came of the steps that are done."""
+        steps: dict[str, Facts] = self.facts["steps"]
+        return steps
+
+    @property
+    def ended(self) -> Facts | None:
+        """Its line in the history, once that is settled."""
+        return self.facts.get("ended")
+
+    def step(self, name: str, work: Callable[[], Facts]) -> Facts:
+        """What a step came to: as it was done before, or done now."""
+        if name not in self.steps:
+            self.steps[name] = work()
+            self.write()
+        return self.steps[name]
+
+    def intent(self, name: str) -> Facts | None:
+        """What was about to happen when this was last written."""
+        found: Facts | None = self.facts["intents"].get(name)
+        return found
+
+    def intend(self, name: str, **facts: Any) -> None:
+        """Say what is about to happen, so that whoever takes the run up will know it."""
+        self.facts["intents"][name] = facts
+        self.write()
+
+    def end(self, run: JobRun) -> None:
+        """Settle how the run ended; its line follows, whatever crashes."""
+        self.facts["ended"] = vars(run)
+        self.write()
+
+    def write(self) -> None:
+        """Put all of it on disk."""
+        self.state.write(_RUN, self.facts)
