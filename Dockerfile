@@ -8,7 +8,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY labelguard labelguard
 COPY connectors connectors
 COPY trainer trainer
-ARG EXTRAS=argilla,label-studio,plan,postgres,serve
+ARG EXTRAS=argilla,label-studio,postgres,serve
 RUN python -m venv /opt/labelguard \
     && /opt/labelguard/bin/pip install --no-cache-dir -c constraints.txt ".[${EXTRAS}]"
 

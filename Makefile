@@ -60,7 +60,7 @@ $(INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python
 $(DEV): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check "pip>=25.1"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,encoders,plan,argilla,jobs,label-studio,serve]" --group dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,encoders,argilla,jobs,label-studio,serve]" --group dev
 	touch $@ $(INSTALLED)
 
 clean:

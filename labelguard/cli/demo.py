@@ -36,8 +36,7 @@ def _print(found: Demonstration) -> None:
     )
     echo("On people's labels nobody may measure this: labelguard plan forecasts it.")
     echo(f"\nLabels and releases: {near(found.directory)}")
-    if found.picture:
-        echo(f"Picture: {near(found.picture)}")
+    echo(f"Picture: {near(found.picture)}")
     echo("Next, on a file of your own: " + found.next[0])
     for command in found.next[1:]:
         echo(" " * 29 + command)

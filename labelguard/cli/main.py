@@ -26,6 +26,7 @@ from labelguard.cli.policy import policy
 from labelguard.cli.privatize import privatize
 from labelguard.cli.project import project
 from labelguard.cli.release import release, score
+from labelguard.cli.report import report
 from labelguard.cli.retrain import retrain
 from labelguard.cli.stopping import Stopped, stoppable
 from labelguard.cli.terminal import echo, print_json, prints, shown
@@ -158,7 +159,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
 for command in (
     *(inspect, privatize, score, plan, audit, policy, source, people, retrain),
     *(pull, ingest, connect, push),
-    *(budget, labeler, project, account, release, agreement),
+    *(budget, labeler, project, account, release, agreement, report),
 ):
     main.add_command(command)
 
