@@ -22,9 +22,9 @@ from labelguard.project import runs
 from labelguard.project.opening import OpenProject
 from labelguard.report import overview
 
-SHORT = YearConfig(weeks=12, windows=3)
-SHORTER = YearConfig(weeks=6, windows=2, confidence=1 - 1e-9)
-"""With a gate that wants to be as good as certain: after the first model it promotes none."""
+SHORT = YearConfig(weeks=12, items=300, windows=3)
+STUBBORN = replace(SHORT, weeks=4, probes=12, confidence=1 - 1e-12)
+"""A gate that wants to be all but certain, by few probes: it promotes the first model only."""
 
 
 def follows(weeks: tuple[Week, ...]) -> bool:
@@ -94,8 +94,8 @@ def test_models_follow_the_drift(lived: Year) -> None:
 
 
 def test_a_gate_that_promotes_nothing_does_not_follow_it(tmp_path: Path) -> None:
-    year = live(tmp_path / "year", SHORTER)
-    assert [one.outcome for one in year.weeks] == ["promoted", *["kept"] * 5]
+    year = live(tmp_path / "year", STUBBORN)
+    assert [one.outcome for one in year.weeks] == ["promoted", *["kept"] * 3]
     assert not follows(year.weeks)
     assert not beats_half_time(year.weeks)
 
