@@ -258,6 +258,13 @@ def test_jobs_and_how_their_models_learnt(project: Project) -> None:
     assert curve.chart.message == "loss goes from 0.69 to 0.5 in 2 points."
 
 
+def test_a_history_that_cannot_be_read_is_told_of(project: Project) -> None:
+    remember(project, ran(1))
+    path = project.jobs / "nightly" / HISTORY
+    path.write_text("{}\n" + path.read_text())
+    assert "line 1, is no run of a job" in section(report(project=project), "jobs").alert
+
+
 def test_the_budget_ahead_and_what_was_forecast_of_today(project: Project) -> None:
     from labelguard.report.outlook import outlook
 

@@ -11,7 +11,6 @@ from labelguard._version import __version__
 from labelguard.errors import LabelguardError
 from labelguard.policy import events
 from labelguard.project.opening import Where
-from labelguard.project.runs import runs as job_runs
 from labelguard.project.verdict import Verdict
 from labelguard.release import sections as of_mechanisms
 from labelguard.release.sections import Section
@@ -124,9 +123,10 @@ def _sections(seen: Seen, found: Verdict) -> Iterator[Section | None]:
         for part in of_mechanisms.of_card(card):
             yield replace(part, title=f"{part.title} ({card['release']})")
     yield ahead.planned(seen)
-    runs = job_runs(seen.opened.project)
+    runs, unread = jobs.of(seen)
     yield from ahead.budget(seen, runs)
     yield history.releases(seen)
+    yield unread
     yield from jobs.sections(runs)
     yield operation.hook(seen)
     yield operation.verification(seen, found)
