@@ -13,6 +13,7 @@ import click
 
 import labelguard
 from labelguard.cli.account import account
+from labelguard.cli.agreement import agreement
 from labelguard.cli.audit import audit
 from labelguard.cli.budget import budget
 from labelguard.cli.demo import demo
@@ -158,7 +159,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
 for command in (
     *(inspect, privatize, score, plan, audit, policy, source, people, retrain),
     *(pull, ingest, connect, push),
-    *(budget, labeler, project, account, release, report),
+    *(budget, labeler, project, account, release, agreement, report),
 ):
     main.add_command(command)
 
