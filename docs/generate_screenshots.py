@@ -22,6 +22,8 @@ IMAGES = Path(__file__).parent / "images"
 CHROMIUM = "/usr/bin/chromium"
 WIDTHS, MODES = (1280, 390), ("light", "dark")
 _COLORS = 24
+_TALLEST = 4_800
+"""Pixels of a picture; the page is longer."""
 _LONGEST = 250_000
 """Bytes of a picture."""
 
@@ -44,12 +46,14 @@ def main(project: Path) -> None:
 
 
 def _taken(browser: Browser, page: Path, width: int, mode: str) -> bytes:
-    """The whole page as PNG."""
+    """The page from its beginning, as PNG."""
     size = {"width": width, "height": 900}
     context = browser.new_context(viewport=size, color_scheme=mode)  # type: ignore[arg-type]
     opened = context.new_page()
     opened.goto(page.as_uri())
-    data = opened.screenshot(full_page=True)
+    tall = min(opened.evaluate("document.documentElement.scrollHeight"), _TALLEST)
+    clip = {"x": 0, "y": 0, "width": width, "height": tall}
+    data = opened.screenshot(full_page=True, clip=clip)  # type: ignore[arg-type]
     context.close()
     return data
 
