@@ -1,5 +1,5 @@
-# labelguard with its hook, and without torch. docs/hook.md tells how to run it;
-# examples/compose.yaml is a whole installation.
+# labelguard for the hook and for jobs, without torch. docs/hook.md and docs/retraining.md tell how
+# to run them; examples/compose.yaml is a whole installation.
 ARG PYTHON=3.13-slim-bookworm
 
 FROM python:${PYTHON} AS build
@@ -8,7 +8,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY labelguard labelguard
 COPY connectors connectors
 COPY trainer trainer
-ARG EXTRAS=argilla,label-studio,postgres,serve
+ARG EXTRAS=argilla,jobs,label-studio,postgres,serve
 RUN python -m venv /opt/labelguard \
     && /opt/labelguard/bin/pip install --no-cache-dir -c constraints.txt ".[${EXTRAS}]"
 

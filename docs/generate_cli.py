@@ -1,5 +1,5 @@
 """Writes the reference of the command line: docs/cli.md from the commands' own help, and
-docs/json.md from the dataclasses that they return.
+docs/json.md from the dataclasses that they return; and the schema of jobs, docs/job.schema.json.
 
     python docs/generate_cli.py
 
@@ -12,6 +12,7 @@ import ast
 import importlib
 import inspect
 import itertools
+import json
 import textwrap
 import types
 import typing
@@ -23,17 +24,19 @@ from typing import Any
 import click
 
 from labelguard.cli.main import main
+from labelguard.jobs.settings import schema
 
 PAGE = Path(__file__).with_name("cli.md")
 JSON_PAGE = Path(__file__).with_name("json.md")
+JOB_SCHEMA = Path(__file__).with_name("job.schema.json")
 _WIDTH = 80
 
 EXIT_CODES = {
     0: "done",
-    1: "an error, or something that does not hold (`verify`, `doctor`, `audit`)",
+    1: "an error, or something that does not hold (`verify`, `doctor`, `audit`, `report`)",
     2: "wrong usage, an extra that is not installed, or nobody agreed to a first release",
-    3: "labelers are exhausted; nothing was charged or released",
-    4: "another job works in the project",
+    3: "labelers are exhausted; nothing was charged or released (`retrain`: with `--strict`)",
+    4: "another job works in the project, or another run of the same job is under way",
     130: "stopped by Ctrl-C (129, 143: by a signal to hang up, or to end); run it again to finish",
 }
 
@@ -61,6 +64,8 @@ ENVIRONMENT = {
     "LABELGUARD_KEY_COMMAND": "the same: a command that prints it",
     "LABELGUARD_LEDGER_URL": "the ledger's database; default: an SQLite file in the project",
     "LABELGUARD_PASSPHRASE": "the passphrase of a backup's keys",
+    "LABELGUARD_NOTIFY_SECRET": "the secret by which `retrain` signs what it tells; "
+    "`LABELGUARD_NOTIFY_SECRET_FILE` names a file with it",
     "LABELGUARD_CACHE": "where vectors of public texts are cached",
     "LABELGUARD_EXECUTOR": "who works on buckets, an entry point of `labelguard.executors`; "
     "default: threads of this process",
@@ -206,6 +211,12 @@ def page() -> str:
     return f"{_HEAD}{codes}{_VARIABLES_HEAD}{variables}{sections}{_JSON}"
 
 
+def job_schema() -> str:
+    """The text of docs/job.schema.json."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
     JSON_PAGE.write_text(json_page(), encoding="utf-8")
+    JOB_SCHEMA.write_text(job_schema(), encoding="utf-8")

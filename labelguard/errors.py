@@ -20,6 +20,10 @@ class NotAnswered(InvalidLabels):
     """The question that is meant was not answered once in an export, or there is none."""
 
 
+class NobodyOfPart(InvalidLabels):
+    """Everybody in the input is held out where labels are to train, or nobody is to evaluate."""
+
+
 class NothingIngested(InvalidLabels):
     """No input was named, and nothing of the source that is meant was ingested."""
 

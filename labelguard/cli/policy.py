@@ -64,6 +64,7 @@ def _policy(value: PolicyDetails) -> None:
             ("label values", value.label_values or DEFAULT_TEXT),
             ("skips", value.skips),
             *((("assignment", "reacts to labels"),) if value.assignment_reactive else ()),
+            *((("held out", held_out(value.held_out, unit)),) if value.held_out else ()),
             ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
             *([("together", _together(value))] if quote.points else []),
         ]
@@ -82,6 +83,11 @@ def _policy(value: PolicyDetails) -> None:
     if value.closing_points > 1:
         echo()
         _closing_points(quote.points)
+
+
+def held_out(share: float, unit: str) -> str:
+    """Whose labels never train."""
+    return f"{100 * share:g}% of {unit}s, by a keyed hash: their labels evaluate and never train"
 
 
 def _closing_points(points: Sequence[ClosingPoint]) -> None:
@@ -167,6 +173,15 @@ def paid(allowance: Allowance, unit: str, name: str) -> str:
     default="labeler",
     show_default=True,
     help="What is protected as a whole; for groups see `policy groups`.",
+)
+@click.option(
+    "--held-out",
+    type=float,
+    default=0.0,
+    show_default=True,
+    metavar="SHARE",
+    help="Share of units, 0 to 0.5, whose labels only evaluate (privatize --mechanism "
+    "evaluation) and never train; drawn once, so that later policies have the same.",
 )
 @project_option
 @wait_option
@@ -324,6 +339,7 @@ def _fit(value: Fit) -> None:
     refused = counted(value.refused_rows, "row")
     short = f"{counted(value.exhausted_labelers, unit)}, {counted(value.short, 'label')}"
     who = counted(value.labelers, unit)
+    other = f"{counted(value.other_labels, 'label')} of {counted(value.other_units, unit)} left out"
     print_facts(
         [
             ("policy", f"{value.policy}, {budget_of(value)}"),
@@ -331,6 +347,7 @@ def _fit(value: Fit) -> None:
             *([("of who left", refused)] if value.refused_rows else []),
             ("new labels", f"{value.new:,}; released before {value.released_before:,}"),
             ("would charge", f"{value.charged:,} of {value.left:,} left to the input"),
+            *([("of the other part", other)] if value.other_labels else []),
             ("beyond the bound", counted(value.dropped_by_bound, "label")),
             ("exhausted", short),
             ("", f"The input {fits}."),
@@ -344,7 +361,7 @@ def _fit(value: Fit) -> None:
 @click.option("--policy", "name", metavar="NAME", help="A draft; default: the policy in force.")
 @click.option(
     "--mechanism",
-    type=click.Choice(["rr", "props", "statistic"]),
+    type=click.Choice(["rr", "props", "statistic", "evaluation"]),
     default="rr",
     show_default=True,
     help="How labels would be privatized.",

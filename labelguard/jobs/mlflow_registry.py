@@ -21,15 +21,12 @@ def check(settings: Mlflow | None) -> None:
         raise MissingExtra("promote.mlflow needs mlflow; install it with: pip install mlflow")
 
 
-def register(
-    settings: Mlflow | None, model: Path, job: str, facts: Mapping[str, Any]
-) -> str | None:
+def register(settings: Mlflow, model: Path, job: str, facts: Mapping[str, Any]) -> str:
     """Register a promoted model's directory, unless it is, and let the alias `current` name it.
 
-    The version; None if none is asked for. Raises `LabelguardError` if MLflow refuses.
+    `facts` are what the job's own register says of it. Returns the version; raises
+    `LabelguardError` if MLflow refuses.
     """
-    if settings is None:
-        return None
     import mlflow
     from mlflow.exceptions import MlflowException
 
@@ -39,7 +36,7 @@ def register(
             client, settings.model, model, job, facts
         )
         client.set_registered_model_alias(settings.model, ALIAS, version)
-    except (MlflowException, OSError) as error:
+    except (MlflowException, OSError, ImportError) as error:
         kind = type(error).__name__
         raise LabelguardError(f"promote.mlflow: MLflow refused it ({kind})") from None
     return version

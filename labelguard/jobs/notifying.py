@@ -7,6 +7,7 @@ fails no run, and hears of it when the job runs next, under the same id.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _FILE = "notices.json"
 _OUTCOMES = ("promoted", "kept", "failed")
 _TRIES, _SECONDS, _MOST = 3, 10.0, 100
+_LEAST_KEY = 16
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -160,7 +162,7 @@ def _why(error: Exception) -> str:
 
 def _signer(settings: Notify) -> Any:
     """Signs by the secret. Raises `LabelguardError` if there is none, or it is no secret."""
-    from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
+    from standardwebhooks.webhooks import Webhook
 
     name = settings.secret_env
     secret = os.environ.get(name, "").strip()
@@ -171,9 +173,14 @@ def _signer(settings: Notify) -> Any:
         raise LabelguardError(
             f"notify: no secret; put it into {name}, or into a file named by {name}_FILE"
         )
+    bare = secret.removeprefix("whsec_").rstrip("=")
     try:
-        return Webhook(secret)
-    except (ValueError, EmptyWebhookSecretError):
+        key = base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
+    except ValueError:
+        key = b""
+    if len(key) < _LEAST_KEY:
         raise LabelguardError(
-            f"notify: the secret in {name} must be base64, with or without whsec_ before it"
-        ) from None
+            f"notify: the secret in {name} must be {_LEAST_KEY} bytes or more as base64, with or "
+            "without whsec_ before it: openssl rand -base64 32"
+        )
+    return Webhook(key)

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from labelguard.errors import ProjectBusy
+from labelguard.errors import LabelguardError, ProjectBusy
 from labelguard.jobs import checking, ending, evaluating, gates, lessons, mlflow_registry, releasing
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.releasing import Wanted
@@ -24,7 +24,7 @@ from labelguard.jobs.settings import Job, load, parsed
 from labelguard.jobs.state import Facts, State, UnderWay
 from labelguard.jobs.steps import Lesson, Step, open_step
 from labelguard.project import ingestion
-from labelguard.project.opening import Where, located
+from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
 from labelguard.terms import Progress, silent
@@ -80,6 +80,8 @@ def retrain(path: Path, *, project: Where = None, progress: Progress = silent) -
     with state.lock():
         notes: list[str] = []
         begun = state.under_way()
+        if begun:
+            _sweep(home)
         if begun and begun.ended and begun.ended["outcome"] == "failed":
             notes += ending.finish(job, home, begun)
             begun = None
@@ -94,6 +96,14 @@ def home_of(job: Job, project: Where) -> Project:
     """The project of a job: the one that was named, that of job.yaml, or as commands find it."""
     named = job.settings.project
     return located(project or (job.base / named if named else None))
+
+
+def _sweep(home: Project) -> None:
+    """Remove what a killed run left of raw labels: where its release is taken up, no other job
+    would do it soon.
+    """
+    with OpenProject.job(home):
+        pass
 
 
 def _settle(begun: UnderWay, job: Job, home: Project, state: State, progress: Progress) -> str:
@@ -135,7 +145,7 @@ class Run:
                 ending.fail(self.job, self.home, run, ending.failure(run, error))
                 raise
         ended = JobRun(**run.ended or {})
-        notes = notes + ending.finish(self.job, self.home, run)
+        notes = notes + self._register() + ending.finish(self.job, self.home, run)
         own = {name: getattr(ended, name) for name in _SAME}
         return Retrained(**own, resumed=resumed, model=self.models.in_use, notes=tuple(notes))
 
@@ -217,9 +227,22 @@ class Run:
         run.intend("promote", model=name)
         facts = ending.entry(self.home, run, lessons.trained_by(self.job, self.step))
         self.models.promote(candidate, name, facts, promote.keep)
-        path = self.models.directory / name
-        version = mlflow_registry.register(promote.mlflow, path, self.job.name, facts)
-        return {"model": name, "mlflow": version}
+        return {"model": name}
+
+    def _register(self) -> list[str]:
+        """The model in use in MLflow too, if that is asked for; what the caller should know.
+
+        Done by every run, so that one which MLflow missed comes in later.
+        """
+        current, settings = self.models.current, self.settings.promote.mlflow
+        if current is None or settings is None:
+            return []
+        [facts] = [one for one in self.models.registry if one["model"] == current.name]
+        try:
+            mlflow_registry.register(settings, current, self.job.name, facts)
+        except LabelguardError as error:
+            return [f"{error}; the next run tries again"]
+        return []
 
 
 _SAME = (

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from labelguard import clock
@@ -22,6 +23,9 @@ from labelguard.storage import private_files
 from labelguard.storage.files import fsync_path, write_atomically
 
 _RUN, _LOCK = "run.json", "lock"
+
+_SHAPE = {"run": int, "digest": str, "started_at": str, "settings": dict, "base": str}
+_SHAPE |= {"steps": dict, "intents": dict}
 
 Facts = dict[str, Any]
 
@@ -53,7 +57,11 @@ class State:
     def under_way(self) -> UnderWay | None:
         """The run that was begun and has not ended, if there is one."""
         found = self.read(_RUN)
-        return UnderWay(self, found) if found else None
+        if found is None:
+            return None
+        if {name: type(found.get(name)) for name in _SHAPE} != _SHAPE:
+            raise _damaged(self.directory / _RUN)
+        return UnderWay(self, found)
 
     def begin(self, job: Job) -> UnderWay:
         """A new run."""
@@ -82,9 +90,9 @@ class State:
         except FileNotFoundError:
             return None
         except ValueError:
-            raise ProjectError(f"{path} cannot be read; remove it to begin anew") from None
+            raise _damaged(path) from None
         if not isinstance(found, dict):
-            raise ProjectError(f"{path} cannot be read; remove it to begin anew")
+            raise _damaged(path)
         return found
 
     def write(self, name: str, facts: Mapping[str, Any]) -> None:
@@ -145,3 +153,7 @@ class UnderWay:
     def write(self) -> None:
         """Put all of it on disk."""
         self.state.write(_RUN, self.facts)
+
+
+def _damaged(path: Path) -> ProjectError:
+    return ProjectError(f"{path} cannot be read; remove it to begin anew")

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import KeyProblem
 from labelguard.keys import key_source
+from labelguard.keys.parts import Parts
 from labelguard.keys.prf import Prf, derive_key
 from labelguard.keys.pseudonyms import Pseudonyms
 from labelguard.keys.row_keys import RowKeys
@@ -133,6 +134,10 @@ class KeyRing:
     def row_keys(self) -> RowKeys:
         """The names of rows in private maps, the same in every release."""
         return RowKeys(derive_key(self._secret, "row"))
+
+    def parts(self, held_out: float) -> Parts:
+        """Which units are held out, a share of them: the same ones for as long as the key lives."""
+        return Parts(Prf(derive_key(self._secret, "held-out"), 1), held_out)
 
     def record_keys(self, connector: str, records: Iterable[str]) -> Blocks:
         """Names of a tool's answers: keyed hashes of (connector, the tool's id), shape (n, 2)."""

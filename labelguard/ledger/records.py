@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.keys.identities import Identities
+from labelguard.keys.parts import Part
 from labelguard.policy.events import Price
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
@@ -41,6 +42,12 @@ class ReleaseRecord:
     def unfinished(self) -> bool:
         """Whether it read labels, or may have, and was neither committed nor given up."""
         return self.state in ("computing", "drawn")
+
+    @property
+    def part(self) -> Part:
+        """Whose labels it has: those of held-out units evaluate, and nothing trains on them."""
+        part: Part = self.settings.get("part", "training")
+        return part
 
 
 @dataclass(frozen=True)

@@ -268,6 +268,24 @@ def pair_weights(rows: Rows, bounds: Bounds, pairs: int) -> Floats:
     return np.bincount(rows.pair, shares, pairs).astype(np.float64)
 
 
+def sampling_bound(z: NDArray[np.float32], rows: Rows, bounds: Bounds) -> Floats:
+    """M = Σ_u (m_u/4) Σ_j w_uj² z_uj z_ujᵀ, (components, components): public.
+
+    Whatever a labeler's labels are, given which pairs they met, and however they hang together,
+    dᵀ clip(v_u) lies within ±½ Σ_j w_uj |d·z_uj|, so its variance is at most the square of that
+    (Popoviciu), which is at most dᵀ M_u d (Cauchy–Schwarz over their m_u rows). Labelers answer
+    independently: Var(dᵀS) ≤ dᵀ M d, without the noise.
+    """
+    weight = (rows.share() * bounds.weight[rows.unit]) ** 2
+    weight *= np.bincount(rows.unit, minlength=rows.units)[rows.unit] / 4
+    of_pair = np.bincount(rows.pair, weight, len(z))
+    total = np.zeros((z.shape[1], z.shape[1]))
+    for start in range(0, len(z), _CHUNK):
+        part = z[start : start + _CHUNK].astype(np.float64)
+        total += (part * of_pair[start : start + _CHUNK, None]).T @ part
+    return total
+
+
 def noise_aware_ridge(
     z: NDArray[np.float32], pair_weight: Floats, penalty: Floats, noise: float
 ) -> Floats:

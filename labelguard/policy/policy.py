@@ -27,6 +27,8 @@ USUAL_EPSILON = 3.0
 """ε where nobody says one."""
 MOST_DELTA = 1e-5
 """δ where nobody says one, unless labelers are many."""
+MOST_HELD_OUT = 0.5
+"""The largest share of units that a policy may hold out."""
 
 
 def usual_delta(units: int) -> float:
@@ -108,6 +110,8 @@ class Policy:
     """what becomes of blank labels"""
     assignment_reactive: bool = False
     """whether who labels what reacts to labels: a condition on every card"""
+    held_out: float = 0.0
+    """share of units whose labels evaluate and never train; drawn once in a project's life"""
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
@@ -127,6 +131,11 @@ class Policy:
             raise PolicyError(
                 "--skips tie hides skips among ties, which --tie-status-public shows; "
                 "leave one of them out"
+            )
+        if not 0 <= self.held_out <= MOST_HELD_OUT:
+            raise PolicyError(
+                f"held-out must be a share between 0 and {MOST_HELD_OUT:g} of the {self.unit}s, "
+                f"found {self.held_out}"
             )
         fewest = min((a.allowed for a in self.allowances if a.allowed is not None), default=1)
         if not 1 <= self.closing_points <= max(fewest, 1):

@@ -47,6 +47,8 @@ class PolicyLine(PolicyState):
     """δ of a labeler, all events together"""
     unit: Unit
     """what is protected as a whole"""
+    held_out: float
+    """share of units whose labels evaluate and never train"""
     allowances: Mapping[str, int | None]
     """how many of each kind of event it allows; null: the labeler's own number of labels"""
     costs: float | None
@@ -140,6 +142,7 @@ def new(
     label_values: str | None = None,
     skips: Skips | None = None,
     assignment_reactive: bool | None = None,
+    held_out: float = 0.0,
     project: Where = None,
 ) -> PolicyDetails:
     """Make a policy, compute its joint price once, and keep both; it waits to be activated.
@@ -164,6 +167,7 @@ def new(
         label_values or "",
         skips or "public",
         bool(assignment_reactive),
+        float(held_out),
     )
     with OpenProject.job(project) as opened:
         return described(opened.ledger.add_policy(name, policy))
@@ -182,6 +186,7 @@ def listing(project: Where = None) -> list[PolicyLine]:
         PolicyLine(
             *(record.name, record.state, record.created_at),
             *(record.policy.epsilon, record.policy.delta, record.policy.unit),
+            record.policy.held_out,
             {allowance.event: allowance.allowed for allowance in record.policy.allowances},
             record.chapter().epsilon if record.state != "draft" else None,
         )
@@ -371,6 +376,7 @@ def _check_kin(earlier: Chapter, record: PolicyRecord) -> None:
         ("tie status public", one.tie_status_public, other.tie_status_public),
         ("treatment of ties", one.ties if labels else "", other.ties if labels else ""),
         ("treatment of skips", one.skips, other.skips),
+        ("share of held-out units", f"{one.held_out:g}", f"{other.held_out:g}"),
     ):
         if before != after:
             raise PolicyError(

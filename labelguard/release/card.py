@@ -112,6 +112,9 @@ TRAINING = {
     "soft": "Each row's `label_probability` p is that of `chosen` being preferred: train with the "
     "cross-entropy −p log σ(z) − (1 − p) log σ(−z), z being the margin of `chosen` over "
     "`rejected`.",
+    "nothing": "There is nothing to learn from here: these labelers are held out, and "
+    "`evaluation.npz` holds the noisy statistic by which heads are judged "
+    "(`labelguard.release.evaluation.Evaluation`).",
     "plain": "Labels are to be taken as they are. `residual_flip_estimate` estimates how often a "
     "row's label is wrong; where a model decided it is no independent coin, so losses that "
     "correct for flips do not apply.",
@@ -131,16 +134,26 @@ CONDITION = (
 def to_markdown(card: Mapping[str, Any]) -> str:
     """The card for people, with the front matter of a Hugging Face dataset card."""
     privacy = card["privacy"]
+    is_data = card["kind"] != "evaluation"
+    data = "configs:\n- config_name: default\n  data_files: data.parquet\n" if is_data else ""
+    what = (
+        "Preference pairs whose labels were privatized by"
+        if is_data
+        else "A statistic of held-out labelers, by which heads are judged, privatized by"
+    )
     limits = "\n".join(f"- {line}" for line in card["not_protected"])
     rows = "\n".join(f"| {name.strip()} | {value} |" for name, value in facts(card))
     ties = "public" if privacy["tie_status_public"] else "protected"
     stock = "" if card["train_with"] == "plain" else f" {STOCK_TRAINERS}"
+    how = (
+        "\n\n`labelguard train dpo RELEASE --model MODEL -o DIR` trains so, and so does\n"
+        f"`labelguard_trainer.DPOTrainer` in a script.{stock}"
+        if is_data
+        else ""
+    )
     return f"""\
 ---
-configs:
-- config_name: default
-  data_files: data.parquet
-tags:
+{data}tags:
 - preference
 - differential-privacy
 - label-privacy
@@ -149,7 +162,7 @@ tags:
 
 # Release {card["release"]}
 
-Preference pairs whose labels were privatized by labelguard {card["labelguard"]}.
+{what} labelguard {card["labelguard"]}.
 
 {guarantee(card)}
 
@@ -160,10 +173,7 @@ Accounted by {privacy["accounting"]}. Tie status is {ties}; skip status is \
 |---|---|
 {rows}
 
-**Training.** `train_with: {card["train_with"]}`. {TRAINING[card["train_with"]]}
-
-`labelguard train dpo RELEASE --model MODEL -o DIR` trains so, and so does
-`labelguard_trainer.DPOTrainer` in a script.{stock}
+**Training.** `train_with: {card["train_with"]}`. {TRAINING[card["train_with"]]}{how}
 
 **Not protected:**
 
@@ -208,6 +218,10 @@ def counted_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     counts, unit = card["counts"], card["privacy"]["unit"]
     yield f"{unit}s", f"{counts['labelers']:,}"
     yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
+    if (other := counts.get("of_other_part")) and other["labels"]:
+        why = "not held out" if card["kind"] == "evaluation" else "held out"
+        who = counted(other["units"], unit)
+        yield "  left out", f"{other['labels']:,} of {who} ({why})"
     if counts["further_pairs"]:
         yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"
     yield "  newly charged", f"{counts['charged']:,}"

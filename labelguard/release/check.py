@@ -49,6 +49,10 @@ class Fit:
     """what would be charged, over all units"""
     left: int
     """what these units have left before"""
+    other_units: int
+    """units that are left out: held out or, for an evaluation, not held out"""
+    other_labels: int
+    """labels of theirs"""
     dropped_by_bound: int
     """labels beyond the bound, which would be left out"""
     exhausted_labelers: int
@@ -109,6 +113,8 @@ def check(
             finished=None,
             earlier=recovery.known(ledger.releases(), event),
             bound=Bound.of(policy, event, named=staged.labelers or staged.recorded),
+            part=opened_mechanism.part,
+            held_out=policy.held_out,
             executor=open_executor(),
             progress=lambda share: progress("planning", share),
         )
@@ -125,6 +131,8 @@ def check(
             released_before=plan.rows - plan.drawn,
             charged=plan.new,
             left=int((plan.capacity - table.of(plan.units)[1]).sum()),
+            other_units=plan.other_units,
+            other_labels=plan.other_labels,
             dropped_by_bound=plan.over_bound,
             exhausted_labelers=int((plan.short > 0).sum()),
             short=int(plan.short.sum()),

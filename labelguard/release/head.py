@@ -6,10 +6,9 @@ ridges can be fitted from the same release at no further price.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,10 @@ from labelguard.mechanisms import choices
 from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.statistic import noise_aware_ridge
+from labelguard.release.coordinates import Coordinates
 from labelguard.storage import arrays
 
 FILE = "head.npz"
-_STATE = "features/"
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +35,9 @@ class Window:
 
     `statistic` (components,) has noise of standard deviation `noise`; `z` (pairs, components) and
     `weight` (pairs,) are the pairs' coordinates and weights in the likelihood. Of choices, `z` are
-    the responses of sets of `sizes` (sets,), and `weight` (sets,) is that of the sets.
+    the responses of sets of `sizes` (sets,), and `weight` (sets,) is that of the sets. `sampling`
+    (components, components) bounds what labels beside the noise scatter by, where that is asked
+    (see `mechanisms.statistic.sampling_bound`).
     """
 
     statistic: Floats
@@ -46,6 +47,7 @@ class Window:
     clip: float
     sensitivity: float
     sizes: NDArray[np.int64] | None = None
+    sampling: Floats | None = None
 
     def save(self, path: Path) -> None:
         """Write the window as arrays."""
@@ -66,6 +68,7 @@ class Window:
                 float(found["clip"]),
                 float(found["sensitivity"]),
                 found.get("sizes"),
+                found.get("sampling"),
             )
         except (OSError, ValueError, KeyError, TypeError):
             raise ProjectError(f"{path} is damaged; restore it from a backup") from None
@@ -87,6 +90,11 @@ class Head:
     statistic: Floats | None = None
     noise: float = math.nan
 
+    @property
+    def coordinates(self) -> Coordinates:
+        """In which it was fitted."""
+        return Coordinates(self.features, self.identity, self.state, self.shape, self.basis)
+
     def margins(self, x: NDArray[np.float32]) -> Floats:
         """Log-odds that the first side of each pair is preferred, shape (pairs,)."""
         return (x @ self.coefficients.astype(np.float32)).astype(np.float64)
@@ -98,16 +106,12 @@ class Head:
 
     def to_bytes(self) -> bytes:
         """The file that `load` reads."""
-        about = {"features": self.features, "identity": self.identity, "shape": asdict(self.shape)}
         return arrays.packed(
             {
-                "about": np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8),
-                "projection": self.basis.projection,
-                "metric": self.basis.metric,
+                **self.coordinates.arrays(),
                 "coefficients": self.coefficients,
                 "statistic": np.zeros(0) if self.statistic is None else self.statistic,
                 "noise": np.array(self.noise),
-                **{_STATE + name: values for name, values in self.state.items()},
             }
         )
 
@@ -116,21 +120,11 @@ class Head:
         """The head of a release directory; `ProjectError` if it holds none."""
         try:
             found = arrays.load(release / FILE)
-            about = json.loads(bytes(found["about"]))
-            state = {
-                name.removeprefix(_STATE): values
-                for name, values in found.items()
-                if name.startswith(_STATE)
-            }
             return cls(
-                about["features"],
-                about["identity"],
-                state,
-                Shape(**about["shape"]),
-                Basis(found["projection"], found["metric"]),
-                found["coefficients"],
-                found["statistic"] if len(found["statistic"]) else None,
-                float(found["noise"]),
+                **vars(Coordinates.of_arrays(found)),
+                coefficients=found["coefficients"],
+                statistic=found["statistic"] if len(found["statistic"]) else None,
+                noise=float(found["noise"]),
             )
         except FileNotFoundError:
             raise ProjectError(

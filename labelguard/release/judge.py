@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
+from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
+from labelguard.keys.parts import Part
 from labelguard.policy import events
 from labelguard.policy.events import EventKind
 from labelguard.policy.lifetime import Total
@@ -21,16 +22,17 @@ def judge(
     plan: Plan,
     policy: Policy,
     event: str,
+    part: Part,
     *,
     people: int,
     drop: bool,
     resumed: bool,
     accept_delta: bool,
 ) -> list[str]:
-    """Notes on a plan that may be charged; its units must go by their pseudonyms.
+    """Notes on a plan that may be charged; its units, of one `part`, must go by their pseudonyms.
 
     `people`: how many units are charged by now, this release included. `drop`: labels of exhausted
-    labelers are left out. `accept_delta`: δ may be 1 over `people`, or more. Raises
+    labelers are left out. `accept_delta`: δ may be 1 over `people`, or more. Raises `NobodyOfPart`,
     `InvalidLabels` for contents that changed under their id, `PolicyError` if δ is too large or no
     label fits, `BudgetExceeded` if labelers lack allowance.
     """
@@ -39,6 +41,8 @@ def judge(
             f"{counted(plan.changed_items, 'label')} given to an item_id that stood for "
             "another content in an earlier release; a changed content needs an id of its own"
         )
+    if not len(plan.units) and plan.other_units:
+        raise NobodyOfPart(_nobody(plan, policy, part))
     short = int(plan.short.sum())
     if plan.new and _reveals_one(people, policy) and not accept_delta:
         raise PolicyError(
@@ -56,7 +60,7 @@ def judge(
         raise BudgetExceeded(
             planning.shortage(plan, policy.unit, use.taken), asked=short + plan.new, left=plan.new
         )
-    return list(_notes(plan, policy, people, use))
+    return list(_notes(plan, policy, part, people, use))
 
 
 def price(request: Request, total: Total) -> list[str]:
@@ -72,7 +76,26 @@ def price(request: Request, total: Total) -> list[str]:
     return [f"asked: {budget_of(asked)}; the project gives {budget_of(given)} in all"]
 
 
-def _notes(plan: Plan, policy: Policy, people: int, use: EventKind) -> Iterator[str]:
+def _nobody(plan: Plan, policy: Policy, part: Part) -> str:
+    """That an input has nobody of the part that is asked for."""
+    everybody = counted(plan.other_units, policy.unit)
+    drawn = f"a share of {policy.held_out:g}, drawn by a keyed hash"
+    if part == "training":
+        return (
+            f"all of the {everybody} in this input are held out ({drawn}), so there is nothing to "
+            "learn from; add labels of others, or evaluate: --mechanism evaluation"
+        )
+    return (
+        f"none of the {everybody} in this input is held out ({drawn}), so there is nothing to "
+        "evaluate by; add labels of others"
+    )
+
+
+def _notes(plan: Plan, policy: Policy, part: Part, people: int, use: EventKind) -> Iterator[str]:
+    if plan.other_labels:
+        whose = counted(plan.other_units, policy.unit)
+        why = "held out" if part == "training" else "not held out"
+        yield f"{counted(plan.other_labels, 'label')} of {whose} left out: {why}"
     short = int(plan.short.sum())
     if short:
         yield f"{counted(short, use.taken)} of exhausted {policy.unit}s left out"

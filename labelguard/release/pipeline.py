@@ -73,7 +73,7 @@ def privatize(
     - how it is run: exhausted, again, accept_delta, output, workers (`release.request.Request`);
     - of `statistic`, `props` and `auto`: features, components, ridge, agreement, also; of
       `statistic`: whitening, floor, clip_quantile; of `props`: stages, combine, learner, model,
-      lora, train_config (`release.methods.options`);
+      lora, train_config; of `evaluation`: head (`release.methods.options`);
     - those of a mechanism of another package, which a type checker does not know.
 
     Guarantee: (ε, δ) of the policy for each of its units under `replace_labels`, over all releases

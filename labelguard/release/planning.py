@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from labelguard.ingest.staged import Staged
 from labelguard.keys.keyring import KeyRing
+from labelguard.keys.parts import Part
 from labelguard.ledger.records import LabelerTable
 from labelguard.policy.bounds import Bound
 from labelguard.project.project import Project
@@ -49,13 +50,16 @@ def plan(
     finished: str | None,
     earlier: Collection[str],
     bound: Bound,
+    part: Part,
+    held_out: float,
     executor: Executor,
     progress: Callable[[float], None],
 ) -> Plan:
     """Select rows bucket by bucket and write them to the work directory.
 
     `finished` names the release that is being resumed, if it was drawn already; `earlier` are the
-    releases whose labels are known, it among them.
+    releases whose labels are known, it among them. Of the units, a share of which is `held_out`,
+    those of the `part` are taken.
     """
     task = Selecting(
         staged=staged.rows_directory,
@@ -66,6 +70,8 @@ def plan(
         ledger=ledger,
         bound=bound,
         labelers=staged.labelers,
+        parts=keys.parts(held_out),
+        part=part,
         again=again and not finished,
         released_only=finished is not None,
     )

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from labelguard.ingest.pairs import DistinctPairs
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
+from labelguard.keys.parts import Part
 from labelguard.ledger.ledger import Grant
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.project.opening import OpenProject
@@ -116,10 +117,17 @@ class Mechanism(Protocol[P]):
     priced: str
     features: tuple[str, ...] = ()
     """Numeric properties of responses that the input must have."""
+    part: Part = "training"
+    """Whose labels it takes: `held-out` units are for evaluation, and no other mechanism has
+    them."""
     choices: bool = False
     """Whether it takes choices of the best of several responses, which are no pairs."""
     also: Input | None = None
     """Further pairs to label by a head; their digest is part of the idempotency key."""
+
+    def within(self, opened: OpenProject) -> Self:
+        """The same for a project, with what it has to know of earlier releases before a request."""
+        return self
 
     def settings(self) -> dict[str, Any]:
         """What was asked for, beyond the policy; part of the request's idempotency key."""

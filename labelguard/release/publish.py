@@ -44,9 +44,9 @@ def publish(
         for table in job.over_buckets("writing", rows_of_bucket, task):
             if table is not None:
                 writer.write(table)
-        if not writer.rows:  # every released label may be a tie
+        if not writer.rows and finished.outcomes:  # every released label may be a tie
             writer.write(schema.empty_table())
-        common = card.assembled(_card(job, plan, grant, writer.rows, finished.further), told)
+        common = card.assembled(_card(job, plan, grant, writer.rows, finished), told)
         writer.describe(card.assembled(common, finished.card))
         for path in finished.files:
             writer.take(path)
@@ -174,9 +174,9 @@ def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
     return order
 
 
-def _card(job: Job, plan: Plan, grant: Grant, rows: int, further: int) -> dict[str, Any]:
+def _card(job: Job, plan: Plan, grant: Grant, rows: int, finished: Finished) -> dict[str, Any]:
     """What cards of all mechanisms say."""
-    staged, policy = job.staged, job.policy
+    staged, policy, further = job.staged, job.policy, finished.further
     return {
         "release": grant.release.id,
         "labelguard": __version__,
@@ -195,6 +195,7 @@ def _card(job: Job, plan: Plan, grant: Grant, rows: int, further: int) -> dict[s
             "tie_status_public": policy.tie_status_public,
             "skip_status": "public" if policy.skips == "public" else "protected",
             "assignment": "reactive" if policy.assignment_reactive else "fixed",
+            "held_out": policy.held_out,
         },
         "counts": {
             "rows_read": staged.rows_read,
@@ -204,7 +205,8 @@ def _card(job: Job, plan: Plan, grant: Grant, rows: int, further: int) -> dict[s
             "released_before": plan.rows - plan.public_ties - (grant.release.drawn or 0),
             "public_ties": plan.public_ties,
             "further_pairs": further,
-            "released_ties_dropped": plan.rows + further - rows,
+            "released_ties_dropped": plan.rows + further - rows if finished.outcomes else 0,
+            "of_other_part": {"units": plan.other_units, "labels": plan.other_labels},
             "dropped_by_bound": plan.over_bound,
             "duplicates": plan.duplicates,
             "identical_sides": staged.identical_sides,

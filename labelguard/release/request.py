@@ -53,6 +53,7 @@ class Options(IntakeOptions, total=False):
     whitening: float | None
     floor: float | None
     clip_quantile: float | None
+    head: str | Path | None
     stages: int | None
     combine: Literal["hard", "soft"] | None
     learner: str | None

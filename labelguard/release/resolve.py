@@ -19,6 +19,7 @@ from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Policy
 from labelguard.policy.policy import Request as Asked
 from labelguard.project import policies
+from labelguard.project.opening import OpenProject
 from labelguard.release.methods import AUTO, auto, names, options_of
 from labelguard.release.protocol import Mechanism
 from labelguard.release.request import Request
@@ -68,11 +69,12 @@ class Terms:
         return self.mechanism.also if self.mechanism else self.request.head().also
 
 
-def begin(request: Request, ledger: Ledger) -> Terms:
+def begin(request: Request, opened: OpenProject) -> Terms:
     """What is known before the input is read.
 
     Raises `PolicyError` if what is asked contradicts the policy in force, or itself.
     """
+    ledger = opened.ledger
     record = policies.in_force(ledger)
     name: str | None = request.mechanism
     if name == AUTO:
@@ -82,6 +84,9 @@ def begin(request: Request, ledger: Ledger) -> Terms:
     mechanism = request.opened(name, features) if name else None
     if name is None or "features" in names(options_of(name)):
         check_features(request.head(features).features)
+    if mechanism and mechanism.part == "held-out":
+        _check_held_out(mechanism, record.policy if record else None)
+    mechanism = mechanism.within(opened) if mechanism else None
     event = mechanism.priced if mechanism else RANDOMIZED_LABELS.name
     if record and not mechanism:
         event = record.policy.events[0]
@@ -89,6 +94,24 @@ def begin(request: Request, ledger: Ledger) -> Terms:
     if record is None:
         return Terms(request, None, policies.first(ledger, asked, 1), asked, mechanism, features)
     return Terms(request, record.id, asked.under(record.policy), asked, mechanism, features)
+
+
+def _check_held_out(mechanism: Mechanism[Any], policy: Policy | None) -> None:
+    """Raise `PolicyError` unless somebody is held out for a mechanism that takes nobody else."""
+    make = (
+        f"labelguard policy new NAME --held-out 0.1 --allow {mechanism.priced}:releases=N, with "
+        "what trains beside it"
+    )
+    if policy is None:
+        raise PolicyError(
+            f"{mechanism.name} takes labels of held-out labelers, and a policy fixes who they are "
+            f"before the first release: {make}"
+        )
+    if not policy.held_out:
+        raise PolicyError(
+            f"{mechanism.name} takes labels of held-out labelers, and this project's policy holds "
+            f"nobody out, which is fixed for its life: use another project, and there {make}"
+        )
 
 
 def settle(
@@ -147,7 +170,7 @@ def others(terms: Terms, ledger: Ledger) -> Iterator[Terms]:
     tried = {terms.mechanism.name}
     for record in reversed(ledger.releases()):
         name = str(record.settings["mechanism"])
-        if record.event not in terms.policy.events or name in tried:
+        if record.event not in terms.policy.events or name in tried or record.part != "training":
             continue
         tried.add(name)
         with contextlib.suppress(PolicyError):  # it was not made by what is asked now

@@ -56,7 +56,7 @@ class Run:
         self.project, self.keys, self.ledger = opened.project, opened.keys, opened.ledger
         self.review, self.wait = review, wait
         self.executor = open_executor(request.workers)
-        self.terms = resolve.begin(request, self.ledger)
+        self.terms = resolve.begin(request, opened)
         total = policies.total(self.ledger, self.terms.policy)
         self.notes = judge.price(self.terms.asked, total)
         self.again = 0
@@ -170,6 +170,7 @@ class Run:
             "choices": self.mechanism.settings(),
             "exhausted": self.request.exhausted,
             "again": self.again,
+            **({} if self.mechanism.part == "training" else {"part": self.mechanism.part}),
         }
 
     def _request(self, job: Job) -> tuple[Job, str, ReleaseRecord | None]:
@@ -223,6 +224,8 @@ class Run:
             finished=record.id if record and drawn else None,
             earlier=recovery.known(self.ledger.releases(), event),
             bound=Bound.of(job.policy, event, named=staged.labelers or staged.recorded),
+            part=self.mechanism.part,
+            held_out=job.policy.held_out,
             executor=self.executor,
             progress=lambda share: self.progress("planning", share),
         )
@@ -230,6 +233,7 @@ class Run:
             replace(plan, units=self.keys.pseudonyms().hide(plan.units)),
             job.policy,
             event,
+            self.mechanism.part,
             people=len(blocks.unique(np.concatenate([plan.units, self.ledger.charged()]))[0]),
             drop=self.request.exhausted == "drop" or record is not None,
             resumed=record is not None,

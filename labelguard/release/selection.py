@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelguard.keys.parts import Part, Parts
 from labelguard.keys.row_keys import RowKeys
 from labelguard.ledger.records import LabelerTable
 from labelguard.policy.bounds import Bound, rounded_bound
@@ -36,6 +37,7 @@ class Selecting:
 
     `staged` holds the input's rows, `released` the private maps, of which those of the releases
     `earlier` are known; selected rows go to `selected`. `labelers`: rows say whose they are.
+    Labels of units who are not of the `part` are left where they are, as if they were not there.
     `again`: every label is drawn anew as its next version. `released_only`: take no label but those
     that were released (a release that was drawn is being finished).
     """
@@ -48,6 +50,8 @@ class Selecting:
     ledger: LabelerTable = field(repr=False)
     bound: Bound
     labelers: bool
+    parts: Parts
+    part: Part
     again: bool
     released_only: bool
 
@@ -104,7 +108,8 @@ class Selection:
 
     `units` (n, 2) are the labelers, or groups of them, with `capacity` (k, uses in all), `charged`
     (new uses) and `short` (labels beyond the allowance, of labelers who were charged before), each
-    of shape (n,). `drawn` of the `rows` are new.
+    of shape (n,). `drawn` of the `rows` are new. `other_labels` of `other_units` are of the other
+    part: held out where this trains, and the reverse.
     """
 
     units: Blocks = field(repr=False)
@@ -117,12 +122,14 @@ class Selection:
     over_bound: int
     public_ties: int
     changed_items: int
+    other_units: int
+    other_labels: int
 
     @classmethod
     def nothing(cls) -> Selection:
         """That of no bucket."""
         none = np.zeros(0, np.int64)
-        return Selection(np.zeros((0, 2), np.uint64), none, none, none, 0, 0, 0, 0, 0, 0)
+        return Selection(np.zeros((0, 2), np.uint64), none, none, none, *(0,) * 8)
 
 
 def select(task: Selecting, bucket: int) -> Selection | None:
@@ -153,10 +160,12 @@ def select(task: Selecting, bucket: int) -> Selection | None:
         short=np.where(exhaustible, wanted - charged, 0),
         rows=len(rows.index),
         drawn=int(rows.new.sum()),
-        duplicates=table.num_rows - len(labels.index),
+        duplicates=labels.duplicates,
         over_bound=int((~taken).sum()),
         public_ties=int(labels.public_tie.sum()),
         changed_items=int((labels.issued & (labels.of_map("content", 0) != labels.content)).sum()),
+        other_units=labels.other_units,
+        other_labels=labels.other_labels,
     )
 
 
@@ -165,6 +174,7 @@ class _Labels:
     """The latest submission of every label of a bucket, and where it stands in the private map.
 
     Columns are (n,) or (n, 2); `unit` indexes `units`, `known` the rows of `released`, or is -1.
+    Of units of the other part it holds counts alone.
     """
 
     index: NDArray[np.intp]
@@ -178,6 +188,9 @@ class _Labels:
     public_tie: NDArray[np.bool_]
     released: ReleasedLabels
     known: NDArray[np.intp]
+    duplicates: int
+    other_units: int
+    other_labels: int
 
     @classmethod
     def of(cls, task: Selecting, table: pa.Table, bucket: int) -> _Labels:
@@ -185,8 +198,11 @@ class _Labels:
         author, item = authors(table, labelers=task.labelers), buckets.blocks(table, "item")
         pair = _optional(table, "pair").astype(np.uint16)
         key = task.keys.keys(task.keys.identify(author, item), pair)
-        index = _latest(key)
-        units, unit = blocks.unique(buckets.blocks(table, "unit")[index])
+        whose = buckets.blocks(table, "unit")
+        own = task.parts.among(whose, task.part)
+        latest = _latest(key)
+        index = latest[own[latest]]
+        units, unit = blocks.unique(whose[index])
         ranked = "group_hi" in table.column_names
         released = private_map.read_bucket(task.released, bucket, task.earlier)
         return cls(
@@ -201,6 +217,9 @@ class _Labels:
             _optional(table, "tie")[index] == np.uint8(1),
             released,
             blocks.positions(released.keys, key[index]),
+            duplicates=int(own.sum()) - len(index),
+            other_units=len(blocks.unique(whose[~own])[0]),
+            other_labels=len(latest) - len(index),
         )
 
     @property

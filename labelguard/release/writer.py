@@ -1,8 +1,8 @@
 """Releases: written behind a grant, verified by their hashes, loaded for training.
 
 A release directory holds `data.parquet`, `card.json`, `CARD.md`, `SHA256SUMS` and what its
-mechanism adds (`head.npz`, a directory `model`). It is built under a temporary name, flushed, and
-renamed, so that it exists whole or not at all.
+mechanism adds (`head.npz`, a directory `model`); an evaluation has no rows, and no `data.parquet`.
+It is built under a temporary name, flushed, and renamed, so that it exists whole or not at all.
 """
 
 from __future__ import annotations
@@ -152,6 +152,17 @@ def read_card(directory: Path) -> dict[str, Any]:
     return loaded
 
 
+def refuse_evaluation(directory: Path) -> None:
+    """Raise `ProjectError` for the release of an evaluation, which has no rows."""
+    if not (directory / "card.json").is_file():
+        return
+    if read_card(directory)["kind"] == "evaluation":
+        raise ProjectError(
+            f"{directory} is an evaluation: it has no labeled pairs, and nothing trains on "
+            "held-out labelers; labelguard.release.evaluation judges heads by it"
+        )
+
+
 def load(
     release: Release | str | Path, kind: Literal["polars", "arrow", "datasets"] = "polars"
 ) -> Any:
@@ -162,6 +173,7 @@ def load(
     """
     directory = release.path if isinstance(release, Release) else Path(release)
     path = directory / "data.parquet"
+    refuse_evaluation(directory)
     if not path.is_file():
         raise ProjectError(f"{directory} holds no labelguard release (no data.parquet)")
     if kind == "polars":

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from labelguard.errors import LabelguardError, LedgerError
+from labelguard.keys.parts import Part
 from labelguard.ledger import charges, database
 from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.journal import Anchor
@@ -137,7 +138,9 @@ class ReleaseLine:
     created_at: str
     """when it was begun, UTC"""
     mechanism: str
-    """rr, props or statistic"""
+    """rr, props, statistic or evaluation"""
+    part: Part
+    """whose labels it has: training, or held-out"""
     charged: int
     """how much it charged, over all labelers"""
     rows: int | None
@@ -268,6 +271,7 @@ def releases(project: Where) -> list[ReleaseLine]:
             r.state,
             r.created_at,
             r.settings["mechanism"],
+            r.part,
             r.charged,
             r.rows,
             str(opened.project.releases / r.id),

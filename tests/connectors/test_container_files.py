@@ -144,7 +144,10 @@ def test_services_run_commands_that_there_are(service: str, compose: dict[str, A
 def test_the_commands_that_the_compose_file_begins_with_are_there() -> None:
     line = r"(?m)^#   docker compose run --rm (?:hook|worker) (.*)$"
     lines = re.findall(line, COMPOSE.read_text())
-    assert [shlex.split(line)[0] for line in lines] == ["init", "connect", "policy", "policy"]
+    assert [shlex.split(line)[0] for line in lines] == [
+        *("init", "connect", "policy", "policy"),
+        *("retrain", "retrain"),
+    ]
     for line in lines:
         check_command(shlex.split(line))
 

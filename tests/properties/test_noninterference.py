@@ -24,6 +24,8 @@ from support.scenarios import ALL, ONE, SCENARIOS
 from support.worlds import Coins, Scenario, differences, observed
 
 from labelguard.ingest import ordering, staging
+from labelguard.jobs import lessons
+from labelguard.jobs.settings import Job
 from labelguard.release import planning
 from labelguard.terms import LABEL_TIE
 
@@ -148,6 +150,26 @@ def the_ledger_counts_preferences(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
     monkeypatch.setattr(planning, "counts", with_size)
     yield
+
+
+@pytest.fixture
+def what_is_learned_is_known_by_its_input(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    whole = lessons.lesson
+
+    def by_input(job: Job, *rest: Any) -> str:
+        assert job.source
+        raw = b"".join(Path(name).read_bytes() for name in job.source)
+        return whole(job, *rest) + str(sum(raw) % 97)
+
+    monkeypatch.setattr(lessons, "lesson", by_input)
+    yield
+
+
+def test_a_job_that_leaks_is_found(
+    what_is_learned_is_known_by_its_input: None, tmp_path: Path
+) -> None:
+    found = differences(tmp_path, "pairs", SCENARIOS["retraining"], ALL)
+    assert any("history.jsonl" in name for name in found)
 
 
 @pytest.mark.parametrize(

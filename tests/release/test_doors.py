@@ -96,7 +96,10 @@ def test_a_mechanism_of_another_package_releases_with_its_options(
         return made.output
 
     shown = run("--help")
-    assert "rr|props|stamped|statistic|auto" in shown and "stamped: What is stamped." in shown
+    assert (
+        "rr|evaluation|props|stamped|statistic|auto" in shown
+        and "stamped: What is stamped." in shown
+    )
     project = lg.init(tmp_path)
     asked = ["labels.parquet", "--epsilon", "3", "--delta", "1e-5", "--stamp", "3", "--yes"]
     assert "--stamp does not go with --mechanism rr" in run(*asked, "--mechanism", "rr")
@@ -117,7 +120,7 @@ def test_a_mechanism_that_cannot_be_loaded_hinders_no_other(
     project = lg.init(tmp_path)
     with pytest.raises(PolicyError, match=r"broken cannot be loaded: .*a_package_that_is_missing"):
         lg.privatize(TABLE, project=project, mechanism="broken", **BUDGET)
-    with pytest.raises(PolicyError, match="unknown mechanism 'uls'; available: rr, broken, props"):
+    with pytest.raises(PolicyError, match="unknown mechanism 'uls'; available: rr, broken, evalu"):
         lg.privatize(TABLE, project=project, mechanism="uls", **BUDGET)
     assert lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET).card["mechanism"] == "rr"
 

@@ -258,6 +258,13 @@ def test_jobs_and_how_their_models_learnt(project: Project) -> None:
     assert curve.chart.message == "loss goes from 0.69 to 0.5 in 2 points."
 
 
+def test_a_history_that_cannot_be_read_is_told_of(project: Project) -> None:
+    remember(project, ran(1))
+    path = project.jobs / "nightly" / HISTORY
+    path.write_text("{}\n" + path.read_text())
+    assert "line 1, is no run of a job" in section(report(project=project), "jobs").alert
+
+
 def test_the_budget_ahead_and_what_was_forecast_of_today(project: Project) -> None:
     from labelguard.report.outlook import outlook
 
@@ -321,7 +328,7 @@ def test_a_fault_is_told_first_and_the_report_is_made(
     assert made.exit_code == 1 and f"{name} was altered" in made.output
     page = (tmp_path / "r.html").read_text()
     assert re.search(r'<p class="alert">FAULT: release r0001.* was altered', page)
-    assert "<dt>verification</dt><dd>FAULT</dd>" in page
+    assert "<dt>verification</dt><dd>FAULT</dd>" in page and str(tmp_path) not in page
     told = report(release.id, project)
     assert not told.ok and told.sections[0].id == "fault"
     if name == "card.json":  # what somebody else wrote into it is repeated nowhere

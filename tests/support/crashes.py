@@ -106,7 +106,7 @@ def steps_of(job: dict[str, Any], base: Path, ledger: str = "") -> int:
     """How many steps a job takes that nobody kills; done on a copy of `base`."""
     trial = base.with_name("trial")
     if base.exists():
-        shutil.copytree(base, trial)
+        shutil.copytree(base, trial, symlinks=True)
     [end] = crash(job | {"project": str(trial), "ledger": ledger})
     assert end["signal"] == 0 and end["steps"] > 10, end
     return int(end["steps"])

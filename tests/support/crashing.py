@@ -22,6 +22,7 @@ import pytest
 import sqlalchemy.engine.default
 from support import world
 
+from labelguard.jobs.run import retrain
 from labelguard.ledger import ledger
 from labelguard.project import erasure, policies, restore, rotation
 from labelguard.project.opening import init
@@ -114,6 +115,8 @@ def perform(command: dict[str, Any], project: Path) -> object:
         return restore.restore(
             command["source"], project, since=since, passphrase=lambda: command["passphrase"]
         )
+    if command["do"] == "retrain":
+        return retrain(project / "job.yaml")
     return pipeline.privatize(command["source"], project=project, **options)
 
 

@@ -99,6 +99,11 @@ JOINT = (
     "--closing-points 2",
     "policy activate joint --yes",
 )
+HELD_OUT = (
+    "policy new held --epsilon 2 --delta 9e-6 --allow statistic:releases=2 --held-out 0.5",
+    "policy activate held --yes",
+)
+EVALUATION = ("--mechanism", "evaluation")
 LATER = (
     "policy new later --epsilon 1 --delta 1e-6 --allow rr:labels=12",
     "policy activate later --yes",
@@ -119,6 +124,14 @@ SCENARIOS |= {
         )
     ),
     "a change of policy": Scenario((Run(rows=HALF, before=JOINT), Run(before=LATER))),
+    "evaluation": Scenario(
+        (
+            Run(STATISTIC, HALF, before=HELD_OUT),
+            Run((*EVALUATION, "--head", "r0001"), HALF),
+            Run(EVALUATION, before=("policy check {input} --mechanism evaluation",)),
+            Run((*EVALUATION, "--again"), exits=3),
+        )
+    ),
     "groups": Scenario((Run(before=GROUPED), Run(STATISTIC))),
     "questions": Scenario((Run((*ROOM, "--question", "safer?"), HALF), Run((*ROOM, *DROP), HALF))),
     "somebody leaves": Scenario(
@@ -135,3 +148,44 @@ SCENARIOS |= {
     ),
 }
 ONE, ALL = [2], list(range(7))
+
+JOB = """\
+input: {input}
+release: {mechanism: rr, min_new_labels: 5, options: {bad_rows: quarantine}}
+train: {options: {features: length, components: 1, holdout: 0.3}}
+gate: {by: released, margin: 0.1}
+notify: {url: 'https://example.org/hook', budget_below: 0.4}
+"""
+STATISTIC_JOB = """\
+input: {input}
+release:
+  mechanism: statistic
+  min_new_labels: 5
+  options: {features: length, components: 1, whitening: 0.5, floor: 0.01, clip_quantile: 0.5}
+gate: {by: none}
+promote: {keep: 1}
+"""
+AFTER_JOBS = (("release", "list"), ("budget", "journal", "--json"))
+SCENARIOS |= {
+    "retraining": Scenario(
+        (
+            Run(("--json",), HALF, job=JOB, before=JOINT, bad=True),
+            Run(("--dry-run",), MOST, job=JOB),
+            Run(rows=MOST, job=JOB),
+            Run(rows=MOST, job=JOB),
+            Run(job=JOB.replace("margin: 0.1", "at_least: 0.9")),
+            Run(job=JOB.replace("length", "columns:nowhere"), exits=None),
+            Run(job=JOB),
+        ),
+        afterwards=AFTER_JOBS,
+    ),
+    "retraining until nothing is left": Scenario(
+        (
+            Run(rows=HALF, job=STATISTIC_JOB, before=JOINT),
+            Run(rows=MOST, job=STATISTIC_JOB),
+            Run(("--strict", "--json"), job=STATISTIC_JOB, exits=3),
+            Run(("--strict", "--dry-run"), job=STATISTIC_JOB, exits=3),
+        ),
+        afterwards=AFTER_JOBS,
+    ),
+}

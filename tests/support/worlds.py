@@ -27,10 +27,12 @@ from support.preferences import (
     public,
     write,
 )
+from support.receivers import SECRET
 from support.tools import connected
 
 from labelguard.cli.main import main
 from labelguard.ingest.segments import Segments
+from labelguard.jobs import notifying
 from labelguard.keys.coins import Purpose
 from labelguard.mechanisms import statistic
 from labelguard.project.project import find
@@ -70,6 +72,8 @@ class Run:
     """The labels are in a tool, from which they are pulled."""
     before: tuple[str, ...] = ()
     """Commands that come first; {input} is the path of this run's labels."""
+    job: str = ""
+    """It is `retrain` of this job instead, with {input} in it."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,9 @@ def observed(
         for name in ("randomize", "randomize_ternary"):
             patch.setattr(rr, name, coins.wrap(getattr(rr, name)))
         patch.setattr(statistic, "noisy", coins.noisy)
+        told: list[object] = []
+        patch.setattr(notifying, "_post", lambda settings, message: told.append(message))
+        patch.setenv("LABELGUARD_NOTIFY_SECRET", SECRET)
 
         def invoke(*arguments: str) -> int:
             result = CliRunner().invoke(main, arguments, catch_exceptions=False)
@@ -176,7 +183,11 @@ def observed(
             for command in run.before:
                 assert invoke(*shlex.split(command.format(input=path.name))) == 0, seen
             options = [option.format(output=here / "output") for option in run.options]
-            code = invoke(*PRIVATIZE, *source, *PRICE, *options)
+            if run.job:
+                Path("job.yaml").write_text(run.job.replace("{input}", path.name))
+                code = invoke("retrain", "job.yaml", *options)
+            else:
+                code = invoke(*PRIVATIZE, *source, *PRICE, *options)
             path.unlink(missing_ok=True)
             assert run.exits in (None, code), seen
         for arguments in scenario.afterwards:
@@ -188,6 +199,7 @@ def observed(
             if ".labelguard/quarantine/" not in name
         }
         seen |= dump(here / ".labelguard")
+        seen["told"] = told
         seen["directories"] = sorted(map(str, here.rglob("*")))
     shutil.rmtree(here)
     return seen

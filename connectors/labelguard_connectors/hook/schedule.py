@@ -96,7 +96,11 @@ class Schedule:
         """The one that was named, else that of the newest release, else what the policy pays."""
         if self.mechanism != AUTO:
             return self.mechanism
-        made = [one.mechanism for one in overview.releases(where) if one.state == "committed"]
+        made = [
+            one.mechanism
+            for one in overview.releases(where)
+            if one.state == "committed" and one.part == "training"
+        ]
         if made:
             return made[-1]
         assert budget.policy

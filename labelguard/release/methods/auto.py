@@ -42,7 +42,11 @@ def standing(ledger: Ledger, record: PolicyRecord) -> str | None:
     None where it pays for several and nothing was released.
     """
     payable = record.policy.events
-    made = [r for r in ledger.releases() if r.state != "refunded" and r.event in payable]
+    made = [
+        r
+        for r in ledger.releases()
+        if r.state != "refunded" and r.event in payable and r.part == "training"
+    ]
     if made:
         return str(made[-1].settings["mechanism"])
     return payable[0] if len(payable) == 1 else None

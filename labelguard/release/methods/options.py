@@ -111,11 +111,13 @@ class EvaluationOptions:
     """`evaluation`: one statistic of the labelers who are held out, by which heads are judged."""
 
     mechanism: ClassVar[str] = "labelguard.release.methods.evaluation:HeldOut"
+    report: ClassVar[str] = "labelguard.release.methods.reports:evaluation"
 
-    head: str | None = field(
+    head: str | Path | None = field(
         default=None,
         metadata=option(
-            "In whose coordinates heads are judged: a release, or a directory with a head.",
+            "In whose coordinates heads are judged: a release, or a directory with head.npz; "
+            "default: those of the project's evaluation before.",
             metavar="RELEASE",
         ),
     )

@@ -47,27 +47,45 @@ def _multiplier(flip: float) -> float:
 
 def statistic(card: Card) -> Iterator[Section]:
     """Of a statistic: its noise, and what the head learnt from."""
+    unit = card["privacy"]["unit"]
+    words = (
+        f"What left the labels is one vector, the sum of what each {unit} contributed, each "
+        "contribution bounded, with noise added once. A linear model, the teacher, was fitted "
+        "from it and labeled every pair: those labels are its own, nobody's answers."
+    )
+    title = "The noisy statistic and its teacher"
+    yield _noisy(card, "statistic", title, words, "windows the head learnt from")
+
+
+def evaluation(card: Card) -> Iterator[Section]:
+    """Of a statistic of the held out: its noise, and what it is for."""
+    unit = card["privacy"]["unit"]
+    words = (
+        f"These {unit}s are held out: their labels are in no release that anything learns from. "
+        "What left their labels is one vector, the sum of what each contributed, bounded, with "
+        "noise added once. Models are judged by it."
+    )
+    yield _noisy(card, "held-out", "The statistic of those held out", words, "windows")
+
+
+def _noisy(card: Card, identity: str, title: str, words: str, windows: str) -> Section:
     made, counts, unit = card["statistic"], card["counts"], card["privacy"]["unit"]
-    yield Section(
-        "statistic",
-        "The noisy statistic and its teacher",
+    before = f"{counts['released_before']:,} (in an earlier window, no charge)"
+    return Section(
+        identity,
+        title,
         (
-            f"What left the labels is one vector, the sum of what each {unit} contributed, each "
-            "contribution bounded, with noise added once. A linear model, the teacher, was fitted "
-            "from it and labeled every pair: those labels are its own, nobody's answers.",
+            words,
             f"The noise has {made['noise_multiplier']:.3g} times the size of the most that one "
             f"{unit} can change the vector by.",
         ),
         facts=(
             ("  newly charged", f"{counts['charged']:,} {unit}s, one statistic release each"),
-            (
-                "  released before",
-                f"{counts['released_before']:,} (in an earlier window, no charge)",
-            ),
+            ("  released before", before),
             ("features", f"{made['features']}, {counted(made['components'], 'component')}"),
             ("noise multiplier", f"{made['noise_multiplier']:.4f}"),
             ("sensitivity, clip norm", f"{made['sensitivity']:.4g}, {made['clip']:.4g}"),
-            ("windows the head learnt from", f"{made['windows']}"),
+            (windows, f"{made['windows']}"),
         ),
     )
 

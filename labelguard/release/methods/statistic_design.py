@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from labelguard.accounting import gaussian
 from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
+from labelguard.keys.parts import Part
 from labelguard.learning.features import PairFeatures, open_fitted, open_provider
+from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
@@ -59,7 +61,7 @@ def design(
     Raises `PolicyError` for features other than those of the sum it would join, `InvalidLabels`
     if the features say nothing about the pairs.
     """
-    first_release = recorded["first"] if recorded else _first_release(job)
+    first_release = recorded["first"] if recorded else joined(job, "training")
     releases = job.opened.project.releases
     first = Head.load(releases / first_release) if first_release else None
     _check_kind(job, first_release)
@@ -69,29 +71,23 @@ def design(
     if recorded:
         check_identity("features", recorded["identity"], identity)
     x = provider(pairs.table)
-    counts, rows = _compared(job, plan, pairs)
-    if not len(rows) and first is None and not recorded:
-        raise PolicyError(
-            "no label of this input is new: all are in releases that are unfinished, or of "
-            "labelers who are exhausted; finish those releases by their own commands"
-        )
-    multiplier = _noise_multiplier(job)
+    counts, rows = compared(job, plan, pairs)
+    if first is None and not recorded:
+        check_new(rows)
+    multiplier = noise_multiplier(job)
     if first is not None:
         _check_shape(options, first)
         shape, coordinates = first.shape, first.basis
     else:
         shape = _shape(x, rows, multiplier, options, recorded, job)
         coordinates = basis(spectrum(x, counts), shape)
-    _check_discretisation(job, multiplier, len(coordinates.metric))
-    z = coordinates.coordinates(x)
-    bounds = grid = None
-    if len(rows):
-        bounds = statistic.bounds(z, rows, shape.clip_quantile)
-        grid = statistic.grid(bounds, z.shape[1], multiplier)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
     parameters |= {"choices": True} if job.staged.choices else {}
-    return Design(
+    return window_of(
+        job,
+        rows,
+        coordinates.coordinates(x),
         plan=plan,
         parameters=parameters,
         pairs=pairs,
@@ -99,13 +95,32 @@ def design(
         x=x,
         shape=shape,
         basis=coordinates,
-        z=z,
-        rows=rows,
-        noise_multiplier=multiplier,
-        bounds=bounds,
-        grid=grid,
         first=first_release,
     )
+
+
+def window_of(job: Job, rows: Rows, z: NDArray[np.float32], **known: Any) -> Design:
+    """The design of a window of labels `rows` on pairs at `z`, with its bounds and its noise.
+
+    `known` are the other members of the design. Raises `PolicyError` if the policy's δ is too small
+    for noise on a grid.
+    """
+    multiplier, components = noise_multiplier(job), z.shape[1]
+    _check_discretisation(job, multiplier, components)
+    bounds = grid = None
+    if len(rows):
+        bounds = statistic.bounds(z, rows, known["shape"].clip_quantile)
+        grid = statistic.grid(bounds, components, multiplier)
+    return Design(z=z, rows=rows, noise_multiplier=multiplier, bounds=bounds, grid=grid, **known)
+
+
+def check_new(rows: Rows) -> None:
+    """Raise `PolicyError` if there is no new label to begin a sum with."""
+    if not len(rows):
+        raise PolicyError(
+            "no label of this input is new: all are in releases that are unfinished, or of "
+            "labelers who are exhausted; finish those releases by their own commands"
+        )
 
 
 def _check_kind(job: Job, first: str | None) -> None:
@@ -148,7 +163,7 @@ def _check_shape(options: StatisticOptions, first: Head) -> None:
             )
 
 
-def _noise_multiplier(job: Job) -> float:
+def noise_multiplier(job: Job) -> float:
     """σ of each release: as the ledger has it, or calibrated for the first."""
     releases = _releases(job)
     stored = job.opened.ledger.prices(STATISTIC_RELEASES.name)
@@ -214,7 +229,7 @@ def compare(task: tuple[Path, Path], bucket: int) -> _Compared | None:
     )
 
 
-def _compared(job: Job, plan: Plan, pairs: DistinctPairs) -> tuple[NDArray[np.int64], Rows]:
+def compared(job: Job, plan: Plan, pairs: DistinctPairs) -> tuple[NDArray[np.int64], Rows]:
     """How many labels of the release each pair has, new ones or not; and the rows of the new ones.
 
     Public: which pairs these compare, and whose they are, bucket by bucket.
@@ -235,23 +250,26 @@ def _compared(job: Job, plan: Plan, pairs: DistinctPairs) -> tuple[NDArray[np.in
     return counts, Rows(of_new, unit, len(plan.units), ranking, size, job.staged.choices)
 
 
-def _first_release(job: Job) -> str | None:
-    """The newest release that began a sum, whose coordinates later windows take.
-
-    With `--again` there is none: a new sum begins.
+def joined(job: Job, part: Part) -> str | None:
+    """The release that began the sum which a new window joins; None with `--again`, and at first:
+    then a sum begins.
     """
-    if job.again:
-        return None
-    firsts = [r.id for r in committed(job) if r.settings["parameters"]["first"] is None]
+    return None if job.again else begun(job.opened.ledger, part)
+
+
+def begun(ledger: Ledger, part: Part) -> str | None:
+    """The newest release that began a sum of one part's labels, which has the sum's coordinates."""
+    firsts = [r.id for r in committed(ledger, part) if r.settings["parameters"]["first"] is None]
     return firsts[-1] if firsts else None
 
 
-def committed(job: Job) -> list[ReleaseRecord]:
-    """This project's finished statistic releases, oldest first."""
+def committed(ledger: Ledger, part: Part) -> list[ReleaseRecord]:
+    """The finished releases of statistics of one part's labels, oldest first."""
     return [
         record
-        for record in job.opened.ledger.releases()
-        if record.state == "committed" and record.event == STATISTIC_RELEASES.name
+        for record in ledger.releases()
+        if record.state == "committed"
+        and (record.event, record.part) == (STATISTIC_RELEASES.name, part)
     ]
 
 

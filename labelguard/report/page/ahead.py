@@ -101,16 +101,21 @@ def budget(seen: Seen, runs: Sequence[JobRun]) -> Iterator[Section]:
 def _rule(told: Outlook, active: Sequence[EventOutlook]) -> Section:
     """How the forecast is made, and what would last longer."""
     lasting = next((one.lasting for one in active if one.lasting), None)
-    words = ["What follows is told from who was charged how much, and when; its rule:"]
-    if not active:
-        words = ["Nobody was charged yet, so that nothing can be told."]
+    words = []
     if lasting:
-        words.append("A policy that would last a year at this rate is made by the command below.")
-    if lasting and not lasting.under_ceiling:
-        words.append(
-            f"The project would then cost ε = {lasting.total_epsilon:g}, above its ceiling: it "
+        over = (
+            f" The project would then cost ε = {lasting.total_epsilon:g}, above its ceiling: it "
             "could not be put into force."
         )
+        words.append(
+            "The command below makes a policy that would last a year at this rate."
+            + ("" if lasting.under_ceiling else over)
+        )
+    words.append(
+        "What follows is told from who was charged how much, and when, by this rule:"
+        if active
+        else "Nobody was charged yet, so that nothing can be told."
+    )
     return Section(
         "outlook",
         "The budget in the weeks ahead",
@@ -142,7 +147,7 @@ def _ahead(seen: Seen, one: EventOutlook) -> Section:
             "lines",
             tuple(float(ahead.week) for ahead in one.weeks),
             "weeks from now",
-            "used of what is allowed",
+            "share",
             (
                 Series(f"{noun}s used", tuple(ahead.used for ahead in one.weeks)),
                 Series(
@@ -154,7 +159,7 @@ def _ahead(seen: Seen, one: EventOutlook) -> Section:
             percent=True,
         ),
         facts=(
-            (f"a {seen.unit} and week, the median", f"{one.per_week:.3g} {noun}s"),
+            (f"{noun}s a week, the median {seen.unit}", f"{one.per_week:.3g}"),
             ("the first has nothing left", _when(one.first_exhausted)),
             ("half have nothing left", _when(one.half_exhausted)),
             *enough,

@@ -7,14 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from labelguard.errors import LabelguardError
 from labelguard.project.runs import JobRun
+from labelguard.project.runs import runs as runs_of
 from labelguard.release.sections import Chart, Section, Series, Table
 from labelguard.report.page.numbers import day
+from labelguard.report.page.project import Seen
 from labelguard.terms import counted
 
 _SHOWN = 60
 _POINTS = 200
 _LABELS = ("step", "epoch")
+
+
+def of(seen: Seen) -> tuple[list[JobRun], Section | None]:
+    """The runs of all jobs, and what to say if they cannot be read."""
+    try:
+        return runs_of(seen.opened.project), None
+    except LabelguardError as error:
+        return [], Section("jobs", "Jobs", alert=f"The history of jobs cannot be read: {error}")
 
 
 def sections(runs: Sequence[JobRun]) -> Iterator[Section]:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from labelguard.errors import LabelguardError
 from labelguard.ingest.inbox import Inbox
 from labelguard.ingest.progressed import Progressed
 from labelguard.ledger.journal import Anchor
 from labelguard.project.verdict import Verdict, verdict
 from labelguard.release.sections import Section, Table
+from labelguard.report.page.numbers import day
 from labelguard.report.page.project import Seen
+from labelguard.terms import counted
 
 
 def verified(seen: Seen) -> Verdict:
     """Whether journal, charges and the files of all releases hold."""
-    return verdict(seen.opened, None)
+    found = verdict(seen.opened, None)
+    home = f"{seen.opened.project.state.parent}/"  # where it lies is nobody's business elsewhere
+    return replace(found, fault=found.fault and found.fault.replace(home, ""))
 
 
 def verification(seen: Seen, found: Verdict) -> Section:
     """What was verified, and the line to keep elsewhere."""
     number, digest = seen.opened.ledger.head()
     whole = (
-        f"Verified for this report, {seen.at}: the journal ({found.journal_entries:,} entries) is "
-        f"one chain that this project wrote, the charges add up to what it says, and the files of "
-        f"{found.releases:,} committed releases are those that were committed."
+        f"Verified for this report, {day(seen.at)} UTC: the journal "
+        f"({counted(found.journal_entries, 'entry')}) is one chain that this project wrote, the "
+        f"charges add up to what it says, and the files of "
+        f"{counted(found.releases, 'committed release')} are as they were committed."
     )
     return Section(
         "verification",

@@ -11,7 +11,6 @@ from labelguard._version import __version__
 from labelguard.errors import LabelguardError
 from labelguard.policy import events
 from labelguard.project.opening import Where
-from labelguard.project.runs import runs as job_runs
 from labelguard.project.verdict import Verdict
 from labelguard.release import sections as of_mechanisms
 from labelguard.release.sections import Section
@@ -114,22 +113,30 @@ def _sections(seen: Seen, found: Verdict) -> Iterator[Section | None]:
         yield Section("fault", "Something does not hold", alert=f"FAULT: {found.fault}.")
     if seen.chosen:
         yield from promise.this_release(seen)
+        yield from _of_mechanisms(seen)
     yield promise.guarantee(seen)
     yield promise.not_protected(seen)
     yield promise.policies(seen)
     yield from use.sections(seen)
     yield history.left_out(seen)
     yield from use.noise(seen)
-    for card in seen.newest_cards():
-        for part in of_mechanisms.of_card(card):
-            yield replace(part, title=f"{part.title} ({card['release']})")
+    if not seen.chosen:
+        yield from _of_mechanisms(seen)
     yield ahead.planned(seen)
-    runs = job_runs(seen.opened.project)
+    runs, unread = jobs.of(seen)
     yield from ahead.budget(seen, runs)
     yield history.releases(seen)
+    yield unread
     yield from jobs.sections(runs)
     yield operation.hook(seen)
     yield operation.verification(seen, found)
+
+
+def _of_mechanisms(seen: Seen) -> Iterator[Section]:
+    """What mechanisms say of the releases that are looked at."""
+    for card in seen.newest_cards():
+        for part in of_mechanisms.of_card(card):
+            yield replace(part, title=f"{part.title} ({card['release']})")
 
 
 def _named(parts: Iterator[Section]) -> tuple[Section, ...]:

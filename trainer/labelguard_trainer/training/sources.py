@@ -16,7 +16,7 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.opening import OpenProject, Where
 from labelguard.release.holdout import item_keys
 from labelguard.release.preferred_pairs import scan_pairs
-from labelguard.release.writer import read_card
+from labelguard.release.writer import read_card, refuse_evaluation
 from labelguard.report import overview
 from labelguard.storage.sums import PART, SUMS, fault, sha256
 from labelguard_trainer.training.rows import RawLabels
@@ -60,7 +60,9 @@ def open_release(release: str, project: Where) -> Source:
             f"{path} is a file, not a release: raw labels are refused; privatize them first, or "
             "say that nobody is to be protected: --non-private"
         )
-    directory, expected = (path, _sums(path)) if path.is_dir() else _committed(release, project)
+    directory = path if path.is_dir() else overview.release_path(release, project)
+    refuse_evaluation(directory)
+    expected = _sums(path) if path.is_dir() else _committed(directory, project)
     card = read_card(directory)
     broken = fault(directory, expected)
     if broken:
@@ -105,12 +107,11 @@ def _numbers(file: Path, found: pl.DataFrame, name: str, rows: int) -> NDArray[n
     return found[name].cast(pl.Float64).to_numpy()
 
 
-def _committed(release: str, project: Where) -> tuple[Path, Mapping[str, str]]:
-    """The directory of a release in a project, and the digests that the ledger has of its files."""
-    path = overview.release_path(release, project)
+def _committed(directory: Path, project: Where) -> Mapping[str, str]:
+    """The digests that a project's ledger has of the files of a release in it."""
     records = OpenProject.open(project).ledger.releases()
-    [files] = [record.files for record in records if record.id == path.name]
-    return path, files
+    [files] = [record.files for record in records if record.id == directory.name]
+    return files
 
 
 def _sums(directory: Path) -> dict[str, str]:

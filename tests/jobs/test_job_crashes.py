@@ -1,0 +1,197 @@
+"""A run that is killed anywhere is finished by the next start: one release, one charge, one model,
+one line of history, as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support import world
+from support.crashes import assert_sound, killed, steps_of
+from support.crashes import seen as seen_of_project
+from support.job_projects import Desk, desk
+from support.preferences import files
+from support.receivers import SECRET
+
+from labelguard.errors import LabelguardError
+from labelguard.jobs import gates, releasing
+from labelguard.jobs.promoting import Models
+from labelguard.jobs.run import Run, retrain
+from labelguard.jobs.state import State
+from labelguard.project import runs
+from labelguard.report import overview
+
+
+@pytest.fixture(autouse=True)
+def same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    world.fix(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose job ran once, and has new labels."""
+    with pytest.MonkeyPatch.context() as patch:
+        world.fix(patch)
+        made = desk(tmp_path_factory.mktemp("jobs") / "base", promote={"keep": 1})
+        retrain(made.job)
+        made.label(2)
+    return made.path
+
+
+def copy(base: Path, here: Path) -> Desk:
+    shutil.copytree(base, here, symlinks=True)
+    return Desk(here)
+
+
+def seen(one: Desk) -> dict[str, object]:
+    """Everything in a project, and every file of its models."""
+    own = {f"models/{name}": data for name, data in files(one.models).items()}
+    return seen_of_project(one.path) | own
+
+
+@pytest.mark.parametrize("apart", [pytest.param(1, marks=pytest.mark.slow, id="every step"), 23])
+def test_killed_at_any_step_a_run_ends_as_if_it_had_not_been(
+    apart: int, base: Path, tmp_path: Path
+) -> None:
+    whole = copy(base, tmp_path / "whole")
+    retrain(whole.job)
+    expected = seen(whole)
+    total = steps_of({"do": "retrain"}, copy(base, tmp_path / "base").path)
+    steps = range(2, total, apart)
+    places = [copy(base, tmp_path / f"killed at {step}") for step in steps]
+    killed(
+        *(
+            {"do": "retrain", "project": str(one.path), "kill_at": step}
+            for one, step in zip(places, steps, strict=True)
+        )
+    )
+    for one, step in zip(places, steps, strict=True):
+        if len(one.history()) < 2 or (one.state / "run.json").exists():
+            retrain(one.job)
+        found = seen(one)
+        different = [n for n in sorted({*found, *expected}) if found.get(n) != expected.get(n)]
+        assert different == [], step
+        assert_sound(one.path, unwitnessed=1)
+        shutil.rmtree(one.path)
+
+
+@pytest.mark.parametrize(
+    ("moment", "uses"),
+    [("charge", 90), ("start", 120), ("draw", 90), ("publish", 90), ("commit", 90)],
+)
+def test_labels_that_come_in_between_are_not_charged_twice(
+    moment: str, uses: int, base: Path, tmp_path: Path
+) -> None:
+    """But for labels that were being drawn: what was charged for them stays charged."""
+    one = copy(base, tmp_path / "desk")
+    killed({"do": "retrain", "project": str(one.path), "kill_after": moment})
+    one.label(3)
+    done = retrain(one.job)
+    assert done.resumed and done.outcome == "promoted"
+    if moment == "commit":  # the run has its release; what came later is of the next
+        assert done.new_labels == 30
+        assert retrain(one.job).new_labels == 30
+    assert one.charged() == uses
+    releases = overview.releases(one.path)
+    assert not [line.state for line in releases if line.state in ("computing", "drawn")]
+    assert releases[-1].rows == 90
+
+
+STEPS = {
+    "release": (releasing, "release"),
+    "judge": (gates, "judge"),
+    "promote": (Models, "promote"),
+    "register": (Run, "_register"),
+    "history": (runs, "add"),
+    "forget": (State, "forget"),
+}
+
+
+class Killed(BaseException):
+    """The end of a process, but for the process."""
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_run_goes_on_from_the_step_that_it_had_come_to(
+    step: str, before: bool, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = copy(base, tmp_path / "desk")
+    owner, name = STEPS[step]
+    work = getattr(owner, name)
+
+    def fatal(*arguments: object, **options: object) -> None:
+        if not before:
+            work(*arguments, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fatal)
+        with pytest.raises(Killed):
+            retrain(one.job)
+    if (step, before) != ("forget", False):
+        done = retrain(one.job)
+        assert done.resumed and (done.run, done.outcome, done.model) == (2, "promoted", "0002")
+    assert [run.run for run in one.history()] == [1, 2]
+    assert (one.charged(), len(one.committed()), len(one.registry())) == (60, 2, 2)
+    assert not list(one.models.glob(".candidate*"))
+
+
+def test_a_changed_job_gives_up_a_run_that_was_not_judged_and_keeps_its_release(
+    base: Path, tmp_path: Path
+) -> None:
+    one = copy(base, tmp_path / "desk")
+    killed({"do": "retrain", "project": str(one.path), "kill_after": "commit"})
+    one.asks(train={"options": {"features": "length", "components": 1, "ridge": 9.0}})
+    done = retrain(one.job)
+    assert not done.resumed and "given up" in done.notes[0]
+    assert (done.run, done.outcome, done.charged) == (3, "promoted", 0)
+    assert [run.outcome for run in one.history()] == ["promoted", "failed", "promoted"]
+    assert one.charged() == 60 and len(one.committed()) == 2
+
+
+def test_a_changed_job_finishes_a_run_that_was_judged_as_it_began(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = copy(base, tmp_path / "desk")
+    with monkeypatch.context() as patch:
+        patch.setattr(Models, "promote", lambda *_: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            retrain(one.job)
+    one.asks(promote={"directory": "elsewhere"})
+    done = retrain(one.job)
+    assert "finished as it began" in done.notes[0] and done.run == 3
+    assert [run.model for run in one.history()][:2] == ["0001", "0002"]
+    assert (one.models / "current").readlink() == Path("0002")
+
+
+def test_whom_to_tell_is_no_change_of_a_job(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = copy(base, tmp_path / "desk")
+    killed({"do": "retrain", "project": str(one.path), "kill_after": "commit"})
+    monkeypatch.setenv("SECRET", SECRET)
+    one.asks(promote={"keep": 1}, notify={"url": "http://127.0.0.1:9/x", "secret_env": "SECRET"})
+    assert retrain(one.job).resumed
+
+
+def test_an_error_at_the_end_of_a_failed_run_begins_a_new_one(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = copy(base, tmp_path / "desk")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise LabelguardError("no")
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gates, "judge", refuse)
+        patch.setattr(State, "forget", die)
+        with pytest.raises(Killed):
+            retrain(one.job)
+    done = retrain(one.job)
+    assert (done.run, done.outcome, done.charged) == (3, "promoted", 0)

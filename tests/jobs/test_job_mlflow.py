@@ -1,0 +1,77 @@
+"""Promoted models in a real MLflow, where it is installed: a version each, and the alias."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.job_projects import Desk, desk
+
+from labelguard.jobs import mlflow_registry
+from labelguard.jobs.run import retrain
+
+mlflow = pytest.importorskip("mlflow")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return (tmp_path / "mlruns").as_uri()
+
+
+def registering(here: Path, store: str) -> Desk:
+    return desk(here / "desk", promote={"mlflow": {"model": "preferences", "uri": store}})
+
+
+def versions(store: str) -> list[Any]:
+    found = mlflow.MlflowClient(store, store).search_model_versions("name = 'preferences'")
+    return sorted(found, key=lambda one: int(one.version))
+
+
+def test_every_promoted_model_is_a_version_and_the_alias_is_in_use(
+    store: str, tmp_path: Path
+) -> None:
+    small = registering(tmp_path, store)
+    for batch in (2, 3):
+        retrain(small.job)
+        small.label(batch)
+    one, two = versions(store)
+    assert one.tags["labelguard.model"] == "job/0001" and two.tags["labelguard.epsilon"] == "3.0"
+    client = mlflow.MlflowClient(store, store)
+    assert client.get_model_version_by_alias("preferences", "current").version == two.version
+    files = {entry.path for entry in client.list_artifacts(two.run_id, "model")}
+    assert files == {"model/head.npz", "model/TRAINING_CARD.md"}
+
+
+def test_a_run_that_is_taken_up_registers_its_model_once(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = registering(tmp_path, store)
+
+    class Killed(BaseException):
+        pass
+
+    def fatal(*arguments: Any) -> None:
+        register(*arguments)
+        raise Killed
+
+    register = mlflow_registry.register
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(mlflow_registry, "register", fatal)
+        retrain(small.job)
+    assert retrain(small.job).outcome == "promoted"
+    assert len(versions(store)) == 1
+
+
+def test_a_registry_that_is_down_stops_no_promotion_and_hears_of_it_later(
+    store: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mlruns").touch()
+    small = registering(tmp_path, store)
+    done = retrain(small.job)
+    assert (done.outcome, done.model) == ("promoted", "0001")
+    assert "promote.mlflow: MLflow refused it" in done.notes[0]
+    (tmp_path / "mlruns").unlink()
+    assert (retrain(small.job).outcome, len(versions(store))) == ("unchanged", 1)

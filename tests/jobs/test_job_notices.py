@@ -1,0 +1,190 @@
+"""Who is told how runs end: signed, once, whatever the receiver does, and nothing but facts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tenacity
+from support.job_projects import Desk, desk
+from support.receivers import SECRET, Receiver, as_text, receiver
+
+from labelguard import extras
+from labelguard.errors import LabelguardError
+from labelguard.extras import MissingExtra
+from labelguard.jobs.run import retrain
+from labelguard.jobs.state import State
+
+
+@pytest.fixture
+def somebody(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    monkeypatch.setenv("LABELGUARD_NOTIFY_SECRET", SECRET)
+    monkeypatch.setattr(tenacity.nap.time, "sleep", lambda seconds: None)
+    with receiver() as found:
+        yield found
+
+
+def told(somebody: Receiver, here: Path, allow: str = "rr:labels=64", **settings: Any) -> Desk:
+    return desk(here / "desk", (allow,), notify={"url": somebody.url}, **settings)
+
+
+def test_a_promotion_is_told_with_its_judgement_and_the_budget(
+    somebody: Receiver, tmp_path: Path
+) -> None:
+    small = told(somebody, tmp_path)
+    done = retrain(small.job)
+    [message] = somebody.messages()
+    assert message["type"] == "run.promoted" and message["timestamp"]
+    data = message["data"]
+    assert (data["job"], data["run"], data["model"]) == ("job", 1, "0001")
+    assert data["release"] == done.release and data["judgement"]["by"] == "none"
+    assert data["budget_left"] == {"rr": round(1 - 30 / (5 * 64), 4)}
+    assert retrain(small.job).outcome == "unchanged" and len(somebody.requests) == 1
+
+
+def test_nobody_and_no_place_is_in_a_message(somebody: Receiver, tmp_path: Path) -> None:
+    small = told(somebody, tmp_path, "rr:labels=8")
+    retrain(small.job)
+    small.label(2)
+    small.asks(notify={"url": somebody.url}, gate={"by": "probes", "probes": "secret place.csv"})
+    with pytest.raises(LabelguardError, match=r"secret place\.csv"):
+        retrain(small.job)
+    text = as_text(somebody.messages())
+    for word in (str(tmp_path), "secret", "worker", "answer", "question", "/"):
+        assert word not in text
+    failed = somebody.messages()[-1]
+    assert failed["type"] == "run.failed" and "check failed" in failed["data"]["why"]
+
+
+def test_a_receiver_that_is_down_fails_no_run_and_hears_of_it_later_once(
+    somebody: Receiver, tmp_path: Path
+) -> None:
+    small = told(somebody, tmp_path)
+    somebody.statuses = [503] * 3
+    done = retrain(small.job)
+    assert done.outcome == "promoted" and "HTTP 503" in done.notes[0]
+    assert len(somebody.requests) == 3 and len(set(somebody.ids)) == 1
+    assert retrain(small.job).notes == ()
+    assert len(somebody.requests) == 4 and len(set(somebody.ids)) == 1
+    retrain(small.job)
+    assert len(somebody.requests) == 4
+
+
+def test_nobody_listens_at_all(somebody: Receiver, tmp_path: Path) -> None:
+    small = told(somebody, tmp_path)
+    small.asks(notify={"url": "http://127.0.0.1:9/closed"})
+    assert "ConnectError" in retrain(small.job).notes[0]
+
+
+def test_a_redirect_is_not_followed(somebody: Receiver, tmp_path: Path) -> None:
+    small = told(somebody, tmp_path)
+    somebody.statuses = [307]
+    assert "HTTP 307" in retrain(small.job).notes[0]
+    assert [path for path, _, _ in somebody.requests] == ["/hook"]
+
+
+def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
+    somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = told(somebody, tmp_path)
+
+    class Killed(BaseException):
+        pass
+
+    def die(self: State, name: str, facts: dict[str, Any]) -> None:
+        if name == "notices.json" and not facts["waiting"]:
+            raise Killed
+        write(self, name, facts)
+
+    write = State.write
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(State, "write", die)
+        retrain(small.job)
+    assert retrain(small.job).run == 1
+    assert len(somebody.ids) == 2 and len(set(somebody.ids)) == 1
+
+
+def test_a_budget_that_runs_low_is_told_once(somebody: Receiver, tmp_path: Path) -> None:
+    small = told(somebody, tmp_path, "rr:labels=14")
+    small.asks(notify={"url": somebody.url, "budget_below": 0.3})
+    for batch in (2, 3):
+        retrain(small.job)
+        small.label(batch)
+    retrain(small.job)
+    kinds = [message["type"] for message in somebody.messages()]
+    assert kinds.count("budget.low") == 1
+    low = next(one["data"] for one in somebody.messages() if one["type"] == "budget.low")
+    assert (low["below"], low["run"]) == (["rr"], 2)
+
+
+def test_a_run_without_a_gain_is_told_too(somebody: Receiver, tmp_path: Path) -> None:
+    small = told(somebody, tmp_path, gate={"by": "released", "at_least": 1e6})
+    assert retrain(small.job).outcome == "kept"
+    [message] = somebody.messages()
+    assert message["type"] == "run.kept" and message["data"]["judgement"]["promote"] is False
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.org/hook",
+        "ftp://example.org",
+        "file:///etc/passwd",
+        "https://user:pass@example.org",
+        "https://",
+        "localhost",
+    ],
+)
+def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(
+    url: str, somebody: Receiver, tmp_path: Path
+) -> None:
+    small = told(somebody, tmp_path)
+    small.asks(notify={"url": url})
+    with pytest.raises(LabelguardError, match=r"notify\.url"):
+        retrain(small.job)
+    assert small.charged() == 0
+
+
+@pytest.mark.parametrize(
+    "secret", ["", "  ", "whsec_", "whsec_c2VjcmV0", "not base64, yet long enough!!"]
+)
+def test_a_secret_that_is_none_is_refused_before_anything_is_charged(
+    secret: str, somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = told(somebody, tmp_path)
+    monkeypatch.setenv("LABELGUARD_NOTIFY_SECRET", secret)
+    with pytest.raises(LabelguardError, match="secret") as caught:
+        retrain(small.job)
+    assert small.charged() == 0 and "c2VjcmV0" not in str(caught.value)
+
+
+def test_the_secret_may_be_in_a_file(
+    somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = told(somebody, tmp_path)
+    monkeypatch.delenv("LABELGUARD_NOTIFY_SECRET")
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    (tmp_path / "secret").chmod(0o600)
+    monkeypatch.setenv("LABELGUARD_NOTIFY_SECRET_FILE", str(tmp_path / "secret"))
+    retrain(small.job)
+    assert len(somebody.messages()) == 1
+
+
+@pytest.mark.parametrize("part", ["notify", "mlflow"])
+def test_what_is_not_installed_is_said_before_anything_is_charged(
+    part: str, somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = told(somebody, tmp_path)
+    if part == "notify":
+        monkeypatch.setattr(extras, "missing", lambda extra: ["standardwebhooks"])
+    else:
+        monkeypatch.setattr("labelguard.jobs.mlflow_registry.find_spec", lambda name: None)
+        small.asks(promote={"mlflow": {"model": "preferences"}})
+    with pytest.raises(MissingExtra, match="install"):
+        retrain(small.job)
+    assert small.charged() == 0
+    with contextlib.suppress(LabelguardError):
+        retrain(small.job)

@@ -1,0 +1,105 @@
+"""The model in use: always whole, always one that the register knows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from labelguard.errors import LabelguardError, ProjectBusy
+from labelguard.jobs.promoting import Models
+
+FACTS = {"run": 1, "release": "r0001"}
+
+
+def candidate(models: Models, text: str = "head") -> Path:
+    path = models.candidate("lesson")
+    path.mkdir(parents=True)
+    (path / "head.npz").write_text(text)
+    return path
+
+
+def test_a_model_is_numbered_registered_with_its_sums_and_in_use(tmp_path: Path) -> None:
+    models = Models(tmp_path / "models", "job")
+    models.directory.mkdir()
+    models.promote(candidate(models), models.next(), FACTS, 5)
+    [entry] = models.registry
+    assert entry["files"] == {"head.npz": hashlib.sha256(b"head").hexdigest()}
+    assert models.in_use == "0001" and models.next() == "0002"
+    assert (tmp_path / "models/current/head.npz").read_text() == "head"
+
+
+@pytest.mark.parametrize("step", ["_write", "_use", "_prune"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_promotion_that_was_cut_off_is_done_again(
+    step: str, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = Models(tmp_path / "models", "job")
+    models.directory.mkdir()
+    models.promote(candidate(models, "old"), "0001", FACTS, 1)
+    whole = getattr(Models, step)
+
+    def cut(*arguments: object) -> None:
+        if not before:
+            whole(*arguments)
+        raise InterruptedError
+
+    path = candidate(models, "new")
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr(Models, step, cut)
+        models.promote(path, "0002", FACTS, 1)
+    again = Models(models.directory, "job")  # it is sound at any time
+    assert (models.directory / "current" / "head.npz").read_text() in ("old", "new")
+    again.promote(path, "0002", FACTS, 1)
+    assert (models.directory / "current" / "head.npz").read_text() == "new"
+    assert [one["model"] for one in again.registry] == ["0001", "0002"]
+    assert [one.name for one in models.directory.glob("0*")] == ["0002"]
+
+
+def test_who_reads_the_model_in_use_always_finds_one(tmp_path: Path) -> None:
+    models = Models(tmp_path / "models", "job")
+    models.directory.mkdir()
+    models.promote(candidate(models, "1"), "0001", FACTS, 99)
+    done, missing = threading.Event(), []
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                (models.directory / "current" / "head.npz").read_text()
+            except OSError as error:
+                missing.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(2, 40):
+        models.promote(candidate(models, str(number)), f"{number:04d}", FACTS, 99)
+    done.set()
+    reader.join()
+    assert missing == []
+
+
+def test_a_model_in_use_is_never_removed(tmp_path: Path) -> None:
+    models = Models(tmp_path / "models", "job")
+    models.directory.mkdir()
+    for number in (1, 2, 3):
+        models.promote(candidate(models), f"{number:04d}", FACTS, 3)
+    (models.directory / "current").unlink()
+    (models.directory / "current").symlink_to("0001")
+    models._prune(1)
+    assert {path.name for path in models.directory.glob("0*")} == {"0001", "0003"}
+
+
+def test_two_jobs_do_not_promote_into_one_directory_at_once(tmp_path: Path) -> None:
+    models = Models(tmp_path / "models", "job")
+    with models.lock(), pytest.raises(ProjectBusy), Models(models.directory, "job").lock():
+        pass
+
+
+def test_a_register_that_is_none_is_refused(tmp_path: Path) -> None:
+    for text in ("", "[]", "{}", json.dumps({"format": 1, "job": "job", "models": [{}]})):
+        (tmp_path / "registry.json").write_text(text)
+        with pytest.raises(LabelguardError, match="register"):
+            Models(tmp_path, "job")

@@ -1,0 +1,242 @@
+"""A run does what is new and no more: release, train, judge, promote, and one line of history."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.job_projects import Desk, desk
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
+from labelguard.jobs.run import retrain
+from labelguard.jobs.state import State
+from labelguard.project import erasure, policies, runs
+from labelguard.project.opening import OpenProject
+from labelguard.report import overview
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Desk:
+    return desk(tmp_path / "desk")
+
+
+def test_new_labels_make_a_release_and_a_model_in_use(small: Desk) -> None:
+    done = retrain(small.job)
+    assert (done.outcome, done.new_labels, done.charged, done.model) == ("promoted", 30, 30, "0001")
+    assert (small.models / "current" / "head.npz").is_file()
+    [entry] = small.registry()
+    assert entry["release"] == done.release and entry["epsilon"] == 3.0
+    assert entry["unit"] == "labeler" and set(entry["files"]) == {"head.npz", "TRAINING_CARD.md"}
+    [run] = small.history()
+    assert (run.outcome, run.model, run.release) == ("promoted", "0001", done.release)
+    assert run.settings["step"] == "head" and not (small.state / "run.json").exists()
+
+
+def test_without_anything_new_a_run_changes_nothing(small: Desk) -> None:
+    first = retrain(small.job)
+    for _ in range(2):
+        again = retrain(small.job)
+        assert (again.outcome, again.charged, again.release) == ("unchanged", 0, first.release)
+    assert small.charged() == 30 and len(small.committed()) == 1
+    assert [one.outcome for one in small.history()] == ["promoted", "unchanged", "unchanged"]
+    assert [one.run for one in small.history()] == [1, 2, 3]
+
+
+def test_later_labels_alone_are_charged_and_a_second_model_comes_into_use(small: Desk) -> None:
+    retrain(small.job)
+    small.label(2)
+    done = retrain(small.job)
+    assert (done.new_labels, done.charged, done.model) == (30, 30, "0002")
+    assert small.charged() == 60 and small.registry()[-1]["model"] == "0002"
+
+
+def test_too_few_new_labels_wait_and_nothing_is_charged(small: Desk) -> None:
+    small.asks(release={"min_new_labels": 31})
+    done = retrain(small.job)
+    assert (done.outcome, done.release, done.charged) == ("unchanged", None, 0)
+    assert "30 new labels, of 31" in done.why and small.committed() == []
+    small.label(2)
+    assert retrain(small.job).new_labels == 60
+
+
+def test_other_settings_learn_anew_from_the_same_release(small: Desk) -> None:
+    first = retrain(small.job)
+    small.asks(train={"options": {"features": "length", "components": 1, "ridge": 9.0}})
+    done = retrain(small.job)
+    assert (done.outcome, done.release, done.charged) == ("promoted", first.release, 0)
+
+
+def test_a_gate_keeps_the_model_in_use_and_the_candidate_goes(small: Desk) -> None:
+    retrain(small.job)
+    small.label(2)
+    small.asks(gate={"by": "released", "at_least": 1e6})
+    done = retrain(small.job)
+    assert (done.outcome, done.model) == ("kept", "0001") and done.judgement
+    assert done.judgement["cost"] == "nothing" and not done.judgement["promote"]
+    assert sorted(path.name for path in small.models.iterdir()) == [
+        ".lock",
+        "0001",
+        "current",
+        "registry.json",
+    ]
+    assert retrain(small.job).outcome == "unchanged"  # it is not judged twice
+
+
+def test_a_statistic_adds_windows(tmp_path: Path) -> None:
+    options = {"features": "length", "components": 1, "whitening": 0.5, "floor": 1e-3}
+    options |= {"clip_quantile": 0.5, "ridge": 1.0, "workers": 1}
+    release = {"mechanism": "statistic", "options": options}
+    small = desk(tmp_path / "desk", ("statistic:releases=2",), release=release)
+    assert retrain(small.job).charged == 5
+    small.label(2)
+    done = retrain(small.job)
+    assert (done.new_labels, done.charged) == (30, 5)
+    small.label(3)
+    spent = retrain(small.job)
+    assert (spent.outcome, spent.budget, spent.charged) == ("unchanged", "exhausted", 0)
+    assert spent.release == done.release
+
+
+def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path: Path) -> None:
+    small = desk(tmp_path / "desk", ("rr:labels=6",))
+    retrain(small.job)
+    small.label(2)
+
+    def invoke(*options: str) -> tuple[int, dict[str, object]]:
+        result = CliRunner().invoke(main, ["retrain", str(small.job), "--json", *options])
+        return result.exit_code, json.loads(result.stdout)
+
+    for options, code in (((), 0), (("--strict",), 3)):
+        exit_code, said = invoke(*options)
+        assert exit_code == code and said["budget"] == "exhausted"
+    small.asks(release={"exhausted": "refuse"})
+    assert invoke("--strict")[0] == 3
+    assert small.charged() == 30 and small.history()[-1].budget == "exhausted"
+
+
+def test_an_exhausted_project_trains_on_what_was_released_before(tmp_path: Path) -> None:
+    small = desk(tmp_path / "desk", ("rr:labels=6",))
+    lg.privatize(str(small.path / "labels/1.parquet"), mechanism="rr", project=small.path)
+    small.label(2)
+    done = retrain(small.job)
+    assert (done.outcome, done.budget, done.charged) == ("promoted", "exhausted", 0)
+
+
+def test_a_machine_agrees_to_nothing(tmp_path: Path) -> None:
+    small = Desk(tmp_path / "desk")
+    (small.path / "labels").mkdir(parents=True)
+    lg.init(small.path)
+    small.asks()
+    small.label(1)
+    with pytest.raises(PolicyError, match="policy in force"):
+        retrain(small.job)
+    assert policies.listing(small.path) == [] and small.committed() == []
+    assert [one.why for one in small.history()] == ["check failed: PolicyError"]
+
+
+@pytest.mark.parametrize("settings", [{"release": {"mechanism": "statistic"}}])
+def test_what_the_policy_does_not_pay_for_is_refused_at_the_start(
+    settings: dict[str, object], small: Desk
+) -> None:
+    small.asks(**settings)
+    with pytest.raises(PolicyError, match="pays for rr only"):
+        retrain(small.job)
+    assert small.charged() == 0
+
+
+def test_a_failed_step_fails_the_run_and_the_next_one_goes_on_from_what_was_released(
+    small: Desk,
+) -> None:
+    small.asks(train={"options": {"features": "length", "components": 1, "windows": 0}})
+    with pytest.raises(LabelguardError, match="windows"):
+        retrain(small.job)
+    small.asks(gate={"by": "probes", "probes": "nowhere.parquet"})
+    with pytest.raises(LabelguardError):
+        retrain(small.job)
+    small.asks()
+    assert retrain(small.job).outcome == "promoted"
+    assert [one.outcome for one in small.history()] == ["failed", "failed", "promoted"]
+    assert small.charged() == 30
+
+
+def test_of_two_at_once_one_works_and_the_other_is_told(small: Desk) -> None:
+    state = State(lg.find(small.path), "job")
+    with state.lock():
+        result = CliRunner().invoke(main, ["retrain", str(small.job)])
+        assert result.exit_code == 4 and "under way" in result.stderr
+    assert retrain(small.job).run == 1
+
+
+def test_a_busy_project_leaves_the_run_under_way(small: Desk) -> None:
+    with OpenProject.job(small.path), pytest.raises(ProjectBusy):
+        retrain(small.job)
+    assert small.history() == []
+    done = retrain(small.job)
+    assert done.resumed and (done.run, done.outcome) == (1, "promoted")
+
+
+def test_a_person_may_go_back_to_an_older_model(small: Desk) -> None:
+    retrain(small.job)
+    small.label(2)
+    retrain(small.job)
+    (small.models / "current").unlink()
+    (small.models / "current").symlink_to("0001")
+    assert retrain(small.job).model == "0001"
+    small.label(3)
+    assert retrain(small.job).model == "0003"
+
+
+def test_old_models_go_but_the_register_keeps_them(small: Desk) -> None:
+    small.asks(promote={"keep": 1})
+    for batch in (2, 3, 4):
+        retrain(small.job)
+        small.label(batch)
+    assert sorted(path.name for path in small.models.glob("0*")) == ["0003"]
+    assert [one["model"] for one in small.registry()] == ["0001", "0002", "0003"]
+
+
+def test_the_state_is_the_users_own_and_a_torn_line_of_history_does_not_count(small: Desk) -> None:
+    retrain(small.job)
+    for path in (small.state, small.state.parent):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    history = small.state / runs.HISTORY
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    with history.open("a") as file:
+        file.write('{"job": "jo')
+    assert len(small.history()) == 1
+    retrain(small.job)
+    assert [one.run for one in small.history()] == [1, 2]
+
+
+def test_two_jobs_of_one_project_keep_their_models_and_their_history_apart(small: Desk) -> None:
+    retrain(small.job)
+    other = small.path / "other.yaml"
+    shutil.copy(small.job, other)
+    with pytest.raises(LabelguardError, match="another job"):
+        retrain(other)
+    small.asks(promote={"directory": "elsewhere"}, name="other")
+    assert retrain(small.job).model == "0001"
+    assert [one.job for one in small.history()] == ["job", "other", "other"]
+
+
+def test_labels_of_somebody_who_left_are_in_no_later_model(small: Desk) -> None:
+    retrain(small.job)
+    erasure.leave("worker 1", "erased", project=small.path)
+    small.label(2)
+    done = retrain(small.job)
+    assert done.new_labels == 24
+
+
+def test_a_budget_is_never_exceeded_by_running_often(tmp_path: Path) -> None:
+    small = desk(tmp_path / "desk", ("rr:labels=8",))
+    for batch in (2, 3, 4):
+        retrain(small.job)
+        small.label(batch)
+    [usage] = overview.budget(small.path).allowances
+    assert usage.used_per_labeler["max"] <= 8 and overview.verify(small.path).ok

@@ -1,0 +1,157 @@
+"""A first job: written from the project, accepted as it is, and looked at before it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner
+from support.job_projects import Desk, desk, labels
+from support.preferences import files
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import LabelguardError, PolicyError
+from labelguard.jobs import starting
+from labelguard.jobs.dry_run import dry_run
+from labelguard.jobs.run import retrain
+from labelguard.jobs.settings import schema
+from labelguard.project import policies
+
+CONNECTORS = """
+[connectors.desk]
+kind = "label-studio"
+url = "https://example.org"
+project = 1
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def enough(path: Path) -> None:
+    """More labels than a written job waits for."""
+    pq.write_table(pa.concat_tables(map(labels, range(4))), path)
+
+
+@pytest.mark.parametrize(
+    ("allow", "mechanism", "gate"),
+    [
+        (("rr:labels=64",), "rr", "released"),
+        (("statistic:releases=4",), "statistic", "none"),
+        (("rr:labels=64", "statistic:releases=4"), "rr", "released"),
+    ],
+)
+def test_the_job_that_is_written_runs_under_the_policy_in_force(
+    allow: tuple[str, ...], mechanism: str, gate: str, here: Path
+) -> None:
+    small = desk(here / "desk", allow)
+    small.job.unlink()
+    enough(small.path / "labels.parquet")
+    said = starting.start(small.job, small.path)
+    assert not said.drafted and said.policy == "lasting"
+    text = small.job.read_text()
+    found = yaml.safe_load(text)
+    jsonschema.Draft202012Validator(schema()).validate(found)
+    assert (found["release"]["mechanism"], found["gate"]["by"]) == (mechanism, gate)
+    assert found["project"] == "." and text.count("#") > 10
+    assert retrain(small.job).outcome == "promoted"
+
+
+def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(here: Path) -> None:
+    lg.init(here)
+    enough(here / "labels.parquet")
+    invoke = CliRunner().invoke
+    result = invoke(main, ["retrain", "--init"])
+    assert result.exit_code == 0 and "labelguard policy activate retraining" in result.stdout
+    [draft] = policies.listing(here)
+    assert draft.state == "draft" and set(draft.allowances) == {"rr", "statistic"}
+    with pytest.raises(PolicyError, match="in force"):
+        retrain(here / "job.yaml")
+    assert invoke(main, ["policy", "show", "retraining"]).exit_code == 0
+    assert invoke(main, ["policy", "activate", "retraining", "--yes"]).exit_code == 0
+    assert invoke(main, ["retrain", "--dry-run"]).exit_code == 0
+    result = invoke(main, ["retrain"])
+    assert result.exit_code == 0, result.output
+    Path("job.yaml").unlink()
+    assert not starting.start(here / "job.yaml", here).drafted
+
+
+def test_a_draft_is_made_once(here: Path) -> None:
+    lg.init(here)
+    starting.start(here / "a.yaml", here)
+    assert starting.start(here / "b.yaml", here).drafted
+    assert len(policies.listing(here)) == 1
+
+
+def test_connectors_are_pulled_where_there_are_any(here: Path) -> None:
+    small = desk(here / "desk")
+    small.job.unlink()
+    with (small.path / ".labelguard" / "labelguard.toml").open("a") as file:
+        file.write(CONNECTORS)
+    starting.start(small.job, small.path)
+    found = yaml.safe_load(small.job.read_text())
+    assert (found["pull"], found["source"]) == (["desk"], "desk") and "input" not in found
+
+
+def test_a_file_that_is_there_stays_as_it_is(here: Path) -> None:
+    small = desk(here / "desk")
+    before = small.job.read_bytes()
+    with pytest.raises(LabelguardError, match="exists"):
+        starting.start(small.job, small.path)
+    link = here / "link.yaml"
+    link.symlink_to(here / "nowhere.yaml")
+    with pytest.raises(LabelguardError, match="exists"):
+        starting.start(link, small.path)
+    assert small.job.read_bytes() == before and not (here / "nowhere.yaml").exists()
+
+
+def seen(small: Desk) -> dict[str, bytes]:
+    found = files(small.path)
+    return {name: data for name, data in found.items() if not name.endswith("lock")}
+
+
+def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(here: Path) -> None:
+    small = desk(here / "desk")
+    before = seen(small)
+    said = dry_run(small.job)
+    assert (said.releases, said.new_labels, said.charged) == (True, 30, 30)
+    assert (said.trains, said.replaces, said.promotes) == ("head", None, "models/0001")
+    assert seen(small) == before and not small.models.exists()
+    done = retrain(small.job)
+    assert (done.new_labels, done.charged, done.model) == (30, 30, "0001")
+    again = dry_run(small.job)
+    assert (again.releases, again.trains, again.promotes) == (False, None, "models/0002")
+    small.label(2)
+    small.asks(release={"min_new_labels": 31})
+    few = dry_run(small.job)
+    assert not few.releases and "30 new labels, of 31" in few.why and few.charged == 0
+    assert few.budget == "left"
+
+
+def test_a_dry_run_is_refused_what_a_run_would_be(here: Path) -> None:
+    small = desk(here / "desk", release={"mechanism": "statistic"})
+    with pytest.raises(PolicyError, match="pays for rr only"):
+        dry_run(small.job)
+
+
+def test_a_dry_run_is_shown_for_people(here: Path) -> None:
+    small = desk(here / "desk", ("rr:labels=6",))
+    retrain(small.job)
+    small.label(2)
+    result = CliRunner().invoke(main, ["retrain", str(small.job), "--dry-run", "--strict"])
+    assert result.exit_code == 3
+    assert "nothing: 0 new labels, of 10 that a release takes" in " ".join(result.stdout.split())
+    assert "models/0002; in use is 0001" in result.stdout
+
+
+def test_what_excludes_each_other_is_wrong_usage(here: Path) -> None:
+    result = CliRunner().invoke(main, ["retrain", "--init", "--dry-run"])
+    assert result.exit_code == 2

@@ -1,0 +1,57 @@
+"""Who is held out: a share of units, by their keys and the project's alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelguard.keys.keyring import KeyRing
+from labelguard.keys.parts import Parts
+
+UNITS = np.random.default_rng(0).integers(0, 2**63, (100_000, 2)).astype(np.uint64)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyRing:
+    return KeyRing.create(tmp_path / "keys")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
+def test_about_a_share_of_units_is_held_out_and_everybody_is_in_one_part(
+    share: float, keys: KeyRing
+) -> None:
+    held_out = keys.parts(share).among(UNITS, "held-out")
+    assert (held_out != keys.parts(share).among(UNITS, "training")).all()
+    # Five standard errors: fails falsely once in 10^6.
+    assert abs(held_out.mean() - share) < 5 * np.sqrt(share * (1 - share) / len(UNITS))
+
+
+def test_nobody_is_held_out_of_no_share(keys: KeyRing) -> None:
+    assert not keys.parts(0.0).among(UNITS, "held-out").any()
+    assert keys.parts(0.0).among(UNITS, "training").all()
+    assert keys.parts(0.5).among(UNITS[:0], "held-out").shape == (0,)
+
+
+def test_a_part_is_each_units_own_whoever_else_is_there(keys: KeyRing) -> None:
+    parts = keys.parts(0.3)
+    held_out = parts.among(UNITS, "held-out")
+    some = np.random.default_rng(1).permutation(len(UNITS))[:1000]
+    assert (parts.among(UNITS[some], "held-out") == held_out[some]).all()
+
+
+def test_parts_of_two_projects_are_independent(keys: KeyRing, tmp_path: Path) -> None:
+    other = KeyRing.create(tmp_path / "other")
+    one, two = (ring.parts(0.5).among(UNITS, "held-out") for ring in (keys, other))
+    assert abs((one == two).mean() - 0.5) < 5 * 0.5 / np.sqrt(len(UNITS))
+
+
+def test_a_larger_share_keeps_who_was_held_out(keys: KeyRing) -> None:
+    few, more = (keys.parts(share).among(UNITS, "held-out") for share in (0.1, 0.4))
+    assert (few <= more).all()
+
+
+def test_parts_show_no_key(keys: KeyRing) -> None:
+    assert repr(keys.parts(0.1)) == "Parts(share=0.1)"
+    assert isinstance(keys.parts(0.1), Parts)

@@ -1,0 +1,241 @@
+"""Attacks on the wall between who trains and who evaluates.
+
+A labeler who moved from one part to the other would be judged by what was learned from them, and
+whoever can move people at will could ask for the same labels in both.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from support import world
+from support.held_out import EVALUATION, SHAPE, TEACHER, hold_out, of_part
+from support.preferences import dump, files, spent
+from support.surveys import survey
+
+import labelguard as lg
+from labelguard.errors import LabelguardError, NobodyOfPart, PolicyError
+from labelguard.keys.parts import Part, Parts
+from labelguard.project import policies
+from labelguard.project.linking import add_source, link
+from labelguard.project.project import Project
+from labelguard.project.rotation import rotate
+from labelguard.release.evaluation import Evaluation
+from labelguard.release.head import FILE, Head
+
+RAW = survey(labelers=30, per_labeler=8, items=60)
+SINGLE = {name: SHAPE[name] for name in ("features", "components", "ridge")}
+TRAINING: dict[str, dict[str, Any]] = {
+    "rr": {"mechanism": "rr"},
+    "statistic": TEACHER,
+    "props": {"mechanism": "props", **SINGLE},
+}
+ALLOWED = ("rr:labels=8", "statistic:releases=3")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = lg.init(tmp_path / "project", max_epsilon=1e6)
+    hold_out(made, *ALLOWED)
+    return made
+
+
+def turned(raw: pl.DataFrame) -> pl.DataFrame:
+    return raw.with_columns(label=1 - pl.col("label"))
+
+
+def trained(here: Path, options: dict[str, Any], change: bool) -> dict[str, object]:
+    """All that is left of a training release, where held-out labelers may say the contrary."""
+    with pytest.MonkeyPatch.context() as patch:
+        world.fix(patch, world.repeatable_bytes())
+        home = lg.init(here, max_epsilon=1e6)
+        hold_out(home, *ALLOWED)
+        if change:
+            training, held_out = (of_part(home, RAW, part) for part in ("training", "held-out"))
+            assert (held_out["label"] != 0.5).any()
+            raw = pl.concat([training, turned(held_out)])
+        lg.privatize(raw if change else RAW, project=home, **options)
+        seen = {**files(home.state), **dump(home.state)}
+    shutil.rmtree(here)
+    return {name: value for name, value in seen.items() if "sqlite3" not in name}
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_no_training_release_depends_on_a_held_out_label(name: str, tmp_path: Path) -> None:
+    """The same coins and noise: whatever held-out labelers say, every byte stays."""
+    one, two = (trained(tmp_path / "p", TRAINING[name], change) for change in (False, True))
+    assert any(path.endswith("data.parquet") for path in one)
+    assert [path for path in one.keys() | two.keys() if one.get(path) != two.get(path)] == []
+
+
+def test_a_wall_with_a_hole_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Parts.among
+
+    def leaky(self: Parts, units: Any, part: Part) -> Any:
+        return np.ones(len(units), bool) if part == "training" else whole(self, units, part)
+
+    monkeypatch.setattr(Parts, "among", leaky)
+    one, two = (trained(tmp_path / "p", TEACHER, change) for change in (False, True))
+    assert [path for path in one.keys() | two.keys() if one.get(path) != two.get(path)]
+
+
+def charged(project: Project) -> dict[int, set[object]]:
+    """Who was charged by each release."""
+    found: dict[int, set[object]] = {}
+    for row in dump(project.state)["charges"]:
+        names = {value for value in row if isinstance(value, bytes)}
+        [number] = [value for value in row[:2] if isinstance(value, int)][:1]
+        found.setdefault(number, set()).update(names)
+    return found
+
+
+def test_nobody_is_charged_by_both(project: Project) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    lg.privatize(RAW, project=project, **TRAINING["rr"])
+    lg.privatize(RAW, project=project, **TRAINING["props"])
+    lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    by_release = charged(project)
+    *training, evaluation = (by_release[number] for number in sorted(by_release))
+    held_out = of_part(project, RAW, "held-out")["labeler_id"].n_unique()
+    assert len(evaluation) == held_out
+    assert all(evaluation.isdisjoint(people) for people in training)
+    assert len(set.union(evaluation, *training)) == 30
+
+
+def renamed(project: Project, raw: pl.DataFrame, here: Path) -> Any:
+    raw.write_csv(here / "training-only.csv")
+    return str(here / "training-only.csv")
+
+
+def reordered(project: Project, raw: pl.DataFrame, here: Path) -> Any:
+    return raw.sample(fraction=1.0, shuffle=True, seed=3)
+
+
+def one_by_one(project: Project, raw: pl.DataFrame, here: Path) -> Any:
+    return raw.filter(pl.col("labeler_id") == raw["labeler_id"][0])
+
+
+def other_texts(project: Project, raw: pl.DataFrame, here: Path) -> Any:
+    return raw.with_columns(prompt=pl.lit("asked anew: ") + pl.col("prompt"))
+
+
+def under_other_pseudonyms(project: Project, raw: pl.DataFrame, here: Path) -> Any:
+    rotate(project)
+    return raw
+
+
+def under_another_policy(project: Project, raw: pl.DataFrame, here: Path) -> Any:
+    hold_out(project, *ALLOWED, name="later")
+    return raw
+
+
+EVASIONS = [
+    renamed,
+    reordered,
+    one_by_one,
+    other_texts,
+    under_other_pseudonyms,
+    under_another_policy,
+]
+
+
+@pytest.mark.parametrize("evasion", EVASIONS)
+@pytest.mark.parametrize("part", ["held-out", "training"])
+def test_nobody_changes_parts(
+    part: Part, evasion: Callable[..., Any], project: Project, tmp_path: Path
+) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    source = evasion(project, of_part(project, RAW, part), tmp_path)
+    before = spent(project)
+    for options in TRAINING.values() if part == "held-out" else [EVALUATION]:
+        with pytest.raises(NobodyOfPart):
+            lg.privatize(source, project=project, **options)
+    assert spent(project) == before
+
+
+def test_nobody_changes_parts_under_another_name_of_theirs(project: Project) -> None:
+    """Ids of another source that are said to be people who were charged: their part is theirs."""
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    add_source("other", "known", project)
+    held_out = of_part(project, RAW, "held-out")
+    people = held_out["labeler_id"].unique().to_list()
+    for person in people:
+        link(f"files:{person}", f"other:alias {person}", project)
+    aliases = held_out.with_columns(
+        labeler_id=pl.lit("alias ") + pl.col("labeler_id").cast(pl.String),
+        prompt=pl.lit("elsewhere: ") + pl.col("prompt"),
+    )
+    for options in TRAINING.values():
+        with pytest.raises(NobodyOfPart):
+            lg.privatize(aliases, project=project, namespace="other", **options)
+    made = lg.privatize(aliases, project=project, namespace="other", **EVALUATION)
+    assert made.card["counts"]["charged"] == len(people)
+
+
+def test_a_policy_cannot_draw_them_anew(project: Project) -> None:
+    lg.privatize(RAW, project=project, **TEACHER)
+    for share in (0.0, 0.1, 0.4):
+        with pytest.raises(PolicyError, match=r"share of held-out units"):
+            hold_out(project, *ALLOWED, name=f"share-{share:g}", share=share)
+    assert [one.name for one in policies.listing(project) if one.state == "active"] == ["held"]
+
+
+def test_labels_are_no_part_of_the_draw(project: Project) -> None:
+    """Turned labels, submitted later: the same people, and a sum of them alone."""
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    made = lg.privatize(turned(RAW), project=project, head=teacher.path, **EVALUATION)
+    own = of_part(project, RAW, "held-out")
+    assert made.card["counts"]["labelers"] == own["labeler_id"].n_unique()
+
+
+def planted(head: Head, **changed: Any) -> Head:
+    return replace(head, basis=replace(head.basis, **changed))
+
+
+def test_a_planted_head_is_refused_before_anybody_is_charged(
+    project: Project, tmp_path: Path
+) -> None:
+    head = Head.load(lg.privatize(RAW, project=project, **TEACHER).path)
+    projection, before = head.basis.projection, spent(project)
+    for number, other in enumerate(
+        (
+            planted(head, projection=np.full_like(projection, np.nan)),
+            planted(head, projection=np.full_like(projection, 1e300)),
+            planted(head, projection=np.zeros_like(projection)),
+            planted(head, projection=np.vstack([projection, projection])),
+            planted(head, metric=np.ones(7)),
+            replace(head, identity="another"),
+            replace(head, features="columns:elsewhere"),
+        )
+    ):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        (directory / FILE).write_bytes(other.to_bytes())
+        with pytest.raises(LabelguardError):
+            lg.privatize(RAW, project=project, head=directory, **EVALUATION)
+        assert spent(project) == before
+
+
+def test_a_unit_of_enormous_coordinates_moves_the_sum_by_no_more_than_the_rest(
+    project: Project, tmp_path: Path
+) -> None:
+    """Whatever the head says of scale, the noise follows."""
+    head = Head.load(lg.privatize(RAW, project=project, **TEACHER).path)
+    noise = []
+    for factor in (1.0, 1e6):
+        directory = tmp_path / f"{factor:g}"
+        directory.mkdir()
+        scaled = planted(head, projection=head.basis.projection * factor)
+        (directory / FILE).write_bytes(scaled.to_bytes())
+        made = lg.privatize(RAW, project=project, head=directory, again=True, **EVALUATION)
+        noise.append(Evaluation.load(made.path).noise)
+    assert noise[1] == pytest.approx(1e6 * noise[0], rel=1e-3)

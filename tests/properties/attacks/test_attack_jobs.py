@@ -1,0 +1,209 @@
+"""Attack: jobs whose files, directories and links lead elsewhere, and labels looked for in all that
+jobs write, print and tell.
+
+Hypotheses: a name leads out of the project's directory; a link in the place of models, of the model
+in use, of a state or a lock lets a job write, remove or lock files elsewhere; a state that somebody
+else wrote decides what is promoted; what goes wrong says what is in a file; a label can be told
+from when a model is promoted.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from support.job_projects import Desk, desk, labels
+from support.preferences import files
+
+from labelguard.cli.main import main
+from labelguard.errors import LabelguardError, ProjectError
+from labelguard.jobs.run import retrain
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Desk:
+    return desk(tmp_path / "desk")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """Files of others, which look like models."""
+    path = tmp_path / "elsewhere"
+    for name in ("0001", "0002"):
+        (path / name).mkdir(parents=True)
+        (path / name / "head.npz").write_text("precious")
+    return path
+
+
+def untouched(elsewhere: Path) -> bool:
+    return files(elsewhere) == {"0001/head.npz": b"precious", "0002/head.npz": b"precious"}
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", ".", "a/b", "a\nb", "x" * 65, "-x", "ä"])
+def test_a_name_leads_nowhere(name: str, small: Desk) -> None:
+    small.asks(name=name)
+    with pytest.raises(LabelguardError, match="name: "):
+        retrain(small.job)
+    assert not small.state.parent.exists()
+
+
+def test_a_file_whose_name_is_no_name_is_refused(small: Desk) -> None:
+    odd = small.job.rename(small.path / "..yaml")
+    with pytest.raises(LabelguardError, match="name: "):
+        retrain(odd)
+
+
+def test_models_behind_a_link_are_not_touched(small: Desk, elsewhere: Path) -> None:
+    small.models.symlink_to(elsewhere)
+    with pytest.raises(LabelguardError, match="is a link"):
+        retrain(small.job)
+    assert untouched(elsewhere) and small.charged() == 0
+
+
+def test_models_that_no_job_made_are_not_touched(small: Desk, elsewhere: Path) -> None:
+    small.asks(promote={"directory": str(elsewhere)})
+    with pytest.raises(LabelguardError, match="does not know"):
+        retrain(small.job)
+    assert untouched(elsewhere) and small.charged() == 0
+
+
+@pytest.mark.parametrize("target", ["{elsewhere}/0001", "../elsewhere/0001", "0009", "..", "."])
+def test_a_model_in_use_that_is_elsewhere_is_not_asked_and_not_replaced(
+    target: str, small: Desk, elsewhere: Path
+) -> None:
+    retrain(small.job)
+    link = small.models / "current"
+    link.unlink()
+    link.symlink_to(target.format(elsewhere=elsewhere))
+    small.label(2)
+    with pytest.raises(LabelguardError, match="leads to no model"):
+        retrain(small.job)
+    assert untouched(elsewhere) and link.is_symlink() and small.charged() == 30
+
+
+def test_a_model_behind_a_link_is_not_in_use(small: Desk, elsewhere: Path) -> None:
+    retrain(small.job)
+    (small.models / "0001").rename(small.path / "away")
+    (small.models / "0001").symlink_to(elsewhere / "0001")
+    with pytest.raises(LabelguardError, match="leads to no model"):
+        retrain(small.job)
+
+
+def test_a_directory_in_the_place_of_the_model_in_use_stays(small: Desk) -> None:
+    (small.models / "current").mkdir(parents=True)
+    (small.models / "current" / "mine").touch()
+    with pytest.raises(LabelguardError, match="move it away"):
+        retrain(small.job)
+    assert (small.models / "current" / "mine").exists()
+
+
+@pytest.mark.parametrize("name", [".lock", "registry.json"])
+def test_links_among_the_models_are_not_followed(name: str, small: Desk, tmp_path: Path) -> None:
+    small.models.mkdir()
+    (small.models / name).symlink_to(tmp_path / "victim")
+    with pytest.raises((LabelguardError, OSError)):
+        retrain(small.job)
+    assert not (tmp_path / "victim").exists()
+
+
+def test_a_candidate_behind_a_link_is_removed_and_what_it_leads_to_is_not(
+    small: Desk, elsewhere: Path
+) -> None:
+    small.models.mkdir()
+    (small.models / ".candidate-0").symlink_to(elsewhere)
+    assert retrain(small.job).outcome == "promoted"
+    assert untouched(elsewhere)
+
+
+def test_a_registered_name_leads_nowhere(small: Desk, elsewhere: Path) -> None:
+    retrain(small.job)
+    path = small.models / "registry.json"
+    found = json.loads(path.read_text())
+    found["models"][0]["model"] = "../../elsewhere/0001"
+    path.write_text(json.dumps(found))
+    with pytest.raises(LabelguardError, match="register"):
+        retrain(small.job)
+    assert untouched(elsewhere)
+
+
+@pytest.mark.parametrize("name", ["run.json", "lock", "history.jsonl", ""])
+def test_links_in_the_state_of_a_job_are_not_followed(
+    name: str, small: Desk, tmp_path: Path
+) -> None:
+    if name:
+        small.state.mkdir(parents=True, mode=0o700)
+        small.state.parent.chmod(0o700)
+        (small.state / name).symlink_to(tmp_path / "victim")
+    else:
+        (tmp_path / "state").mkdir()
+        small.state.parent.mkdir(mode=0o700)
+        small.state.symlink_to(tmp_path / "state")
+    with pytest.raises((ProjectError, OSError)):
+        retrain(small.job)
+    assert not (tmp_path / "victim").exists() and not [*(tmp_path / "state").glob("*")]
+
+
+def test_a_state_that_others_can_write_is_not_believed(small: Desk) -> None:
+    retrain(small.job)
+    (small.state / "run.json").write_text("{}")
+    (small.state / "run.json").chmod(0o666)
+    with pytest.raises(ProjectError, match="by others"):
+        retrain(small.job)
+    small.state.chmod(0o777)
+    with pytest.raises(ProjectError, match="by others"):
+        retrain(small.job)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '"x"', "\x00", '{"run": 1}'])
+def test_a_damaged_state_is_said_in_one_line(text: str, small: Desk) -> None:
+    retrain(small.job)
+    (small.state / "run.json").write_text(text)
+    (small.state / "run.json").chmod(0o600)
+    result = CliRunner().invoke(main, ["retrain", str(small.job)])
+    assert result.exit_code == 1 and "cannot be read" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def everything(small: Desk, said: str) -> str:
+    """What a job wrote where somebody may look, and what it said."""
+    own = [small.state, small.models]
+    texts = [data for path in own for data in files(path).values()]
+    return said + b"\n".join(texts).decode(errors="replace")
+
+
+def test_no_label_and_no_labeler_is_in_what_a_job_writes_and_says(small: Desk) -> None:
+    """Labels are words that occur nowhere else; one file has a row that cannot be read."""
+    (small.path / ".labelguard" / "labelguard.toml").write_text("format = 1\n")
+    rows = [
+        {**row, "label": {1: "sesame", 0: "poppy"}.get(row["label"], "sesame"), "tie": False}
+        for row in labels(1).to_pylist()
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), small.path / "labels" / "1.parquet")
+    invoke = CliRunner().invoke
+    said = []
+    for _ in range(2):  # words that the policy does not know are no labels; then the file is mended
+        for options in ([], ["--json"], ["--dry-run"]):
+            result = invoke(main, ["retrain", str(small.job), *options])
+            said.append(result.output)
+        small.label(1)
+    text = everything(small, "\n".join(said))
+    for word in ("sesame", "poppy", "worker 1", "worker 2"):
+        assert word not in text
+    assert [one.outcome for one in small.history()] == ["failed", "failed", "promoted", "unchanged"]
+
+
+def test_when_models_are_promoted_depends_on_no_label(tmp_path: Path) -> None:
+    """The same people and questions, other answers: the same runs release, train and wait."""
+
+    def decisions(name: str, seed: int) -> list[tuple[object, ...]]:
+        one = desk(tmp_path / name, ("rr:labels=14",), release={"min_new_labels": 25})
+        for batch in (1, 2, 3, 4):
+            one.label(batch, seed)
+            retrain(one.job)
+        return [(r.outcome, r.budget, r.new_labels, r.charged, r.model) for r in one.history()]
+
+    assert decisions("one", 1) == decisions("other", 77)

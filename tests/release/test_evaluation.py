@@ -1,0 +1,328 @@
+"""Evaluations: one charged statistic of held-out labelers, and heads that are judged by it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from labelguard_trainer.training.sources import open_release
+from support.held_out import EVALUATION, SHAPE, TEACHER, hold_out, of_part
+from support.preferences import spent
+from support.surveys import survey
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import (
+    BudgetExceeded,
+    LabelguardError,
+    NobodyOfPart,
+    PolicyError,
+    ProjectError,
+)
+from labelguard.ledger.ledger import Ledger
+from labelguard.mechanisms import statistic
+from labelguard.mechanisms.geometry import Basis
+from labelguard.project import policies
+from labelguard.project.project import Project
+from labelguard.release.check import check
+from labelguard.release.drawn import Drawn
+from labelguard.release.evaluation import FILE, Evaluation
+from labelguard.release.head import Head
+from labelguard.report import overview
+
+RAW = survey(labelers=60)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project that holds 50% of labelers out, and pays for three statistics."""
+    made = lg.init(tmp_path / "project", max_epsilon=1e6)
+    hold_out(made, "statistic:releases=3")
+    return made
+
+
+@pytest.fixture
+def no_noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(statistic, "noisy", lambda total, grid, nonce: total)
+    yield
+
+
+def without_opinion(head: Head) -> Head:
+    return replace(head, coefficients=np.zeros_like(head.coefficients))
+
+
+def sum_of(raw: pl.DataFrame, evaluation: Evaluation, quantile: float = 0.5) -> Any:
+    """Σ_u clip(w_u Σ_j (y − ½) z) of some labels by its definition, and what they weigh."""
+    columns = [f"{name}_{side}" for side in "ab" for name in ("score", "length")]
+    values = raw.select(columns).to_numpy()
+    z = (values[:, :2] - values[:, 2:]) @ evaluation.coordinates.basis.projection
+    who = raw["labeler_id"].to_numpy()
+    own = [who == labeler for labeler in np.unique(who)]
+    norms = np.array([np.sqrt((z[rows] ** 2).sum()) / 2 for rows in own])
+    clip = np.quantile(norms, quantile)
+    weight = np.minimum(1, clip / norms)
+    half = raw["label"].to_numpy() - 0.5
+    parts = [w * half[rows] @ z[rows] for rows, w in zip(own, weight, strict=True)]
+    parts = [v * min(1, clip / np.linalg.norm(v)) for v in parts]
+    return np.sum(parts, axis=0), sum(w * rows.sum() for rows, w in zip(own, weight, strict=True))
+
+
+def test_a_labeler_either_trains_or_evaluates(project: Project) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    evaluation = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    training, held_out = (of_part(project, RAW, part) for part in ("training", "held-out"))
+    assert len(training) and len(held_out) and len(training) + len(held_out) == len(RAW)
+    counts = teacher.card["counts"]
+    assert counts["rows"] == len(training) == lg.load(teacher).height
+    people = held_out["labeler_id"].n_unique()
+    assert counts["of_other_part"] == {"units": people, "labels": len(held_out)}
+    assert f"{len(held_out)} labels of {people} labelers left out: held out" in teacher.notes
+    assert teacher.card["privacy"]["held_out"] == 0.5
+    counts = evaluation.card["counts"]
+    assert (counts["labelers"], counts["charged"], counts["rows"]) == (people, people, 0)
+    assert counts["of_other_part"]["labels"] == len(training)
+    assert evaluation.card["statistic"]["labels_in_window"] == len(held_out)
+    assert spent(project) == 60  # everybody paid once, for one of the two
+    assert overview.verify(project.state).ok
+
+
+def test_it_holds_the_sum_of_held_out_labels_alone(project: Project, no_noise: None) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    made = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    found, head = Evaluation.load(made.path), Head.load(teacher.path)
+    expected, labels = sum_of(of_part(project, RAW, "held-out"), found)
+    np.testing.assert_allclose(found.statistic, expected, rtol=1e-4)
+    assert found.labels == pytest.approx(labels, rel=1e-6)
+    # By definition: θᵀS − Σ w log 2 cosh(z·θ/2), per label.
+    theta = np.linalg.lstsq(found.coordinates.basis.projection, head.coefficients, rcond=None)[0]
+    half = found.z @ theta / 2
+    total = theta @ expected - found.weight @ np.log(2 * np.cosh(half))
+    assert found.likelihood(head) == pytest.approx(total / labels, rel=1e-4)
+    assert found.likelihood(without_opinion(head)) == pytest.approx(-np.log(2))
+    difference, error = found.difference(head, without_opinion(head))
+    assert difference == pytest.approx(found.likelihood(head) + np.log(2))
+    assert difference > 0 and error > 0
+    assert found.difference(head, head) == (0, 0)
+
+
+def test_a_later_evaluation_adds_what_is_new(project: Project, no_noise: None) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    first = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    later = survey(labelers=80, seed=7)
+    second = lg.privatize(pl.concat([RAW, later]), project=project, **EVALUATION)
+    one, both = (Evaluation.load(release.path) for release in (first, second))
+    own = of_part(project, later, "held-out")
+    # What somebody had labeled before stays what it was.
+    new = own.join(of_part(project, RAW, "held-out"), on=["labeler_id", "prompt"], how="anti")
+    added, labels = sum_of(new, both)
+    np.testing.assert_allclose(both.statistic - one.statistic, added, rtol=1e-3, atol=1e-3)
+    assert both.labels - one.labels == pytest.approx(labels, rel=1e-6)
+    assert both.noise > one.noise and both.sampling.shape == (2, 2, 2)
+    assert second.card["statistic"]["windows"] == 2
+    assert second.card["counts"]["charged"] == new["labeler_id"].n_unique()
+    again = lg.privatize(pl.concat([later, RAW]), project=project, **EVALUATION)
+    assert again.reused and again.id == second.id
+
+
+def test_without_new_labels_it_says_what_is_known_and_costs_nothing(project: Project) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    first = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    before = spent(project)
+    fewer = lg.privatize(of_part(project, RAW, "held-out"), project=project, **EVALUATION)
+    assert not fewer.reused and spent(project) == before
+    one, two = (Evaluation.load(release.path) for release in (first, fewer))
+    np.testing.assert_array_equal(one.statistic, two.statistic)
+    assert one.noise == two.noise
+
+
+def test_training_goes_on_as_if_evaluations_were_not_there(project: Project) -> None:
+    first = lg.privatize(RAW, project=project, **TEACHER)
+    lg.privatize(RAW, project=project, head=first.id, **EVALUATION)
+    more = survey(labelers=80, seed=7)
+    second = lg.privatize(more, project=project, **TEACHER)
+    assert second.card["statistic"]["windows"] == 2
+    np.testing.assert_array_equal(
+        Head.load(second.path).basis.projection, Head.load(first.path).basis.projection
+    )
+    auto = lg.privatize(RAW, project=project, features=TEACHER["features"])
+    assert auto.card["mechanism"] == "statistic"
+
+
+def test_auto_never_evaluates(project: Project) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    made = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    later = lg.privatize(survey(labelers=60, seed=3), project=project, **SHAPE)
+    assert later.card["mechanism"] == "statistic" and later.id != made.id
+    assert lg.privatize(RAW, project=project, **SHAPE).id == teacher.id
+
+
+def test_a_head_is_a_release_or_any_directory_that_holds_one(
+    project: Project, tmp_path: Path
+) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    model = tmp_path / "models" / "0001"
+    model.mkdir(parents=True)
+    shutil.copy(teacher.path / "head.npz", model)
+    first = lg.privatize(RAW, project=project, head=str(model), **EVALUATION)
+    shutil.rmtree(model)  # the evaluation knows its coordinates by itself
+    for head in (teacher.id, teacher.id[:5], teacher.path, first.path, first.id, None):
+        assert lg.privatize(RAW, project=project, head=head, **EVALUATION).id == first.id
+    with pytest.raises(LabelguardError, match="r9 is no directory and names 0 committed"):
+        lg.privatize(RAW, project=project, head="r9", **EVALUATION)
+    with pytest.raises(ProjectError, match="holds no head"):
+        lg.privatize(RAW, project=project, head=tmp_path, **EVALUATION)
+
+
+def test_the_first_one_needs_a_head(project: Project) -> None:
+    with pytest.raises(PolicyError, match=r"first evaluation needs a head.*--head RELEASE"):
+        lg.privatize(RAW, project=project, **EVALUATION)
+
+
+def test_other_coordinates_begin_anew(project: Project, tmp_path: Path) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    first = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    head = Head.load(teacher.path)
+    turned = Basis(head.basis.projection[:, :1], head.basis.metric[:1])
+    flat = np.asarray(turned.projection @ np.ones(1))
+    other = replace(head, basis=turned, coefficients=flat)
+    (tmp_path / "head.npz").write_bytes(other.to_bytes())
+    with pytest.raises(PolicyError, match=f"than evaluation {first.id}.*leave --head out.*--again"):
+        lg.privatize(survey(labelers=60, seed=2), project=project, head=tmp_path, **EVALUATION)
+    before = spent(project)
+    anew = lg.privatize(RAW, project=project, head=tmp_path, again=True, **EVALUATION)
+    assert spent(project) == before + anew.card["counts"]["labelers"]
+    found = Evaluation.load(anew.path)
+    assert found.statistic.shape == (1,) and len(found.sampling) == 1
+    assert np.isfinite(found.likelihood(other))
+    with pytest.raises(LabelguardError, match="other principal axes"):
+        found.likelihood(head)
+    with pytest.raises(LabelguardError, match="other features"):
+        found.likelihood(replace(head, identity="another"))
+
+
+def test_nobody_is_charged_twice_for_one_label_nor_beyond_the_allowance(project: Project) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
+    for seed in (1, 2):
+        lg.privatize(survey(labelers=60, seed=seed), project=project, **EVALUATION)
+    with pytest.raises(BudgetExceeded, match=r"statistic releases of .* labelers beyond"):
+        lg.privatize(survey(labelers=60, seed=3), project=project, **EVALUATION)
+    dropped = lg.privatize(
+        survey(labelers=60, seed=3), project=project, exhausted="drop", **EVALUATION
+    )
+    assert dropped.card["counts"]["charged"] == 0
+
+
+def test_it_is_refused_where_nobody_is_held_out_or_nothing_pays(tmp_path: Path) -> None:
+    home = lg.init(tmp_path / "p", max_epsilon=1e6)
+    with pytest.raises(PolicyError, match="before the first release: labelguard policy new"):
+        lg.privatize(RAW, project=home, **EVALUATION)
+    teacher = lg.privatize(RAW, project=home, epsilon=1.0, delta=1e-5, **TEACHER)
+    assert teacher.card["privacy"]["held_out"] == 0
+    assert teacher.card["counts"]["of_other_part"] == {"units": 0, "labels": 0}
+    with pytest.raises(PolicyError, match=r"policy holds nobody out.*use another project"):
+        lg.privatize(RAW, project=home, head=teacher.path, **EVALUATION)
+    coins = lg.init(tmp_path / "coins")
+    hold_out(coins, "rr:labels=24")
+    with pytest.raises(PolicyError, match=r"pays for rr, not for statistic.*policy new"):
+        lg.privatize(RAW, project=coins, head=teacher.path, **EVALUATION)
+
+
+def test_an_input_with_nobody_of_the_part_is_refused(project: Project) -> None:
+    training, held_out = (of_part(project, RAW, part) for part in ("training", "held-out"))
+    with pytest.raises(NobodyOfPart, match=r"all of the \d+ labelers in this input are held out"):
+        lg.privatize(held_out, project=project, **TEACHER)
+    teacher = lg.privatize(training, project=project, **TEACHER)
+    with pytest.raises(NobodyOfPart, match=r"none of the \d+ labelers in this input is held out"):
+        lg.privatize(training, project=project, head=teacher.path, **EVALUATION)
+    assert spent(project) == training["labeler_id"].n_unique()
+
+
+def test_there_is_nothing_to_load_train_on_or_score_by(project: Project, tmp_path: Path) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    output = tmp_path / "out"
+    made = lg.privatize(RAW, project=project, head=teacher.path, output=output, **EVALUATION)
+    assert sorted(path.name for path in output.iterdir()) == [
+        "CARD.md",
+        "SHA256SUMS",
+        "card.json",
+        FILE,
+    ]
+    assert made.card["train_with"] == "nothing"
+    assert "data.parquet" not in (output / "CARD.md").read_text()
+    for refuses in (
+        lambda: lg.load(made),
+        lambda: lg.load(output),
+        lambda: open_release(str(output), project),
+        lambda: open_release(made.id, project),
+    ):
+        with pytest.raises(ProjectError, match="is an evaluation: it has no labeled pairs"):
+            refuses()
+    score = ["score", str(output), "x.parquet", "-o", str(tmp_path / "y.parquet")]
+    refused = CliRunner().invoke(main, score)
+    assert refused.exit_code == 1 and "holds no head" in refused.stderr
+    with pytest.raises(ProjectError, match="holds no evaluation"):
+        Evaluation.load(teacher.path)
+    (output / FILE).write_bytes(b"something else")
+    with pytest.raises(ProjectError, match="is damaged"):
+        Evaluation.load(output)
+    assert overview.verify_releases(None, project).ok
+
+
+def test_a_release_that_was_killed_is_finished(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    before = spent(project)
+
+    def die(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    def evaluate(raw: pl.DataFrame = RAW) -> Any:
+        return lg.privatize(raw, project=project, head=teacher.path, **EVALUATION)
+
+    for owner, step, state in ((Ledger, "mark_drawn", "computing"), (Drawn, "publish", "drawn")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, step, die)
+            with pytest.raises(KeyboardInterrupt):
+                evaluate()
+        assert overview.releases(project)[-1].state == state
+    charged = of_part(project, RAW, "held-out")["labeler_id"].n_unique()
+    assert spent(project) == before + charged
+    drawn = (project.released / overview.releases(project)[-1].id / "window.npz").read_bytes()
+    # Labels that changed since are not looked at: the sum was drawn.
+    made = evaluate(RAW.with_columns(label=1 - pl.col("label")))
+    assert not made.reused and spent(project) == before + charged
+    assert (project.released / made.id / "window.npz").read_bytes() == drawn
+    window = Evaluation.load(made.path)
+    assert np.isfinite(window.statistic).all() and made.card["counts"]["charged"] == charged
+    assert overview.verify(project.state).ok
+
+
+def test_a_check_says_whose_labels_are_left_out(project: Project) -> None:
+    held_out = of_part(project, RAW, "held-out")
+    fit = check(RAW, mechanism="statistic", project=project)
+    assert (fit.other_labels, fit.other_units) == (
+        len(held_out),
+        held_out["labeler_id"].n_unique(),
+    )
+    assert check(RAW, mechanism="evaluation", project=project).new == len(held_out)
+
+
+def test_the_share_lasts_as_long_as_the_project(project: Project) -> None:
+    with pytest.raises(PolicyError, match=r"share of held-out units \(0.2\) than 'held'"):
+        hold_out(project, "statistic:releases=1", name="later", share=0.2)
+    with pytest.raises(PolicyError, match=r"held-out must be a share between 0 and 0.5"):
+        hold_out(project, "statistic:releases=1", name="half", share=0.6)
+    assert policies.show("held", project).held_out == 0.5
+    assert [line.held_out for line in policies.listing(project)] == [0.5, 0.2]
+    shown = CliRunner().invoke(main, ["policy", "show", "held", "--project", str(project.state)])
+    assert re.search("held out +50% of labelers, by a keyed hash", shown.stdout)

@@ -1,0 +1,183 @@
+"""The difference of two heads by an evaluation: unbiased, and its standard error is large enough.
+
+Labels are simulated, the statistic is drawn by the code of a release. A coverage is that of 95%
+intervals over DRAWS draws; SLACK is five standard errors of it, so that a test fails falsely less
+than once in 10^6, and a standard error that is a fifth too small fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from labelguard.keys import keyring
+from labelguard.mechanisms import statistic
+from labelguard.mechanisms.discrete_gaussian import NONCE_BYTES
+from labelguard.mechanisms.geometry import Basis, Shape
+from labelguard.mechanisms.statistic import Bounds, Rows
+from labelguard.release.coordinates import Coordinates
+from labelguard.release.evaluation import Evaluation
+from labelguard.release.head import Head, Window
+
+DRAWS, QUANTILE, NOMINAL = 3000, 1.959964, 0.95
+SLACK = 5 * np.sqrt(NOMINAL * (1 - NOMINAL) / DRAWS)
+D = 3
+COORDINATES = Coordinates("length", "length", {}, Shape(D), Basis(np.eye(D), np.ones(D)))
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.uint8]
+
+
+def head(*coefficients: float) -> Head:
+    return Head(**vars(COORDINATES), coefficients=np.array(coefficients))
+
+
+NEW, OLD = head(0.9, -0.4, 0.2), head(0.1, 0.3, 0.0)
+STEP = NEW.coefficients - OLD.coefficients
+
+
+@dataclass(frozen=True)
+class World:
+    """Public pairs of 40 labelers, ten each, and how they are labeled."""
+
+    z: NDArray[np.float32]
+    rows: Rows
+    draw: Callable[[np.random.Generator], Labels]
+    mean: Floats
+    """probability of the first side, a row"""
+
+    def bounds(self) -> Bounds:
+        """Nobody is clipped, so that nothing is biased."""
+        return Bounds(1e4, np.ones(self.rows.units), 1e4)
+
+    def evaluation(self, rng: np.random.Generator, noise: float) -> Evaluation:
+        """What would be released; `noise` is its standard deviation."""
+        bounds = self.bounds()
+        grid = statistic.Grid(2.0**-20, round(noise * 2**20))
+        total = statistic.exact_sum(self.z, self.rows, self.draw(rng), bounds, grid.step)
+        noisy = statistic.noisy(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
+        weight = statistic.pair_weights(self.rows, bounds, len(self.z))
+        bound = statistic.sampling_bound(self.z, self.rows, bounds)
+        window = Window(noisy, noise, self.z, weight, bounds.clip, bounds.sensitivity, None, bound)
+        return Evaluation.of(COORDINATES, [window])
+
+    def truth(self) -> float:
+        """The expected difference per label."""
+        likelihood = [self._likelihood(one.coefficients) for one in (NEW, OLD)]
+        return (likelihood[0] - likelihood[1]) / len(self.rows)
+
+    def _likelihood(self, theta: Floats) -> float:
+        margin = self.z[self.rows.pair].astype(np.float64) @ theta
+        return float(((self.mean - 0.5) * margin - np.log(2 * np.cosh(margin / 2))).sum())
+
+
+def _public(rng: np.random.Generator) -> tuple[NDArray[np.float32], Rows]:
+    z = rng.normal(size=(150, D)).astype(np.float32)
+    pair = np.concatenate([rng.choice(len(z), 10, replace=False) for _ in range(40)])
+    return z, Rows(pair, np.repeat(np.arange(40), 10), 40)
+
+
+def independent() -> World:
+    """Every label is a coin of its own."""
+    z, rows = _public(np.random.default_rng(0))
+    mean = 1 / (1 + np.exp(-z[rows.pair] @ np.array([1.0, -0.5, 0.0])))
+    return World(z, rows, lambda rng: (rng.random(len(rows)) < mean).astype(np.uint8), mean)
+
+
+def tastes() -> World:
+    """Labelers differ in what they like, so that the labels of one hang together; some tie."""
+    z, rows = _public(np.random.default_rng(0))
+    margin = z[rows.pair]
+
+    def draw(rng: np.random.Generator) -> Labels:
+        taste = rng.normal(size=(rows.units, D)) * 3
+        sure = 1 / (1 + np.exp(-np.einsum("ij,ij->i", margin, taste[rows.unit])))
+        labels = (rng.random(len(rows)) < sure).astype(np.uint8)
+        return np.where(rng.random(len(rows)) < 0.1, 2, labels).astype(np.uint8)
+
+    return World(z, rows, draw, np.full(len(rows), 0.5))
+
+
+def worst() -> World:
+    """A labeler says with one voice what the new head would, or always the reverse."""
+    z, rows = _public(np.random.default_rng(0))
+    along = z.astype(np.float64) @ STEP
+    z = (np.sign(along)[:, None] * STEP / (STEP @ STEP)).astype(np.float32)  # all of one length
+    own = np.sign(along[rows.pair]) > 0
+
+    def draw(rng: np.random.Generator) -> Labels:
+        voice = rng.random(rows.units) < 0.5
+        return (own == voice[rows.unit]).astype(np.uint8)
+
+    return World(z, rows, draw, np.full(len(rows), 0.5))
+
+
+def judged(world: World, noise: float, claimed: float = 1.0) -> tuple[Floats, Floats]:
+    """Differences from many draws, and their standard errors as if the noise were `claimed` of
+    what it is.
+    """
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(DRAWS):
+        evaluation = world.evaluation(rng, noise)
+        found.append(replace(evaluation, noise=claimed * noise).difference(NEW, OLD))
+    values, errors = np.array(found).T
+    return values, errors
+
+
+def coverage(values: Floats, errors: Floats, truth: float) -> float:
+    return float((np.abs(values - truth) <= QUANTILE * errors).mean())
+
+
+@pytest.mark.parametrize("world", [independent(), tastes(), worst()], ids=["own", "taste", "worst"])
+def test_the_difference_is_unbiased_and_covered(world: World) -> None:
+    values, errors = judged(world, noise=6.0)
+    truth = world.truth()
+    assert abs(values.mean() - truth) < 5 * values.std() / np.sqrt(DRAWS)
+    assert coverage(values, errors, truth) > NOMINAL - SLACK
+    assert (errors == errors[0]).all()  # no label moves it
+
+
+def test_the_worst_labelers_reach_the_bound_so_that_less_would_not_do() -> None:
+    """Without noise: the clustered bound is the true standard error."""
+    world = worst()
+    values, errors = judged(world, noise=1e-3)
+    assert values.std() == pytest.approx(errors[0], rel=0.08)
+    assert coverage(values, 0.8 * errors, world.truth()) < NOMINAL - SLACK
+
+
+@pytest.mark.parametrize("claimed", [0.7, 0.85])
+def test_claiming_too_little_noise_is_found_out(claimed: float) -> None:
+    world = independent()
+    values, errors = judged(world, noise=200.0, claimed=claimed)
+    assert coverage(values, errors, world.truth()) < NOMINAL - SLACK
+    values, errors = judged(world, noise=200.0)
+    assert coverage(values, errors, world.truth()) > NOMINAL - SLACK
+
+
+def test_the_bound_is_that_of_its_definition() -> None:
+    """Σ_u (m_u/4) Σ_j w² z zᵀ, and above the clustered variance in every direction."""
+    z, rows = _public(np.random.default_rng(3))
+    bounds = statistic.bounds(z, rows, 0.5)
+    found = statistic.sampling_bound(z, rows, bounds)
+    own = z[rows.pair].astype(np.float64)
+    weight = bounds.weight[rows.unit]
+    expected = np.einsum("n,ni,nj->ij", 10 / 4 * weight**2, own, own)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    for d in np.random.default_rng(4).normal(size=(20, D)):
+        spread = np.bincount(rows.unit, weight * np.abs(own @ d)) / 2
+        assert (spread**2).sum() <= d @ found @ d
+
+
+def test_windows_of_the_same_labelers_are_not_taken_for_independent() -> None:
+    """One voice in all windows: standard errors add up, and so does what is claimed."""
+    world = worst()
+    rng = np.random.default_rng(2)
+    one = world.evaluation(rng, 1e-3)
+    window = Window(one.statistic, 1e-3, one.z, one.weight, 1e4, 1e4, None, one.sampling[0])
+    both = Evaluation.of(COORDINATES, [window, window])
+    assert both.difference(NEW, OLD)[1] == pytest.approx(one.difference(NEW, OLD)[1], rel=1e-3)

@@ -1,0 +1,43 @@
+"""Projects that hold labelers out, and who they are: what several tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from labelguard.keys.parts import Part
+from labelguard.project import policies
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project
+
+SHARE = 0.5
+SHAPE: dict[str, Any] = {
+    "features": "columns:score,length",
+    "components": 2,
+    "whitening": 0.5,
+    "floor": 1e-3,
+    "clip_quantile": 0.5,
+    "ridge": 1.0,
+}
+TEACHER: dict[str, Any] = {"mechanism": "statistic", **SHAPE}
+EVALUATION: dict[str, Any] = {"mechanism": "evaluation"}
+
+
+def hold_out(
+    project: Project, *allow: str, name: str = "held", share: float = SHARE, **options: Any
+) -> policies.PolicyDetails:
+    """A policy that holds a share of labelers out, in force."""
+    options = {"epsilon": 3.0, "delta": 1e-5} | options
+    made = policies.new(name, allow=allow, held_out=share, project=project, **options)
+    policies.activate(name, project)
+    return made
+
+
+def of_part(project: Project, raw: pl.DataFrame, part: Part, share: float = SHARE) -> pl.DataFrame:
+    """The rows of one part's labelers."""
+    opened = OpenProject.open(project)
+    ids = raw["labeler_id"].unique().cast(pl.String).to_list()
+    keys = opened.keys.labeler_keys(opened.project.namespace, ids)
+    own = [i for i, yes in zip(ids, opened.keys.parts(share).among(keys, part), strict=True) if yes]
+    return raw.filter(pl.col("labeler_id").cast(pl.String).is_in(own))
