@@ -5,6 +5,7 @@ The whole year is slow; a quarter of it runs always.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner
 
+from labelguard.cli.main import main
 from labelguard.errors import ProjectError
+from labelguard.jobs import year
 from labelguard.jobs.curve import Week, picture, sparkline
 from labelguard.jobs.drift import Drift
 from labelguard.jobs.year import MONDAY, Year, YearConfig, live
@@ -67,11 +71,11 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Year:
     return live(tmp_path_factory.mktemp("lived") / "year", SHORT)
 
 
-def check(year: Year, config: YearConfig) -> None:
+def check(lived: Year, config: YearConfig) -> None:
     """What holds of any year."""
-    project = Path(year.directory)
+    project = Path(lived.directory)
     assert above_allowance(project) == 0
-    assert year.holds and overview.verify(project).ok
+    assert lived.holds and overview.verify(project).ok
     history = runs.runs(OpenProject.open(project).project)
     assert [one.run for one in history] == list(range(1, config.weeks + 1))
     assert {one.outcome for one in history} <= {"promoted", "kept"}
@@ -80,8 +84,8 @@ def check(year: Year, config: YearConfig) -> None:
     first, second = OpenProject.open(project).ledger.policies()
     assert (first.state, second.state) == ("closed", "active")
     assert first.point == 2, "closed at the closing point that covers half of its uses"
-    assert year.labelers > config.labelers
-    assert "<html" in Path(year.report).read_text(encoding="utf-8")
+    assert lived.labelers > config.labelers
+    assert "<html" in Path(lived.report).read_text(encoding="utf-8")
 
 
 def test_a_quarter_of_a_year_holds(lived: Year) -> None:
@@ -94,18 +98,31 @@ def test_models_follow_the_drift(lived: Year) -> None:
 
 
 def test_a_gate_that_promotes_nothing_does_not_follow_it(tmp_path: Path) -> None:
-    year = live(tmp_path / "year", STUBBORN)
-    assert [one.outcome for one in year.weeks] == ["promoted", *["kept"] * 3]
-    assert not follows(year.weeks)
-    assert not beats_half_time(year.weeks)
+    stubborn = live(tmp_path / "year", STUBBORN)
+    assert [one.outcome for one in stubborn.weeks] == ["promoted", *["kept"] * 3]
+    assert not follows(stubborn.weeks)
+    assert not beats_half_time(stubborn.weeks)
+
+
+def test_the_year_reads_well(lived: Year, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(year, "live", lambda *_, **__: lived)
+    text = CliRunner().invoke(main, ["demo", "--year"]).output
+    assert "12 weeks, 36,000 labels of" in text
+    assert "ε = 4.04153, δ = 2e-5 over both policies" in text
+    curve = text.rpartition("model in use ")[2].splitlines()[0]
+    assert "█" in curve or "▇" in curve
+    assert "Journal, charges and files hold." in text
+    assert f"Next: labelguard report --project {lived.directory}" in text
+    told = json.loads(CliRunner().invoke(main, ["demo", "--year", "--json"]).output)
+    assert [one["week"] for one in told["weeks"]] == list(range(1, 13))
 
 
 @pytest.mark.slow
 def test_a_year_in_a_minute(tmp_path: Path) -> None:
     config = YearConfig()
-    year = live(tmp_path / "year", config)
-    check(year, config)
-    assert follows(year.weeks) and beats_half_time(year.weeks)
+    whole = live(tmp_path / "year", config)
+    check(whole, config)
+    assert follows(whole.weeks) and beats_half_time(whole.weeks)
 
 
 def test_a_year_begins_in_an_empty_directory(tmp_path: Path) -> None:

@@ -227,6 +227,7 @@ def _run(project: Project, line: str) -> Any:
         Policy(3, 1e-5, (Allowance("rr", 5),)),
         Policy(0.1 + 0.2, 1e-6 / 3, (Allowance("rr", 5),), ties="ternary", unit="item"),
         Policy(3, 1e-5, (Allowance("statistic", 12),), ties="zero", closing_points=3),
+        Policy(3, 1e-5, (Allowance("statistic", 12),), ties="zero", held_out=0.1),
         Policy(
             2,
             1e-5,
