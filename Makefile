@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
+AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
+
 QUICK := "not slow and not shared_data and not integration and not browser"
 
 .PHONY: demo test test-slow test-shared test-integration test-browser lint types format bench clean
@@ -28,9 +30,9 @@ test-integration: $(DEV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group integration
 	$(BIN)/pytest -m integration
 
-test-browser: $(DEV)
+test-browser: $(DEV) $(AXE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group browser
-	$(BIN)/pytest -m browser
+	LABELGUARD_AXE=$(AXE) $(BIN)/pytest -m browser
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -60,8 +62,12 @@ $(INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python
 $(DEV): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check "pip>=25.1"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,encoders,plan,argilla,jobs,label-studio,serve]" --group dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,encoders,argilla,jobs,label-studio,serve]" --group dev
 	touch $@ $(INSTALLED)
+
+# It judges whether everybody can read a page; nothing of it is part of labelguard.
+$(AXE): | $(VENV)/bin/python
+	npm install --silent --no-audit --no-fund --prefix $(VENV)/axe axe-core@4.14.1
 
 clean:
 	rm -rf $(VENV) labelguard-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

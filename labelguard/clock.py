@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime
+
+_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+_simulated: ContextVar[datetime | None] = ContextVar("labelguard.clock", default=None)
 
 
 def now() -> str:
-    """UTC in ISO 8601, to the second. Informative only: no decision depends on a clock."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """UTC in ISO 8601, to the second. No charge and no release depends on it."""
+    return text(_simulated.get() or datetime.now(UTC))
+
+
+def text(time: datetime) -> str:
+    """A time of UTC as `now` tells it."""
+    return time.strftime(_FORMAT)
+
+
+def read(time: str) -> datetime:
+    """The inverse of `text`."""
+    return datetime.strptime(time, _FORMAT).replace(tzinfo=UTC)
+
+
+@contextlib.contextmanager
+def simulated(when: datetime) -> Iterator[None]:
+    """It is `when`, a time with its zone, within this context: for simulated weeks."""
+    token = _simulated.set(when.astimezone(UTC))
+    try:
+        yield
+    finally:
+        _simulated.reset(token)

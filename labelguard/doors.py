@@ -10,6 +10,9 @@ from pathlib import Path
 
 from labelguard.errors import LabelguardError
 
+MECHANISMS = "labelguard.mechanisms"
+"""The group of ways to release labels (`labelguard.release.methods`)."""
+
 
 def names(group: str) -> list[str]:
     """What is installed in a group, sorted."""

@@ -24,7 +24,14 @@ import pyarrow as pa
 
 from labelguard.terms import DEFAULT_AGREEMENT
 
-__all__ = ["QUALITY_WEIGHTS", "SimulationConfig", "calibrate", "simulate", "tie_probability"]
+__all__ = [
+    "QUALITY_WEIGHTS",
+    "SimulationConfig",
+    "calibrate",
+    "draw_items",
+    "simulate",
+    "tie_probability",
+]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -147,7 +154,7 @@ def simulate(config: SimulationConfig) -> pa.Table:
     streams = [np.random.default_rng(s) for s in np.random.SeedSequence(config.seed).spawn(7)]
     item_rng, assignment_rng, time_rng, order_rng, taste_rng, calibration_rng, label_rng = streams
 
-    texts, contrasts = _items(config.items, item_rng)
+    texts, contrasts = draw_items(config.items, item_rng)
     labeler, item = _assignment(config, assignment_rng)
     submitted_at = _submission_times(labeler, time_rng)
     tastes = _tastes(config.labelers, taste_rng)
@@ -226,7 +233,7 @@ def _root(increasing: Callable[[float], float], low: float, high: float) -> floa
     return high if increasing(high) <= 0 else float(brentq(increasing, low, high, maxiter=500))
 
 
-def _items(count: int, rng: Rng) -> tuple[dict[str, tuple[str, ...]], Floats]:
+def draw_items(count: int, rng: Rng) -> tuple[dict[str, tuple[str, ...]], Floats]:
     """Texts of `count` distinct items, and their quality differences (count, qualities)."""
     contents = rng.choice(_MAX_ITEMS, size=count, replace=False)
     *prompt, pair = np.unravel_index(contents, _CONTENTS)  # topic, question, age, occupation, pair

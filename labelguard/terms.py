@@ -34,6 +34,18 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
 
 
+def shown(text: str) -> str:
+    """Text in one line, with whatever could command a terminal, or turn its letters, escaped.
+
+    Names of files and columns, and cards, come from anywhere.
+    """
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else ascii(character)[1:-1]
+
+
 class Budgeted(Protocol):
     """Whatever has an ε and a δ."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from labelguard.cli.forecast import budget_forecast
 from labelguard.cli.options import HELP, project_option
 from labelguard.cli.policy import ceiling_fact, paid, total_fact
 from labelguard.cli.terminal import (
@@ -264,3 +265,6 @@ def budget_export(output: Path, kind: Literal["json", "csv"], project: Path | No
     from labelguard.report.export import export
 
     return export(output, kind, project)
+
+
+budget.add_command(budget_forecast)

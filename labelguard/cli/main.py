@@ -13,6 +13,7 @@ import click
 
 import labelguard
 from labelguard.cli.account import account
+from labelguard.cli.agreement import agreement
 from labelguard.cli.audit import audit
 from labelguard.cli.budget import budget
 from labelguard.cli.demo import demo
@@ -25,6 +26,7 @@ from labelguard.cli.policy import policy
 from labelguard.cli.privatize import privatize
 from labelguard.cli.project import project
 from labelguard.cli.release import release, score
+from labelguard.cli.report import report
 from labelguard.cli.retrain import retrain
 from labelguard.cli.stopping import Stopped, stoppable
 from labelguard.cli.terminal import echo, print_json, prints, shown
@@ -157,7 +159,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
 for command in (
     *(inspect, privatize, score, plan, audit, policy, source, people, retrain),
     *(pull, ingest, connect, push),
-    *(budget, labeler, project, account, release),
+    *(budget, labeler, project, account, release, agreement, report),
 ):
     main.add_command(command)
 

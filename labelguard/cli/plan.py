@@ -139,8 +139,6 @@ def plan(
     horizon = Horizon.parse(recurring, duration)
     periods = horizon.releases if horizon else 1
     asked = PlanOptions(_epsilons(epsilons), columns=mapping, periods=periods, **options)
-    if output is not None:
-        _require_pictures()
     with progress() as report:
         found = run(list(inputs), asked, progress=report)
     if output is not None:
@@ -156,13 +154,6 @@ def _epsilons(text: str) -> tuple[float, ...]:
         return tuple(sorted({float(piece) for piece in pieces}))
     except ValueError:
         raise PolicyError(f"--epsilons expects numbers like .5,1,3, found {text!r}") from None
-
-
-def _require_pictures() -> None:
-    """Refuse before the work is done, not after it."""
-    from labelguard.extras import require
-
-    require("plan", "-o")
 
 
 def _write(found: PlanResult, output: Path) -> None:

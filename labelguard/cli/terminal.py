@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 
 from labelguard.cli.options import json_option
+from labelguard.terms import shown as shown
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -61,18 +62,6 @@ def width() -> int:
     """Columns of the terminal; 100 where there is none."""
     # Where nobody watches, lines must not depend on the width of a window that is not there.
     return shutil.get_terminal_size(fallback=(100, 24)).columns
-
-
-def shown(text: str) -> str:
-    """Text in one line, with whatever could command a terminal, or turn its letters, escaped.
-
-    Names of files and columns, and cards, come from anywhere.
-    """
-    return text if text.isprintable() else "".join(map(_shown, text))
-
-
-def _shown(character: str) -> str:
-    return character if character.isprintable() else ascii(character)[1:-1]
 
 
 def echo(text: str = "", *, err: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from labelguard import clock
@@ -15,12 +16,14 @@ from labelguard.project import runs
 from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
 from labelguard.release.writer import read_card
+from labelguard.report.outlook import outlook
 
 STEPS = ("check", "pull", "release", "train", "evaluate", "judge", "promote")
 
 
 def line(
     job: Job,
+    home: Project,
     run: UnderWay,
     outcome: str,
     why: str,
@@ -46,11 +49,19 @@ def line(
         model=done["promote"].get("model"),
         judgement=done["judge"] or None,
         curve=done["train"].get("curve", []),
-        outlook=None,
+        outlook=_outlook(home),
         lesson=lesson,
         evaluation=done["evaluate"].get("release"),
         settings=trained_by or {},
     )
+
+
+def _outlook(home: Project) -> Mapping[str, Any] | None:
+    """What is forecast of the budget now, to be compared with what comes; None if nothing is."""
+    try:
+        return asdict(outlook(home))
+    except LabelguardError:  # a run that failed is told all the same
+        return None
 
 
 def entry(home: Project, run: UnderWay, trained_by: Mapping[str, Any]) -> Facts:
@@ -84,7 +95,7 @@ def finish(job: Job, home: Project, run: UnderWay) -> list[str]:
 
 def fail(job: Job, home: Project, run: UnderWay, why: str) -> None:
     """End a run that failed; what it released stays, and the next one learns from it."""
-    run.end(line(job, run, "failed", why))
+    run.end(line(job, home, run, "failed", why))
     with contextlib.suppress(LabelguardError):  # what failed first has to be said
         finish(job, home, run)
 

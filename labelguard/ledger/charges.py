@@ -205,3 +205,20 @@ def set_state(
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Settings as the ledger keeps them."""
     return json.dumps(dict(settings), sort_keys=True)
+
+
+def near(
+    connection: sa.Connection, allowance_id: int, percent: int, most: int
+) -> list[tuple[str, int, int]]:
+    """Of units that used so many percent or more: pseudonym, capacity and used of up to `most`.
+
+    Those who used the largest share come first.
+    """
+    c = schema.counters.c
+    query = (
+        sa.select(c.labeler, c.capacity, c.used)
+        .where(c.allowance_id == allowance_id, c.used * 100 >= c.capacity * percent)
+        .order_by((c.used * 1.0 / c.capacity).desc(), c.labeler)
+        .limit(most)
+    )
+    return [(row.labeler.hex(), row.capacity, row.used) for row in connection.execute(query)]

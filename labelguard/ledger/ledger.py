@@ -217,6 +217,14 @@ class Ledger:
             active = policies.in_force(connection)
             return charges.usage(connection, active.allowance_ids) if active else {}
 
+    def near(self, event: str, percent: int, most: int) -> list[tuple[str, int, int]]:
+        """Under the policy in force, who used so much of an allowance (see `charges.near`)."""
+        with self._reading() as connection:
+            active = policies.in_force(connection)
+            if active is None or event not in active.allowance_ids:
+                return []
+            return charges.near(connection, active.allowance_ids[event], percent, most)
+
     def charged(self) -> Blocks:
         """All units that were ever charged, by whichever policy, shape (n, 2)."""
         with self._reading() as connection:

@@ -6,7 +6,6 @@ import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from labelguard.extras import require
 from labelguard.planner.advice import NAMES
 
 if TYPE_CHECKING:
@@ -19,11 +18,7 @@ _COLORS = {"statistic": "#0b6e4f", "rr": "#c1440e", "props": "#7b5ea7"}
 
 
 def accuracy_png(plan: PlanResult) -> bytes:
-    """Accuracy of every mechanism against ε with 90% ranges; the same plan, the same bytes.
-
-    Raises `MissingExtra` without matplotlib.
-    """
-    require("plan", "a picture")
+    """Accuracy of every mechanism against ε with 90% ranges; the same plan, the same bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

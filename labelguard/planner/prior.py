@@ -30,10 +30,12 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.simulation import calibrate, tie_probability
 from labelguard.terms import DEFAULT_AGREEMENT
 
-__all__ = ["Draw", "Population", "Prior"]
+__all__ = ["AGREEMENTS", "Draw", "Population", "Prior"]
 
 Floats = NDArray[np.float64]
 
+AGREEMENTS = (0.55, 0.9)
+"""The range of agreements that labels are simulated for."""
 KINDS = ("even", "leading", "steep")
 _TASTES = 8  # directions in which labelers deviate
 _MEETINGS = 20_000  # pairs at which agreement is calibrated; standard error about .001
@@ -63,7 +65,7 @@ class Prior:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _within("agreement", self.agreement, 0.55, 0.9)
+        _within("agreement", self.agreement, *AGREEMENTS)
         _within("explained", self.explained, 0.01, 1)
         _within("tie-rate", self.tie_rate, 0, 0.9)
         if self.seed < 0:

@@ -13,12 +13,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from labelguard import clock
 from labelguard.errors import NotAnswered, ProjectError
 from labelguard.ingest import connector as connectors
 from labelguard.ingest import segments as stored
@@ -83,7 +84,7 @@ def forget(opened: OpenProject, held: Segments, counted: Sequence[Segment], epoc
 
 def _before(keep: timedelta | None) -> str:
     """What is not later than this is old enough, as `clock.now` tells times; nothing is, if ""."""
-    return "" if keep is None else (datetime.now(UTC) - keep).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return "" if keep is None else clock.text(clock.read(clock.now()) - keep)
 
 
 def _released(opened: OpenProject, until: str) -> Blocks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.policy.policy import Policy
+from labelguard.release import sections
+from labelguard.release.sections import triple
 from labelguard.terms import budget_of, counted
 
 NOT_PROTECTED = (
@@ -59,7 +60,7 @@ def not_protected(policy: Policy) -> list[str]:
     return [*NOT_PROTECTED, *(line for holds, line in declared if holds)]
 
 
-_ORDER = (
+_FIRST = (
     "release",
     "labelguard",
     "format",
@@ -69,14 +70,9 @@ _ORDER = (
     "mechanism_version",
     "privacy",
     "counts",
-    "flip_probability",
-    "statistic",
-    "props",
-    "model",
-    "budget",
-    "train_with",
-    "not_protected",
 )
+_LAST = ("budget", "train_with", "not_protected")
+"""What cards begin and end with; in between is what their mechanisms add."""
 
 
 def assembled(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +85,8 @@ def assembled(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, An
             card[name] = [*card.get(name, []), *value]
         else:
             card[name] = value
-    return {name: card[name] for name in _ORDER if name in card}
+    between = [name for name in card if name not in _FIRST + _LAST]
+    return {name: card[name] for name in (*_FIRST, *between, *_LAST) if name in card}
 
 
 def spread(values: NDArray[Any]) -> dict[str, float]:
@@ -206,9 +203,19 @@ def span(privacy: Mapping[str, Any]) -> str:
 
 
 def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a card counts, as rows of names and values; what is part of another row is indented."""
-    counts, budget, unit = card["counts"], card["budget"], card["privacy"]["unit"]
-    per_label = "statistic" not in card
+    """What a card counts, as rows of names and values; what is part of another row is indented.
+
+    What the mechanism says under the name of a row takes its place; its other rows follow.
+    """
+    own, budget = sections.facts_of(card), card["budget"]
+    yield from (dict(counted_rows(card)) | own).items()
+    yield "allowance used", triple(budget["used"], ",.0f")
+    yield "allowance left", triple(budget["left"], ",.0f")
+
+
+def counted_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What cards of all mechanisms count."""
+    counts, unit = card["counts"], card["privacy"]["unit"]
     yield f"{unit}s", f"{counts['labelers']:,}"
     yield "labels", f"{counts['rows']:,} released of {counts['rows_read']:,} read"
     if (other := counts.get("of_other_part")) and other["labels"]:
@@ -217,10 +224,8 @@ def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "  left out", f"{other['labels']:,} of {who} ({why})"
     if counts["further_pairs"]:
         yield "  further pairs", f"{counts['further_pairs']:,} (labeled by the head)"
-    once = "" if per_label else f" {unit}s, one statistic release each"
-    yield "  newly charged", f"{counts['charged']:,}{once}"
-    before = "same value" if per_label else "in an earlier window"
-    yield "  released before", f"{counts['released_before']:,} ({before}, no charge)"
+    yield "  newly charged", f"{counts['charged']:,}"
+    yield "  released before", f"{counts['released_before']:,} (same value, no charge)"
     yield "  dropped by the bound", f"{counts['dropped_by_bound']:,}"
     yield "  duplicates", f"{counts['duplicates']:,}"
     yield "  identical sides", f"{counts['identical_sides']:,}"
@@ -231,38 +236,3 @@ def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     ):
         if counts[count]:
             yield f"  {name}", f"{counts[count]:,} ({what})"
-    yield from _own_facts(card)
-    yield "allowance used", _triple(budget["used"], ",.0f")
-    yield "allowance left", _triple(budget["left"], ",.0f")
-
-
-def _own_facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What cards of single mechanisms say."""
-    if "flip_probability" in card:
-        flips = card["flip_probability"]
-        yield "flip probability", _triple(flips, ".4f")
-        multipliers = {k: 1 / (1 - 2 * v) if v < 0.5 else math.inf for k, v in flips.items()}
-        yield "loss multiplier 1/(1−2γ)", _triple(multipliers, ".1f")
-    if "statistic" in card:
-        made = card["statistic"]
-        yield "features", f"{made['features']}, {counted(made['components'], 'component')}"
-        yield "noise multiplier", f"{made['noise_multiplier']:.4f}"
-        yield "sensitivity, clip norm", f"{made['sensitivity']:.4g}, {made['clip']:.4g}"
-        learnt = "windows" if card["kind"] == "evaluation" else "windows the head learnt from"
-        yield learnt, f"{made['windows']}"
-    if "model" in card:
-        made = card["model"]
-        base = f" from {made['base']}" if made["base"] else ""
-        yield "model", f"{', '.join(made['files'])}, trained by {made['learner']}{base}"
-    for stage in card.get("props", {"stages": []})["stages"][1:]:
-        error = f"{stage['estimated_error']:.3f} ± {stage['standard_error']:.3f}"
-        doubt = ", uninformative" if stage["uninformative"] else ""
-        yield f"model's error, stage {stage['stage']}", error + doubt
-
-
-def _triple(values: Mapping[str, float], style: str) -> str:
-    """Minimum, median and maximum in one style."""
-    if not values:
-        return "–"
-    shown = " / ".join(format(values[name], style) for name in ("min", "median", "max"))
-    return f"{shown}  (min / median / max)"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from labelguard.errors import LabelguardError
 from labelguard.ingest import canonical
 
-__all__ = ["held_out", "item_keys"]
+__all__ = ["held_out", "item_keys", "item_sides"]
 
 _TAG = "labelguard/holdout/2:"
 
@@ -25,6 +25,14 @@ def item_keys(file: Path) -> NDArray[np.uint64]:
     name. Pairs that share only a prompt are two items. Stages of PROPS go by other bits.
 
     Raises `LabelguardError` for columns that are neither texts nor chats.
+    """
+    return item_sides(file)[0]
+
+
+def item_sides(file: Path) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """`item_keys`, and whether the chosen side of each row is the first one of its item, (n,).
+
+    Which side is the first follows from the sides alone.
     """
     with duckdb.connect() as connection:
         rows = (
@@ -43,10 +51,12 @@ def item_keys(file: Path) -> NDArray[np.uint64]:
                 f"{file}: prompt, chosen and rejected must be texts, or chats of role and content"
             ) from None
         item = f"concat('{_TAG}', ep, least(ea, eb), greatest(ea, eb))"
-        hashed = rows.project(", ".join(parts)).project(
-            f"('0x' || left(sha256({item}), 16))::UBIGINT AS key"
+        found = (
+            rows.project(", ".join(parts))
+            .project(f"('0x' || left(sha256({item}), 16))::UBIGINT AS key, ea < eb AS first")
+            .fetchnumpy()
         )
-        return np.asarray(hashed.fetchnumpy()["key"], np.uint64)
+        return np.asarray(found["key"], np.uint64), np.asarray(found["first"], np.bool_)
 
 
 def held_out(items: NDArray[np.uint64], share: float) -> NDArray[np.bool_]:

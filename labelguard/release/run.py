@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -261,12 +261,23 @@ class Run:
             mechanism=self.mechanism.name,
             event=self.terms.event,
             idempotency_key=key,
-            settings=self._settings() | planning.counts(plan) | {"parameters": dict(parameters)},
+            settings=self._settings()
+            | planning.counts(plan)
+            | {"parameters": dict(parameters)}
+            | self._forecast(),
             labelers=plan.units,
             capacity=plan.capacity,
             charged=plan.charged,
             prices=prices,
         )
+
+    def _forecast(self) -> dict[str, object]:
+        """What the release was expected to give, if that was simulated: for the report."""
+        found = self.terms.forecast
+        if found is None:
+            return {}
+        said = {"accuracy": asdict(found.accuracy), "label_error": asdict(found.label_error)}
+        return {"forecast": said}
 
     def _set_aside(self, staged: Staged, grant: Grant) -> None:
         if staged.bad_rows:

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelguard.errors import ProjectError
-from labelguard.extras import missing
 from labelguard.learning import heads
 from labelguard.learning.features import open_fitted
 from labelguard.learning.learners import HeadLearner
@@ -71,8 +70,8 @@ class Demonstration:
     """strict labels of other labelers, by whom heads are judged"""
     outcomes: tuple[Outcome, ...]
     """without privacy, then each mechanism"""
-    picture: str | None
-    """a picture of them; null without matplotlib"""
+    picture: str
+    """a picture of them"""
     next: tuple[str, ...]
     """commands to try on one's own FILE"""
 
@@ -230,9 +229,7 @@ def _pairs(labels: pl.DataFrame) -> pa.Table:
     return labels.select("prompt", first="response_a", second="response_b").to_arrow()
 
 
-def _picture(directory: Path, outcomes: list[Outcome]) -> str | None:
-    if missing("plan"):
-        return None
+def _picture(directory: Path, outcomes: list[Outcome]) -> str:
     path = directory / "demo.png"
     path.write_bytes(picture(outcomes))
     return str(path)

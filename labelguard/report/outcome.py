@@ -38,7 +38,7 @@ def name(outcome: Outcome) -> str:
 
 
 def picture(outcomes: Sequence[Outcome]) -> bytes:
-    """Two bars a mechanism as PNG; the same outcomes give the same bytes. Needs matplotlib."""
+    """Two bars a mechanism as PNG; the same outcomes give the same bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

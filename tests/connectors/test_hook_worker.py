@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from labelguard_connectors.hook.progressed import FILE, Progressed
 from labelguard_connectors.hook.run import run
 from labelguard_connectors.hook.worker import Worker
 from support import tools
 
 from labelguard.errors import ConnectorError, PolicyError, ProjectError
+from labelguard.ingest.progressed import FILE, Progressed
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from labelguard.report import demonstration
 from labelguard.report.outcome import Outcome, name, picture
 
@@ -39,10 +35,3 @@ def test_every_simulated_pair_is_labeled_once_and_fresh_labelers_give_nothing_el
     assert own["labeler_id"].n_unique() == 4 * fresh["labeler_id"].n_unique()
     again, _ = demonstration._simulated()
     assert own.equals(again)
-
-
-def test_without_matplotlib_there_is_no_picture(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(demonstration, "missing", lambda extra: ["matplotlib"])
-    assert demonstration._picture(tmp_path, [PLAIN]) is None

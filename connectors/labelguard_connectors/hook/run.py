@@ -9,12 +9,12 @@ from pathlib import Path
 from labelguard.errors import ConnectorError
 from labelguard.ingest import connector as connectors
 from labelguard.ingest.connector import Settings
+from labelguard.ingest.progressed import EXPORTS, Progressed
 from labelguard.project import ingestion
 from labelguard.project.opening import Where, located
 from labelguard.release import publication
 from labelguard.release.pipeline import privatize
 from labelguard.terms import Progress, silent
-from labelguard_connectors.hook.progressed import EXPORTS, Progressed
 from labelguard_connectors.hook.schedule import Schedule, agreed
 
 

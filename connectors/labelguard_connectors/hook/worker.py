@@ -19,6 +19,7 @@ from functools import partial
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
 from labelguard.ingest import connector as connectors
 from labelguard.ingest.connector import Settings
+from labelguard.ingest.progressed import Progressed
 from labelguard.ledger import segmentbook
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject, Where, located
@@ -26,7 +27,6 @@ from labelguard.project.project import Project
 from labelguard.release import publication
 from labelguard.release.pipeline import privatize
 from labelguard_connectors.hook import logs
-from labelguard_connectors.hook.progressed import Progressed
 from labelguard_connectors.hook.schedule import Completes, Schedule
 
 TURN_SECONDS = 15.0

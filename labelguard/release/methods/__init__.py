@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from labelguard.release.methods.options import Options
     from labelguard.release.protocol import Mechanism
 
-GROUP = "labelguard.mechanisms"
+GROUP = doors.MECHANISMS
 AUTO = "auto"
 
 

@@ -38,7 +38,8 @@ def option(
 class Options(Protocol):
     """A frozen dataclass of options; it refuses values out of range when it is made.
 
-    `mechanism` names, as `module:attribute`, a callable (options) → `Mechanism`.
+    `mechanism` names, as `module:attribute`, a callable (options) → `Mechanism`. So may `report` a
+    function that tells a card's own sections, (card) → `release.sections.Section`s.
     """
 
     mechanism: ClassVar[str]
@@ -55,6 +56,7 @@ class RandomizedResponseOptions:
     """`rr` has none."""
 
     mechanism: ClassVar[str] = "labelguard.release.methods.rr:RandomizedResponse"
+    report: ClassVar[str] = "labelguard.release.methods.reports:randomized"
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class EvaluationOptions:
     """`evaluation`: one statistic of the labelers who are held out, by which heads are judged."""
 
     mechanism: ClassVar[str] = "labelguard.release.methods.evaluation:HeldOut"
+    report: ClassVar[str] = "labelguard.release.methods.reports:evaluation"
 
     head: str | Path | None = field(
         default=None,
@@ -128,6 +131,7 @@ class StatisticOptions(FeatureOptions):
     """Options of `statistic`; what is None is chosen by simulation on public data."""
 
     mechanism: ClassVar[str] = "labelguard.release.methods.statistic:Teacher"
+    report: ClassVar[str] = "labelguard.release.methods.reports:statistic"
 
     whitening: float | None = field(
         default=None,
@@ -152,6 +156,7 @@ class PropsOptions(FeatureOptions):
     """
 
     mechanism: ClassVar[str] = "labelguard.release.methods.props:Relabelling"
+    report: ClassVar[str] = "labelguard.release.methods.reports:props"
 
     stages: int = field(default=2, metadata=option("Number of stages; default 2.", int))
     combine: Literal["hard", "soft"] = field(

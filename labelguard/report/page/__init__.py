@@ -1,0 +1,1 @@
+"""The report that people look at: facts in sections, and three ways to write them down."""

@@ -1,0 +1,183 @@
+"""Charts as SVG, for light and dark pages, wide and narrow ones; the same chart, the same bytes."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from labelguard.release.sections import Chart, Mark, Series
+from labelguard.terms import shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_POINTS = 12
+"""More points than that are drawn as a line alone."""
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colors of a page; `series` differ for color-blind people too, and in lightness."""
+
+    background: str
+    text: str
+    grid: str
+    series: tuple[str, str, str, str]
+
+
+LIGHT = Theme("#ffffff", "#1b1f24", "#d5dae0", ("#00508c", "#c2410c", "#2299cc", "#332222"))
+DARK = Theme("#14181d", "#e8eaed", "#3a424c", ("#7cc0ff", "#ff9c5b", "#f5f5f5", "#4477bb"))
+
+WIDE, NARROW = (7.6, 3.2), (3.9, 3.3)
+"""Sizes in inches, drawn at 96 pixels each: for pages, and for screens of telephones."""
+
+_HATCHES = ("", "///", "...", "xxx")
+_DASHES = ("-", "--", "-.", ":")
+_MARKERS = ("o", "s", "^", "D")
+
+
+def svg(chart: Chart, size: tuple[float, float] = WIDE) -> str:
+    """A chart as SVG for light pages, whose text is text; it holds no date."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    theme = LIGHT
+    settings: dict[Any, Any] = {
+        "svg.hashsalt": "labelguard",
+        "svg.fonttype": "none",
+        "text.parse_math": False,
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans"],
+        "font.size": 10,
+        **dict.fromkeys(
+            ("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), theme.text
+        ),
+        "axes.edgecolor": theme.grid,
+        "hatch.color": theme.background,
+        "hatch.linewidth": 1.5,
+    }
+    with rc_context(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # letters that the measuring font lacks
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasSVG(figure)
+        figure.patch.set_facecolor(theme.background)
+        axes = figure.subplots()
+        axes.set_facecolor(theme.background)
+        (_bars if chart.kind == "bars" else _lines)(axes, chart, theme)
+        _furnish(axes, chart, theme)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue().decode()
+
+
+def darkened(picture: str) -> str:
+    """The same picture for dark pages: each color of one theme becomes that of the other."""
+    colors = dict(zip(_colors(LIGHT), _colors(DARK), strict=True))
+    return re.sub("|".join(colors), lambda found: colors[found[0]], picture)
+
+
+def _colors(theme: Theme) -> tuple[str, ...]:
+    return (theme.background, theme.text, theme.grid, *theme.series)
+
+
+def _bars(axes: Axes, chart: Chart, theme: Theme) -> None:
+    """Bars at one place stand beside one another; one that is there alone takes all of it."""
+    at_place = [sum(one.values[p] is not None for one in chart.series) for p in range(len(chart.x))]
+    before = [0] * len(chart.x)
+    for number, one in enumerate(chart.series):
+        places = [p for p, value in enumerate(one.values) if value is not None]
+        widths = [0.8 / at_place[p] for p in places]
+        axes.bar(
+            [p - 0.4 + w * (before[p] + 0.5) for p, w in zip(places, widths, strict=True)],
+            [one.values[p] or 0.0 for p in places],
+            [0.95 * width for width in widths],
+            color=theme.series[number],
+            hatch=_HATCHES[number],
+            label=shown(one.name),
+            yerr=_ranges(one),
+            ecolor=theme.text,
+            capsize=4 if one.low else 0,
+        )
+        for p in places:
+            before[p] += 1
+    names = [shown(str(name)) for name in chart.x]
+    slanted = sum(map(len, names)) > 6 * axes.figure.get_size_inches()[0]  # type: ignore[union-attr]
+    axes.set_xticks(
+        range(len(names)),
+        names,
+        rotation=40 if slanted else 0,
+        ha="right" if slanted else "center",
+        rotation_mode="anchor" if slanted else "default",
+    )
+    axes.tick_params(axis="x", length=0)
+
+
+def _ranges(one: Series) -> Any:
+    if not one.low:
+        return None
+    values = [value or 0.0 for value in one.values]
+    below = [max(value - low, 0.0) for value, low in zip(values, one.low, strict=True)]
+    above = [max(high - value, 0.0) for value, high in zip(values, one.high, strict=True)]
+    return [below, above]
+
+
+def _lines(axes: Axes, chart: Chart, theme: Theme) -> None:
+    for number, one in enumerate(chart.series):
+        color = theme.series[number]
+        values = [float("nan") if value is None else value for value in one.values]
+        if one.low:
+            axes.fill_between(list(chart.x), one.low, one.high, color=color, alpha=0.2, lw=0)  # type: ignore[arg-type]
+        axes.plot(
+            list(chart.x),  # type: ignore[arg-type]
+            values,
+            _DASHES[number],
+            color=color,
+            marker=_MARKERS[number] if len(values) <= _POINTS else "",
+            markersize=5,
+            linewidth=2,
+            label=shown(one.name),
+        )
+
+
+def _furnish(axes: Axes, chart: Chart, theme: Theme) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+    axes.set_xlabel(shown(chart.x_label))
+    axes.set_ylabel(shown(chart.y_label))
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="y", color=theme.grid, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    for mark in chart.marks:
+        _mark(axes, mark, theme)
+    if chart.kind == "bars" or chart.percent:
+        axes.set_ylim(bottom=0)
+    whole = all(float(v).is_integer() for one in chart.series for v in one.values if v is not None)
+    if chart.percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    elif whole:
+        axes.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    if chart.kind == "lines":
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.margins(y=0.12)
+    if len(chart.series) > 1:
+        axes.figure.legend(frameon=False, loc="outside upper left", ncols=len(chart.series))
+
+
+def _mark(axes: Axes, mark: Mark, theme: Theme) -> None:
+    """A line across the chart with its word at the end of it, clear of what is drawn."""
+    style: dict[str, Any] = {"color": theme.text, "linewidth": 1.2, "linestyle": (0, (4, 3))}
+    word: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}
+    if mark.axis == "x":
+        axes.axvline(mark.at, **style)
+        at, edge = (mark.at, 1.0), axes.get_xaxis_transform()
+        axes.annotate(shown(mark.text), at, (4, -2), xycoords=edge, va="top", **word)
+    else:
+        axes.axhline(mark.at, **style)
+        at, edge = (1.0, mark.at), axes.get_yaxis_transform()
+        axes.annotate(shown(mark.text), at, (0, 3), xycoords=edge, ha="right", **word)

@@ -1,0 +1,75 @@
+"""Releases, and the labels that are in none."""
+
+from __future__ import annotations
+
+from labelguard.release.sections import Section, Table
+from labelguard.report.page.numbers import day
+from labelguard.report.page.project import Seen
+from labelguard.terms import counted
+
+_SHOWN = 60
+
+
+def left_out(seen: Seen) -> Section:
+    """Labels that no release holds, because an allowance was used up, or they came twice."""
+    done = seen.committed
+    if not done:
+        return Section("left-out", "Bound and dropped labels", ("No release was committed yet.",))
+    last = done[-1].settings
+    dropped = [record.settings.get("dropped_by_bound", 0) for record in done]
+    return Section(
+        "left-out",
+        "Bound and dropped labels",
+        (
+            f"Labels beyond the allowance of their {seen.unit} are left out of releases. Which of "
+            "them, a keyed hash of public columns decides, never a label.",
+        ),
+        facts=(
+            ("left out by the bound, newest release", f"{last.get('dropped_by_bound', 0):,}"),
+            ("labels in it", f"{last.get('rows_planned', 0):,}"),
+            ("duplicates in it", f"{last.get('duplicates', 0):,}"),
+            ("releases that left labels out", f"{sum(map(bool, dropped)):,} of {len(done):,}"),
+        ),
+    )
+
+
+def releases(seen: Seen) -> Section:
+    """Every release, whatever became of it."""
+    if not seen.releases:
+        return Section("releases", "Releases", ("No release was made yet.",))
+    names = {record.id: record.name for record in seen.policies}
+    rows = tuple(
+        (
+            one.id,
+            day(one.created_at),
+            one.settings["mechanism"],
+            names.get(one.policy_id, ""),
+            one.state,
+            one.settings.get("labelers"),
+            one.rows,
+            one.charged,
+            one.settings.get("dropped_by_bound"),
+        )
+        for one in reversed(seen.releases[-_SHOWN:])
+    )
+    columns = (
+        *("release", "begun", "mechanism", "policy", "state"),
+        *(f"{seen.unit}s", "rows", "charged", "left out"),
+    )
+    gone = sum(one.state == "abandoned" for one in seen.releases)
+    abandoned = (
+        (
+            f"{counted(gone, 'release')} given up after labels were read; what they charged stays "
+            "charged.",
+        )
+        if gone
+        else ()
+    )
+    older = len(seen.releases) - len(rows)
+    more = (f"{older:,} older ones: labelguard release list.",) if older else ()
+    return Section(
+        "releases",
+        "Releases",
+        (f"{counted(len(seen.committed), 'release')} committed.", *abandoned, *more),
+        Table("Releases, newest first", columns, rows),
+    )

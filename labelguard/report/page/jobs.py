@@ -1,0 +1,134 @@
+"""What scheduled jobs did: which models they trained, judged and promoted, and how these learnt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from labelguard.errors import LabelguardError
+from labelguard.project.runs import JobRun
+from labelguard.project.runs import runs as runs_of
+from labelguard.release.sections import Chart, Section, Series, Table
+from labelguard.report.page.numbers import day
+from labelguard.report.page.project import Seen
+from labelguard.terms import counted
+
+_SHOWN = 60
+_POINTS = 200
+_LABELS = ("step", "epoch")
+
+
+def of(seen: Seen) -> tuple[list[JobRun], Section | None]:
+    """The runs of all jobs, and what to say if they cannot be read."""
+    try:
+        return runs_of(seen.opened.project), None
+    except LabelguardError as error:
+        return [], Section("jobs", "Jobs", alert=f"The history of jobs cannot be read: {error}")
+
+
+def sections(runs: Sequence[JobRun]) -> Iterator[Section]:
+    """For each job its runs and how its newest model learnt."""
+    by_name = sorted(runs, key=lambda run: (run.job, run.run))
+    for name, group in groupby(by_name, key=lambda run: run.job):
+        own = list(group)
+        yield _job(name, own)
+        learnt = [run for run in own if len(run.curve) > 1]
+        if learnt and (curve := _curve(name, learnt[-1])):
+            yield curve
+
+
+def _job(name: str, runs: Sequence[JobRun]) -> Section:
+    outcomes = Counter(run.outcome for run in runs)
+    last = runs[-1]
+    said = ", ".join(f"{outcomes[one]:,} {one}" for one in sorted(outcomes))
+    return Section(
+        f"job-{name}",
+        f"Job {name}",
+        (
+            f"{counted(len(runs), 'run')}: {said}. The newest ended {day(last.ended_at)}, "
+            f"{last.outcome}: {last.why}",
+        ),
+        Table(
+            f"Runs of {name}, newest first",
+            ("run", "ended", "outcome", "budget", "new labels", "charged", "model", "why"),
+            tuple(
+                (
+                    run.run,
+                    day(run.ended_at),
+                    run.outcome,
+                    run.budget,
+                    run.new_labels,
+                    run.charged,
+                    run.model,
+                    run.why,
+                )
+                for run in reversed(runs[-_SHOWN:])
+            ),
+        ),
+        _quality(name, runs),
+        alert=f"The newest run of {name} failed: {last.why}" if last.outcome == "failed" else "",
+    )
+
+
+def _quality(name: str, runs: Sequence[JobRun]) -> Chart | None:
+    """What gates measured of candidates, and of the models they were compared with."""
+    judged = [(run, run.judgement) for run in runs if _number(run.judgement, "candidate")]
+    judged = [one for one in judged if one[1] and one[1]["measure"] == _measure(judged)]
+    if len(judged) < 2:
+        return None
+    candidates = tuple(_number(said, "candidate") for _, said in judged)
+    measure = _measure(judged)
+    return Chart(
+        f"Models of {name}, as its gate measured them",
+        f"The newest candidate has {measure} {candidates[-1]:.3f}, the first had "
+        f"{candidates[0]:.3f}.",
+        "lines",
+        tuple(float(run.run) for run, _ in judged),
+        "run",
+        measure,
+        (
+            Series("candidate", candidates),
+            Series("model in use", tuple(_number(said, "current") for _, said in judged)),
+        ),
+    )
+
+
+def _measure(judged: Sequence[tuple[JobRun, Mapping[str, Any] | None]]) -> str:
+    """What the newest of them was measured by."""
+    return next((str(said["measure"]) for _, said in reversed(judged) if said), "")
+
+
+def _number(values: Mapping[str, Any] | None, name: str) -> float | None:
+    value = values.get(name) if values else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _curve(name: str, run: JobRun) -> Section | None:
+    """The training metric of a run that people look at first; nothing of it is from raw labels."""
+    points = run.curve[:: -(-len(run.curve) // _POINTS)]
+    metrics = [one for one in points[0] if one not in _LABELS]
+    metrics.sort(key=lambda one: ("loss" not in one, one))
+    if not metrics:
+        return None
+    metric = metrics[0]
+    values = tuple(_number(point, metric) for point in points)
+    known = [value for value in values if value is not None]
+    return Section(
+        f"curve-{name}",
+        f"How the newest model of {name} learnt",
+        (
+            f"Run {run.run}, from release {run.release} alone: every value is computed from "
+            "released labels.",
+        ),
+        chart=Chart(
+            f"Training of {name}, run {run.run}",
+            f"{metric} goes from {known[0]:.3g} to {known[-1]:.3g} in {len(points):,} points.",
+            "lines",
+            tuple(float(point.get("step", place)) for place, point in enumerate(points)),
+            "step",
+            metric,
+            (Series(metric, values),),
+        ),
+    )

@@ -1,0 +1,151 @@
+"""`report`: a project, or one release in it, as sections; the same facts for every format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from labelguard._version import __version__
+from labelguard.errors import LabelguardError
+from labelguard.policy import events
+from labelguard.project.opening import Where
+from labelguard.project.verdict import Verdict
+from labelguard.release import sections as of_mechanisms
+from labelguard.release.sections import Section
+from labelguard.report.page import (
+    ahead,
+    history,
+    html,
+    jobs,
+    json_text,
+    markdown,
+    operation,
+    promise,
+    use,
+)
+from labelguard.report.page.document import Report
+from labelguard.report.page.project import Seen
+from labelguard.storage.files import write_atomically
+from labelguard.terms import budget_of
+
+Format: TypeAlias = Literal["html", "md", "json"]
+_RENDERERS: Mapping[Format, Callable[[Report], str]] = {
+    "html": html.rendered,
+    "md": markdown.rendered,
+    "json": json_text.rendered,
+}
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A report that was written."""
+
+    path: str
+    """the file"""
+    format: str
+    """html, md or json"""
+    ok: bool
+    """whether everything that was verified holds"""
+    fault: str | None
+    """the first thing that does not"""
+
+
+def report(release_id: str | None = None, project: Where = None) -> Report:
+    """What is to be told of a project, or first of one of its releases.
+
+    No label is read, and nothing is charged: it is made from releases, the ledger and other public
+    counts. Raises `LedgerError` for a release that was not committed.
+    """
+    return _told(Seen.of(release_id, project))[0]
+
+
+def write(
+    output: Path,
+    release_id: str | None = None,
+    project: Where = None,
+    format: Format | None = None,  # noqa: A002
+) -> Reported:
+    """Write the report to a file, which is replaced; by its name it is Markdown, JSON or HTML."""
+    kind = format or _by_name(output)
+    if not output.absolute().parent.is_dir() or output.is_dir():
+        raise LabelguardError(f"{output} cannot be written; choose another -o")
+    made, found = _told(Seen.of(release_id, project))
+    write_atomically(output, _RENDERERS[kind](made).encode())
+    return Reported(str(output), kind, found.ok, found.fault)
+
+
+def _by_name(output: Path) -> Format:
+    for kind in _RENDERERS:
+        if output.suffix == f".{kind}":
+            return kind
+    return "html"
+
+
+def _told(seen: Seen) -> tuple[Report, Verdict]:
+    found = operation.verified(seen)
+    title = f"Release {seen.chosen.id}" if seen.chosen else "Labels under differential privacy"
+    parts = (part for part in _sections(seen, found) if part is not None)
+    made = Report(title, seen.at, __version__, found.ok, _summary(seen, found), _named(parts))
+    return made, found
+
+
+def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
+    budget = seen.budget
+    used = [
+        (f"{events.kind(one.event).noun}s used", f"{one.used / one.allowed:.0%}")
+        for one in budget.allowances
+        if one.allowed
+    ]
+    return (
+        ("protected as a whole", f"each {seen.unit}"),
+        ("promised so far", budget_of(vars(budget.lifetime)) if seen.committed else "nothing"),
+        ("ceiling", budget_of(vars(budget.ceiling))),
+        *used,
+        ("releases", f"{len(seen.committed):,}"),
+        ("verification", "holds" if found.ok else "FAULT"),
+    )
+
+
+def _sections(seen: Seen, found: Verdict) -> Iterator[Section | None]:
+    if not found.ok:
+        yield Section("fault", "Something does not hold", alert=f"FAULT: {found.fault}.")
+    if seen.chosen:
+        yield from promise.this_release(seen)
+        yield from _of_mechanisms(seen)
+    yield promise.guarantee(seen)
+    yield promise.not_protected(seen)
+    yield promise.policies(seen)
+    yield from use.sections(seen)
+    yield history.left_out(seen)
+    yield from use.noise(seen)
+    if not seen.chosen:
+        yield from _of_mechanisms(seen)
+    yield ahead.planned(seen)
+    runs, unread = jobs.of(seen)
+    yield from ahead.budget(seen, runs)
+    yield history.releases(seen)
+    yield unread
+    yield from jobs.sections(runs)
+    yield operation.hook(seen)
+    yield operation.verification(seen, found)
+
+
+def _of_mechanisms(seen: Seen) -> Iterator[Section]:
+    """What mechanisms say of the releases that are looked at."""
+    for card in seen.newest_cards():
+        for part in of_mechanisms.of_card(card):
+            yield replace(part, title=f"{part.title} ({card['release']})")
+
+
+def _named(parts: Iterator[Section]) -> tuple[Section, ...]:
+    """The sections with ids of their own, whatever mechanisms call theirs."""
+    seen: dict[str, int] = {}
+    named = []
+    for part in parts:
+        plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in part.id) or "section"
+        seen[plain] = seen.get(plain, 0) + 1
+        number = f"-{seen[plain]}" if seen[plain] > 1 else ""
+        named.append(replace(part, id=plain + number))
+    return tuple(named)

@@ -1,0 +1,196 @@
+"""The report in a real browser: it opens without a word, loads nothing, and everybody can read it.
+
+axe-core, from the npm registry, judges accessibility; `make test-browser` fetches it, and
+LABELGUARD_AXE names it elsewhere. `docs/generate_screenshots.py` makes the pictures of the docs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.preferences import STATISTIC
+
+import labelguard as lg
+from labelguard import clock
+from labelguard.ingest.inbox import Event, Inbox
+from labelguard.project import policies
+from labelguard.project.opening import OpenProject
+from labelguard.project.runs import HISTORY, JobRun
+from labelguard.report.outlook import outlook
+from labelguard.report.page.report import write
+from labelguard.simulation import SimulationConfig, simulate
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+pytestmark = pytest.mark.browser
+ROOT = Path(__file__).parents[2]
+AXE = Path(os.environ.get("LABELGUARD_AXE", ROOT / ".venv/axe/node_modules/axe-core/axe.min.js"))
+MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
+HOSTILE = "<img src=x onerror=alert(1)> \u202e{{7*7}} <script>alert(2)</script>"
+WIDTHS, MODES = (1280, 390), ("light", "dark")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, by Playwright."""
+    pytest.importorskip("playwright", reason="Playwright is not installed")
+    from integration.label_studio_page import CHROMIUM, chromium
+
+    if not CHROMIUM.exists():
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Reports: of a project with everything in it, of one of its releases, and of an empty one."""
+    here = tmp_path_factory.mktemp("report")
+    empty = lg.init(here / "empty")
+    project = lg.init(here / "full")
+    allow = ["rr:labels=40", "statistic:releases=12"]
+    table = simulate(SimulationConfig(labelers=40, labels=1_200, items=4_000))
+    runs = []
+    with clock.simulated(MONDAY):
+        policies.new("clinic", epsilon=3, delta=1e-5, allow=allow, project=project)
+        policies.activate("clinic", project)
+    for week in range(4):
+        with clock.simulated(MONDAY + timedelta(weeks=week)):
+            part = table.slice(300 * week, 300)
+            made = lg.privatize(part, project=project, mechanism="rr", exhausted="drop")
+            runs.append(run(week, made.id, asdict(outlook(project))))
+    length = {"features": "length", "components": 1}
+    with clock.simulated(MONDAY + timedelta(weeks=4)):
+        lg.privatize(table, project=project, exhausted="drop", **STATISTIC | length)
+        lg.privatize(table, project=project, exhausted="drop", mechanism="props", features="length")
+        directory = project.jobs / "nightly"
+        directory.mkdir(parents=True)
+        (directory / HISTORY).write_text("".join(json.dumps(asdict(r)) + "\n" for r in runs))
+        inbox = Inbox.at(project.state, project.ledger_url, OpenProject.open(project).keys)
+        inbox.put([Event("one", "desk", ())])
+        inbox.bury("desk", b"x", HOSTILE)
+        inbox.close()
+        (project.state / "worker.json").write_text(json.dumps({"releases": {HOSTILE: made.id}}))
+        write(here / "full.html", project=project)
+        write(here / "release.html", made.id, project)
+        write(here / "empty.html", project=empty)
+        (made.path / "data.parquet").write_bytes(b"")
+        write(here / "broken.html", project=project)
+    return {name: here / f"{name}.html" for name in ("full", "release", "empty", "broken")}
+
+
+def run(week: int, release: str, told: dict[str, Any]) -> JobRun:
+    at = clock.text(MONDAY + timedelta(weeks=week))
+    judged = {"measure": "accuracy", "candidate": 0.6 + week / 50, "current": 0.6}
+    curve = [{"step": n, "loss": 0.7 / (1 + n)} for n in range(30)]
+    return JobRun(
+        *("nightly", week + 1, at, at, "promoted", "left", HOSTILE, release, "rr", 300, 300),
+        *(f"{week:04d}", judged, curve, told),
+    )
+
+
+def opened(browser: Browser, path: Path, said: list[str], **options: Any) -> Page:
+    """The page, which adds to `said` whatever the browser says, and whatever it asks for."""
+    context: BrowserContext = browser.new_context(**options)
+    page = context.new_page()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.on("request", lambda asked: said.append(asked.url))
+    page.goto(path.as_uri())
+    return page
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["full", "release", "empty", "broken"])
+def test_it_opens_without_a_word_and_asks_for_nothing(
+    browser: Browser, pages: dict[str, Path], name: str, mode: Any, width: int
+) -> None:
+    said: list[str] = []
+    size = {"width": width, "height": 900}
+    page = opened(browser, pages[name], said, viewport=size, color_scheme=mode)
+    asked = [one for one in said if not one.startswith("data:image/svg+xml;base64,")]
+    assert asked == [pages[name].as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    loaded = "[...document.images].map(i => i.complete && i.naturalWidth > 0)"
+    drawn = page.evaluate(loaded)
+    assert all(drawn) and (len(drawn) > 3) == (name != "empty")
+    wanted = "dark" if mode == "dark" else "light"
+    background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 29)"}[wanted]
+    page.context.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["full", "empty", "broken"])
+def test_axe_finds_nothing_to_object_to(
+    browser: Browser, pages: dict[str, Path], name: str, mode: Any
+) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not there (make test-browser fetches it)")
+    for width in WIDTHS:
+        size = {"width": width, "height": 900}
+        page = opened(browser, pages[name], [], viewport=size, color_scheme=mode, bypass_csp=True)
+        page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+        page.evaluate(AXE.read_text())
+        found = page.evaluate("axe.run({resultTypes: ['violations', 'incomplete']})")
+        assert len(found["passes"]) > 20
+        assert [one["id"] for one in found["violations"]] == []
+        # Cells that are scrolled out of sight have no background that it could look at.
+        assert {one["id"] for one in found["incomplete"]} <= {"color-contrast"}
+        page.context.close()
+
+
+def test_the_keyboard_reaches_everything(browser: Browser, pages: dict[str, Path]) -> None:
+    page = opened(browser, pages["full"], [], viewport={"width": 390, "height": 800})
+    here = "document.activeElement"
+    page.keyboard.press("Tab")
+    assert page.evaluate(f"{here}.className") == "skip"
+    assert page.evaluate(f"{here}.getBoundingClientRect().left") >= 0
+    assert page.evaluate(f"getComputedStyle({here}).outlineStyle") == "solid"
+    reachable = "a[href], summary, [tabindex='0']"
+    visible = f'[...document.querySelectorAll("{reachable}")].filter(e => e.checkVisibility())'
+    count = page.evaluate(f"{visible}.length")
+    for number in range(1, count):
+        page.keyboard.press("Tab")
+        assert page.evaluate(f"{visible}.indexOf({here})") == number
+    page.evaluate("document.querySelector('summary').focus()")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.querySelector('details').open")
+    page.evaluate("document.querySelector('.skip').focus()")
+    page.keyboard.press("Enter")
+    assert page.evaluate(f"{here}.id") == "main"
+    page.context.close()
+
+
+def test_print_is_light_and_shows_the_numbers_of_charts(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    page = opened(browser, pages["full"], [], color_scheme="dark")
+    page.emulate_media(media="print")
+    background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    assert background == "rgb(255, 255, 255)"
+    shown = "[...document.querySelectorAll('details table')].map(e => e.checkVisibility())"
+    tables = page.evaluate(shown)
+    assert tables and all(tables)
+    used = page.evaluate("[...document.images].map(i => i.currentSrc === i.src)")
+    assert all(used)  # the picture for light pages
+    assert page.pdf().startswith(b"%PDF")
+    page.context.close()
+
+
+def test_names_do_not_run(browser: Browser, pages: dict[str, Path]) -> None:
+    page = opened(browser, pages["full"], [])
+    assert page.evaluate("document.scripts.length") == 0
+    assert "<img src=x onerror=alert(1)>" in page.inner_text("main")
+    assert "\u202e" not in page.inner_text("main")
+    page.context.close()

@@ -1,0 +1,106 @@
+"""What mechanisms say of themselves: cards and reports know none of them by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.doors import install
+from support.preferences import opinions, pairs, public
+
+import labelguard as lg
+from labelguard.release import card, sections
+from labelguard.report.page import html, markdown
+from labelguard.report.page.report import report, write
+
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+
+MECHANISM = """
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class door:
+    mechanism: ClassVar[str] = "sealed_part:opened"
+    report: ClassVar[str] = "sealed_part:told"
+
+
+def opened(options):
+    from labelguard.release.methods.rr import RandomizedResponse
+
+    class Sealed(RandomizedResponse):
+        name, version = "sealed", 1
+
+        def finish(self, job, prepared, grant):
+            made = super().finish(job, prepared, grant)
+            return replace(made, card={**made.card, "seal": {"wax": "red <b>"}})
+
+    return Sealed()
+
+
+def told(card):
+    from labelguard.release.sections import Chart, Section, Series, Table
+
+    yield Section(
+        "seal",
+        "The seal of this release",
+        ("It is sealed with wax.",),
+        Table("Seals", ("seal", "wax"), ((1, card["seal"]["wax"]),)),
+        Chart("Wax", "One seal.", "bars", ("red",), "wax", "seals", (Series("seals", (1,)),)),
+        facts=(("wax", card["seal"]["wax"]), ("  duplicates", "none to speak of")),
+    )
+"""
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lg.Release:
+    """A release by a mechanism of another package."""
+    install(tmp_path / "site", "labelguard.mechanisms", "sealed", MECHANISM, monkeypatch)
+    return lg.privatize(TABLE, project=lg.init(tmp_path), mechanism="sealed", **BUDGET)
+
+
+def test_a_mechanism_of_another_package_speaks_in_card_and_report(
+    sealed: lg.Release, tmp_path: Path
+) -> None:
+    assert sealed.card["seal"] == {"wax": "red <b>"}
+    text = (sealed.path / "CARD.md").read_text()
+    assert "| wax | red <b> |" in text and "| duplicates | none to speak of |" in text
+    told = report(project=tmp_path)
+    [own] = [section for section in told.sections if section.id == "seal"]
+    assert own.title == f"The seal of this release ({sealed.id})" and own.chart
+    page = html.rendered(told)
+    assert "It is sealed with wax." in page and "red &lt;b&gt;" in page and "red <b>" not in page
+    assert "It is sealed with wax." in markdown.rendered(told)
+
+
+def test_a_card_outlives_its_mechanism(
+    sealed: lg.Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the package is gone
+    [gone] = sections.of_card(sealed.card)
+    assert "sealed says of its release cannot be told: it is not installed" in gone.text[0]
+    assert ("  duplicates", "0") in list(card.facts(sealed.card))
+    found = write(tmp_path / "report.html", sealed.id, tmp_path)
+    assert found.ok and "cannot be told" in (tmp_path / "report.html").read_text()
+
+
+def test_a_mechanism_that_cannot_read_its_card_spoils_no_report(
+    sealed: lg.Release, tmp_path: Path
+) -> None:
+    older = {name: value for name, value in sealed.card.items() if name != "seal"}
+    [section] = sections.of_card(older)
+    assert "cannot be told: KeyError" in section.text[0]
+
+
+def test_every_mechanism_of_ours_says_what_its_card_holds(tmp_path: Path) -> None:
+    options = {"mechanism": "props", "features": "length"}
+    release = lg.privatize(TABLE, project=lg.init(tmp_path), **BUDGET | options)
+    stored = json.loads((release.path / "card.json").read_text())
+    names = {name for section in sections.of_card(stored) for name, _ in section.facts}
+    assert "flip probability" in names and "model's error, stage 2" in names
+    assert [section.id for section in sections.of_card(stored)] == ["flips", "stages"]

@@ -1,0 +1,262 @@
+"""Agreement from released labels: unbiased, its interval holds, and what cannot be told is said."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.typing import NDArray
+from support.preferences import STATISTIC
+
+import labelguard as lg
+from labelguard.accounting import randomized_response as rr
+from labelguard.errors import LabelguardError
+from labelguard.mechanisms.agreement import Estimate, between_labelers, with_gold
+from labelguard.project.project import Project
+from labelguard.report.agreement import agreement
+from labelguard.simulation import SimulationConfig, simulate
+
+Floats = NDArray[np.float64]
+
+WORLDS = 500
+ITEMS, LABELS = 60, 4
+LEAST = 0.93  # of nominal .95; where coverage is .95, 500 worlds fall below it once in 50
+FLIPS = np.array([0.05, 0.2, 0.35, 0.4])
+
+
+def world(rng: np.random.Generator, common: float) -> tuple[Floats, Floats, Floats, Floats]:
+    """Items, labels behind a release, flip probabilities and released labels, (n,) each.
+
+    `common` is how often a label is that of its item's own side, the same for all labelers.
+    """
+    item = np.repeat(np.arange(ITEMS), LABELS)
+    own = np.repeat(rng.choice([-1.0, 1.0], ITEMS), LABELS)
+    s = np.where(rng.random(len(item)) < common, own, -own)
+    gamma = rng.choice(FLIPS, len(item))
+    return item, s, gamma, np.where(rng.random(len(item)) < gamma, -s, s)
+
+
+def told(found: Estimate | None) -> Estimate:
+    assert found is not None
+    return found
+
+
+def truth(item: Floats, s: Floats, gamma: Floats) -> float:
+    """What is estimated, pair by pair from the labels themselves."""
+    a, top, bottom = 1 - 2 * gamma, 0.0, 0.0
+    for group in np.split(np.arange(len(item)), np.flatnonzero(np.diff(item)) + 1):
+        for r, t in itertools.combinations(group, 2):
+            weight = (a[r] * a[t]) ** 2
+            top, bottom = top + weight * s[r] * s[t], bottom + weight
+    return float(1 + top / bottom) / 2
+
+
+def covered(common: float, seed: int, *, scale: float = 1.0, corrected: bool = True) -> float:
+    """How often the interval, made `scale` times as wide, holds the truth."""
+    rng, hits = np.random.default_rng(seed), 0
+    for _ in range(WORLDS):
+        item, s, gamma, x = world(rng, common)
+        found = told(between_labelers(item, x, gamma if corrected else 0 * gamma))
+        hits += abs(found.agreement - truth(item, s, gamma)) <= scale * found.reach
+    return hits / WORLDS
+
+
+@pytest.mark.parametrize("common", [0.5, 0.85, 1.0])
+def test_the_interval_holds_the_agreement_of_the_labels_themselves(common: float) -> None:
+    assert covered(common, 1) >= LEAST
+
+
+def test_half_the_interval_does_not_nor_do_labels_taken_as_they_are() -> None:
+    assert covered(0.85, 1, scale=0.5) < 0.85
+    # Flips make labels seem to agree less; an interval of items' own spread would not tell.
+    assert covered(1.0, 1, scale=1.0, corrected=False) < 0.5
+
+
+@pytest.mark.parametrize("common", [0.5, 0.85, 1.0])
+def test_the_interval_with_gold_items_holds(common: float) -> None:
+    rng, hits = np.random.default_rng(2), 0
+    for _ in range(WORLDS):
+        item, s, gamma, x = world(rng, common)
+        gold = np.repeat(rng.choice([-1.0, 1.0], ITEMS), LABELS)
+        found = told(with_gold(item, x, gold, gamma))
+        weight = (1 - 2 * gamma) ** 2
+        true = (1 + weight @ (s * gold) / weight.sum()) / 2
+        hits += abs(found.agreement - true) <= found.reach
+    assert hits / WORLDS >= LEAST
+
+
+def test_both_are_unbiased() -> None:
+    rng = np.random.default_rng(3)
+    item, s, gamma, _ = world(rng, 0.85)
+    gold = np.ones(len(item))
+    between, by_gold = [], []
+    for _ in range(2000):
+        x = np.where(rng.random(len(item)) < gamma, -s, s)
+        between.append(told(between_labelers(item, x, gamma)))
+        by_gold.append(told(with_gold(item, x, gold, gamma)))
+    weight = (1 - 2 * gamma) ** 2
+    for found, true in (
+        (between, truth(item, s, gamma)),
+        (by_gold, float(1 + weight @ s / weight.sum()) / 2),
+    ):
+        values = np.array([one.agreement for one in found])
+        assert abs(values.mean() - true) < 5 * values.std() / 2000**0.5  # false failure: 6e-7
+        # The error is a bound for pairs, and exact with gold.
+        assert values.std() < 1.08 * found[0].standard_error
+
+
+def test_power_sums_are_the_sum_over_pairs() -> None:
+    item, _, gamma, x = world(np.random.default_rng(4), 0.7)
+    found = told(between_labelers(item, x, gamma))
+    a = 1 - 2 * gamma
+    top = bottom = variance = 0.0
+    for group in np.split(np.arange(len(item)), np.flatnonzero(np.diff(item)) + 1):
+        for r, t in itertools.combinations(group, 2):
+            p = a[r] ** 2 * a[t] ** 2
+            top, bottom, variance = top + a[r] * x[r] * a[t] * x[t], bottom + p, variance + p - p**2
+        for r in group:
+            for t, u in itertools.combinations([one for one in group if one != r], 2):
+                variance += 2 * a[r] ** 2 * (1 - a[r] ** 2) * a[t] ** 2 * a[u] ** 2
+    assert found.agreement == pytest.approx((1 + top / bottom) / 2)
+    assert found.standard_error == pytest.approx(variance**0.5 / bottom / 2)
+
+
+def test_labels_that_were_not_flipped_are_counted_exactly() -> None:
+    found = told(between_labelers([1, 1, 1, 2, 2, 3], [1, 1, -1, 1, 1, 1], [0.0] * 6))
+    assert (found.agreement, found.standard_error) == (pytest.approx(2 / 4), 0.0)
+    assert (found.comparisons, found.items) == (4, 2)
+    gold = told(with_gold([1, 1, 2], [1, -1, 1], [1, 1, 1], [0.0] * 3))
+    assert (gold.agreement, gold.low, gold.high) == (pytest.approx(2 / 3),) * 3
+
+
+def test_nothing_is_told_of_coins_or_of_items_with_one_label() -> None:
+    assert between_labelers([1, 1], [1, 1], [0.5, 0.5]) is None
+    assert between_labelers([1, 2], [1, 1], [0.1, 0.1]) is None
+    assert with_gold([1], [1], [1], [0.5]) is None
+    assert with_gold([], [], [], []) is None
+
+
+# ---------------------------------------------------------------- releases
+
+
+@pytest.fixture(scope="module")
+def table() -> pl.DataFrame:
+    made = simulate(SimulationConfig(labelers=300, labels=3000, items=600, tie_rate=0.0))
+    found = pl.from_arrow(made)
+    assert isinstance(found, pl.DataFrame)
+    return found.unique(["labeler_id", "prompt", "response_a", "response_b"], maintain_order=True)
+
+
+def gold_file(table: pl.DataFrame, path: Path) -> Path:
+    """Every other item, answered by its first side; half of the rows name the sides in turn."""
+    items = table.unique(["prompt", "response_a", "response_b"], maintain_order=True)[::2]
+    items.select("prompt", chosen="response_a", rejected="response_b").write_parquet(path)
+    return path
+
+
+def test_a_release_tells_what_its_labels_would(
+    table: pl.DataFrame, project: Project, tmp_path: Path
+) -> None:
+    release = lg.privatize(
+        table.to_arrow(),
+        project=project,
+        mechanism="rr",
+        epsilon=5,
+        delta=1e-5,
+        max_labels_per_labeler=4,
+    )
+    gold = gold_file(table, tmp_path / "gold.parquet")
+    found = agreement(release.path, gold)
+    pairs = ["prompt", "response_a", "response_b"]
+    by_item = table.group_by(pairs).agg(n=pl.len(), a=(pl.col("label") > 0.5).sum())
+    same = by_item["a"] * (by_item["a"] - 1) + (by_item["n"] - by_item["a"]) * (
+        by_item["n"] - by_item["a"] - 1
+    )
+    raw = float(same.sum() / (by_item["n"] * (by_item["n"] - 1)).sum())
+    between, by_gold = told(found.between), told(found.gold)
+    # What is released is a sample by keyed hash, of which the raw share is the mean.
+    assert abs(between.agreement - raw) < 4 * between.standard_error + 0.03
+    asked = pl.read_parquet(gold).rename({"chosen": "response_a", "rejected": "response_b"})
+    with_answers = table.join(asked, on=pairs)
+    share = float((with_answers["label"] > 0.5).mean())  # type: ignore[arg-type]
+    assert abs(by_gold.agreement - share) < 4 * by_gold.standard_error + 0.03
+    assert between.low < between.agreement < between.high
+    # Gold with its sides exchanged says the opposite.
+    turned = tmp_path / "turned.jsonl"
+    pl.read_parquet(gold).rename({"chosen": "rejected", "rejected": "chosen"}).write_ndjson(turned)
+    assert told(agreement(release.path, turned).gold).agreement == pytest.approx(
+        1 - by_gold.agreement
+    )
+
+
+def test_an_interval_that_is_too_wide_is_said_to_be(project: Project, table: pl.DataFrame) -> None:
+    release = lg.privatize(table[:200].to_arrow(), project=project, epsilon=1, mechanism="rr")
+    found = agreement(release.path)
+    assert found.plan is None
+    assert any("too far to go by" in note for note in found.notes)
+
+
+def test_a_statistic_tells_no_agreement(project: Project, table: pl.DataFrame) -> None:
+    release = lg.privatize(table[:200].to_arrow(), project=project, **STATISTIC)
+    found = agreement(release.path)
+    assert (found.between, found.gold) == (None, None)
+    assert "has no labels with known flips" in found.notes[0]
+
+
+def test_one_pair_under_two_questions_is_two_items(project: Project, tmp_path: Path) -> None:
+    rows = [(who, q) for who in range(40) for q in ("helpful", "kind")]
+    table = pl.DataFrame(
+        {
+            "prompt": ["p"] * len(rows),
+            "response_a": ["one"] * len(rows),
+            "response_b": ["two"] * len(rows),
+            "label": [int(q == "kind") for _, q in rows],
+            "question": [q for _, q in rows],
+            "labeler_id": [f"w{who}" for who, _ in rows],
+        }
+    )
+    release = lg.privatize(
+        table.to_arrow(),
+        project=project,
+        epsilon=8,
+        mechanism="rr",
+        columns={"question": "question"},
+    )
+    found = told(agreement(release.path).between)
+    assert (found.items, found.comparisons) == (2, 2 * 40 * 39 // 2)
+    gold = tmp_path / "gold.jsonl"
+    gold.write_text('{"prompt": "p", "chosen": "one", "rejected": "two"}\n')
+    with pytest.raises(LabelguardError, match=r"gold.jsonl needs a column question"):
+        agreement(release.path, gold)
+
+
+def test_gold_that_contradicts_itself_is_refused(
+    project: Project, table: pl.DataFrame, tmp_path: Path
+) -> None:
+    release = lg.privatize(table[:100].to_arrow(), project=project, mechanism="rr")
+    gold = tmp_path / "gold.jsonl"
+    gold.write_text(
+        '{"prompt": "p", "chosen": "one", "rejected": "two"}\n'
+        '{"prompt": "p", "chosen": "two", "rejected": "one"}\n'
+    )
+    with pytest.raises(LabelguardError, match="answers a pair in two ways"):
+        agreement(release.path, gold)
+
+
+def test_the_documented_widths_are_so() -> None:
+    page = Path(__file__).parents[2] / "docs" / "quality.md"
+    rows = [line.strip("|").split("|") for line in page.read_text().splitlines() if "| ." in line]
+    assert len(rows) == 8
+    for epsilon, labels, *told_ in rows:
+        gamma = 1 / (1 + math.exp(rr.calibrate(float(epsilon), 1e-5, int(labels))))
+        item, one = np.repeat(np.arange(1000), 10), np.ones(10_000)
+        gold = (with_gold(one[:n], one[:n], one[:n], gamma * one[:n]) for n in (1000, 10_000))
+        found = (between_labelers(item, one, gamma * one), *gold)
+        widths = [told(estimate).reach for estimate in found]
+        assert [float(number) for number in told_] == [
+            round(number, 3) for number in (gamma, *widths)
+        ]

@@ -1,0 +1,454 @@
+"""The report: what it says of projects of all kinds, and that nothing in them can spoil it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner
+from support import world
+from support.preferences import STATISTIC, opinions, pairs, public
+
+import labelguard as lg
+from labelguard import clock
+from labelguard.cli.main import main
+from labelguard.errors import LedgerError
+from labelguard.ingest.inbox import Event, Inbox
+from labelguard.ledger import schema
+from labelguard.project import policies
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import Project, find
+from labelguard.project.runs import HISTORY, JobRun
+from labelguard.release.sections import Section
+from labelguard.report.page import html, json_text, markdown
+from labelguard.report.page.document import Report
+from labelguard.report.page.promise import guessed
+from labelguard.report.page.report import report, write
+
+ASKED = public()
+TABLE = pairs(ASKED, opinions(len(ASKED), 1))
+BUDGET: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "mechanism": "rr"}
+HOSTILE = "<script>alert(1)</script>|`![x](https://e.example)`$x$ \u202eabc\x1b[31m\n# ]]>{{7*7}}"
+RENDERERS = (html.rendered, markdown.rendered, json_text.rendered)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return lg.init(tmp_path)
+
+
+def section(told: Report, name: str) -> Section:
+    [found] = [one for one in told.sections if one.id == name]
+    return found
+
+
+def words(told: Report) -> str:
+    return json.dumps(asdict(told), ensure_ascii=False)
+
+
+def ran(number: int = 1, **more: Any) -> JobRun:
+    facts: dict[str, Any] = {
+        "job": "nightly",
+        "run": number,
+        "started_at": "2026-01-05T00:00:00Z",
+        "ended_at": f"2026-01-05T00:{number:02d}:00Z",
+        "outcome": "promoted",
+        "budget": "left",
+        "why": "the candidate is better",
+        "release": "r0001",
+        "mechanism": "rr",
+        "new_labels": 5,
+        "charged": 5,
+        "model": f"{number:04d}",
+        "judgement": {
+            "measure": "accuracy",
+            "candidate": 0.6 + number / 100,
+            "current": None if number == 1 else 0.6,
+        },
+        "curve": [{"step": 1, "loss": 0.69}, {"step": 2, "loss": 0.5}],
+        "outlook": None,
+    }
+    return JobRun(**facts | more)
+
+
+def remember(project: Project, *runs: JobRun) -> None:
+    directory = project.jobs / "nightly"
+    directory.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(asdict(run)) + "\n" for run in runs)
+    (directory / HISTORY).write_text(text)
+
+
+# ---------------------------------------------------------------- what it says
+
+
+def test_an_empty_project_promises_nothing_yet(project: Project) -> None:
+    told = report(project=project)
+    assert "Nothing was promised yet" in section(told, "guarantee").text[0]
+    assert dict(told.summary)["promised so far"] == "nothing" and told.ok
+    assert section(told, "releases").text == ("No release was made yet.",)
+    for render in RENDERERS:
+        assert render(told)
+
+
+def test_a_draft_is_no_promise(project: Project) -> None:
+    policies.new("draft", epsilon=3, delta=1e-5, allow=["rr:labels=5"], project=project)
+    told = report(project=project)
+    assert "Nothing was promised yet" in section(told, "guarantee").text[0]
+    [row] = section(told, "policies").table.rows  # type: ignore[union-attr]
+    assert row[:2] == ("draft", "draft") and row[-1] == "–"
+
+
+def test_the_promise_of_several_policies_is_their_sum(project: Project) -> None:
+    lg.privatize(TABLE, project=project, **BUDGET)
+    policies.new("second", epsilon=2, delta=1e-5, allow=["rr:labels=50"], project=project)
+    policies.activate("second", project)
+    told = report(project=project)
+    promise = " ".join(section(told, "guarantee").text)
+    assert "ε = 5, δ = 2e-5" in promise and "at most 149 times as likely" in promise
+    assert "right in at most 99.34% of cases" in promise
+    assert len(section(told, "policies").table.rows) == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "right"),
+    [(1.0, "73.2%"), (3.0, "95.3%"), (10.0, "99.9955%"), (2000.0, "all but 100%")],
+)
+def test_how_often_a_guess_is_right_is_rounded_up(epsilon: float, right: str) -> None:
+    assert guessed(epsilon, 1e-5) == right
+    if epsilon < 100:
+        bound = (np.exp(epsilon) + 1e-5) / (np.exp(epsilon) + 1)
+        assert bound <= float(right[:-1]) / 100 < bound + 0.001
+
+
+@pytest.mark.parametrize(("unit", "word"), [("item", "Each content"), ("labeler", "Each labeler")])
+def test_it_says_who_is_protected(project: Project, unit: str, word: str) -> None:
+    lg.privatize(TABLE, project=project, unit=unit, **BUDGET)
+    told = report(project=project)
+    assert section(told, "guarantee").text[0].startswith(word)
+    assert dict(told.summary)["protected as a whole"] == f"each {unit}"
+
+
+def test_groups_are_protected_as_groups(project: Project) -> None:
+    policies.new(
+        "teams", epsilon=3, delta=1e-5, allow=["rr:labels=50"], unit="group", project=project
+    )
+    policies.activate("teams", project)
+    lg.privatize(TABLE, project=project, mechanism="rr", exhausted="drop")
+    assert section(report(project=project), "guarantee").text[0].startswith("Each group")
+
+
+def test_labelers_near_their_cap_are_counted_and_named(project: Project) -> None:
+    lg.privatize(TABLE, project=project, max_labels_per_labeler=10, **BUDGET)
+    told, ledger = section(report(project=project), "used-rr"), OpenProject.open(project).ledger
+    usage = ledger.usage()["rr"]
+    near = sum(count for capacity, used, count in usage if 10 * used >= 8 * capacity)
+    assert near and dict(told.facts)["at 80% or more"] == f"{near}"
+    assert told.table and told.chart and len(told.table.rows) == min(near, 25)
+    assert all(10 * int(str(row[1])) >= 8 * int(str(row[2])) for row in told.table.rows)
+    drawn = [value for series in told.chart.series for value in series.values if value is not None]
+    assert sum(drawn) == sum(count for *_, count in usage)
+    beyond = told.chart.series[1].values
+    assert sum(value for value in beyond if value is not None) == near
+
+
+def test_a_million_labelers_are_counted_by_the_database(project: Project) -> None:
+    lg.privatize(TABLE, project=project, max_labels_per_labeler=10, **BUDGET)
+    opened = OpenProject.open(project)
+    active = opened.ledger.policy()
+    assert active
+    counters = [
+        {
+            "allowance_id": active.allowance_ids["rr"],
+            "labeler": number.to_bytes(16, "big"),
+            "capacity": 10,
+            "used": number % 11,
+        }
+        for number in range(100_000)
+    ]
+    with sa.create_engine(project.ledger_url).begin() as connection:
+        connection.execute(sa.insert(schema.counters), counters)
+    told = report(project=project)  # the ledger no longer adds up, and it says so
+    assert not told.ok
+    used = section(told, "used-rr")
+    assert used.table and len(used.table.rows) == 25
+    assert int(dict(used.facts)["labelers"].replace(",", "")) > 100_000
+    assert "more are in the ledger" in used.text[1]
+
+
+def test_error_of_labels_is_told_beside_that_of_people(project: Project) -> None:
+    release = lg.privatize(TABLE, project=project, **BUDGET)
+    told = section(report(project=project), "noise-rr")
+    mean = float(lg.load(release)["flip_probability"].mean())
+    assert f"{mean:.0%} are expected to differ" in told.text[0]
+    assert "Two people differ on 27%" in told.text[0]
+
+
+def test_releases_of_all_states_are_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    from labelguard.project.recovery import abandon
+    from labelguard.release import publish
+
+    lg.privatize(TABLE.slice(0, 40), project=project, **BUDGET | {"max_labels_per_labeler": 40})
+
+    def crash(*_: object) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(publish, "publish", crash)
+        lg.privatize(TABLE, project=project, mechanism="rr")
+    crashed = OpenProject.open(project).ledger.releases()[-1]
+    abandon(crashed.id, project)
+    told = section(report(project=project), "releases")
+    states = {row[0]: row[4] for row in told.table.rows}  # type: ignore[union-attr]
+    assert states[crashed.id] == "abandoned" and "committed" in states.values()
+    assert "given up after labels were read" in " ".join(told.text)
+    with pytest.raises(LedgerError, match=r"names 0 committed releases \(it is abandoned\)"):
+        report(crashed.id, project)
+
+
+def test_of_one_release_its_card_comes_first(project: Project) -> None:
+    first = lg.privatize(TABLE, project=project, **BUDGET)
+    told = report(first.id[:5], project)
+    assert told.title == f"Release {first.id}" and told.sections[0].id == "release"
+    card = (first.path / "CARD.md").read_text()
+    for name, value in told.sections[0].facts:
+        assert f"| {name} | {value} |" in card
+
+
+def test_statistics_tell_their_noise(project: Project) -> None:
+    release = lg.privatize(TABLE, project=project, epsilon=3, delta=1e-5, **STATISTIC)
+    told = report(project=project)
+    own = section(told, "statistic")
+    multiplier = release.card["statistic"]["noise_multiplier"]
+    assert dict(own.facts)["noise multiplier"] == f"{multiplier:.4f}"
+    assert release.id in own.title and section(told, "noise-statistic").table
+
+
+def test_what_was_forecast_is_kept_with_the_release(project: Project) -> None:
+    release = lg.privatize(
+        TABLE, project=project, epsilon=8, delta=1e-5, mechanism="auto", features="length"
+    )
+    told = section(report(project=project), "planned")
+    [row] = told.table.rows  # type: ignore[union-attr]
+    assert row[0] == release.id and 0 < float(str(row[2])) <= 1
+    assert "Two people differ on 27%" in told.text[0]
+
+
+def test_jobs_and_how_their_models_learnt(project: Project) -> None:
+    lg.privatize(TABLE, project=project, **BUDGET)
+    runs = [ran(1), ran(2, outcome="kept", model=None), ran(3, outcome="failed", why="disk full")]
+    remember(project, *runs)
+    told = report(project=project)
+    job = section(told, "job-nightly")
+    assert job.alert == "The newest run of nightly failed: disk full"
+    assert [row[2] for row in job.table.rows] == ["failed", "kept", "promoted"]  # type: ignore[union-attr]
+    assert job.chart and job.chart.series[0].values == (0.61, 0.62, 0.63)
+    curve = section(told, "curve-nightly")
+    assert curve.chart and curve.chart.series[0].values == (0.69, 0.5)
+    assert curve.chart.message == "loss goes from 0.69 to 0.5 in 2 points."
+
+
+def test_a_history_that_cannot_be_read_is_told_of(project: Project) -> None:
+    remember(project, ran(1))
+    path = project.jobs / "nightly" / HISTORY
+    path.write_text("{}\n" + path.read_text())
+    assert "line 1, is no run of a job" in section(report(project=project), "jobs").alert
+
+
+def test_the_budget_ahead_and_what_was_forecast_of_today(project: Project) -> None:
+    from labelguard.report.outlook import outlook
+
+    start = datetime(2026, 1, 5, tzinfo=UTC)
+    with clock.simulated(start):
+        policies.new("p", epsilon=3, delta=1e-5, allow=["rr:labels=50"], project=project)
+        policies.activate("p", project)
+        lg.privatize(TABLE.slice(0, 30), project=project, mechanism="rr")
+    with clock.simulated(start + timedelta(weeks=1)):
+        before = asdict(outlook(project))
+    with clock.simulated(start + timedelta(weeks=3)):
+        lg.privatize(TABLE, project=project, mechanism="rr", exhausted="drop")
+        remember(project, ran(1, outlook=json.loads(json.dumps(before))))
+        told = report(project=project)
+    ahead = section(told, "outlook-rr")
+    assert ahead.chart and len(ahead.chart.x) == 13
+    assert section(told, "outlook").lines[0].startswith("labelguard policy new")
+    [row] = section(told, "kept").table.rows  # type: ignore[union-attr]
+    assert row[0] == "2026-01-12 00:00" and row[1] == "rr"
+
+
+def test_the_hook_is_told_in_counts(project: Project) -> None:
+    lg.privatize(TABLE, project=project, **BUDGET)
+    assert not [one for one in report(project=project).sections if one.id == "hook"]
+    opened = OpenProject.open(project)
+    inbox = Inbox.at(project.state, project.ledger_url, opened.keys)
+    inbox.put([Event("one", "desk", ()), Event("two", "desk", ())])
+    inbox.bury("desk", b"secret words", "no JSON")
+    inbox.close()
+    worker = {"reconciled": {"desk": "2026-01-05"}, "releases": {"files": "r0001"}}
+    (project.state / "worker.json").write_text(json.dumps(worker))
+    told = report(project=project)
+    hook = section(told, "hook")
+    assert dict(hook.facts) == {"waiting in the inbox": "2", "dead letters": "1"}
+    assert hook.table and ("desk", "reconciled", "2026-01-05") in hook.table.rows
+    assert "secret words" not in words(told)
+    (project.state / "worker.json").write_text("{")
+    assert "cannot be read" in section(report(project=project), "hook").alert
+
+
+# ---------------------------------------------------------------- verification
+
+
+def test_it_verifies_and_gives_the_line_to_keep(project: Project) -> None:
+    lg.privatize(TABLE, project=project, **BUDGET)
+    told = report(project=project)
+    proof = section(told, "verification")
+    number, digest = OpenProject.open(project).ledger.head()
+    assert told.ok and f"labelguard-anchor:1:{number}:{digest}" in proof.lines
+
+
+@pytest.mark.parametrize("name", ["data.parquet", "card.json"])
+def test_a_fault_is_told_first_and_the_report_is_made(
+    project: Project, name: str, tmp_path: Path
+) -> None:
+    release = lg.privatize(TABLE, project=project, **BUDGET)
+    file = release.path / name
+    file.write_bytes(file.read_bytes().replace(b"rr", b"xx") + b" ")
+    arguments = ["report", release.id, "--project", str(tmp_path), "-o", str(tmp_path / "r.html")]
+    made = CliRunner().invoke(main, arguments)
+    assert made.exit_code == 1 and f"{name} was altered" in made.output
+    page = (tmp_path / "r.html").read_text()
+    assert re.search(r'<p class="alert">FAULT: release r0001.* was altered', page)
+    assert "<dt>verification</dt><dd>FAULT</dd>" in page and str(tmp_path) not in page
+    told = report(release.id, project)
+    assert not told.ok and told.sections[0].id == "fault"
+    if name == "card.json":  # what somebody else wrote into it is repeated nowhere
+        assert "missing or was altered" in section(told, "release").alert
+        assert not [one for one in told.sections if one.id == "flips"]
+
+
+# ---------------------------------------------------------------- how it is written
+
+
+def hostile() -> Report:
+    """A report in which every text is hostile."""
+    from labelguard.release.sections import Chart, Series, Table
+
+    chart = Chart(HOSTILE, HOSTILE, "bars", (HOSTILE,), HOSTILE, HOSTILE, (Series(HOSTILE, (1,)),))
+    table = Table(HOSTILE, (HOSTILE, ""), ((HOSTILE, 1), (None, 2.5)))
+    part = Section(
+        "a",
+        HOSTILE,
+        (HOSTILE, "1. one"),
+        table,
+        chart,
+        ((HOSTILE, HOSTILE),),
+        (HOSTILE,),
+        (HOSTILE,),
+        HOSTILE,
+    )
+    return Report(HOSTILE, "2026-01-05T00:00:00Z", "0", False, ((HOSTILE, HOSTILE),), (part,))
+
+
+class Tags(HTMLParser):
+    """The tags of a page with their attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_no_name_becomes_markup_of_the_page() -> None:
+    page = html.rendered(hostile())
+    tags = Tags(page).found
+    assert not {"script", "iframe", "object", "link", "base", "form"} & {tag for tag, _ in tags}
+    for _, attributes in tags:
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
+        for name in ("src", "srcset", "href"):
+            value = attributes.get(name) or "#"
+            assert value.startswith(("#", "data:image/svg+xml;base64,"))
+    assert "\u202e" not in page and "\x1b" not in page and "\\u202e" in page and "{{7*7}}" in page
+
+
+def test_no_name_becomes_markup_of_the_markdown() -> None:
+    text = markdown.rendered(hostile())
+    assert "\u202e" not in text and "\x1b" not in text
+    outside = [line for line in text.splitlines() if not line.startswith("    ")]
+    for line in outside:
+        assert not re.search(r"(?<!\\)<|(?<!\\)`|(?<!\\)!\[|(?<!\\):(?=//)", line), line
+        if line.startswith("|") and "---" not in line:
+            assert len(re.findall(r"(?<!\\)\|", line)) == 3, line
+    assert sum(line.startswith("#") for line in outside) == 2
+    assert "1\\. one" in outside
+
+
+def test_no_name_becomes_markup_of_the_json() -> None:
+    text = json_text.rendered(hostile())
+    assert text.isascii() and json.loads(text)["title"] == HOSTILE
+
+
+def test_hostile_names_of_sources_and_features_are_escaped(tmp_path: Path) -> None:
+    project = lg.init(tmp_path)
+    name = "<b onclick=x>&\u202e|`"
+    column = f"{name}_x"
+    table = TABLE.append_column(f"{column}_a", pa.array(np.arange(len(TABLE)) % 3, pa.float64()))
+    table = table.append_column(f"{column}_b", pa.array(np.zeros(len(TABLE))))
+    options = STATISTIC | {"features": f"columns:{column}"}
+    lg.privatize(table, project=project, epsilon=3, delta=1e-5, **options)
+    remember(project, ran(1, why=HOSTILE, model=HOSTILE, job="nightly"))
+    told = report(project=project)
+    assert name in words(told)
+    page, text = html.rendered(told), markdown.rendered(told)
+    assert "<b onclick" not in page and "<script>alert" not in page and "\u202e" not in page + text
+    assert "&lt;b onclick=x&gt;" in page and "\\<b onclick" in text
+
+
+def test_the_policy_of_the_page_allows_its_style_and_nothing_else(project: Project) -> None:
+    page = html.rendered(report(project=project))
+    style = page.split("<style>")[1].split("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    allowed = f"default-src &#39;none&#39;; img-src data:; style-src &#39;sha256-{digest}&#39;"
+    assert f'http-equiv="Content-Security-Policy" content="{allowed}"' in page
+    assert "url(" not in style and "@import" not in style
+
+
+def test_the_same_project_at_the_same_time_gives_the_same_bytes(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lg.privatize(TABLE, project=project, **BUDGET)
+    world.fix_clock(monkeypatch)
+    for kind in ("html", "md", "json"):
+        written = []
+        for _ in range(2):
+            write(tmp_path / f"report.{kind}", project=project)
+            written.append((tmp_path / f"report.{kind}").read_bytes())
+        assert written[0] == written[1]
+
+
+def test_the_name_of_the_file_says_the_format(project: Project, tmp_path: Path) -> None:
+    assert write(tmp_path / "a.md", project=project).format == "md"
+    assert write(tmp_path / "a.json", project=project).format == "json"
+    assert write(tmp_path / "a", project=project).format == "html"
+    assert write(tmp_path / "b.md", project=project, format="json").format == "json"
+    assert find(tmp_path).state == project.state
+
+
+def test_no_text_of_a_pair_is_in_it(project: Project) -> None:
+    lg.privatize(TABLE, project=project, **BUDGET)
+    told = words(report(project=project))
+    for column in ("prompt", "response_a", "response_b"):
+        for text in set(TABLE[column].to_pylist()):
+            assert f'"{text}"' not in told
