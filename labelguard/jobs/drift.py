@@ -64,7 +64,9 @@ class Drift:
     def weights(self, week: int) -> Floats:
         """What labelers share in a week, from 0 on: (qualities,)."""
         angle = _TURN * week / max(self._weeks - 1, 1)
-        return self._scale * (np.cos(angle) * self._from + np.sin(angle) * self._towards)
+        return np.asarray(
+            self._scale * (np.cos(angle) * self._from + np.sin(angle) * self._towards)
+        )
 
     def turnover(self) -> list[str]:
         """A few labelers leave, and as many join; the ids of those who left."""

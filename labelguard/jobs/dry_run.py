@@ -107,7 +107,7 @@ def _preview(
             project=home,
             progress=progress,
             exhausted=asked.exhausted,
-            **asked.options,  # type: ignore[arg-type] # the mechanism checks them
+            **asked.options,
         )
     except BudgetExceeded:
         return None, "labelers lack allowance for what is new", True

@@ -32,7 +32,6 @@ from labelguard.terms import Progress, silent
 __all__ = ["Week", "Year", "YearConfig", "live"]
 
 MONDAY = datetime(2026, 1, 5, 6, tzinfo=UTC)
-_PROBES = 100
 _EXAM = 1000
 _RETIRES = 13  # every so many weeks, one of those who left asks to be taken out
 
@@ -66,8 +65,9 @@ class YearConfig:
     """What is lived through.
 
     weeks: how many. labelers: how many are there at a time; per_week: labels of each. items: pairs
-    that are new each week. windows: how many of the newest weeks a head learns from. confidence: of
-    the gate; near 1 it promotes nothing after the first model.
+    that are new each week. windows: how many of the newest weeks a head learns from. probes: public
+    pairs that the gate asks about each week, and its confidence: near 1, on few of them, it
+    promotes nothing after the first model.
     """
 
     weeks: int = 52
@@ -75,6 +75,7 @@ class YearConfig:
     per_week: int = 10
     items: int = 600
     windows: int = 8
+    probes: int = 100
     confidence: float = 0.5
 
 
@@ -140,7 +141,7 @@ def _lived(home: Project, world: Drift, config: YearConfig, progress: Progress) 
             if gone and week % _RETIRES == _RETIRES // 2:
                 erasure.leave(gone[0], "retired", home)
             world.labels(week).write_parquet(directory / "incoming.parquet")
-            world.probes(week, _PROBES).write_parquet(directory / "probes.parquet")
+            world.probes(week, config.probes).write_parquet(directory / "probes.parquet")
             done = retrain(directory / "job.yaml", project=home)
         if week == half - 1:
             shutil.copytree(directory / "models" / "current", frozen)

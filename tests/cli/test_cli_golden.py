@@ -189,6 +189,8 @@ def test_props_reads_well(run: Run) -> None:
         "budget labeler physician-0000",
         "budget journal",
         "budget verify",
+        "budget forecast",
+        "agreement r0001",
         "release list",
         "release show",
         "release verify",
