@@ -18,7 +18,9 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 from support import world
+from support.held_out import EVALUATION, TEACHER, hold_out
 from support.preferences import STATISTIC, opinions, pairs, public
+from support.surveys import survey
 
 import labelguard as lg
 from labelguard import clock
@@ -162,7 +164,7 @@ def test_labelers_near_their_cap_are_counted_and_named(project: Project) -> None
     assert sum(value for value in beyond if value is not None) == near
 
 
-def test_a_million_labelers_are_counted_by_the_database(project: Project) -> None:
+def test_labelers_are_counted_by_the_database_however_many(project: Project) -> None:
     lg.privatize(TABLE, project=project, max_labels_per_labeler=10, **BUDGET)
     opened = OpenProject.open(project)
     active = opened.ledger.policy()
@@ -232,6 +234,19 @@ def test_statistics_tell_their_noise(project: Project) -> None:
     multiplier = release.card["statistic"]["noise_multiplier"]
     assert dict(own.facts)["noise multiplier"] == f"{multiplier:.4f}"
     assert release.id in own.title and section(told, "noise-statistic").table
+
+
+def test_who_is_held_out_and_what_for(tmp_path: Path) -> None:
+    project = lg.init(tmp_path, max_epsilon=100)
+    hold_out(project, "statistic:releases=3")
+    raw = survey(labelers=30)
+    lg.privatize(raw, project=project, **TEACHER)
+    release = lg.privatize(raw, project=project, **EVALUATION, head="r0001")
+    told = report(project=project)
+    assert "About 50% of labelers are held out" in " ".join(section(told, "policies").text)
+    own = section(told, "held-out")
+    assert release.id in own.title and dict(own.facts)["windows"] == "1"
+    assert section(told, "statistic").title != own.title
 
 
 def test_what_was_forecast_is_kept_with_the_release(project: Project) -> None:

@@ -116,6 +116,15 @@ def policies(seen: Seen) -> Section:
     )
     columns = ("policy", "state", "made", "ε", "δ", "protects", "allows each", "costs ε")
     closing = budget.closing
+    share = seen.policy.policy.held_out if seen.policy else 0.0
+    held_out = (
+        (
+            f"About {share:.0%} of {seen.unit}s are held out: their labels are in no release that "
+            "anything learns from, and judge models by a statistic of their own.",
+        )
+        if share
+        else ()
+    )
     early = (
         (f"Closed today, the policy in force would cost ε = {closing.epsilon:g}.",)
         if closing
@@ -127,6 +136,7 @@ def policies(seen: Seen) -> Section:
         (
             "A policy says what may happen to a labeler's labels, and what that costs; it never "
             "changes, and stays paid when another takes its place.",
+            *held_out,
             *early,
         ),
         Table("Policies, oldest first", columns, rows) if rows else None,

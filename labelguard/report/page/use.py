@@ -72,7 +72,7 @@ def _at_the_end(seen: Seen, near: int, over: int) -> str:
     words = f"{counted(near, seen.unit)} used {NEAR}% of what they may or more"
     if not over:
         return f"{words}, none of them all of it."
-    return f"{words}, {over:,} of them all of it: no new label of theirs is released under it."
+    return f"{words}, {over:,} of them all of it: no new label of theirs is released."
 
 
 def _listed(near: int) -> tuple[str, ...]:
