@@ -275,6 +275,7 @@ def test_json_has_the_documented_keys(
         "hook run": "hook run export.json --connector desk",
         "pull": "pull desk",
         "push": "push desk r0001",
+        "agreement": "agreement r0001",
         "account rr": "account rr --epsilon 3 --delta 1e-5 --labels 50",
         "account statistic": "account statistic --epsilon 3 --delta 1e-5",
         "audit rr": f"audit rr {SMALL_AUDIT}",
