@@ -137,9 +137,10 @@ def _ahead(seen: Seen, one: EventOutlook) -> Section:
         f"outlook-{one.event}",
         f"Weeks ahead: {noun}s",
         (
-            f"If everybody goes on as they did, {last.used:.0%} of what {seen.unit}s may use is "
-            f"used in {counted(last.week, 'week')}, and {counted(last.exhausted, seen.unit)} will "
-            f"have nothing left (today {now.used:.0%} and {now.exhausted:,}).",
+            f"{counted(one.labelers, seen.unit)} have not left. If they go on as they did, "
+            f"{last.used:.0%} of what they may use is used in {counted(last.week, 'week')}, and "
+            f"{last.exhausted:,} of them will have nothing left (today {now.used:.0%} and "
+            f"{now.exhausted:,}).",
         ),
         chart=Chart(
             f"Allowance used in the weeks ahead: {noun}s",
