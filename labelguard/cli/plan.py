@@ -66,7 +66,7 @@ def _print(found: PlanResult) -> None:
 @click.option(
     "--features",
     metavar="SPEC",
-    help="minilm, hf:ID_OR_PATH, text, length, columns:a,b, or a sum of these; default: "
+    help="minilm, hf:ID_OR_PATH, text, style, length, columns:a,b, or a sum of these; default: "
     "minilm+length where the extra `encoders` is installed, else text+length.",
 )
 @click.option(

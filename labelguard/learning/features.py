@@ -11,6 +11,7 @@ provider reads: it never sees a label.
                     takes the last token instead of the mean, and the tokenizer's chat template
     text            tf-idf of words, reduced to 128 components
     length          difference of log(1 + characters)
+    style           how responses are written: lists, code, hedges, … (`learning.style`)
     columns:a,b     the numeric columns feature_a and feature_b of the pairs
     minilm+length   side by side, each part on the same scale
 

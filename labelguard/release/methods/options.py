@@ -69,8 +69,9 @@ class FeatureOptions:
     features: str = field(
         default_factory=_usual_features,
         metadata=option(
-            "minilm, hf:ID_OR_PATH, text, length, columns:a,b, or a sum of these; default: those "
-            "of the project's last release, or the best installed, minilm+length or text+length.",
+            "minilm, hf:ID_OR_PATH, text, style, length, columns:a,b, or a sum of these; default: "
+            "those of the project's last release, or the best installed, minilm+length or "
+            "text+length.",
             metavar="SPEC",
         ),
     )

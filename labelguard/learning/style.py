@@ -1,0 +1,213 @@
+"""How a response is written, as numbers: public functions that need no model.
+
+`FUNCTIONS` names each with what it is. Counts enter as log(1 + count), the rest as shares or means,
+so that one long response does not drown the others. Each is standardised over the distinct
+responses that the provider was fitted on and clipped at ±5 standard deviations; a pair's features
+are the first side's less the second's. The length in characters is a provider of its own, `length`.
+
+Words are runs of letters and digits of any script. Sentences, syllables and the lists of words know
+English; elsewhere these functions are poorer, and never wrong about a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard.errors import LabelguardError
+from labelguard.learning.content import content_column, joined
+from labelguard.learning.features import Features, State
+from labelguard.terms import Progress
+
+__all__ = ["FUNCTIONS", "Function", "StyleFeatures", "style"]
+
+CLIP = 5.0
+"""Standard deviations at which a function is clipped."""
+
+_PORTION = 1 << 14
+_STATE = {"center", "scale"}
+
+_WORD = r"[\p{L}\p{N}]+(?:['’][\p{L}]+)*"
+_SENTENCE_END = r"[.!?…。！？]+(?:\s|$)"
+_CODE = r"(?s)```.*?(?:```|$)|`[^`\n]+`"
+_LIST_ITEM = r"(?m)^\s*(?:[-*•+]|\d{1,3}[.)])\s+\S"
+_HEDGES = (
+    *("may", "might", "could", "perhaps", "possibly", "probably", "likely", "maybe", "seems"),
+    *("seem", "appears", "appear", "suggests", "generally", "usually", "sometimes", "often"),
+    *("typically", "roughly", "around", "approximately"),
+)
+_NEGATIONS = ("not", "no", "never", "none", "nothing", "without", "cannot", "neither", "nor")
+_READER = ("you", "your", "yours", "yourself")
+_WRITER = ("i", "we", "my", "our", "me", "us", "mine", "ours")
+_APOLOGIES = r"(?i)\b(?:sorry|apologi[sz]e|apologies|unfortunately|unable|as an ai)\b"
+
+_text, _words = pl.col("response"), pl.col("words")
+_count, _characters = pl.col("words").list.len(), pl.col("response").str.len_chars()
+_sentences = _text.str.count_matches(_SENTENCE_END).clip(lower_bound=1)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A public number of a response: its `name`, and what it is."""
+
+    name: str
+    about: str
+    of: Callable[[], pl.Expr]
+
+
+def _log(expression: pl.Expr) -> pl.Expr:
+    return expression.cast(pl.Float64).log1p()
+
+
+def _matches(pattern: str) -> Callable[[], pl.Expr]:
+    return lambda: _log(_text.str.count_matches(pattern))
+
+
+def _per(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
+    """A share; 0 of nothing."""
+    return part.cast(pl.Float64) / whole.clip(lower_bound=1).cast(pl.Float64)
+
+
+def _characters_of(pattern: str) -> Callable[[], pl.Expr]:
+    return lambda: _per(_text.str.count_matches(pattern), _characters)
+
+
+def _words_among(words: tuple[str, ...]) -> Callable[[], pl.Expr]:
+    return lambda: _per(_words.list.eval(pl.element().is_in(list(words))).list.sum(), _count)
+
+
+def _mean_of_words(of_word: pl.Expr) -> pl.Expr:
+    return _words.list.eval(of_word).list.mean().fill_null(0.0).cast(pl.Float64)
+
+
+def _reading_ease() -> pl.Expr:
+    syllables = pl.element().str.count_matches("[aeiouyáéíóúäöü]+").clip(lower_bound=1)
+    return -1.015 * _per(_count, _sentences) - 84.6 * _mean_of_words(syllables)
+
+
+def _overlap() -> pl.Expr:
+    distinct = _words.list.unique()
+    return _per(distinct.list.set_intersection(pl.col("asked")).list.len(), distinct.list.len())
+
+
+FUNCTIONS = (
+    Function("words", "log of the number of words", lambda: _log(_count)),
+    Function("sentences", "log of the number of sentences", lambda: _log(_sentences)),
+    Function("sentence-length", "log of words a sentence", lambda: _log(_per(_count, _sentences))),
+    Function("lines", "log of the number of lines with text", _matches(r"(?m)^.*\S")),
+    Function("paragraphs", "log of the number of empty lines between text", _matches(r"\n\s*\n")),
+    Function("list-items", "log of the number of list items", _matches(_LIST_ITEM)),
+    Function("headings", "log of the number of headings", _matches(r"(?m)^#{1,6}\s+\S")),
+    Function("emphasis", "log of the number of words in bold", _matches(r"\*\*[^*\n]+\*\*")),
+    Function("table-rows", "log of the number of rows of tables", _matches(r"(?m)^\s*\|.*\|\s*$")),
+    Function("links", "log of the number of links", _matches(r"https?://\S|\]\(")),
+    Function(
+        "code",
+        "share of characters in code",
+        lambda: _per(_text.str.extract_all(_CODE).list.join("").str.len_chars(), _characters),
+    ),
+    Function("digits", "share of characters that are digits", _characters_of(r"\p{Nd}")),
+    Function("upper-case", "share of characters in upper case", _characters_of(r"\p{Lu}")),
+    Function("punctuation", "share of characters that punctuate", _characters_of(r"\p{P}")),
+    Function("questions", "log of the number of question marks", _matches("[?？]")),
+    Function("exclamations", "log of the number of exclamation marks", _matches("[!！]")),
+    Function("parentheses", "log of the number of parentheses", _matches(r"[(（]")),
+    Function(
+        "word-length", "mean letters a word", lambda: _mean_of_words(pl.element().str.len_chars())
+    ),
+    Function(
+        "variety",
+        "distinct words over the root of all words (Guiraud)",
+        lambda: _words.list.n_unique() / _count.clip(lower_bound=1).cast(pl.Float64).sqrt(),
+    ),
+    Function("reading-ease", "Flesch's reading ease, less its constant", _reading_ease),
+    Function("overlap", "share of distinct words that are in the prompt", _overlap),
+    Function("hedges", "share of words like may, perhaps, usually", _words_among(_HEDGES)),
+    Function("negations", "share of words like not, never, without", _words_among(_NEGATIONS)),
+    Function("addressing", "share of words like you, your", _words_among(_READER)),
+    Function("first-person", "share of words like I, we, my", _words_among(_WRITER)),
+    Function("apologies", "log of the number of apologies", _matches(_APOLOGIES)),
+)
+"""All functions, in the order of the features."""
+
+
+def style(options: str, state: State | None) -> StyleFeatures:
+    """The provider `style`, fitted earlier if `state` is given."""
+    if options:
+        raise LabelguardError(f"features style take no options, found {options}")
+    return StyleFeatures(state)
+
+
+class StyleFeatures:
+    """φ(prompt, response) by `FUNCTIONS`; d is their number.
+
+    What is learnt depends on the set of distinct pairs of prompt and response only, not on their
+    order or side. The state holds `center` and `scale`, shape (d,): a function that is the same
+    everywhere has scale 0 and says nothing.
+    """
+
+    def __init__(self, state: State | None = None, progress: Progress | None = None) -> None:
+        if state is not None and set(state) != _STATE:
+            raise LabelguardError(f"expected a state of {sorted(_STATE)}, found {sorted(state)}")
+        self.progress = progress
+        self._state: Mapping[str, NDArray[Any]] | None = state
+
+    def fit(self, pairs: pa.Table) -> None:
+        """Learn the mean and the spread of every function."""
+        values = self._values(_responses(pairs).unique().sort("prompt", "response"))
+        spread = values.std(axis=0)
+        varied = spread > 1e-9 * (1 + np.abs(values).max(axis=0))
+        scale = np.divide(1, spread, where=varied, out=np.zeros_like(spread))
+        self._state = {"center": values.mean(axis=0), "scale": scale}
+
+    def __call__(self, pairs: pa.Table) -> Features:
+        """Difference of the two responses' functions, shape (n, d), float32.
+
+        Raises `LabelguardError` before `fit`.
+        """
+        if self._state is None:
+            raise LabelguardError("features style must be fitted on public pairs before use")
+        values = (self._values(_responses(pairs)) - self._state["center"]) * self._state["scale"]
+        first, second = np.split(np.clip(values, -CLIP, CLIP), 2)
+        return (first - second).astype(np.float32)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """`center` and `scale`; {} before `fit`."""
+        return dict(self._state or {})
+
+    def identity(self) -> str:
+        """The functions; what was learnt is named by the digest of the state."""
+        return f"style {','.join(one.name for one in FUNCTIONS)} clip={CLIP:g}"
+
+    def _values(self, responses: pl.DataFrame) -> NDArray[np.float64]:
+        """All functions of n responses, shape (n, d)."""
+        found = [np.zeros((0, len(FUNCTIONS)))]
+        for start in range(0, len(responses), _PORTION):
+            if self.progress:
+                self.progress("reading responses", start / len(responses))
+            found.append(_measured(responses.slice(start, _PORTION)))
+        return np.concatenate(found)
+
+
+def _measured(responses: pl.DataFrame) -> NDArray[np.float64]:
+    def words(column: str) -> pl.Expr:
+        return pl.col(column).str.to_lowercase().str.extract_all(_WORD)
+
+    told = responses.with_columns(words=words("response"), asked=words("prompt").list.unique())
+    values = told.select(one.of().cast(pl.Float64).alias(one.name) for one in FUNCTIONS)
+    return values.to_numpy()
+
+
+def _responses(pairs: pa.Table) -> pl.DataFrame:
+    """The prompts and responses of all first and then all second sides."""
+    prompt = pl.Series("prompt", joined(content_column(pairs, "prompt")))
+    sides = (joined(content_column(pairs, side)) for side in ("first", "second"))
+    return pl.concat(
+        [pl.DataFrame({"prompt": prompt, "response": pl.Series("response", s)}) for s in sides]
+    )
