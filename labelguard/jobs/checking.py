@@ -31,7 +31,7 @@ def check(job: Job, home: Project, step: Step) -> None:
                 f"{' and '.join(policy.events)} only; put one into force that does (labelguard "
                 "policy new, policy activate), or change job.yaml"
             )
-    if own.gate.by == "held-out" and not getattr(policy, "held_out", 0.0):
+    if own.gate.by == "held-out" and not policy.held_out:
         raise PolicyError(
             f"gate.by: held-out needs labelers who are held out, and policy {policy.name} holds "
             "out none; put one into force that does (labelguard policy new --held-out), or take "

@@ -74,7 +74,8 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -
     made = found is not None and why is None
     last = lessons.last_release(state)
     known = releasing.newest(home, job.settings.release.mechanism, last)
-    fresh = known and not lessons.judged_before(state, lessons.lesson(job, step, known))
+    lesson = lessons.lesson(job, step, known) if known else ""
+    fresh = known and not lessons.judged_before(state, lesson, models.in_use)
     gate = job.settings.gate.by
     return Intended(
         job=job.name,
@@ -107,7 +108,7 @@ def _preview(
             project=home,
             progress=progress,
             exhausted=asked.exhausted,
-            **asked.options,  # type: ignore[arg-type] # the mechanism checks them
+            **asked.options,
         )
     except BudgetExceeded:
         return None, "labelers lack allowance for what is new", True

@@ -20,13 +20,11 @@ def evaluate(job: Job, home: Project, run: UnderWay, candidate: Path, progress: 
 
     Where no labeler who is held out gave a label since, the newest one says it still.
     """
-    before = releasing.newest(home, MECHANISM, None)
     own = {name: value for name, value in job.options.items() if name in _READING}
-    if before is None:  # all models are judged in the coordinates of the first
-        own["head"] = str(candidate)
+    own["head"] = str(candidate)  # it must have the coordinates of the evaluation before
     asked = Wanted(MECHANISM, 1, job.source, job.settings.source, "drop", own)
     found = releasing.release(asked, home, run, progress)
-    release = found.release or before
+    release = found.release or releasing.newest(home, MECHANISM, None)
     if release is None:
         raise LabelguardError(
             f"gate.by: held-out has nothing to judge by ({found.why}); wait for labels of those "

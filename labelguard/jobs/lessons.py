@@ -23,9 +23,13 @@ def lesson(job: Job, step: Step, release: str) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def judged_before(state: State, lesson: str) -> bool:
-    """Whether a run learned this, and came to its end."""
-    return any(one.lesson == lesson for one in state.ended() if one.outcome != "failed")
+def judged_before(state: State, lesson: str, in_use: str | None) -> bool:
+    """Whether a run learned this and came to its end, and no model was lost since.
+
+    `in_use` is the model in use.
+    """
+    counts = ("promoted", "kept") if in_use else ("kept",)
+    return any(one.lesson == lesson for one in state.ended() if one.outcome in counts)
 
 
 def last_release(state: State) -> str | None:

@@ -46,8 +46,8 @@ class Models:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         busy = f"another job promotes models in {self.directory}"
         with contextlib.ExitStack() as stack:
-            take = held(self.directory / ".lock", flags, busy)
-            when_free(lambda: stack.enter_context(take))
+            path = self.directory / ".lock"
+            when_free(lambda: stack.enter_context(held(path, flags, busy)))
             yield
 
     def _check(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from labelguard.errors import BudgetExceeded, LabelguardError
 from labelguard.ingest.sources import Input
@@ -35,7 +35,7 @@ class Wanted:
     enough: int
     source: Input | None
     namespace: str | None
-    exhausted: str
+    exhausted: Literal["drop", "refuse"]
     options: Mapping[str, Any]
 
 
@@ -88,7 +88,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
             progress=progress,
             review=review,
             exhausted=wanted.exhausted,
-            **wanted.options,  # type: ignore[arg-type] # the mechanism checks them
+            **wanted.options,
         )
     except _NotNow as stop:
         return stop.found

@@ -157,7 +157,8 @@ class Run:
         if release is None:
             return ending.line(self.job, self.home, run, "unchanged", found["why"])
         lesson = lessons.lesson(self.job, self.step, release)
-        if "train" not in run.steps and lessons.judged_before(self.state, lesson):
+        before = lessons.judged_before(self.state, lesson, self.models.in_use)
+        if before and "train" not in run.steps:
             why = f"release {release} was learned from before; {found['why']}"
             return ending.line(self.job, self.home, run, "unchanged", why)
         candidate = self.models.candidate(lesson)

@@ -6,9 +6,8 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labelguard.errors import LabelguardError
 from labelguard.ingest.connector import Settings as Connector
@@ -66,26 +65,16 @@ def _policy(home: Project) -> tuple[Policy, str, bool]:
         return found, found.name, False
     if any(one.name == POLICY for one in policies.listing(home)):
         return policies.show(POLICY, home), POLICY, True
-    own: dict[str, Any] = {"held_out": _HELD_OUT} if _can_hold_out() else {}
     allow = [f"rr:labels={_LABELS}", f"statistic:releases={_RELEASES}"]
     made = policies.new(
         POLICY,
         epsilon=USUAL_EPSILON,
         delta=usual_delta(1),
         allow=allow,
+        held_out=_HELD_OUT,
         project=home,
-        **own,
     )
     return made, POLICY, True
-
-
-def _can_hold_out() -> bool:
-    return "held_out" in {field.name for field in fields(Policy)}
-
-
-def _held_out(policy: Policy) -> float:
-    share: float = getattr(policy, "held_out", 0.0)
-    return share
 
 
 def _connectors(home: Project) -> list[Connector]:
@@ -141,7 +130,7 @@ def _means(policy: Policy) -> tuple[str, str, str]:
     """The mechanism and the gate that a policy pays for, and why this gate."""
     pays = set(policy.events)
     mechanism = "rr" if RANDOMIZED_LABELS.name in pays else STATISTIC_RELEASES.name
-    if STATISTIC_RELEASES.name in pays and _held_out(policy):
+    if STATISTIC_RELEASES.name in pays and policy.held_out:
         return mechanism, "held-out", "one statistic of labelers who are held out, each time"
     if mechanism == "rr":
         return mechanism, "released", "released labels of items that no model learns from"

@@ -46,8 +46,8 @@ class State:
         busy = f"job {self.directory.name} is under way; run this again when it is done"
         with contextlib.ExitStack() as stack:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-            take = held(self.directory / _LOCK, flags, busy)
-            when_free(lambda: stack.enter_context(take))
+            path = self.directory / _LOCK
+            when_free(lambda: stack.enter_context(held(path, flags, busy)))
             yield
 
     def ended(self) -> list[JobRun]:

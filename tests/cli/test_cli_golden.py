@@ -301,6 +301,7 @@ def test_json_has_the_documented_keys(
         "plan": "plan labels.parquet --features length --epsilons 3",
         "privatize": "privatize labels.parquet",  # the project costs more by then
         "release show": "release show r0001",
+        "retrain": "retrain --init",
         "score": "score r0002 labels.parquet -o scored.parquet",
         "source add": "source add tool --people new",
         "simulate": "simulate -o other.parquet --labelers 5 --labels 60 --items 20",

@@ -51,7 +51,7 @@ def seen(one: Desk) -> dict[str, object]:
     return seen_of_project(one.path) | own
 
 
-@pytest.mark.parametrize("apart", [pytest.param(1, marks=pytest.mark.slow, id="every step"), 23])
+@pytest.mark.parametrize("apart", [pytest.param(1, marks=pytest.mark.slow, id="every step"), 41])
 def test_killed_at_any_step_a_run_ends_as_if_it_had_not_been(
     apart: int, base: Path, tmp_path: Path
 ) -> None:

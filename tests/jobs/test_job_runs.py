@@ -214,6 +214,13 @@ def test_the_state_is_the_users_own_and_a_torn_line_of_history_does_not_count(sm
     assert [one.run for one in small.history()] == [1, 2]
 
 
+def test_a_model_that_was_lost_is_learned_again_at_no_price(small: Desk) -> None:
+    retrain(small.job)
+    shutil.rmtree(small.models)
+    done = retrain(small.job)
+    assert (done.outcome, done.model, done.charged) == ("promoted", "0001", 0)
+
+
 def test_two_jobs_of_one_project_keep_their_models_and_their_history_apart(small: Desk) -> None:
     retrain(small.job)
     other = small.path / "other.yaml"

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
+from support import world
 from support.job_projects import Desk, desk, labels
 from support.preferences import files
 
@@ -65,7 +66,11 @@ def test_the_job_that_is_written_runs_under_the_policy_in_force(
     assert retrain(small.job).outcome == "promoted"
 
 
-def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(here: Path) -> None:
+def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.fix(monkeypatch)
+    monkeypatch.setattr(starting, "_HELD_OUT", 0.5)  # of five people, somebody is
     lg.init(here)
     enough(here / "labels.parquet")
     invoke = CliRunner().invoke
@@ -73,6 +78,8 @@ def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(here: Path) -> 
     assert result.exit_code == 0 and "labelguard policy activate retraining" in result.stdout
     [draft] = policies.listing(here)
     assert draft.state == "draft" and set(draft.allowances) == {"rr", "statistic"}
+    assert policies.show("retraining", here).held_out == 0.5
+    assert yaml.safe_load(Path("job.yaml").read_text())["gate"]["by"] == "held-out"
     with pytest.raises(PolicyError, match="in force"):
         retrain(here / "job.yaml")
     assert invoke(main, ["policy", "show", "retraining"]).exit_code == 0

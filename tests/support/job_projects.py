@@ -81,12 +81,19 @@ def labels(batch: int, seed: int = 1) -> pa.Table:
     return table.set_column(0, "prompt", pa.array(texts))
 
 
-def desk(path: Path, allow: tuple[str, ...] = ("rr:labels=64",), **settings: Any) -> Desk:
+def desk(
+    path: Path,
+    allow: tuple[str, ...] = ("rr:labels=64",),
+    held_out: float = 0.0,
+    **settings: Any,
+) -> Desk:
     """A project under a policy, with a job and a first batch of labels."""
     made = Desk(path)
     (path / "labels").mkdir(parents=True)
     lg.init(path)
-    policies.new("lasting", project=path, epsilon=3.0, delta=1e-5, allow=list(allow))
+    policies.new(
+        "lasting", project=path, epsilon=3.0, delta=1e-5, allow=list(allow), held_out=held_out
+    )
     policies.activate("lasting", project=path)
     made.asks(**settings)
     made.label(1)

@@ -166,7 +166,17 @@ gate: {by: none}
 promote: {keep: 1}
 """
 AFTER_JOBS = (("release", "list"), ("budget", "journal", "--json"))
+HELD_OUT = (JOINT[0] + " --held-out 0.4", JOINT[1])
+HELD_OUT_JOB = JOB.replace("released", "held-out")
 SCENARIOS |= {
+    "retraining by people who are held out": Scenario(
+        (
+            Run(rows=HALF, job=HELD_OUT_JOB, before=HELD_OUT),
+            Run(rows=MOST, job=HELD_OUT_JOB),
+            Run(("--json",), job=HELD_OUT_JOB),
+        ),
+        afterwards=AFTER_JOBS,
+    ),
     "retraining": Scenario(
         (
             Run(("--json",), HALF, job=JOB, before=JOINT, bad=True),
