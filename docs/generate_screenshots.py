@@ -1,6 +1,6 @@
 """Pictures of a project's report for the docs: wide and narrow, light and dark.
 
-    python docs/generate_screenshots.py PROJECT
+    python docs/generate_screenshots.py PROJECT|REPORT.html
 
 They are docs/images/report-WIDTH-MODE.png. It needs Debian's Chromium and the group `browser`, as
 `make test-browser` installs it. Colors are reduced, so that the pictures stay small.
@@ -28,11 +28,13 @@ _LONGEST = 250_000
 """Bytes of a picture."""
 
 
-def main(project: Path) -> None:
-    """Write the report of a project and take its pictures."""
+def main(source: Path) -> None:
+    """Take pictures of a report, or of one that is written now of a project."""
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
-        page = Path(scratch) / "report.html"
-        write(page, project=project)
+        page = source.resolve()
+        if source.is_dir():
+            page = Path(scratch) / "report.html"
+            write(page, project=source)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for width in WIDTHS:
             for mode in MODES:

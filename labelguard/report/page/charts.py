@@ -68,7 +68,7 @@ def svg(chart: Chart, size: tuple[float, float] = WIDE) -> str:
         axes = figure.subplots()
         axes.set_facecolor(theme.background)
         (_bars if chart.kind == "bars" else _lines)(axes, chart, theme)
-        _furnish(axes, chart, theme)
+        _furnish(axes, chart, theme, size)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue().decode()
@@ -143,7 +143,7 @@ def _lines(axes: Axes, chart: Chart, theme: Theme) -> None:
         )
 
 
-def _furnish(axes: Axes, chart: Chart, theme: Theme) -> None:
+def _furnish(axes: Axes, chart: Chart, theme: Theme, size: tuple[float, float]) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
     axes.set_xlabel(shown(chart.x_label))
@@ -166,7 +166,8 @@ def _furnish(axes: Axes, chart: Chart, theme: Theme) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.margins(y=0.12)
     if len(chart.series) > 1:
-        axes.figure.legend(frameon=False, loc="outside upper left", ncols=len(chart.series))
+        beside = len(chart.series) if size == WIDE else 1
+        axes.figure.legend(frameon=False, loc="outside upper left", ncols=beside)
 
 
 def _mark(axes: Axes, mark: Mark, theme: Theme) -> None:
