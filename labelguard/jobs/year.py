@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from labelguard import clock
@@ -31,7 +31,6 @@ from labelguard.terms import Progress, silent
 
 __all__ = ["Week", "Year", "YearConfig", "live"]
 
-MONDAY = datetime(2026, 1, 5, 6, tzinfo=UTC)
 _EXAM = 1000
 _RETIRES = 13  # every so many weeks, one of those who left asks to be taken out
 
@@ -116,24 +115,33 @@ def live(
     if directory.exists() and any(directory.iterdir()):
         raise ProjectError(f"{directory} is not empty; remove it or name another directory")
     directory.mkdir(parents=True, exist_ok=True)
-    with clock.simulated(MONDAY - timedelta(days=3)):
+    begin = first_monday(config.weeks)
+    with clock.simulated(begin - timedelta(days=3)):
         home = init(directory)
     text = _JOB.format(windows=config.windows, confidence=config.confidence)
     (directory / "job.yaml").write_text(text, encoding="utf-8")
     world = Drift(config.weeks, config.labelers, config.per_week, config.items)
-    weeks = tuple(_lived(home, world, config, progress))
-    with clock.simulated(MONDAY + timedelta(weeks=config.weeks)):
-        return _told(home, world, weeks, progress)
+    weeks = tuple(_lived(home, world, config, begin, progress))
+    return _told(home, world, weeks, progress)
 
 
-def _lived(home: Project, world: Drift, config: YearConfig, progress: Progress) -> Iterator[Week]:
-    """All weeks, each as it is lived through."""
+def first_monday(weeks: int) -> datetime:
+    """Six o'clock on the Monday from which so many weeks lead to this one."""
+    today = clock.read(clock.now())
+    monday = today - timedelta(days=today.weekday(), weeks=weeks)
+    return monday.replace(hour=6, minute=0, second=0)
+
+
+def _lived(
+    home: Project, world: Drift, config: YearConfig, begin: datetime, progress: Progress
+) -> Iterator[Week]:
+    """All weeks from `begin` on, each as it is lived through."""
     directory, half = home.state.parent, config.weeks // 2
     frozen = directory / "models-at-half-time"
-    _policy(home, "first-half", 3.0, config.weeks, closing_points=4, at=MONDAY)
+    _policy(home, "first-half", 3.0, config.weeks, closing_points=4, at=begin)
     for week in range(config.weeks):
         progress(f"week {week + 1} of {config.weeks}", week / config.weeks)
-        monday = MONDAY + timedelta(weeks=week)
+        monday = begin + timedelta(weeks=week)
         if week == half:
             _policy(home, "second-half", 2.0, config.weeks - half, at=monday)
         with clock.simulated(monday):

@@ -175,7 +175,8 @@ class StyleFeatures:
             raise LabelguardError("features style must be fitted on public pairs before use")
         values = (self._values(_responses(pairs)) - self._state["center"]) * self._state["scale"]
         first, second = np.split(np.clip(values, -CLIP, CLIP), 2)
-        return (first - second).astype(np.float32)
+        features: Features = (first - second).astype(np.float32)
+        return features
 
     def state(self) -> dict[str, NDArray[Any]]:
         """`center` and `scale`; {} before `fit`."""

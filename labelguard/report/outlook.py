@@ -123,10 +123,10 @@ def outlook(project: Where = None, weeks: int = 12) -> Outlook:
     if not 1 <= weeks <= FARTHEST:
         raise LabelguardError(f"weeks must be at least 1 and at most {FARTHEST}, found {weeks}")
     ledger = OpenProject.open(project).ledger
-    active, at = ledger.policy(), clock.now()
+    active, starts = ledger.policy(), {one.number: one.created_at for one in ledger.releases()}
+    at = max(clock.now(), *starts.values()) if starts else clock.now()  # a clock that was set back
     if active is None:
         return Outlook(at, None, 0.0, (), ("no policy is in force, so nothing can be charged",))
-    starts = {record.number: record.created_at for record in ledger.releases()}
     paces = {event: _pace(ledger, active, event, starts, at) for event in active.policy.events}
     needs = {event: pace.needs() for event, pace in paces.items() if len(pace.units)}
     lasts, why = lasting(ledger, active, needs) if needs else ({}, ())

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +17,13 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 
+from labelguard import clock
 from labelguard.cli.main import main
 from labelguard.errors import ProjectError
 from labelguard.jobs import year
 from labelguard.jobs.curve import Week, picture, sparkline
 from labelguard.jobs.drift import Drift
-from labelguard.jobs.year import MONDAY, Year, YearConfig, live
+from labelguard.jobs.year import Year, YearConfig, first_monday, live
 from labelguard.ledger import schema
 from labelguard.project import runs
 from labelguard.project.opening import OpenProject
@@ -79,7 +82,8 @@ def check(lived: Year, config: YearConfig) -> None:
     history = runs.runs(OpenProject.open(project).project)
     assert [one.run for one in history] == list(range(1, config.weeks + 1))
     assert {one.outcome for one in history} <= {"promoted", "kept"}
-    assert [one.started_at[:10] for one in history[:2]] == ["2026-01-05", "2026-01-12"]
+    days = [clock.read(one.started_at) for one in history]
+    assert {later - day for day, later in pairwise(days)} == {timedelta(weeks=1)}
     assert all(one.outlook for one in history)
     first, second = OpenProject.open(project).ledger.policies()
     assert (first.state, second.state) == ("closed", "active")
@@ -180,5 +184,10 @@ def test_a_curve_is_drawn_between_its_ends() -> None:
     assert picture(weeks) == picture(weeks) != picture(weeks[:-1])
 
 
-def test_weeks_begin_on_mondays() -> None:
-    assert MONDAY.weekday() == 0
+def test_weeks_begin_on_mondays_and_end_with_the_last_one() -> None:
+    for day in range(1, 15):
+        today = datetime(2026, 3, day, 5, 30, tzinfo=UTC)
+        with clock.simulated(today):
+            begin = first_monday(52)
+        assert begin.weekday() == 0
+        assert timedelta(0) <= today - (begin + timedelta(weeks=51)) < timedelta(weeks=2)

@@ -18,20 +18,12 @@ _SHOWN = 24
 _WEEKS = 12
 
 
-def planned(seen: Seen) -> Section:
+def planned(seen: Seen) -> Iterator[Section]:
     """What the planner expected of releases, where it was asked and its answer was kept."""
     found = [one for one in seen.committed if "forecast" in one.settings]
     if not found:
-        return Section(
-            "planned",
-            "What releases were expected to give",
-            (
-                "No forecast was kept: the mechanism was named, so that none was needed. This "
-                "makes one from public columns, without reading a label:",
-            ),
-            lines=("labelguard plan FILE",),
-        )
-    return Section(
+        return
+    yield Section(
         "planned",
         "What releases were expected to give",
         (

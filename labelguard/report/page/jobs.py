@@ -56,7 +56,7 @@ def _job(name: str, runs: Sequence[JobRun]) -> Section:
             tuple(
                 (
                     run.run,
-                    day(run.ended_at),
+                    run.ended_at[:10],
                     run.outcome,
                     run.budget,
                     run.new_labels,

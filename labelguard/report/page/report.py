@@ -122,7 +122,7 @@ def _sections(seen: Seen, found: Verdict) -> Iterator[Section | None]:
     yield from use.noise(seen)
     if not seen.chosen:
         yield from _of_mechanisms(seen)
-    yield ahead.planned(seen)
+    yield from ahead.planned(seen)
     runs, unread = jobs.of(seen)
     yield from ahead.budget(seen, runs)
     yield history.releases(seen)
