@@ -33,6 +33,7 @@ STEP_BITS = 30
 SLACK = 1 + 1e-9
 """Covers double-precision rounding of norms and sums."""
 
+_MEDIAN = 0.5
 _CHUNK = 1 << 10  # rows at a time: stays in cache
 
 Floats = NDArray[np.float64]
@@ -109,6 +110,23 @@ def bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
         # whole (of rankings it is the same value; of choices `choices.bounds` may be smaller).
         return Bounds(clip, weight, 2 * clip)
     return Bounds(clip, weight, _sensitivity(z, rows, norms, weight, clip))
+
+
+def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
+    """Weights under which no labels at all are clipped, so that the sum is unbiased.
+
+    ‖v_u‖ is at most half of D_u, whatever the labels are: of the triangle bound, or the spectral
+    one, if that is smaller (‖Σ_j (y_uj − ½) z_uj‖ ≤ ½ ‖Z_u‖₂ √m_u). C is the median of D_u / 2 over
+    labelers with any, and w_u = min(1, 2C / D_u). The clip stays, and the guarantee rests on it
+    alone; it is a hair wider than any part can be, so that rounding never meets it.
+
+    Raises as `bounds`.
+    """
+    triangle = _sum(rows, rows.share() * np.sqrt(squared_norms(z)[rows.pair]))
+    of_unit = RowsOfUnits(rows.unit, rows.units)
+    spectral = np.array([_spectral(z, rows, of_unit[unit]) for unit in range(rows.units)])
+    clip, weight = clip_and_weights(np.minimum(triangle, spectral) / 2, _MEDIAN)
+    return Bounds(clip * SLACK, weight, 2 * clip * SLACK)
 
 
 def clip_and_weights(without_signal: Floats, clip_quantile: float) -> tuple[float, Floats]:

@@ -63,7 +63,7 @@ class Evaluation:
         return float(self.weight.sum())
 
     def likelihood(self, judged: Head) -> float:
-        """Mean log-likelihood per label under a head; unbiased but for clipping, with noise.
+        """Mean log-likelihood per label under a head; unbiased, with noise.
 
         −log 2 is that of a head without an opinion. Raises `LabelguardError` for a head in other
         coordinates.

@@ -108,6 +108,7 @@ class Home:
                 table_of_labelers,
                 **{"again": False, "finished": None, "earlier": earlier, "bound": self.bound}
                 | {"executor": Threads(1), "progress": lambda share: None}
+                | {"part": "training", "held_out": 0.0}
                 | of,
             )
             private_map, release = PrivateMap(self.project.released, keys), f"r{self.releases}"

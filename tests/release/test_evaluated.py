@@ -59,19 +59,19 @@ def without_opinion(head: Head) -> Head:
     return replace(head, coefficients=np.zeros_like(head.coefficients))
 
 
-def sum_of(raw: pl.DataFrame, evaluation: Evaluation, quantile: float = 0.5) -> Any:
-    """Σ_u clip(w_u Σ_j (y − ½) z) of some labels by its definition, and what they weigh."""
+def sum_of(raw: pl.DataFrame, evaluation: Evaluation) -> Any:
+    """Σ_u w_u Σ_j (y − ½) z of some labels by its definition, and what they weigh."""
     columns = [f"{name}_{side}" for side in "ab" for name in ("score", "length")]
     values = raw.select(columns).to_numpy()
     z = (values[:, :2] - values[:, 2:]) @ evaluation.coordinates.basis.projection
     who = raw["labeler_id"].to_numpy()
     own = [who == labeler for labeler in np.unique(who)]
-    norms = np.array([np.sqrt((z[rows] ** 2).sum()) / 2 for rows in own])
-    clip = np.quantile(norms, quantile)
-    weight = np.minimum(1, clip / norms)
+    triangle = np.array([np.linalg.norm(z[rows], axis=1).sum() for rows in own])
+    spectral = np.array([np.linalg.norm(z[rows], 2) * np.sqrt(rows.sum()) for rows in own])
+    farthest = np.minimum(triangle, spectral)
+    weight = np.minimum(1, np.median(farthest) / farthest)
     half = raw["label"].to_numpy() - 0.5
     parts = [w * half[rows] @ z[rows] for rows, w in zip(own, weight, strict=True)]
-    parts = [v * min(1, clip / np.linalg.norm(v)) for v in parts]
     return np.sum(parts, axis=0), sum(w * rows.sum() for rows, w in zip(own, weight, strict=True))
 
 

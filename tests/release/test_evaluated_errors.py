@@ -22,6 +22,7 @@ from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.release.coordinates import Coordinates
 from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import Head, Window
+from labelguard.terms import LABEL_A
 
 DRAWS, QUANTILE, NOMINAL = 3000, 1.959964, 0.95
 SLACK = 5 * np.sqrt(NOMINAL * (1 - NOMINAL) / DRAWS)
@@ -181,3 +182,60 @@ def test_windows_of_the_same_labelers_are_not_taken_for_independent() -> None:
     window = Window(one.statistic, 1e-3, one.z, one.weight, 1e4, 1e4, None, one.sampling[0])
     both = Evaluation.of(COORDINATES, [window, window])
     assert both.difference(NEW, OLD)[1] == pytest.approx(one.difference(NEW, OLD)[1], rel=1e-3)
+
+
+def _agreeing(bounds: Callable[[NDArray[np.float32], Rows], Bounds]) -> tuple[Floats, float, float]:
+    """Labelers of one mind, 5 to 80 labels each: the head that they go by, less a timid one.
+
+    Estimates of many draws, their standard error, and the truth under the same weights.
+    """
+    rng = np.random.default_rng(6)
+    z = rng.normal(size=(200, D)).astype(np.float32)
+    counts = rng.integers(5, 80, 60)
+    rows = Rows(rng.integers(0, 200, counts.sum()), np.repeat(np.arange(60), counts), 60)
+    right, timid = head(1.5, -0.8, 0.4), head(0.3, -0.16, 0.08)
+    mean = 1 / (1 + np.exp(-z[rows.pair].astype(np.float64) @ right.coefficients))
+    found = bounds(z, rows)
+    grid = statistic.grid(found, D, 0.5)
+    weight = statistic.pair_weights(rows, found, len(z))
+    bound, estimates, error = statistic.sampling_bound(z, rows, found), [], 0.0
+    for _ in range(300):
+        labels = np.where(rng.random(len(rows)) < mean, LABEL_A, 1 - LABEL_A).astype(np.uint8)
+        total = statistic.exact_sum(z, rows, labels, found, grid.step)
+        noisy = statistic.noisy(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
+        noise = grid.scale * grid.step
+        window = Window(noisy, noise, z, weight, found.clip, found.sensitivity, None, bound)
+        estimate, error = Evaluation.of(COORDINATES, [window]).difference(right, timid)
+        estimates.append(estimate)
+    own = found.weight[rows.unit] / found.weight[rows.unit].sum()
+    truth = 0.0
+    for one, sign in ((right, 1), (timid, -1)):
+        margin = z[rows.pair].astype(np.float64) @ one.coefficients
+        truth += sign * float(own @ ((mean - 0.5) * margin - np.logaddexp(margin / 2, -margin / 2)))
+    return np.array(estimates), error, truth
+
+
+def test_a_head_that_is_rightly_sure_is_not_taken_for_worse_than_a_timid_one() -> None:
+    estimates, error, truth = _agreeing(statistic.unclipped_bounds)
+    assert truth > 0.03
+    assert abs(estimates.mean() - truth) < 5 * estimates.std() / np.sqrt(len(estimates))
+    assert coverage(estimates, np.full(300, error), truth) > NOMINAL - 5 * np.sqrt(0.05 / 300)
+
+
+def test_clipping_those_who_agree_would_take_it_for_worse() -> None:
+    """The bounds of a teacher, which may be biased: the timid head wins, surely and wrongly."""
+    estimates, error, truth = _agreeing(lambda z, rows: statistic.bounds(z, rows, 0.5))
+    assert truth > 0.03 and (estimates < truth - 1.96 * error).all()
+
+
+def test_no_labels_at_all_are_clipped() -> None:
+    """Not even those that lie along the direction in which a labeler's pairs lie most."""
+    rng = np.random.default_rng(8)
+    z = (rng.normal(size=(80, D)) * [3, 1, 0.2]).astype(np.float32)
+    rows = Rows(rng.integers(0, 80, 900), rng.integers(0, 30, 900), 30)
+    found = statistic.unclipped_bounds(z, rows)
+    for half in (np.sign(z[rows.pair] @ rng.normal(size=D)) / 2 for _ in range(50)):
+        for units, part in statistic.contributions(z, rows, half):
+            norm = np.linalg.norm(part * found.weight[units, None], axis=1)
+            assert (norm <= found.clip).all()
+    assert found.sensitivity == 2 * found.clip

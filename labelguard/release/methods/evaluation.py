@@ -108,10 +108,12 @@ class HeldOut(Mechanism[Design]):
                 f"the head has {len(coordinates.basis.projection)} coefficients where its features "
                 f"{coordinates.features} are {x.shape[1]}; it is damaged, or was altered"
             )
+        rows, z = replace(rows, pair=pair), coordinates.basis.coordinates(x)
         return window_of(
             job,
-            replace(rows, pair=pair),
-            coordinates.basis.coordinates(x),
+            rows,
+            z,
+            statistic.unclipped_bounds(z, rows) if len(rows) else None,  # a judge has no bias
             plan=plan,
             parameters={"first": first},
             pairs=pairs,

@@ -84,10 +84,12 @@ def design(
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
     parameters |= {"choices": True} if job.staged.choices else {}
+    z = coordinates.coordinates(x)
     return window_of(
         job,
         rows,
-        coordinates.coordinates(x),
+        z,
+        statistic.bounds(z, rows, shape.clip_quantile) if len(rows) else None,
         plan=plan,
         parameters=parameters,
         pairs=pairs,
@@ -99,18 +101,17 @@ def design(
     )
 
 
-def window_of(job: Job, rows: Rows, z: NDArray[np.float32], **known: Any) -> Design:
+def window_of(
+    job: Job, rows: Rows, z: NDArray[np.float32], bounds: Bounds | None, **known: Any
+) -> Design:
     """The design of a window of labels `rows` on pairs at `z`, with its bounds and its noise.
 
-    `known` are the other members of the design. Raises `PolicyError` if the policy's δ is too small
-    for noise on a grid.
+    `bounds` are None without a row; `known` are the other members of the design. Raises
+    `PolicyError` if the policy's δ is too small for noise on a grid.
     """
     multiplier, components = noise_multiplier(job), z.shape[1]
     _check_discretisation(job, multiplier, components)
-    bounds = grid = None
-    if len(rows):
-        bounds = statistic.bounds(z, rows, known["shape"].clip_quantile)
-        grid = statistic.grid(bounds, components, multiplier)
+    grid = statistic.grid(bounds, components, multiplier) if bounds else None
     return Design(z=z, rows=rows, noise_multiplier=multiplier, bounds=bounds, grid=grid, **known)
 
 
