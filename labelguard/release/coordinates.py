@@ -58,6 +58,10 @@ class Coordinates:
         projection, metric = basis.projection, basis.metric
         if projection.ndim != 2 or metric.shape != projection.shape[1:]:
             raise ValueError("the metric has another number of components than the projection")
+        if projection.shape[1] > projection.shape[0]:
+            raise ValueError("there are more components than features")
+        if not (np.isfinite(metric) & (metric > 0)).all():
+            raise ValueError("the metric is not of finite numbers above 0")
         if not (np.abs(projection) < np.finfo(np.float32).max).all():
             raise ValueError("the projection is not of finite numbers in single precision")
         return cls(about["features"], about["identity"], state, shape, basis)
@@ -83,6 +87,8 @@ class Coordinates:
         Raises `LabelguardError` for other features, or coefficients that leave these axes.
         """
         projection = self.basis.projection
+        if not np.isfinite(coefficients).all():
+            raise LabelguardError("this head has coefficients that are no finite numbers")
         if identity != self.identity or len(coefficients) != len(projection):
             raise LabelguardError(
                 f"this head has other features ({identity}) than the evaluation "

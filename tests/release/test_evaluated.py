@@ -277,6 +277,31 @@ def test_there_is_nothing_to_load_train_on_or_score_by(project: Project, tmp_pat
     assert overview.verify_releases(None, project).ok
 
 
+@pytest.mark.parametrize("what", ["wider than its features", "metric", "coefficients"])
+def test_a_head_of_impossible_numbers_is_refused_before_anything_is_charged(
+    project: Project, tmp_path: Path, what: str
+) -> None:
+    teacher = Head.load(lg.privatize(RAW, project=project, **TEACHER).path)
+    basis, coefficients = teacher.basis, teacher.coefficients
+    if what == "wider than its features":
+        basis = Basis(np.ones((len(coefficients), 3_000)), np.ones(3_000))
+    elif what == "metric":
+        basis = replace(basis, metric=np.full_like(basis.metric, np.nan))
+    else:
+        coefficients = np.full_like(coefficients, np.nan)
+    made = replace(teacher, basis=basis, coefficients=coefficients)
+    (tmp_path / "head.npz").write_bytes(made.to_bytes())
+    before = spent(project)
+    if what == "coefficients":  # coordinates are without fault, and no number comes of the head
+        evaluation = lg.privatize(RAW, project=project, head=tmp_path, **EVALUATION)
+        with pytest.raises(LabelguardError, match="no finite numbers"):
+            Evaluation.load(evaluation.path).likelihood(made)
+        return
+    with pytest.raises(ProjectError, match="is damaged"):
+        lg.privatize(RAW, project=project, head=tmp_path, **EVALUATION)
+    assert spent(project) == before
+
+
 def test_a_release_that_was_killed_is_finished(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
