@@ -156,7 +156,7 @@ class Contents(Opinions):
 
 def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path: Path) -> None:
     estimates, out = [], np.zeros(0, bool)
-    for seed in range(150):
+    for seed in range(40):
         release, prompts = _released(tmp_path, seed)
         out = held_out(item_keys(release / "data.parquet"), 0.3)
         wrong = [p for p, o in zip(prompts, out, strict=True) if o][:20]
