@@ -45,7 +45,7 @@ class Opinions:
     gates: tuple[str, ...] = ("released", "probes")
     holdout: float = 0.3
 
-    def check(self) -> None: ...
+    def check(self, mechanism: str, coordinates: Path | None) -> None: ...
 
     def identity(self) -> Mapping[str, Any]:
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,53 @@ def test_heads_in_other_coordinates_are_refused_before_anything_is_charged(tmp_p
     retrain(small.job)
     spent = small.charged()
     small.asks(train={"options": {"features": "text+length", "components": 1}}, gate=GATE)
-    with pytest.raises(LabelguardError, match="coordinates"):
-        retrain(small.job)
+    small.label(2)
+    for act in (dry_run, retrain):
+        with pytest.raises(LabelguardError, match=r"coordinates of r0002-.*--again --head"):
+            act(small.job)
     assert small.charged() == spent and mechanisms(small) == ["rr", "evaluation"]
+
+
+AXES = {"features": "text+length", "components": 2}
+
+
+@pytest.mark.parametrize("lost", [(), ("models",), ("models", ".labelguard/jobs")])
+def test_models_stay_in_the_coordinates_of_the_evaluation_whatever_became_of_the_first(
+    lost: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Kept out by the gate, or gone with a restored backup: the next is judged all the same."""
+    gate = GATE if lost else GATE | {"at_least": 9.0}
+    small = desk(tmp_path / "desk", BOTH, 0.5, gate=gate, train={"options": AXES})
+    assert retrain(small.job).outcome == ("promoted" if lost else "kept")
+    for name in lost:
+        shutil.rmtree(small.path / name)
+    small.label(2)
+    small.asks(gate=GATE, train={"options": AXES | {"ridge": 9.0}})
+    done = retrain(small.job)
+    assert done.outcome == "promoted" and mechanisms(small) == ["rr", "evaluation"] * 2
+
+
+def test_a_model_in_use_that_the_gate_cannot_judge_is_found_before_anything_is_charged(
+    tmp_path: Path,
+) -> None:
+    small = desk(tmp_path / "desk", BOTH, 0.5, train={"options": AXES})
+    retrain(small.job)  # there is a model, and no evaluation
+    spent = small.charged()
+    small.label(2)
+    small.asks(gate=GATE)
+    with pytest.raises(LabelguardError, match="judges in the coordinates of 0001"):
+        retrain(small.job)
+    assert small.charged() == spent
+    small.asks(gate=GATE, train={"options": AXES})
+    assert retrain(small.job).outcome == "promoted"
+    small.asks()
+    retrain(small.job)
+    spent = small.charged()
+    small.label(3)
+    small.asks(gate=GATE, train={"options": AXES})
+    with pytest.raises(LabelguardError, match="the model in use has other coordinates"):
+        retrain(small.job)
+    assert small.charged() == spent
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_model_is_trained_once_and_its_margins_are_those_of_its_trainer(
     shop: Path, tmp_path: Path, kind: str, options: dict[str, Any]
 ) -> None:
     step = _step(shop, kind, **options)
-    step.check()
+    step.check("rr", None)
     learned = _train(step, shop, tmp_path / "model")
     assert learned.facts == {"base": "base", "steps": 20}
     assert [point["step"] for point in learned.curve] == sorted(p["step"] for p in learned.curve)
@@ -120,7 +120,7 @@ def test_what_cannot_be_trained_is_said_before_anything_is_charged(
     shop: Path, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(LabelguardError, match=said):
-        _step(shop, "dpo", **options).check()
+        _step(shop, "dpo", **options).check("rr", None)
 
 
 def test_a_base_of_raw_labels_is_refused(shop: Path, tmp_path: Path) -> None:
@@ -128,4 +128,4 @@ def test_a_base_of_raw_labels_is_refused(shop: Path, tmp_path: Path) -> None:
     card = f"---\ntags:\n- non-private\n{front_matter(())}---\n"
     (tmp_path / "raw" / "TRAINING_CARD.md").write_text(card)
     with pytest.raises(LabelguardError, match="raw labels"):
-        _step(shop, "dpo", model=str(tmp_path / "raw")).check()
+        _step(shop, "dpo", model=str(tmp_path / "raw")).check("rr", None)
