@@ -38,7 +38,7 @@ def check(job: Job, home: Project, step: Step, models: Models) -> None:
             "out none; put one into force that does (labelguard policy new --held-out), or take "
             "another gate"
         )
-    gates.check(own.gate, step, own.release.mechanism, job.base)
+    gates.check(own.gate, step, own.release.mechanism, models, job.base)
     asked = None
     if own.gate.by == "held-out":
         evaluating.check(own.release.mechanism, home, models.current)

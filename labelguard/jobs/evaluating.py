@@ -56,9 +56,10 @@ def evaluate(
     current: Path | None,
     progress: Progress,
 ) -> Facts:
-    """Which release says how good heads are, and what it charged.
+    """Which release says how good heads are, what it charged, and whether that was all it should.
 
-    Where no labeler who is held out gave a label since, the newest one says it still.
+    Where no labeler who is held out gave a label since that can be paid for, the newest one says it
+    still.
     """
     directory = coordinates(home, current)
     if directory:
@@ -76,7 +77,8 @@ def evaluate(
             f"gate.by: held-out has nothing to judge by ({found.why}); wait for labels of those "
             "who are held out, or take another gate"
         )
-    return {"release": release, "charged": found.charged}
+    told = {"charged": found.charged, "exhausted": found.exhausted, "why": found.why}
+    return {"release": release} | told
 
 
 def _check_axes(directory: Path, model: Path, name: str) -> None:

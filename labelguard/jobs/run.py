@@ -214,14 +214,17 @@ class Run:
 
     def _judge(self, run: UnderWay, release: str, candidate: Path) -> Facts:
         self.progress("judging", None)
-        evaluation = run.steps["evaluate"]["release"]
+        evaluated = run.steps["evaluate"]
+        evaluation = evaluated["release"]
         judgement = gates.judge(
             self.settings.gate,
             self.step,
             release=self.home.releases / release,
             candidate=candidate,
             current=self.models.current,
+            unseen=gates.unseen(self.step, self.models),
             evaluation=self.home.releases / evaluation if evaluation else None,
+            charged=evaluated["charged"],
             base=self.job.base,
         )
         return asdict(judgement)

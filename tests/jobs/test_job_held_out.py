@@ -63,9 +63,23 @@ def test_without_new_labels_of_theirs_the_newest_evaluation_is_read_again(tmp_pa
     options = {"features": "length", "components": 1, "holdout": 0.2}
     small.asks(train={"options": options}, gate=GATE)
     done = retrain(small.job)
-    assert (done.outcome, done.charged) == ("promoted", 0)
+    assert (done.outcome, done.charged, done.budget) == ("promoted", 0, "left")
+    assert done.judgement and done.judgement["cost"].startswith("nothing: evaluation r0002-")
     assert [run.evaluation for run in small.history()] == [small.committed()[1]] * 2
     assert first.release == done.release
+
+
+def test_an_evaluation_that_nobody_can_pay_for_is_said_to_be_the_one_before(tmp_path: Path) -> None:
+    small = desk(tmp_path / "desk", ("rr:labels=64", "statistic:releases=1"), 0.5, gate=GATE)
+    first = retrain(small.job)
+    assert first.budget == "left"
+    small.label(2)
+    done = retrain(small.job)
+    assert (done.outcome, done.budget) == ("promoted", "exhausted")
+    assert done.new_labels == done.charged and done.judgement and first.judgement
+    [_, evaluation, _] = small.committed()
+    assert done.judgement["cost"] == f"nothing: evaluation {evaluation} was read again"
+    assert small.history()[-1].budget == "exhausted"
 
 
 class Killed(BaseException):

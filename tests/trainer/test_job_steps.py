@@ -15,6 +15,7 @@ from support import tiny_models, train_runs
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
+from labelguard.jobs.promoting import Models
 from labelguard.jobs.steps import Learned, Lesson, Step, open_step
 from labelguard.release.preferred_pairs import read_preferred
 from labelguard.terms import silent
@@ -88,14 +89,17 @@ def test_released_rows_that_were_held_out_judge_two_models(shop: Path, tmp_path:
     lazy = _step(shop, "reward", holdout=0.3, config="quick.yaml")
     _train(lazy, shop, tmp_path / "lazy")
     gate = SimpleNamespace(by="released", probes=None, margin=0.0, confidence=0.5, at_least=None)
-    gates.check(gate, step, "rr", shop)
+    nothing = Models(tmp_path / "models", "job")
+    gates.check(gate, step, "rr", nothing, shop)
     found = gates.judge(
         gate,
         step,
         release=shop / "rr",
         candidate=tmp_path / "model",
         current=tmp_path / "lazy",
+        unseen=0.3,
         evaluation=None,
+        charged=0,
         base=shop,
     )
     said = json.loads((tmp_path / "model" / "evaluation.json").read_text())["flipped"]
@@ -103,7 +107,7 @@ def test_released_rows_that_were_held_out_judge_two_models(shop: Path, tmp_path:
     assert found.difference is not None and found.current is not None
     assert found.difference == pytest.approx(found.candidate - found.current)
     with pytest.raises(LabelguardError, match="held-out cannot judge reward; take released or"):
-        gates.check(SimpleNamespace(**(vars(gate) | {"by": "held-out"})), step, "rr", shop)
+        gates.check(SimpleNamespace(**(vars(gate) | {"by": "held-out"})), step, "rr", nothing, shop)
 
 
 @pytest.mark.parametrize(
