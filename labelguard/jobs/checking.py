@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from labelguard.errors import PolicyError
 from labelguard.ingest import connector
-from labelguard.jobs import gates, mlflow_registry, notifying
+from labelguard.jobs import evaluating, gates, mlflow_registry, notifying
+from labelguard.jobs.promoting import Models
 from labelguard.jobs.settings import Job
 from labelguard.jobs.steps import Step
 from labelguard.project.policies import PolicyDetails
@@ -13,7 +14,7 @@ from labelguard.release.methods import open_mechanism
 from labelguard.report import overview
 
 
-def check(job: Job, home: Project, step: Step) -> None:
+def check(job: Job, home: Project, step: Step, models: Models) -> None:
     """Raise `PolicyError` for what the policy in force does not pay for, and what parts of the job
     raise that could not do theirs.
     """
@@ -37,8 +38,12 @@ def check(job: Job, home: Project, step: Step) -> None:
             "out none; put one into force that does (labelguard policy new --held-out), or take "
             "another gate"
         )
-    gates.check(own.gate, step, own.release.mechanism, job.base)
-    step.check()
+    gates.check(own.gate, step, own.release.mechanism, models, job.base)
+    asked = None
+    if own.gate.by == "held-out":
+        evaluating.check(own.release.mechanism, home, models.current)
+        asked = evaluating.coordinates(home, models.current)
+    step.check(own.release.mechanism, asked)
     for name in own.pull:
         connector.named(home.connectors, name)
 

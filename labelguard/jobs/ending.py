@@ -19,6 +19,8 @@ from labelguard.release.writer import read_card
 from labelguard.report.outlook import outlook
 
 STEPS = ("check", "pull", "release", "train", "evaluate", "judge", "promote")
+_READING = ("pull", "release", "evaluate")
+"""Steps that read raw labels."""
 
 
 def line(
@@ -34,13 +36,14 @@ def line(
     """How a run ended, for the history: what its steps came to."""
     done: dict[str, Facts] = {name: run.steps.get(name, {}) for name in STEPS}
     release = done["release"].get("learn_from")
+    exhausted = any(done[name].get("exhausted") for name in ("release", "evaluate"))
     return JobRun(
         job=job.name,
         run=run.number,
         started_at=run.facts["started_at"],
         ended_at=clock.now(),
         outcome=outcome,
-        budget="exhausted" if done["release"].get("exhausted") else "left",
+        budget="exhausted" if exhausted else "left",
         why=why,
         release=release,
         mechanism=job.settings.release.mechanism if release else None,
@@ -101,6 +104,8 @@ def fail(job: Job, home: Project, run: UnderWay, why: str) -> None:
 
 
 def failure(run: UnderWay, error: Exception) -> str:
-    """Which step failed, by which kind of error; its message is for the terminal alone."""
+    """Which step failed; its message is for the terminal alone, and so is the kind of an error that
+    raw labels can raise.
+    """
     step = next((name for name in STEPS if name not in run.steps), STEPS[-1])
-    return f"{step} failed: {type(error).__name__}"
+    return f"{step} failed" if step in _READING else f"{step} failed: {type(error).__name__}"

@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
+from labelguard.jobs.promoting import Models
 from labelguard.jobs.steps import Step
 from labelguard.mechanisms.clustered import paired_standard_error, standard_error
 from labelguard.mechanisms.props import vote
@@ -90,9 +91,23 @@ class _Found:
     rows: int
     measure: str = ACCURACY
     cost: str = _FREE
+    note: str = ""
 
 
-def check(gate: Gate, step: Step, mechanism: str, base: Path) -> None:
+def unseen(step: Step, models: Models) -> float:
+    """The share of items that neither the models of a step nor the model in use learned from.
+
+    Shares are nested: a smaller one holds out some of the items of a larger one. A statistic, or a
+    release of PROPS, is made of the labels of all items.
+    """
+    for entry in models.registry:
+        if entry["model"] == models.in_use:
+            known = entry["options"].get("holdout", 0.0) if entry["mechanism"] == "rr" else 0.0
+            return min(step.holdout, float(known))
+    return step.holdout
+
+
+def check(gate: Gate, step: Step, mechanism: str, models: Models, base: Path) -> None:
     """Raise `LabelguardError` for a gate that cannot judge, before anything is charged.
 
     `mechanism` is how the job releases; `base` is what paths refer to.
@@ -108,6 +123,12 @@ def check(gate: Gate, step: Step, mechanism: str, base: Path) -> None:
         )
     if gate.by == "released" and not step.holdout:
         raise LabelguardError("gate.by: released needs items to judge by: train.options.holdout")
+    if gate.by == "released" and not unseen(step, models):
+        raise LabelguardError(
+            f"gate.by: released: the model in use ({models.in_use}) may have learned from all "
+            "items, and cannot be judged by their labels; take another gate until there is one "
+            "that was learned by rr with a train.options.holdout"
+        )
     if gate.by != "none" and gate.by not in step.gates:
         raise LabelguardError(
             f"gate.by: {gate.by} cannot judge {step.name}; take {' or '.join(step.gates)}"
@@ -121,12 +142,15 @@ def judge(
     release: Path,
     candidate: Path,
     current: Path | None,
+    unseen: float,
     evaluation: Path | None,
+    charged: int,
     base: Path,
 ) -> Judgement:
     """Ask both models what the gate asks. Post-processing of releases and public files.
 
-    `evaluation` is the release that `held-out` reads. Raises `LabelguardError` where there is
+    `unseen` is the share of items that no model of them learned from, `evaluation` the release that
+    `held-out` reads, for which this run `charged` so much. Raises `LabelguardError` where there is
     nothing to judge by.
     """
     models = [candidate] if current is None else [candidate, current]
@@ -138,10 +162,10 @@ def judge(
         assert gate.probes is not None
         found = _by_probes(step, models, base / gate.probes)
     elif gate.by == "released":
-        found = _by_released(step, models, release)
+        found = _by_released(step, models, release, unseen)
     else:
         assert evaluation is not None
-        found = _by_held_out(models, evaluation)
+        found = _by_held_out(models, evaluation, charged)
     return _judged(gate, found)
 
 
@@ -150,19 +174,22 @@ def _by_probes(step: Step, models: list[Path], file: Path) -> _Found:
     return _accuracies(step, models, pairs, np.zeros(len(pairs)), np.arange(len(pairs)))
 
 
-def _by_released(step: Step, models: list[Path], release: Path) -> _Found:
+def _by_released(step: Step, models: list[Path], release: Path, unseen: float) -> _Found:
     file = release / "data.parquet"
     items = item_keys(file)
     rows = pl.read_parquet(file, columns=[*PAIRS, "flip_probability"])
-    out = held_out(items, step.holdout) & rows["flip_probability"].is_not_null().to_numpy()
+    out = held_out(items, unseen) & rows["flip_probability"].is_not_null().to_numpy()
     if not out.any():
         raise LabelguardError(
-            f"no released label is of an item that is held out ({step.holdout:g} of all items); "
+            f"no released label is of an item that is held out ({unseen:g} of all items); "
             "take a larger train.options.holdout, or another gate"
         )
     rows = rows.filter(pl.Series(out))
     flips = rows["flip_probability"].to_numpy()
-    return _accuracies(step, models, rows.select(PAIRS).to_arrow(), flips, items[out])
+    found = _accuracies(step, models, rows.select(PAIRS).to_arrow(), flips, items[out])
+    if unseen == step.holdout:
+        return found
+    return replace(found, note=f"; of the {unseen:g} of items that are held out of both models")
 
 
 def _accuracies(
@@ -191,7 +218,7 @@ def _accuracies(
     return _Found(accuracy[0], accuracy[1], error, len(pairs))
 
 
-def _by_held_out(models: list[Path], evaluation: Path) -> _Found:
+def _by_held_out(models: list[Path], evaluation: Path, charged: int) -> _Found:
     from labelguard.release.evaluation import Evaluation
 
     found, heads = Evaluation.load(evaluation), [Head.load(model) for model in models]
@@ -201,7 +228,8 @@ def _by_held_out(models: list[Path], evaluation: Path) -> _Found:
     )
     error = found.difference(heads[0], other)[1]
     current = values[1] if len(values) > 1 else None
-    return _Found(values[0], current, error, round(found.labels), LIKELIHOOD, _CHARGED)
+    cost = _CHARGED if charged else f"{_FREE}: evaluation {evaluation.name} was read again"
+    return _Found(values[0], current, error, round(found.labels), LIKELIHOOD, cost)
 
 
 def _judged(gate: Gate, found: _Found) -> Judgement:
@@ -212,7 +240,7 @@ def _judged(gate: Gate, found: _Found) -> Judgement:
     return Judgement(
         gate.by,
         promote,
-        why,
+        why + found.note,
         found.candidate,
         found.current,
         difference,

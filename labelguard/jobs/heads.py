@@ -23,6 +23,7 @@ from labelguard.jobs.steps import Learned, Lesson, validated
 from labelguard.learning.features import (
     PairFeatures,
     check_features,
+    column_features,
     default_features,
     open_fitted,
     open_provider,
@@ -31,13 +32,15 @@ from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.project.opening import OpenProject
 from labelguard.release.card import guarantee
+from labelguard.release.coordinates import Coordinates
+from labelguard.release.evaluation import coordinates_in
 from labelguard.release.head import FILE, Head, Window, fit
 from labelguard.release.holdout import held_out, item_keys
 from labelguard.release.preferred_pairs import PAIRS
 from labelguard.release.windows import windows_of
 from labelguard.release.writer import read_card
 from labelguard.storage.files import fresh_directory, publish_directory
-from labelguard.terms import Progress
+from labelguard.terms import silent
 
 __all__ = ["HeadOptions", "HeadStep"]
 
@@ -77,9 +80,22 @@ class HeadStep:
         self.options = validated(HeadOptions, options)
         self.holdout = self.options.holdout
 
-    def check(self) -> None:
-        """Features that cannot be computed here."""
+    def check(self, mechanism: str, coordinates: Path | None) -> None:
+        """Features that cannot be computed here, or of what releases do not have, or are not those
+        that a gate asks for.
+        """
         check_features(self._features)
+        if mechanism != "rr":  # its releases have heads, or teach none
+            return
+        if column_features(self._features):
+            raise LabelguardError(
+                f"train.options.features: {self._features}: rows that rr releases have texts, and "
+                "no such columns; take features of texts, or mechanism statistic"
+            )
+        if coordinates is None:
+            open_provider(self._features)
+        else:
+            self._asked(coordinates).provider(silent)
 
     def identity(self) -> Mapping[str, Any]:
         """All options, and the features that are meant where none were named."""
@@ -101,9 +117,10 @@ class HeadStep:
                 f"no head can be learned from release {card['release']}: it has none, and no row "
                 "with a flip_probability; release by rr or statistic"
             )
-        if not lesson.output.is_dir():
+        file, content = lesson.output / FILE, head.to_bytes()
+        if not file.is_file() or file.read_bytes() != content:
             partial = fresh_directory(lesson.output.with_name(f"{lesson.output.name}.partial"))
-            (partial / FILE).write_bytes(head.to_bytes())
+            (partial / FILE).write_bytes(content)
             (partial / "TRAINING_CARD.md").write_text(_card(card, facts), encoding="utf-8")
             publish_directory(partial, lesson.output)
         return Learned(facts)
@@ -111,7 +128,7 @@ class HeadStep:
     def margins(self, model: Path, pairs: pa.Table) -> NDArray[np.float64]:
         """As `Head.margins`. Raises `LabelguardError` for features that changed since."""
         head = Head.load(model)
-        return head.margins(_opened(head)(_sides(pairs)))
+        return head.margins(head.coordinates.provider(silent)(_sides(pairs)))
 
     def _released(self, lesson: Lesson, card: Mapping[str, Any]) -> tuple[Head, dict[str, Any]]:
         """The head that came with a release, fitted anew if only some windows count."""
@@ -134,7 +151,9 @@ class HeadStep:
         return list(windows_of(lesson.project.released, first, until))
 
     def _learned(self, lesson: Lesson) -> tuple[Head, dict[str, Any]]:
-        """A head of flipped labels, in the coordinates of the model in use if it has the same."""
+        """A head of flipped labels, in the coordinates that the lesson asks for, or in those of the
+        model in use if it has the same features.
+        """
         file = lesson.release / "data.parquet"
         rows = pl.read_parquet(file)
         out = held_out(item_keys(file), self.holdout)
@@ -168,28 +187,36 @@ class HeadStep:
         }
 
     def _coordinates(self, pairs: pa.Table, lesson: Lesson) -> tuple[PairFeatures, Basis, Shape]:
-        """Features and principal axes: those of the model in use, or fitted on these pairs."""
+        """Features and principal axes: those that are asked for, those of the model in use, or
+        fitted on these pairs.
+        """
         shape = Shape(self.options.components, 0, ridge=self.options.ridge)
-        before = _before(lesson.previous)
-        if before and (before.features, before.shape) == (self._features, shape):
-            return _opened(before, lesson.progress), before.basis, shape
+        found = self._asked(lesson.coordinates) if lesson.coordinates else self._kept(lesson, shape)
+        if found:
+            own = replace(found.shape, ridge=shape.ridge)
+            return found.provider(lesson.progress), found.basis, own
         provider = open_fitted(self._features, pairs, lesson.progress)
         return provider, basis(spectrum(provider(pairs)), shape), shape
 
+    def _asked(self, directory: Path) -> Coordinates:
+        """Those of a directory. Raises `LabelguardError` where the options ask for others."""
+        found, components = coordinates_in(directory), self.options.components
+        if (found.features, found.shape.components) != (self._features, components):
+            raise LabelguardError(
+                f"train.options: features {self._features} in {components} components, and the "
+                f"gate judges in the coordinates of {directory.name}, {found.features} in "
+                f"{found.shape.components}: take these, or another gate, or begin evaluations anew "
+                "(labelguard privatize --mechanism evaluation --again --head DIRECTORY)"
+            )
+        return found
 
-def _before(model: Path | None) -> Head | None:
-    return Head.load(model) if model is not None and (model / FILE).exists() else None
-
-
-def _opened(head: Head, progress: Progress | None = None) -> PairFeatures:
-    provider = open_provider(head.features, head.state)
-    if progress:
-        provider.report_to(progress)
-    if provider.identity() != head.identity:
-        raise LabelguardError(
-            f"a head was fitted on features {head.identity}; found {provider.identity()}"
-        )
-    return provider
+    def _kept(self, lesson: Lesson, shape: Shape) -> Coordinates | None:
+        """Those of the model in use, if it has these features; the ridge is none of them."""
+        if lesson.previous is None or not (lesson.previous / FILE).exists():
+            return None
+        found = Head.load(lesson.previous).coordinates
+        alike = (found.features, replace(found.shape, ridge=shape.ridge)) == (self._features, shape)
+        return found if alike else None
 
 
 def _sides(pairs: pa.Table) -> pa.Table:

@@ -177,7 +177,7 @@ class Run:
 
     def _check(self) -> Facts:
         """Whatever would fail later, before anything is pulled or charged."""
-        checking.check(self.job, self.home, self.step)
+        checking.check(self.job, self.home, self.step, self.models)
         return {}
 
     def _pull(self) -> Facts:
@@ -199,25 +199,32 @@ class Run:
 
     def _train(self, release: str, candidate: Path) -> Facts:
         directory, current = self.home.releases / release, self.models.current
-        lesson = Lesson(directory, self.home, candidate, current, self.progress)
+        judged_in = None
+        if self.settings.gate.by == "held-out":
+            judged_in = evaluating.coordinates(self.home, current)
+        lesson = Lesson(directory, self.home, candidate, current, self.progress, judged_in)
         learned = self.step.train(lesson)
         return {"facts": dict(learned.facts), "curve": [dict(one) for one in learned.curve]}
 
     def _evaluate(self, run: UnderWay, candidate: Path) -> Facts:
         if self.settings.gate.by != "held-out":
             return {"release": None, "charged": 0}
-        return evaluating.evaluate(self.job, self.home, run, candidate, self.progress)
+        current = self.models.current
+        return evaluating.evaluate(self.job, self.home, run, candidate, current, self.progress)
 
     def _judge(self, run: UnderWay, release: str, candidate: Path) -> Facts:
         self.progress("judging", None)
-        evaluation = run.steps["evaluate"]["release"]
+        evaluated = run.steps["evaluate"]
+        evaluation = evaluated["release"]
         judgement = gates.judge(
             self.settings.gate,
             self.step,
             release=self.home.releases / release,
             candidate=candidate,
             current=self.models.current,
+            unseen=gates.unseen(self.step, self.models),
             evaluation=self.home.releases / evaluation if evaluation else None,
+            charged=evaluated["charged"],
             base=self.job.base,
         )
         return asdict(judgement)

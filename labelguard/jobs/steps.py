@@ -35,7 +35,8 @@ class Lesson:
     """What a model is to be learned from: a release, and nothing that says a raw label.
 
     `output` appears whole; a call that was killed is made again, and goes on or begins anew.
-    `previous` is the directory of the model in use.
+    `previous` is the directory of the model in use, `coordinates` that of the head or evaluation in
+    whose coordinates a model must be for its gate, if it must.
     """
 
     release: Path
@@ -43,6 +44,7 @@ class Lesson:
     output: Path
     previous: Path | None
     progress: Progress
+    coordinates: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,11 @@ class Step(Protocol):
         """The share of items that it does not learn from (`release.holdout`)."""
         ...
 
-    def check(self) -> None:
-        """Raise `LabelguardError` for what would fail, before anything is charged."""
+    def check(self, mechanism: str, coordinates: Path | None) -> None:
+        """Raise `LabelguardError` for what would fail, before anything is charged.
+
+        Releases will be made by `mechanism`; `coordinates` are those of a `Lesson`.
+        """
         ...
 
     def identity(self) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
+from labelguard.jobs.promoting import Models
 from labelguard.jobs.steps import Learned, Lesson
 from labelguard.mechanisms.clustered import paired_standard_error
 from labelguard.release.holdout import held_out, item_keys
@@ -45,7 +46,7 @@ class Opinions:
     gates: tuple[str, ...] = ("released", "probes")
     holdout: float = 0.3
 
-    def check(self) -> None: ...
+    def check(self, mechanism: str, coordinates: Path | None) -> None: ...
 
     def identity(self) -> Mapping[str, Any]:
         return {}
@@ -84,7 +85,9 @@ def _judged(gate: Gate, base: Path, candidate: str, current: str | None) -> gate
         release=base,
         candidate=base / candidate,
         current=base / current if current else None,
+        unseen=Opinions.holdout,
         evaluation=None,
+        charged=0,
         base=base,
     )
 
@@ -114,8 +117,8 @@ def test_confidence_asks_for_more_than_an_estimate(base: Path) -> None:
 
 
 def test_what_cannot_judge_is_refused_before_anything_is_charged(base: Path) -> None:
-    step = Opinions()
-    gates.check(Gate(), step, "rr", base)
+    step, nothing = Opinions(), Models(base / "models", "job")
+    gates.check(Gate(), step, "rr", nothing, base)
     for gate, mechanism, said in (
         (Gate(probes=None), "rr", "needs gate.probes"),
         (Gate(probes="nowhere.parquet"), "rr", "nowhere.parquet cannot be read"),
@@ -123,9 +126,9 @@ def test_what_cannot_judge_is_refused_before_anything_is_charged(base: Path) -> 
         (Gate(by="held-out"), "rr", "cannot judge opinions; take released or probes"),
     ):
         with pytest.raises(LabelguardError, match=said):
-            gates.check(gate, step, mechanism, base)
+            gates.check(gate, step, mechanism, nothing, base)
     with pytest.raises(LabelguardError, match="needs items to judge by"):
-        gates.check(Gate(by="released"), Opinions(holdout=0.0), "rr", base)
+        gates.check(Gate(by="released"), Opinions(holdout=0.0), "rr", nothing, base)
 
 
 def _released(directory: Path, seed: int, *, gamma: float = 0.2) -> tuple[Path, list[str]]:
@@ -170,7 +173,9 @@ def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path
             release=release,
             candidate=tmp_path / "one",
             current=tmp_path / "other",
+            unseen=Opinions.holdout,
             evaluation=None,
+            charged=0,
             base=tmp_path,
         )
         assert found.rows == out.sum()
@@ -192,7 +197,9 @@ def test_coins_judge_nobody(tmp_path: Path) -> None:
             release=release,
             candidate=tmp_path / "one",
             current=None,
+            unseen=Opinions.holdout,
             evaluation=None,
+            charged=0,
             base=tmp_path,
         )
 

@@ -77,7 +77,7 @@ def _lesson(release: Release, output: Path, previous: Path | None = None) -> Les
 def _step(**options: Any) -> HeadStep:
     step = open_step("head", options, Path())
     assert isinstance(step, HeadStep)
-    step.check()
+    step.check("rr", None)
     return step
 
 
@@ -200,11 +200,13 @@ def test_a_kill_leaves_a_model_or_none(
         ({"ridge": "3"}, r"train\.options\.ridge"),
         ({"componnets": 3}, r"train\.options\.componnets"),
         ({"features": "lenght"}, "lenght"),
+        ({"features": "hf:/nowhere/at-all"}, "no model directory|encoders"),
+        ({"features": "length+columns:a"}, "no such columns"),
     ],
 )
 def test_options_that_cannot_be_are_named(options: dict[str, Any], said: str) -> None:
     with pytest.raises(LabelguardError, match=said):
-        open_step("head", options, Path()).check()
+        open_step("head", options, Path()).check("rr", None)
 
 
 def test_a_step_that_is_not_installed_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,23 @@ def test_without_new_labels_of_theirs_the_newest_evaluation_is_read_again(tmp_pa
     options = {"features": "length", "components": 1, "holdout": 0.2}
     small.asks(train={"options": options}, gate=GATE)
     done = retrain(small.job)
-    assert (done.outcome, done.charged) == ("promoted", 0)
+    assert (done.outcome, done.charged, done.budget) == ("promoted", 0, "left")
+    assert done.judgement and done.judgement["cost"].startswith("nothing: evaluation r0002-")
     assert [run.evaluation for run in small.history()] == [small.committed()[1]] * 2
     assert first.release == done.release
+
+
+def test_an_evaluation_that_nobody_can_pay_for_is_said_to_be_the_one_before(tmp_path: Path) -> None:
+    small = desk(tmp_path / "desk", ("rr:labels=64", "statistic:releases=1"), 0.5, gate=GATE)
+    first = retrain(small.job)
+    assert first.budget == "left"
+    small.label(2)
+    done = retrain(small.job)
+    assert (done.outcome, done.budget) == ("promoted", "exhausted")
+    assert done.new_labels == done.charged and done.judgement and first.judgement
+    [_, evaluation, _] = small.committed()
+    assert done.judgement["cost"] == f"nothing: evaluation {evaluation} was read again"
+    assert small.history()[-1].budget == "exhausted"
 
 
 class Killed(BaseException):
@@ -98,9 +113,53 @@ def test_heads_in_other_coordinates_are_refused_before_anything_is_charged(tmp_p
     retrain(small.job)
     spent = small.charged()
     small.asks(train={"options": {"features": "text+length", "components": 1}}, gate=GATE)
-    with pytest.raises(LabelguardError, match="coordinates"):
-        retrain(small.job)
+    small.label(2)
+    for act in (dry_run, retrain):
+        with pytest.raises(LabelguardError, match=r"coordinates of r0002-.*--again --head"):
+            act(small.job)
     assert small.charged() == spent and mechanisms(small) == ["rr", "evaluation"]
+
+
+AXES = {"features": "text+length", "components": 2}
+
+
+@pytest.mark.parametrize("lost", [(), ("models",), ("models", ".labelguard/jobs")])
+def test_models_stay_in_the_coordinates_of_the_evaluation_whatever_became_of_the_first(
+    lost: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Kept out by the gate, or gone with a restored backup: the next is judged all the same."""
+    gate = GATE if lost else GATE | {"at_least": 9.0}
+    small = desk(tmp_path / "desk", BOTH, 0.5, gate=gate, train={"options": AXES})
+    assert retrain(small.job).outcome == ("promoted" if lost else "kept")
+    for name in lost:
+        shutil.rmtree(small.path / name)
+    small.label(2)
+    small.asks(gate=GATE, train={"options": AXES | {"ridge": 9.0}})
+    done = retrain(small.job)
+    assert done.outcome == "promoted" and mechanisms(small) == ["rr", "evaluation"] * 2
+
+
+def test_a_model_in_use_that_the_gate_cannot_judge_is_found_before_anything_is_charged(
+    tmp_path: Path,
+) -> None:
+    small = desk(tmp_path / "desk", BOTH, 0.5, train={"options": AXES})
+    retrain(small.job)  # there is a model, and no evaluation
+    spent = small.charged()
+    small.label(2)
+    small.asks(gate=GATE)
+    with pytest.raises(LabelguardError, match="judges in the coordinates of 0001"):
+        retrain(small.job)
+    assert small.charged() == spent
+    small.asks(gate=GATE, train={"options": AXES})
+    assert retrain(small.job).outcome == "promoted"
+    small.asks()
+    retrain(small.job)
+    spent = small.charged()
+    small.label(3)
+    small.asks(gate=GATE, train={"options": AXES})
+    with pytest.raises(LabelguardError, match="the model in use has other coordinates"):
+        retrain(small.job)
+    assert small.charged() == spent
 
 
 @pytest.mark.parametrize(

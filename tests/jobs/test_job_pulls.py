@@ -77,7 +77,7 @@ def test_a_tool_that_is_down_fails_the_run_and_the_next_one_goes_on(
     with monkeypatch.context() as patch, pytest.raises(ConnectorError):
         patch.setattr(runs.ingestion, "pull", down)
         retrain(small.job)
-    assert small.history()[0].why == "pull failed: ConnectorError"
+    assert small.history()[0].why == "pull failed"  # no kind: it may be a label's
     assert retrain(small.job).outcome == "promoted"
 
 

@@ -7,17 +7,20 @@ import shutil
 import stat
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from support.job_projects import Desk, desk
 
 import labelguard as lg
 from labelguard.cli.main import main
-from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
+from labelguard.errors import InvalidLabels, LabelguardError, PolicyError, ProjectBusy
 from labelguard.jobs.run import retrain
 from labelguard.jobs.state import State
 from labelguard.project import erasure, policies, runs
 from labelguard.project.opening import OpenProject
+from labelguard.release.holdout import held_out, item_keys
 from labelguard.report import overview
 
 
@@ -86,6 +89,50 @@ def test_a_gate_keeps_the_model_in_use_and_the_candidate_goes(small: Desk) -> No
         "registry.json",
     ]
     assert retrain(small.job).outcome == "unchanged"  # it is not judged twice
+
+
+def test_a_label_that_is_none_is_told_to_who_runs_the_job_alone(small: Desk) -> None:
+    file = small.path / "labels" / "1.parquet"
+    rows = pq.read_table(file)
+    place = rows.column_names.index("label")
+    pq.write_table(rows.set_column(place, "label", pa.array([9] * len(rows))), file)
+    with pytest.raises(InvalidLabels, match="label"):
+        retrain(small.job)
+    assert [one.why for one in small.history()] == ["release failed"]
+    assert b"InvalidLabels" not in (small.state / "history.jsonl").read_bytes()
+
+
+def test_the_model_in_use_is_judged_by_no_label_that_it_learned_from(tmp_path: Path) -> None:
+    def taught(holdout: float) -> dict[str, object]:
+        return {"options": {"features": "length", "components": 1, "holdout": holdout}}
+
+    small = desk(tmp_path / "desk", train=taught(0.0))
+    retrain(small.job)
+    small.label(2)
+    released = {"by": "released", "margin": 9.0}
+    small.asks(gate=released, train=taught(0.5))
+    with pytest.raises(LabelguardError, match="model in use \\(0001\\) may have learned from all"):
+        retrain(small.job)
+    assert small.charged() == 30
+    small.asks(train=taught(0.2))
+    retrain(small.job)
+    small.asks(gate=released, train=taught(0.5))
+    done = retrain(small.job)
+    assert done.release and done.judgement and "held out of both models" in done.judgement["why"]
+    items = item_keys(lg.find(small.path).releases / done.release / "data.parquet")
+    assert done.judgement["rows"] == held_out(items, 0.2).sum() < held_out(items, 0.5).sum()
+    assert retrain(small.job).outcome == "unchanged"
+
+
+def test_a_model_of_a_statistic_is_judged_by_no_released_label(small: Desk) -> None:
+    retrain(small.job)
+    register = small.models / "registry.json"
+    register.write_text(
+        register.read_text().replace('"mechanism": "rr"', '"mechanism": "statistic"')
+    )
+    small.asks(gate={"by": "released"})
+    with pytest.raises(LabelguardError, match="may have learned from all"):
+        retrain(small.job)
 
 
 def test_a_statistic_adds_windows(tmp_path: Path) -> None:

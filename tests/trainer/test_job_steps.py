@@ -15,6 +15,7 @@ from support import tiny_models, train_runs
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates
+from labelguard.jobs.promoting import Models
 from labelguard.jobs.steps import Learned, Lesson, Step, open_step
 from labelguard.release.preferred_pairs import read_preferred
 from labelguard.terms import silent
@@ -51,7 +52,7 @@ def test_a_model_is_trained_once_and_its_margins_are_those_of_its_trainer(
     shop: Path, tmp_path: Path, kind: str, options: dict[str, Any]
 ) -> None:
     step = _step(shop, kind, **options)
-    step.check()
+    step.check("rr", None)
     learned = _train(step, shop, tmp_path / "model")
     assert learned.facts == {"base": "base", "steps": 20}
     assert [point["step"] for point in learned.curve] == sorted(p["step"] for p in learned.curve)
@@ -88,14 +89,17 @@ def test_released_rows_that_were_held_out_judge_two_models(shop: Path, tmp_path:
     lazy = _step(shop, "reward", holdout=0.3, config="quick.yaml")
     _train(lazy, shop, tmp_path / "lazy")
     gate = SimpleNamespace(by="released", probes=None, margin=0.0, confidence=0.5, at_least=None)
-    gates.check(gate, step, "rr", shop)
+    nothing = Models(tmp_path / "models", "job")
+    gates.check(gate, step, "rr", nothing, shop)
     found = gates.judge(
         gate,
         step,
         release=shop / "rr",
         candidate=tmp_path / "model",
         current=tmp_path / "lazy",
+        unseen=0.3,
         evaluation=None,
+        charged=0,
         base=shop,
     )
     said = json.loads((tmp_path / "model" / "evaluation.json").read_text())["flipped"]
@@ -103,7 +107,7 @@ def test_released_rows_that_were_held_out_judge_two_models(shop: Path, tmp_path:
     assert found.difference is not None and found.current is not None
     assert found.difference == pytest.approx(found.candidate - found.current)
     with pytest.raises(LabelguardError, match="held-out cannot judge reward; take released or"):
-        gates.check(SimpleNamespace(**(vars(gate) | {"by": "held-out"})), step, "rr", shop)
+        gates.check(SimpleNamespace(**(vars(gate) | {"by": "held-out"})), step, "rr", nothing, shop)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_what_cannot_be_trained_is_said_before_anything_is_charged(
     shop: Path, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(LabelguardError, match=said):
-        _step(shop, "dpo", **options).check()
+        _step(shop, "dpo", **options).check("rr", None)
 
 
 def test_a_base_of_raw_labels_is_refused(shop: Path, tmp_path: Path) -> None:
@@ -128,4 +132,4 @@ def test_a_base_of_raw_labels_is_refused(shop: Path, tmp_path: Path) -> None:
     card = f"---\ntags:\n- non-private\n{front_matter(())}---\n"
     (tmp_path / "raw" / "TRAINING_CARD.md").write_text(card)
     with pytest.raises(LabelguardError, match="raw labels"):
-        _step(shop, "dpo", model=str(tmp_path / "raw")).check()
+        _step(shop, "dpo", model=str(tmp_path / "raw")).check("rr", None)

@@ -71,7 +71,7 @@ class _Training:
         """As in `labelguard.steps`."""
         return self.kind
 
-    def check(self) -> None:
+    def check(self, mechanism: str, coordinates: Path | None) -> None:
         """The extra, the configuration, and where its base model comes from."""
         extras.require("train", f"train.step: {self.kind}")
         lineage.base_of(self._model, private=True)
