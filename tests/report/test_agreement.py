@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import binom
 from support.preferences import STATISTIC
 
 import labelguard as lg
@@ -71,7 +72,7 @@ def test_the_interval_holds_the_agreement_of_the_labels_themselves(common: float
 
 
 def test_half_the_interval_does_not_nor_do_labels_taken_as_they_are() -> None:
-    assert covered(0.85, 1, scale=0.5) < 0.85
+    assert covered(0.85, 1, scale=0.5) < 0.9
     # Flips make labels seem to agree less; an interval of items' own spread would not tell.
     assert covered(1.0, 1, scale=1.0, corrected=False) < 0.5
 
@@ -87,6 +88,74 @@ def test_the_interval_with_gold_items_holds(common: float) -> None:
         true = (1 + weight @ (s * gold) / weight.sum()) / 2
         hits += abs(found.agreement - true) <= found.reach
     assert hits / WORLDS >= LEAST
+
+
+FEW = (1, 2, 3, 10, 30, 100)
+"""Numbers of comparisons, at each of which the interval is to hold."""
+RATES = (0.003, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.45)
+
+
+def gold_coverage(n: int, right: int, gamma: float, *, step: bool = True) -> float:
+    """How often the interval holds with n gold labels, `right` of them so before the flips.
+
+    Not simulated: the number of labels that agree is a sum of two binomials. `step=False` is the
+    normal interval alone.
+    """
+    unchanged = binom.pmf(np.arange(right + 1), right, 1 - gamma)
+    chances = np.convolve(unchanged, binom.pmf(np.arange(n - right + 1), n - right, gamma))
+    sure = 0.0
+    for agreeing, chance in enumerate(chances):
+        x = np.where(np.arange(n) < agreeing, 1, -1)
+        found = told(with_gold(np.arange(n), x, np.ones(n), np.full(n, gamma)))
+        reach = found.reach if step else 1.959964 * found.standard_error
+        sure += float(chance) * (abs(found.agreement - right / n) <= reach + 1e-12)
+    return sure
+
+
+@pytest.mark.parametrize("n", FEW)
+def test_the_interval_with_gold_items_holds_with_few(n: int) -> None:
+    for gamma in RATES if n < 100 else RATES[::3]:
+        assert min(gold_coverage(n, right, gamma) for right in {0, n // 2, n}) >= 0.95
+
+
+def test_the_normal_interval_alone_would_not() -> None:
+    assert gold_coverage(1, 1, 0.2, step=False) < 0.81
+    assert gold_coverage(3, 3, 0.06, step=False) < 0.84
+    assert gold_coverage(10, 5, 0.025, step=False) < 0.8
+
+
+def pair_coverage(
+    items: int, labels: int, gamma: float, alike: bool, *, step: bool = True
+) -> float:
+    """How often the interval holds for labels of items that all agree, or of which half differ."""
+    rng = np.random.default_rng(5)
+    item = np.repeat(np.arange(items), labels)
+    s = np.where(alike | (np.arange(len(item)) % 2 == 0), 1.0, -1.0)
+    same = [s[r] * s[t] for r, t in itertools.combinations(range(labels), 2)]
+    true, hits, worlds = (1 + float(np.mean(same))) / 2, 0, 400
+    for _ in range(worlds):
+        x = np.where(rng.random(len(item)) < gamma, -s, s)
+        found = told(between_labelers(item, x, np.full(len(item), gamma)))
+        hits += abs(found.agreement - true) <= 1e-12 + (
+            found.reach if step else 1.959964 * found.standard_error
+        )
+    return hits / worlds
+
+
+@pytest.mark.parametrize("items", FEW)
+def test_the_interval_between_labelers_holds_with_few(items: int) -> None:
+    for gamma, alike in itertools.product((0.03, 0.1, 0.2, 0.3), (True, False)):
+        assert pair_coverage(items, 2, gamma, alike) >= LEAST
+
+
+@pytest.mark.parametrize("labels", [3, 5, 20])
+def test_it_holds_for_one_item_with_many_labels(labels: int) -> None:
+    for gamma, alike in itertools.product((0.03, 0.1, 0.3), (True, False)):
+        assert pair_coverage(1, labels, gamma, alike) >= LEAST
+
+
+def test_between_labelers_the_normal_interval_alone_would_not() -> None:
+    assert pair_coverage(1, 2, 0.1, True, step=False) < 0.87
 
 
 def test_both_are_unbiased() -> None:
@@ -123,11 +192,17 @@ def test_power_sums_are_the_sum_over_pairs() -> None:
                 variance += 2 * a[r] ** 2 * (1 - a[r] ** 2) * a[t] ** 2 * a[u] ** 2
     assert found.agreement == pytest.approx((1 + top / bottom) / 2)
     assert found.standard_error == pytest.approx(variance**0.5 / bottom / 2)
+    step = max(
+        a[r] * (1 + a[r]) * sum(a[t] for t in group if t != r)
+        for group in np.split(np.arange(len(item)), np.flatnonzero(np.diff(item)) + 1)
+        for r in group
+    )
+    assert found.reach - 1.959964 * found.standard_error == pytest.approx(step / bottom / 2)
 
 
 def test_labels_that_were_not_flipped_are_counted_exactly() -> None:
     found = told(between_labelers([1, 1, 1, 2, 2, 3], [1, 1, -1, 1, 1, 1], [0.0] * 6))
-    assert (found.agreement, found.standard_error) == (pytest.approx(2 / 4), 0.0)
+    assert (found.agreement, found.standard_error, found.reach) == (pytest.approx(2 / 4), 0, 0)
     assert (found.comparisons, found.items) == (4, 2)
     gold = told(with_gold([1, 1, 2], [1, -1, 1], [1, 1, 1], [0.0] * 3))
     assert (gold.agreement, gold.low, gold.high) == (pytest.approx(2 / 3),) * 3
