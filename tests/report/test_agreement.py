@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,6 +19,7 @@ import labelguard as lg
 from labelguard.accounting import randomized_response as rr
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms.agreement import Estimate, between_labelers, with_gold
+from labelguard.project.linking import link_table
 from labelguard.project.project import Project
 from labelguard.report.agreement import agreement
 from labelguard.simulation import SimulationConfig, simulate
@@ -307,6 +310,65 @@ def test_one_pair_under_two_questions_is_two_items(project: Project, tmp_path: P
     gold.write_text('{"prompt": "p", "chosen": "one", "rejected": "two"}\n')
     with pytest.raises(LabelguardError, match=r"gold.jsonl needs a column question"):
         agreement(release.path, gold)
+
+
+FEW_LABELS: dict[str, Any] = {"mechanism": "rr", "epsilon": 8, "max_labels_per_labeler": 2}
+
+
+def twice(first: int, again: int) -> pl.DataFrame:
+    """An item each for `first` workers with two others; `again` of them answer as somebody else."""
+    rows = [(f"{who}{n}", f"q{n}") for n in range(first) for who in "uwx"]
+    rows += [(f"v{n}", f"q{n}") for n in range(again)]
+    return pl.DataFrame(
+        {
+            "labeler_id": [who for who, _ in rows],
+            "prompt": [prompt for _, prompt in rows],
+            "response_a": "one",
+            "response_b": "two",
+            "label": 1.0,
+        }
+    )
+
+
+def linked(project: Project, pairs: int) -> None:
+    """Link v0 to u0, and so on: the same people under two ids."""
+    lg.privatize(twice(2, 0).to_arrow(), project=project, **FEW_LABELS)
+    numbers = range(5, 5 + pairs)
+    ids = {"labeler_id": [f"u{n}" for n in numbers], "same_as": [f"v{n}" for n in numbers]}
+    link_table(pl.DataFrame(ids).to_arrow(), project)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "share", "suggested"), [(100, "10.9%", False), (4, "0.6%", True)]
+)
+def test_agreement_with_oneself_is_counted_and_suggests_nothing(
+    project: Project, pairs: int, share: str, suggested: bool
+) -> None:
+    linked(project, pairs)
+    release = lg.privatize(twice(200, 5 + pairs).to_arrow(), project=project, mechanism="rr")
+    assert release.card["counts"]["unit_pairs"] == pairs
+    assert (
+        f"| {pairs} pairs of labels of one item are of one labeler |"
+        in (release.path / "CARD.md").read_text()
+    )
+    found = agreement(release.path)
+    assert any(note.startswith(f"up to {share} of the comparisons") for note in found.notes)
+    assert bool(found.plan) == suggested
+
+
+def test_labelers_who_are_not_linked_are_compared(project: Project) -> None:
+    release = lg.privatize(twice(200, 100).to_arrow(), project=project, **FEW_LABELS)
+    assert release.card["counts"]["unit_pairs"] == 0
+    assert "with oneself" not in (release.path / "CARD.md").read_text()
+    found = agreement(release.path)
+    assert found.plan
+    assert len(found.notes) == 1  # on ties
+    # A card of before they were counted, of groups.
+    card = json.loads((release.path / "card.json").read_text())
+    del card["counts"]["unit_pairs"]
+    card["privacy"]["unit"] = "group"
+    (release.path / "card.json").write_text(json.dumps(card))
+    assert any("it is not known" in note for note in agreement(release.path).notes)
 
 
 def test_gold_that_contradicts_itself_is_refused(
