@@ -236,3 +236,5 @@ def counted_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     ):
         if counts[count]:
             yield f"  {name}", f"{counts[count]:,} ({what})"
+    if own := counts.get("unit_pairs"):  # older cards do not have it
+        yield "  with oneself", f"{own:,} pairs of labels of one item are of one {unit}"

@@ -212,6 +212,8 @@ def _card(job: Job, plan: Plan, grant: Grant, rows: int, finished: Finished) -> 
             "identical_sides": staged.identical_sides,
             "skipped": staged.skipped,
             "set_aside": staged.fault_count,
+            # An item, as a unit, has nobody's labels.
+            **({} if policy.unit == "item" else {"unit_pairs": plan.unit_pairs}),
         },
         "train_with": "",
         "not_protected": card.not_protected(policy),

@@ -109,7 +109,8 @@ class Selection:
     `units` (n, 2) are the labelers, or groups of them, with `capacity` (k, uses in all), `charged`
     (new uses) and `short` (labels beyond the allowance, of labelers who were charged before), each
     of shape (n,). `drawn` of the `rows` are new. `other_labels` of `other_units` are of the other
-    part: held out where this trains, and the reverse.
+    part: held out where this trains, and the reverse. `unit_pairs` are pairs of answers that one
+    unit gave to one item: under several ids, or by members of a group.
     """
 
     units: Blocks = field(repr=False)
@@ -124,12 +125,13 @@ class Selection:
     changed_items: int
     other_units: int
     other_labels: int
+    unit_pairs: int
 
     @classmethod
     def nothing(cls) -> Selection:
         """That of no bucket."""
         none = np.zeros(0, np.int64)
-        return Selection(np.zeros((0, 2), np.uint64), none, none, none, *(0,) * 8)
+        return Selection(np.zeros((0, 2), np.uint64), none, none, none, *(0,) * 9)
 
 
 def select(task: Selecting, bucket: int) -> Selection | None:
@@ -166,6 +168,7 @@ def select(task: Selecting, bucket: int) -> Selection | None:
         changed_items=int((labels.issued & (labels.of_map("content", 0) != labels.content)).sum()),
         other_units=labels.other_units,
         other_labels=labels.other_labels,
+        unit_pairs=labels.unit_pairs(taken & ~labels.public_tie),
     )
 
 
@@ -184,6 +187,7 @@ class _Labels:
     item: Blocks
     group: Blocks
     key: Blocks
+    pair: NDArray[np.uint16]
     content: NDArray[np.uint64]
     public_tie: NDArray[np.bool_]
     released: ReleasedLabels
@@ -213,6 +217,7 @@ class _Labels:
             item[index],
             buckets.blocks(table, "group")[index] if ranked else item[index],
             key[index],
+            pair[index],
             _optional(table, "content")[index].astype(np.uint64),
             _optional(table, "tie")[index] == np.uint8(1),
             released,
@@ -226,6 +231,17 @@ class _Labels:
     def issued(self) -> NDArray[np.bool_]:
         """Which labels were released before."""
         return self.known >= 0
+
+    def unit_pairs(self, rows: NDArray[np.bool_]) -> int:
+        """How many pairs among some rows are answers of one unit to the same pair of an item."""
+        if (self.author == self.units[self.unit]).all():  # each has one label of a pair at most
+            return 0
+        item = blocks.unique(self.item[rows])[1]
+        same = np.lexsort((self.pair[rows], item, self.unit[rows]))
+        columns = np.stack([self.unit[rows], item, self.pair[rows]], axis=1)[same]
+        starts = np.flatnonzero(np.r_[True, (np.diff(columns, axis=0) != 0).any(axis=1)])
+        answers = np.diff(np.r_[starts, len(columns)])
+        return int((answers * (answers - 1) // 2).sum())
 
     def of_map(self, name: str, default: int) -> NDArray[Any]:
         """A column of the private map; `default` for labels that are not in it."""

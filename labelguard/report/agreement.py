@@ -5,8 +5,10 @@ Post-processing of a release and of a public file. Nothing is charged, and no la
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,6 +25,9 @@ __all__ = ["Agreement", "agreement"]
 
 USEFUL = 0.1
 """An interval that reaches further than this to either side tells too little to go by."""
+
+OWN = 0.01
+"""Where more of the comparisons are of one unit with itself, agreement is not that of labelers."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,9 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
         at, answer = _answers(gold, release / "data.parquet", item)
         by_gold = with_gold(item[at], side[at], answer, flips[at])
         notes += _told("a label of a gold item", by_gold)
-    return Agreement(card["release"], between, by_gold, _plan(between), tuple(notes))
+    own, note = _own(card, between)
+    plan = None if own > OWN else _plan(between)
+    return Agreement(card["release"], between, by_gold, plan, (*notes, *note))
 
 
 _Items = NDArray[np.uint64]
@@ -123,6 +130,31 @@ def _told(what: str, found: Estimate | None) -> list[str]:
             "more labels an item, fewer a labeler or a larger ε narrow it"
         ]
     return []
+
+
+def _own(card: Mapping[str, Any], between: Estimate | None) -> tuple[float, list[str]]:
+    """Which share of the comparisons is within one unit, and what is to be said of it.
+
+    Under several ids of one person, or within a group, several labels of an item are one unit's.
+    """
+    unit = card["privacy"]["unit"]
+    if between is None or unit == "item":
+        return 0.0, []
+    pairs = card["counts"].get("unit_pairs")
+    if pairs is None:
+        old = (
+            "members of one group may be compared with one another: how often, is not counted in "
+            "releases of earlier versions, so it is not known"
+        )
+        return 0.0, [old] if unit == "group" else []
+    share = min(1.0, pairs / between.comparisons)
+    if not pairs:
+        return 0.0, []
+    note = (
+        f"up to {share:.1%} of the comparisons are between labels of one {unit} (linked ids, or "
+        "members of a group), which need not agree as others do"
+    )
+    return share, [note + ("; nothing is suggested for a plan" if share > OWN else "")]
 
 
 def _plan(between: Estimate | None) -> str | None:

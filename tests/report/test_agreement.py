@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import binom
 from support.preferences import STATISTIC
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as rr
 from labelguard.errors import LabelguardError
 from labelguard.mechanisms.agreement import Estimate, between_labelers, with_gold
+from labelguard.project.linking import link_table
 from labelguard.project.project import Project
 from labelguard.report.agreement import agreement
 from labelguard.simulation import SimulationConfig, simulate
@@ -71,7 +75,7 @@ def test_the_interval_holds_the_agreement_of_the_labels_themselves(common: float
 
 
 def test_half_the_interval_does_not_nor_do_labels_taken_as_they_are() -> None:
-    assert covered(0.85, 1, scale=0.5) < 0.85
+    assert covered(0.85, 1, scale=0.5) < 0.9
     # Flips make labels seem to agree less; an interval of items' own spread would not tell.
     assert covered(1.0, 1, scale=1.0, corrected=False) < 0.5
 
@@ -87,6 +91,74 @@ def test_the_interval_with_gold_items_holds(common: float) -> None:
         true = (1 + weight @ (s * gold) / weight.sum()) / 2
         hits += abs(found.agreement - true) <= found.reach
     assert hits / WORLDS >= LEAST
+
+
+FEW = (1, 2, 3, 10, 30, 100)
+"""Numbers of comparisons, at each of which the interval is to hold."""
+RATES = (0.003, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.45)
+
+
+def gold_coverage(n: int, right: int, gamma: float, *, step: bool = True) -> float:
+    """How often the interval holds with n gold labels, `right` of them so before the flips.
+
+    Not simulated: the number of labels that agree is a sum of two binomials. `step=False` is the
+    normal interval alone.
+    """
+    unchanged = binom.pmf(np.arange(right + 1), right, 1 - gamma)
+    chances = np.convolve(unchanged, binom.pmf(np.arange(n - right + 1), n - right, gamma))
+    sure = 0.0
+    for agreeing, chance in enumerate(chances):
+        x = np.where(np.arange(n) < agreeing, 1, -1)
+        found = told(with_gold(np.arange(n), x, np.ones(n), np.full(n, gamma)))
+        reach = found.reach if step else 1.959964 * found.standard_error
+        sure += float(chance) * (abs(found.agreement - right / n) <= reach + 1e-12)
+    return sure
+
+
+@pytest.mark.parametrize("n", FEW)
+def test_the_interval_with_gold_items_holds_with_few(n: int) -> None:
+    for gamma in RATES if n < 100 else RATES[::3]:
+        assert min(gold_coverage(n, right, gamma) for right in {0, n // 2, n}) >= 0.95
+
+
+def test_the_normal_interval_alone_would_not() -> None:
+    assert gold_coverage(1, 1, 0.2, step=False) < 0.81
+    assert gold_coverage(3, 3, 0.06, step=False) < 0.84
+    assert gold_coverage(10, 5, 0.025, step=False) < 0.8
+
+
+def pair_coverage(
+    items: int, labels: int, gamma: float, alike: bool, *, step: bool = True
+) -> float:
+    """How often the interval holds for labels of items that all agree, or of which half differ."""
+    rng = np.random.default_rng(5)
+    item = np.repeat(np.arange(items), labels)
+    s = np.where(alike | (np.arange(len(item)) % 2 == 0), 1.0, -1.0)
+    same = [s[r] * s[t] for r, t in itertools.combinations(range(labels), 2)]
+    true, hits, worlds = (1 + float(np.mean(same))) / 2, 0, 400
+    for _ in range(worlds):
+        x = np.where(rng.random(len(item)) < gamma, -s, s)
+        found = told(between_labelers(item, x, np.full(len(item), gamma)))
+        hits += abs(found.agreement - true) <= 1e-12 + (
+            found.reach if step else 1.959964 * found.standard_error
+        )
+    return hits / worlds
+
+
+@pytest.mark.parametrize("items", FEW)
+def test_the_interval_between_labelers_holds_with_few(items: int) -> None:
+    for gamma, alike in itertools.product((0.03, 0.1, 0.2, 0.3), (True, False)):
+        assert pair_coverage(items, 2, gamma, alike) >= LEAST
+
+
+@pytest.mark.parametrize("labels", [3, 5, 20])
+def test_it_holds_for_one_item_with_many_labels(labels: int) -> None:
+    for gamma, alike in itertools.product((0.03, 0.1, 0.3), (True, False)):
+        assert pair_coverage(1, labels, gamma, alike) >= LEAST
+
+
+def test_between_labelers_the_normal_interval_alone_would_not() -> None:
+    assert pair_coverage(1, 2, 0.1, True, step=False) < 0.87
 
 
 def test_both_are_unbiased() -> None:
@@ -123,11 +195,17 @@ def test_power_sums_are_the_sum_over_pairs() -> None:
                 variance += 2 * a[r] ** 2 * (1 - a[r] ** 2) * a[t] ** 2 * a[u] ** 2
     assert found.agreement == pytest.approx((1 + top / bottom) / 2)
     assert found.standard_error == pytest.approx(variance**0.5 / bottom / 2)
+    step = max(
+        a[r] * (1 + a[r]) * sum(a[t] for t in group if t != r)
+        for group in np.split(np.arange(len(item)), np.flatnonzero(np.diff(item)) + 1)
+        for r in group
+    )
+    assert found.reach - 1.959964 * found.standard_error == pytest.approx(step / bottom / 2)
 
 
 def test_labels_that_were_not_flipped_are_counted_exactly() -> None:
     found = told(between_labelers([1, 1, 1, 2, 2, 3], [1, 1, -1, 1, 1, 1], [0.0] * 6))
-    assert (found.agreement, found.standard_error) == (pytest.approx(2 / 4), 0.0)
+    assert (found.agreement, found.standard_error, found.reach) == (pytest.approx(2 / 4), 0, 0)
     assert (found.comparisons, found.items) == (4, 2)
     gold = told(with_gold([1, 1, 2], [1, -1, 1], [1, 1, 1], [0.0] * 3))
     assert (gold.agreement, gold.low, gold.high) == (pytest.approx(2 / 3),) * 3
@@ -232,6 +310,65 @@ def test_one_pair_under_two_questions_is_two_items(project: Project, tmp_path: P
     gold.write_text('{"prompt": "p", "chosen": "one", "rejected": "two"}\n')
     with pytest.raises(LabelguardError, match=r"gold.jsonl needs a column question"):
         agreement(release.path, gold)
+
+
+FEW_LABELS: dict[str, Any] = {"mechanism": "rr", "epsilon": 8, "max_labels_per_labeler": 2}
+
+
+def twice(first: int, again: int) -> pl.DataFrame:
+    """An item each for `first` workers with two others; `again` of them answer as somebody else."""
+    rows = [(f"{who}{n}", f"q{n}") for n in range(first) for who in "uwx"]
+    rows += [(f"v{n}", f"q{n}") for n in range(again)]
+    return pl.DataFrame(
+        {
+            "labeler_id": [who for who, _ in rows],
+            "prompt": [prompt for _, prompt in rows],
+            "response_a": "one",
+            "response_b": "two",
+            "label": 1.0,
+        }
+    )
+
+
+def linked(project: Project, pairs: int) -> None:
+    """Link v0 to u0, and so on: the same people under two ids."""
+    lg.privatize(twice(2, 0).to_arrow(), project=project, **FEW_LABELS)
+    numbers = range(5, 5 + pairs)
+    ids = {"labeler_id": [f"u{n}" for n in numbers], "same_as": [f"v{n}" for n in numbers]}
+    link_table(pl.DataFrame(ids).to_arrow(), project)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "share", "suggested"), [(100, "10.9%", False), (4, "0.6%", True)]
+)
+def test_agreement_with_oneself_is_counted_and_suggests_nothing(
+    project: Project, pairs: int, share: str, suggested: bool
+) -> None:
+    linked(project, pairs)
+    release = lg.privatize(twice(200, 5 + pairs).to_arrow(), project=project, mechanism="rr")
+    assert release.card["counts"]["unit_pairs"] == pairs
+    assert (
+        f"| {pairs} pairs of labels of one item are of one labeler |"
+        in (release.path / "CARD.md").read_text()
+    )
+    found = agreement(release.path)
+    assert any(note.startswith(f"up to {share} of the comparisons") for note in found.notes)
+    assert bool(found.plan) == suggested
+
+
+def test_labelers_who_are_not_linked_are_compared(project: Project) -> None:
+    release = lg.privatize(twice(200, 100).to_arrow(), project=project, **FEW_LABELS)
+    assert release.card["counts"]["unit_pairs"] == 0
+    assert "with oneself" not in (release.path / "CARD.md").read_text()
+    found = agreement(release.path)
+    assert found.plan
+    assert len(found.notes) == 1  # on ties
+    # A card of before they were counted, of groups.
+    card = json.loads((release.path / "card.json").read_text())
+    del card["counts"]["unit_pairs"]
+    card["privacy"]["unit"] = "group"
+    (release.path / "card.json").write_text(json.dumps(card))
+    assert any("it is not known" in note for note in agreement(release.path).notes)
 
 
 def test_gold_that_contradicts_itself_is_refused(
