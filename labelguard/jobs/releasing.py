@@ -1,10 +1,9 @@
 """The release of a run: made if there is enough that is new, and never made twice.
 
-Before it is charged, the run writes down how it will be known: it comes after which releases, and
-charges and contains how much. So a run that is taken up finds what it made before it was killed,
-whatever came in since. What it only began is finished by the same request or, where labels came in
-and the request is another one, by a release of all of them: labels that were drawn keep their value
-and cost nothing again.
+Before it is charged, the run writes down the request that it will be known by. So a run that is
+taken up finds what it made before it was killed, whatever came in since. What it only began is
+finished by the same request or, where labels came in and the request is another one, by a release
+of all of them: labels that were drawn keep their value and cost nothing again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any, Literal
 from labelguard.errors import BudgetExceeded, LabelguardError
 from labelguard.ingest.sources import Input
 from labelguard.jobs.state import UnderWay
-from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import recovery
 from labelguard.project.opening import OpenProject
@@ -67,7 +65,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
     """Make the release of a run, or take up what it made. Raises what `privatize` raises."""
     ledger = OpenProject.open(home).ledger
     intent = run.intent(wanted.mechanism)
-    begun = _begun(ledger, intent, wanted.mechanism)
+    begun = ledger.find(intent["request"]) if intent else None
     if begun and begun.state == "committed":
         return _made(begun)
     number = max((record.number for record in ledger.releases()), default=0)
@@ -75,9 +73,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
     def review(found: Preview) -> None:
         if begun is None and (stopped := not_now(found, wanted.enough)):
             raise _NotNow(stopped)
-        # Under the project's lock: what is charged next is this one.
-        last = max((record.number for record in ledger.releases()), default=0)
-        run.intend(wanted.mechanism, after=last, charged=found.charged, rows=found.labels)
+        run.intend(wanted.mechanism, request=found.request)
 
     try:
         made = privatize(
@@ -131,16 +127,3 @@ def not_now(found: Preview, enough: int) -> Found | None:
     if exhausted:
         why += f"; {counted(found.left_out, 'label')} beyond their labelers' allowance"
     return Found(None, why, waiting=new, exhausted=exhausted)
-
-
-def _begun(
-    ledger: Ledger, intent: Mapping[str, Any] | None, mechanism: str
-) -> ReleaseRecord | None:
-    """The release that a run had begun when it was killed."""
-    if intent is None:
-        return None
-    for record in ledger.releases():
-        alike = (_by(record), record.charged, record.settings.get("rows_planned"))
-        if record.number > intent["after"]:
-            return record if alike == (mechanism, intent["charged"], intent["rows"]) else None
-    return None

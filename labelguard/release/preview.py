@@ -29,6 +29,9 @@ class Preview:
 
     first: bool
     """whether it fixes the project's policy"""
+    request: str
+    """keyed digest of the input's public columns and of what is asked: the same for this very
+    request alone"""
     reused: str | None
     """the release that this very request made before: then nothing is drawn or charged"""
     epsilon: float
@@ -74,12 +77,15 @@ class Preview:
 def previewed(
     terms: Terms,
     job: Job,
+    key: str,
     plan: Plan,
     prices: Mapping[int, Price],
     known: LabelerTable,
     notes: Sequence[str],
 ) -> Preview:
-    """What a plan will be under its terms; `known` are the labelers charged before."""
+    """What a plan will be under its terms; `key` is the request's idempotency key, `known` are the
+    labelers charged before.
+    """
     mechanism, policy = terms.mechanism, terms.policy
     assert mechanism is not None
     usual = [name for name in ("epsilon", "delta") if getattr(terms.asked, name) is None]
@@ -90,6 +96,7 @@ def previewed(
     head = terms.request.head(terms.features)
     return Preview(
         first=terms.first,
+        request=key,
         reused=None,
         epsilon=policy.epsilon,
         delta=policy.delta,

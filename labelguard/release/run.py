@@ -84,7 +84,7 @@ class Run:
         plan = self._plan(job, record)
         prices = self._prices(plan)
         if record is None:
-            found = self._preview(job, plan, prices)
+            found = self._preview(job, key, plan, prices)
             self.notes = list(found.notes)
             if self.review:
                 self.review(found)
@@ -103,12 +103,12 @@ class Run:
         """What `run` would do; nothing is charged, drawn or written into the ledger."""
         job = self._read(source, forecast=True)
         admit(self.ledger, self.project.namespace, job.staged)
-        job, _, record = self._request(job)
+        job, key, record = self._request(job)
         made = record is not None and record.state == "committed"
         if not made:
             self._judge(job.staged)
         plan = self._plan(job, None if made else record)
-        found = self._preview(job, plan, self._prices(plan))
+        found = self._preview(job, key, plan, self._prices(plan))
         return replace(found, reused=record.id) if record and made else found
 
     def _read(self, source: Input, *, forecast: bool = False) -> Job:
@@ -250,9 +250,9 @@ class Run:
         self.progress("calibrating", None)
         return {**known, **pricing.prices(self.terms.policy, self.terms.event, missing)}
 
-    def _preview(self, job: Job, plan: Plan, prices: Mapping[int, Price]) -> Preview:
+    def _preview(self, job: Job, key: str, plan: Plan, prices: Mapping[int, Price]) -> Preview:
         known = self.ledger.labelers(self.terms.event, excluding=None)
-        return previewed(self.terms, job, plan, prices, known, tuple(self.notes))
+        return previewed(self.terms, job, key, plan, prices, known, tuple(self.notes))
 
     def _event(
         self, plan: Plan, key: str, parameters: Mapping[str, Any], prices: Mapping[int, Price]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import world
@@ -19,7 +20,7 @@ from labelguard.errors import LabelguardError
 from labelguard.jobs import gates, releasing
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.run import Run, retrain
-from labelguard.jobs.state import State
+from labelguard.jobs.state import State, UnderWay
 from labelguard.project import runs
 from labelguard.report import overview
 
@@ -137,6 +138,29 @@ def test_a_run_goes_on_from_the_step_that_it_had_come_to(
     assert [run.run for run in one.history()] == [1, 2]
     assert (one.charged(), len(one.committed()), len(one.registry())) == (60, 2, 2)
     assert not list(one.models.glob(".candidate*"))
+
+
+def test_the_release_of_another_job_is_not_taken_for_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = desk(tmp_path / "desk", name="one", input="labels/1.parquet")
+    one.label(2)
+    one.asks(name="other", input="labels/2.parquet", promote={"directory": "others"})
+    other = one.job.rename(one.path / "other.yaml")
+    one.asks(name="one", input="labels/1.parquet")
+    intend = UnderWay.intend
+
+    def fatal(*arguments: Any, **facts: Any) -> None:
+        intend(*arguments, **facts)
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(UnderWay, "intend", fatal)
+        retrain(one.job)
+    theirs = retrain(other)
+    done = retrain(one.job)
+    assert done.resumed and done.release != theirs.release
+    assert (done.charged, theirs.charged, one.charged()) == (30, 30, 60)
 
 
 def test_a_changed_job_gives_up_a_run_that_was_not_judged_and_keeps_its_release(
