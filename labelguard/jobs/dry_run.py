@@ -13,7 +13,7 @@ from labelguard.jobs.run import home_of, wanted
 from labelguard.jobs.settings import Job, load
 from labelguard.jobs.state import State
 from labelguard.jobs.steps import open_step
-from labelguard.project.opening import Where
+from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
 from labelguard.release import pipeline
 from labelguard.release.preview import Preview
@@ -113,6 +113,9 @@ def _preview(
     except BudgetExceeded:
         return None, "labelers lack allowance for what is new", True
     if found.reused:
-        return found, "nothing is new since the newest release", False
+        record = OpenProject.open(home).ledger.release(found.reused)
+        assert record is not None
+        same = releasing.nothing_new(record, asked.enough)
+        return found, same.why, same.exhausted
     stopped = releasing.not_now(found, asked.enough)
     return (found, stopped.why, stopped.exhausted) if stopped else (found, None, False)

@@ -100,7 +100,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
     record = ledger.release(made.id)
     assert record is not None
     if made.reused and record.number <= number:
-        return Found(made.id, "nothing is new since it was made")
+        return nothing_new(record, wanted.enough)
     return _made(record)
 
 
@@ -119,6 +119,15 @@ def _by(record: ReleaseRecord) -> str:
 def _made(record: ReleaseRecord) -> Found:
     new = record.drawn or 0
     return Found(record.id, f"{counted(new, 'new label')} released", new, record.charged)
+
+
+def nothing_new(record: ReleaseRecord, enough: int) -> Found:
+    """What comes of a request that a release answers already, which left out what it had to."""
+    left_out = record.settings.get("dropped_by_bound", 0)
+    if left_out < enough:
+        return Found(record.id, "nothing is new since it was made")
+    what = f"{left_out:,} {'label is' if left_out == 1 else 'labels are'} beyond their labelers' allowance"
+    return Found(record.id, f"nothing new can be released: {what}", exhausted=True)
 
 
 def not_now(found: Preview, enough: int) -> Found | None:

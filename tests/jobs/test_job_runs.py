@@ -14,6 +14,7 @@ from support.job_projects import Desk, desk
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
+from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
 from labelguard.jobs.state import State
 from labelguard.project import erasure, policies, runs
@@ -118,6 +119,20 @@ def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path: Path
     small.asks(release={"exhausted": "refuse"})
     assert invoke("--strict")[0] == 3
     assert small.charged() == 30 and small.history()[-1].budget == "exhausted"
+
+
+def test_labels_that_wait_behind_exhausted_labelers_are_told_every_night(tmp_path: Path) -> None:
+    small = desk(tmp_path / "desk", ("rr:labels=8",))
+    retrain(small.job)
+    small.label(2)  # two more of each labeler can be released, and four cannot
+    assert retrain(small.job).new_labels == 10
+    why = "nothing new can be released: 20 labels are beyond their labelers' allowance"
+    foreseen, night = dry_run(small.job), retrain(small.job)
+    assert (foreseen.budget, foreseen.why) == ("exhausted", why)
+    assert (night.budget, night.charged) == ("exhausted", 0) and why in night.why
+    assert CliRunner().invoke(main, ["retrain", str(small.job), "--strict"]).exit_code == 3
+    small.asks(release={"min_new_labels": 21})
+    assert (dry_run(small.job).budget, retrain(small.job).budget) == ("left", "left")
 
 
 def test_an_exhausted_project_trains_on_what_was_released_before(tmp_path: Path) -> None:
