@@ -67,7 +67,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
     """Make the release of a run, or take up what it made. Raises what `privatize` raises."""
     ledger = OpenProject.open(home).ledger
     intent = run.intent(wanted.mechanism)
-    begun = _begun(ledger, intent, wanted.mechanism)
+    begun = begun_by(intent, ledger, wanted.mechanism)
     if begun and begun.state == "committed":
         return _made(begun)
     number = max((record.number for record in ledger.releases()), default=0)
@@ -142,8 +142,8 @@ def not_now(found: Preview, enough: int) -> Found | None:
     return Found(None, why, waiting=new, exhausted=exhausted)
 
 
-def _begun(
-    ledger: Ledger, intent: Mapping[str, Any] | None, mechanism: str
+def begun_by(
+    intent: Mapping[str, Any] | None, ledger: Ledger, mechanism: str
 ) -> ReleaseRecord | None:
     """The release that a run had begun when it was killed."""
     if intent is None:

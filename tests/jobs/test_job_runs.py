@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.job_projects import Desk, desk
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
+from labelguard.jobs import gates
 from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
 from labelguard.jobs.state import State
@@ -152,7 +154,21 @@ def test_a_machine_agrees_to_nothing(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="policy in force"):
         retrain(small.job)
     assert policies.listing(small.path) == [] and small.committed() == []
-    assert [one.why for one in small.history()] == ["check failed: PolicyError"]
+    assert small.history() == [] and not (small.state / "run.json").exists()  # nothing was begun
+
+
+def test_a_directory_that_no_model_can_be_promoted_into_is_said_before_anything_begins(
+    small: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != small.path and access(path, mode))
+    for start in (dry_run, retrain):
+        with pytest.raises(LabelguardError, match=r"promote\.directory: .* cannot be written"):
+            start(small.job)
+    assert small.charged() == 0 and small.history() == [] and not small.models.exists()
+    small.asks(promote={"directory": "job.yaml/models"})  # beneath a file there is none
+    with pytest.raises(LabelguardError, match=r"promote\.directory"):
+        dry_run(small.job)
 
 
 @pytest.mark.parametrize("settings", [{"release": {"mechanism": "statistic"}}])
@@ -166,17 +182,20 @@ def test_what_the_policy_does_not_pay_for_is_refused_at_the_start(
 
 
 def test_a_failed_step_fails_the_run_and_the_next_one_goes_on_from_what_was_released(
-    small: Desk,
+    small: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small.asks(train={"options": {"features": "length", "components": 1, "windows": 0}})
-    with pytest.raises(LabelguardError, match="windows"):
+    def fail(*_: object, **__: object) -> None:
+        raise LabelguardError("no judge today")
+
+    with monkeypatch.context() as patch, pytest.raises(LabelguardError, match="no judge"):
+        patch.setattr(gates, "judge", fail)
         retrain(small.job)
     small.asks(gate={"by": "probes", "probes": "nowhere.parquet"})
     with pytest.raises(LabelguardError):
-        retrain(small.job)
+        retrain(small.job)  # where a check fails, no run was begun
     small.asks()
     assert retrain(small.job).outcome == "promoted"
-    assert [one.outcome for one in small.history()] == ["failed", "failed", "promoted"]
+    assert [one.outcome for one in small.history()] == ["failed", "promoted"]
     assert small.charged() == 30
 
 

@@ -135,7 +135,8 @@ def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(here: Path) -> N
     done = retrain(small.job)
     assert (done.new_labels, done.charged, done.model) == (30, 30, "0001")
     again = dry_run(small.job)
-    assert (again.releases, again.trains, again.promotes) == (False, None, "models/0002")
+    assert (again.releases, again.trains, again.promotes) == (False, None, None)
+    assert again.gate == "not asked"
     small.label(2)
     small.asks(release={"min_new_labels": 31})
     few = dry_run(small.job)
@@ -156,7 +157,9 @@ def test_a_dry_run_is_shown_for_people(here: Path) -> None:
     result = CliRunner().invoke(main, ["retrain", str(small.job), "--dry-run", "--strict"])
     assert result.exit_code == 3
     assert "nothing: 0 new labels, of 10 that a release takes" in " ".join(result.stdout.split())
-    assert "models/0002; in use is 0001" in result.stdout
+    shown = " ".join(result.stdout.split())
+    assert "gate not asked promotes nothing; in use is 0001" in shown
+    assert "trains nothing: there is nothing new to learn from" in shown
 
 
 def test_what_excludes_each_other_is_wrong_usage(here: Path) -> None:
