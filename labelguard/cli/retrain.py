@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 
 def _retrained(result: Retrained) -> None:
+    from labelguard.policy.events import in_words
+
     taken_up = ", taken up" if result.resumed else ""
     learned = f"{result.release}, by {result.mechanism}" if result.release else "none yet"
+    new = counted(result.new_labels, "new label")
     facts = [
         ("job", f"{result.job}, run {result.run}{taken_up}"),
         ("outcome", f"{result.outcome}: {result.why}"),
         ("release", learned),
-        ("charged", f"{result.charged:,}, for {counted(result.new_labels, 'new label')}"),
+        ("charged", f"{in_words(result.charged_by)}, for {new}"),
     ]
     if result.judgement:
         judged = result.judgement

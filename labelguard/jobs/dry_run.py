@@ -77,9 +77,9 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -
     job = load(path)
     home = home_of(job, project)
     step = open_step(job.settings.train.step, job.settings.train.options, job.base)
-    checking.check(job, home, step)
     check_writable(job.models)
     models = Models(job.models, job.name)
+    checking.check(job, home, step)
     state = State(home, job.name)
     begun = _taken_up(state, job)
     done = begun.steps if begun else {}

@@ -126,8 +126,12 @@ def nothing_new(record: ReleaseRecord, enough: int) -> Found:
     left_out = record.settings.get("dropped_by_bound", 0)
     if left_out < enough:
         return Found(record.id, "nothing is new since it was made")
-    what = f"{left_out:,} {'label is' if left_out == 1 else 'labels are'} beyond their labelers' allowance"
-    return Found(record.id, f"nothing new can be released: {what}", exhausted=True)
+    why = f"nothing new can be released: {counted(left_out, 'label')} {_are(left_out)} beyond "
+    return Found(record.id, f"{why}their labelers' allowance", exhausted=True)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def not_now(found: Preview, enough: int) -> Found | None:

@@ -54,7 +54,9 @@ class Retrained:
     new_labels: int
     """labels that this run released"""
     charged: int
-    """uses that this run charged, the gate's among them"""
+    """uses of all kinds that this run charged, the gate's among them"""
+    charged_by: Mapping[str, int]
+    """the same by kind of event, rr or statistic: what one of each costs differs"""
     model: str | None
     """the model in use; null if there is none yet"""
     judgement: Mapping[str, Any] | None
@@ -100,7 +102,7 @@ def home_of(job: Job, project: Where) -> Project:
 
 
 def check_writable(models: Path) -> None:
-    """Raise `LabelguardError` if no model can be promoted into a directory, or it cannot be made."""
+    """Raise `LabelguardError` if a directory of models cannot be written, or not be made."""
     there = next(one for one in (models, *models.absolute().parents) if one.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         raise LabelguardError(
@@ -263,7 +265,7 @@ class Run:
 
 _SAME = (
     *("job", "run", "outcome", "budget", "why", "release", "mechanism"),
-    *("new_labels", "charged", "judgement"),
+    *("new_labels", "charged", "charged_by", "judgement"),
 )
 
 
