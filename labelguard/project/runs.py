@@ -59,6 +59,9 @@ class JobRun:
     """what the model was trained by and judged by"""
 
 
+_NAMES = {one.name for one in fields(JobRun)}
+
+
 def runs(project: Project) -> list[JobRun]:
     """Finished runs of all jobs of a project, oldest first."""
     found = [run for path in sorted(project.jobs.glob(f"*/{HISTORY}")) for run in read(path)]
@@ -81,9 +84,7 @@ def _lines(path: Path) -> Iterator[JobRun]:
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
         try:
             found = json.loads(line)
-            yield JobRun(
-                **{one.name: found[one.name] for one in fields(JobRun) if one.name in found}
-            )
+            yield JobRun(**{name: found[name] for name in _NAMES & set(found)})
         except (ValueError, TypeError, KeyError):
             raise ProjectError(f"{path}, line {number}, is no run of a job") from None
 
