@@ -80,7 +80,7 @@ def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(
     assert draft.state == "draft" and set(draft.allowances) == {"rr", "statistic"}
     assert policies.show("retraining", here).held_out == 0.5
     assert yaml.safe_load(Path("job.yaml").read_text())["gate"]["by"] == "held-out"
-    with pytest.raises(PolicyError, match="in force"):
+    with pytest.raises(PolicyError, match="labelguard policy activate retraining"):
         retrain(here / "job.yaml")
     assert invoke(main, ["policy", "show", "retraining"]).exit_code == 0
     assert invoke(main, ["policy", "activate", "retraining", "--yes"]).exit_code == 0
