@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 
 def _retrained(result: Retrained) -> None:
+    from labelguard.policy.events import in_words
+
     taken_up = ", taken up" if result.resumed else ""
     learned = f"{result.release}, by {result.mechanism}" if result.release else "none yet"
+    new = counted(result.new_labels, "new label")
     facts = [
         ("job", f"{result.job}, run {result.run}{taken_up}"),
         ("outcome", f"{result.outcome}: {result.why}"),
         ("release", learned),
-        ("charged", f"{result.charged:,}, for {counted(result.new_labels, 'new label')}"),
+        ("charged", f"{in_words(result.charged_by)}, for {new}"),
     ]
     if result.judgement:
         judged = result.judgement
@@ -49,16 +52,17 @@ def _intentions(result: Intended) -> Iterator[tuple[str, str]]:
         yield "pulls", f"{', '.join(result.pulls)}; what is new there is not counted below"
     if result.releases:
         yield "releases", f"{counted(result.new_labels, 'new label')} by {result.mechanism}"
-        yield "charges", f"{result.charged:,}"
+        more = f"{result.charged:,}" if result.charged else "nothing more"
+        yield "charges", more
     else:
         yield "releases", f"nothing: {result.why}"
     if result.left:
         few, most = (f"{result.left[name]:,.0f}" for name in ("min", "max"))
         yield "left then", f"{few if few == most else f'{few} to {most}'} of each labeler"
     yield "budget", result.budget
-    yield "trains", result.trains or "nothing: the newest release was learned from"
+    yield "trains", result.trains or "nothing: there is nothing new to learn from"
     yield "gate", result.gate
-    yield "promotes", f"{result.promotes}; in use is {result.replaces or 'none yet'}"
+    yield "promotes", f"{result.promotes or 'nothing'}; in use is {result.replaces or 'none yet'}"
 
 
 def _written(result: Written) -> None:

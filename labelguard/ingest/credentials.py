@@ -23,10 +23,10 @@ def credential(connector: str, kind: str) -> str:
     names, and in the keyring under service `labelguard` and user `<connector>/<kind>`. Raises
     `ConnectorError` if it is nowhere.
     """
-    variable = f"LABELGUARD_{_word(connector)}_{_word(kind)}"
-    if value := os.environ.get(variable, "").strip():
+    own = variable(connector, kind)
+    if value := os.environ.get(own, "").strip():
         return value
-    if name := os.environ.get(f"{variable}_FILE"):
+    if name := os.environ.get(f"{own}_FILE"):
         data = private_files.read_mounted(Path(name), ConnectorError)
         if value := data.decode(errors="replace").strip():
             return value
@@ -36,9 +36,14 @@ def credential(connector: str, kind: str) -> str:
         if value := (keyring.get_password(_SERVICE, f"{connector}/{kind}") or "").strip():
             return value
     raise ConnectorError(
-        f"connector {connector}: no {kind}; put it into {variable}, into a file named by "
-        f"{variable}_FILE, or into the keyring (keyring set {_SERVICE} {connector}/{kind})"
+        f"connector {connector}: no {kind}; put it into {own}, into a file named by "
+        f"{own}_FILE, or into the keyring (keyring set {_SERVICE} {connector}/{kind})"
     )
+
+
+def variable(connector: str, kind: str) -> str:
+    """The environment variable of such a secret."""
+    return f"LABELGUARD_{_word(connector)}_{_word(kind)}"
 
 
 def _word(name: str) -> str:

@@ -8,6 +8,7 @@ from labelguard.jobs import evaluating, gates, mlflow_registry, notifying
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.settings import Job
 from labelguard.jobs.steps import Step
+from labelguard.project import policies
 from labelguard.project.policies import PolicyDetails
 from labelguard.project.project import Project
 from labelguard.release.methods import open_mechanism
@@ -52,6 +53,13 @@ def agreed(home: Project) -> PolicyDetails:
     """The policy in force. Raises `PolicyError` where there is none."""
     policy = overview.budget(home).policy
     if policy is None:
+        drafts = [one.name for one in policies.listing(home) if one.state == "draft"]
+        if drafts:
+            raise PolicyError(
+                "a job releases under a policy in force, and there are only drafts: look at "
+                f"{' or '.join(drafts)} (labelguard policy show {drafts[-1]}), then labelguard "
+                f"policy activate {drafts[-1]}"
+            )
         raise PolicyError(
             "a job releases under a policy in force, and there is none: make one (labelguard "
             "policy new, policy activate), or a first release by hand (labelguard privatize)"

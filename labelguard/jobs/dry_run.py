@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from labelguard.errors import BudgetExceeded
 from labelguard.jobs import checking, lessons, releasing
 from labelguard.jobs.promoting import Models
-from labelguard.jobs.run import home_of, wanted
+from labelguard.jobs.run import check_writable, home_of, wanted
 from labelguard.jobs.settings import Job, load
-from labelguard.jobs.state import State
-from labelguard.jobs.steps import open_step
-from labelguard.project.opening import Where
+from labelguard.jobs.state import Facts, State, UnderWay
+from labelguard.jobs.steps import Step, open_step
+from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
 from labelguard.release import pipeline
-from labelguard.release.preview import Preview
 from labelguard.terms import Progress, counted, silent
 
 _GATES = {
@@ -46,7 +45,7 @@ class Intended:
     new_labels: int
     """labels that would be released for the first time"""
     charged: int
-    """uses that this would charge"""
+    """uses that this would charge; 0 where a release that was begun is finished"""
     left: Mapping[str, float]
     """uses left to a labeler afterwards: min, median, max"""
     budget: str
@@ -54,11 +53,23 @@ class Intended:
     trains: str | None
     """what would be trained; null if there would be nothing new to learn from"""
     gate: str
-    """what the gate would read and cost"""
+    """what the gate would read and cost; not asked if there would be no model to judge"""
     replaces: str | None
     """the model in use"""
-    promotes: str
-    """where a model that the gate lets pass would be"""
+    promotes: str | None
+    """where a model that the gate lets pass would be; null if there would be none"""
+
+
+@dataclass(frozen=True)
+class _Release:
+    """What the release step would do: make one of `new` labels if `made`, or leave it for `why`."""
+
+    made: bool
+    why: str
+    new: int = 0
+    charged: int = 0
+    left: Mapping[str, float] = field(default_factory=dict)
+    exhausted: bool = False
 
 
 def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -> Intended:
@@ -66,40 +77,74 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -
     job = load(path)
     home = home_of(job, project)
     step = open_step(job.settings.train.step, job.settings.train.options, job.base)
+    check_writable(job.models)
     models = Models(job.models, job.name)
     checking.check(job, home, step, models)
     state = State(home, job.name)
-    begun = state.under_way()
-    found, why, exhausted = _preview(job, home, progress)
-    made = found is not None and why is None
-    last = lessons.last_release(state)
-    known = releasing.newest(home, job.settings.release.mechanism, last)
-    lesson = lessons.lesson(job, step, known) if known else ""
-    fresh = known and not lessons.judged_before(state, lesson, models.in_use)
+    begun = _taken_up(state, job)
+    done = begun.steps if begun else {}
+    release = _release(job, home, begun, progress)
+    trains = "train" not in done and (release.made or _fresh(job, home, step, state, models, done))
+    if begun and begun.ended:
+        trains = False
+    to_judge = trains or bool(begun and not begun.ended and "train" in done)
+    promotes = to_judge and done.get("judge", {}).get("promote", True) and "promote" not in done
+    intent = begun.intent("promote") if begun else None
+    name = intent["model"] if intent else models.next()
     gate = job.settings.gate.by
     return Intended(
         job=job.name,
         under_way=begun.number if begun else None,
-        pulls=job.settings.pull,
-        releases=made,
-        why=why or f"{counted(found.new_labels if found else 0, 'new label')}",
+        pulls=() if "pull" in done else job.settings.pull,
+        releases=release.made,
+        why=f"run {begun.number} would be taken up: {release.why}" if begun else release.why,
         mechanism=job.settings.release.mechanism,
-        new_labels=found.new_labels if made and found else 0,
-        charged=found.charged if made and found else 0,
-        left=found.left if found else {},
-        budget="exhausted" if exhausted else "left",
-        trains=step.name if made or fresh else None,
-        gate=f"{gate}: {_GATES[gate]}",
+        new_labels=release.new,
+        charged=release.charged,
+        left=release.left,
+        budget="exhausted" if release.exhausted else "left",
+        trains=step.name if trains else None,
+        gate=f"{gate}: {_GATES[gate]}" if to_judge and "judge" not in done else "not asked",
         replaces=models.in_use,
-        promotes=str(Path(job.settings.promote.directory) / models.next()),
+        promotes=str(Path(job.settings.promote.directory) / name) if promotes else None,
     )
 
 
-def _preview(
-    job: Job, home: Project, progress: Progress
-) -> tuple[Preview | None, str | None, bool]:
-    """What the release would be; why there would be none, if so; and whether it is exhausted."""
+def _taken_up(state: State, job: Job) -> UnderWay | None:
+    """The run that the next start takes up; one that failed, or of another job.yaml, is not."""
+    begun = state.under_way()
+    if begun is None or begun.facts["digest"] != job.digest:
+        return None
+    return None if begun.ended and begun.ended["outcome"] == "failed" else begun
+
+
+def _fresh(
+    job: Job, home: Project, step: Step, state: State, models: Models, done: Mapping[str, Facts]
+) -> bool:
+    """Whether there is a release to learn from, where none is made, and no run did."""
+    known = (
+        done["release"]["learn_from"]
+        if "release" in done
+        else releasing.newest(home, job.settings.release.mechanism, lessons.last_release(state))
+    )
+    if known is None:
+        return False
+    lesson = lessons.lesson(job, step, known)
+    return not lessons.judged_before(state, lesson, models.in_use)
+
+
+def _release(job: Job, home: Project, begun: UnderWay | None, progress: Progress) -> _Release:
+    """What the release step would do, from where it was left."""
+    if begun and "release" in begun.steps:
+        exhausted = bool(begun.steps["release"]["exhausted"])
+        return _Release(False, "its release is made", exhausted=exhausted)
     asked = wanted(job)
+    ledger = OpenProject.open(home).ledger
+    intent = begun.intent(asked.mechanism) if begun else None
+    record = releasing.begun_by(intent, ledger)
+    finishes = "finishes the release that was begun, charges nothing more"
+    if record and record.state == "committed":
+        return _Release(True, finishes, record.drawn or 0)
     try:
         found = pipeline.preview(
             asked.source,
@@ -111,8 +156,16 @@ def _preview(
             **asked.options,
         )
     except BudgetExceeded:
-        return None, "labelers lack allowance for what is new", True
+        return _Release(False, "labelers lack allowance for what is new", exhausted=True)
+    if record and intent and found.request == intent["request"]:
+        drawn = found.new_labels if record.drawn is None else record.drawn
+        return _Release(True, finishes, drawn)
     if found.reused:
-        return found, "nothing is new since the newest release", False
-    stopped = releasing.not_now(found, asked.enough)
-    return (found, stopped.why, stopped.exhausted) if stopped else (found, None, False)
+        before = ledger.release(found.reused)
+        assert before is not None
+        same = releasing.nothing_new(before, asked.enough)
+        return _Release(False, same.why, left=found.left, exhausted=same.exhausted)
+    if record is None and (stopped := releasing.not_now(found, asked.enough)):
+        return _Release(False, stopped.why, left=found.left, exhausted=stopped.exhausted)
+    why = counted(found.new_labels, "new label")
+    return _Release(True, why, found.new_labels, found.charged, found.left)

@@ -9,12 +9,13 @@ from typing import Any
 
 from labelguard import clock
 from labelguard.errors import LabelguardError
-from labelguard.jobs import notifying
+from labelguard.jobs import evaluating, notifying
 from labelguard.jobs.settings import Job
 from labelguard.jobs.state import Facts, UnderWay
 from labelguard.project import runs
 from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
+from labelguard.release.methods import open_mechanism
 from labelguard.release.writer import read_card
 from labelguard.report.outlook import outlook
 
@@ -49,6 +50,7 @@ def line(
         mechanism=job.settings.release.mechanism if release else None,
         new_labels=done["release"].get("new_labels", 0),
         charged=done["release"].get("charged", 0) + done["evaluate"].get("charged", 0),
+        charged_by=_charged_by(job, done),
         model=done["promote"].get("model"),
         judgement=done["judge"] or None,
         curve=done["train"].get("curve", []),
@@ -57,6 +59,17 @@ def line(
         evaluation=done["evaluate"].get("release"),
         settings=trained_by or {},
     )
+
+
+def _charged_by(job: Job, done: Mapping[str, Facts]) -> dict[str, int]:
+    """What the release and the gate charged, by kind of event."""
+    uses: dict[str, int] = {}
+    by = (("release", job.settings.release.mechanism), ("evaluate", evaluating.MECHANISM))
+    for step, mechanism in by:
+        if charged := done[step].get("charged", 0):
+            event = str(open_mechanism(mechanism).priced)
+            uses[event] = uses.get(event, 0) + charged
+    return uses
 
 
 def _outlook(home: Project) -> Mapping[str, Any] | None:

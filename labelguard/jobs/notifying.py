@@ -88,7 +88,7 @@ def _told(run: JobRun) -> Facts:
 
 _TOLD = (
     *("job", "run", "outcome", "why", "budget", "release", "mechanism", "new_labels", "charged"),
-    *("model", "started_at", "ended_at"),
+    *("charged_by", "model", "started_at", "ended_at"),
 )
 _JUDGED = (
     *("by", "promote", "why", "candidate", "current", "difference", "standard_error"),

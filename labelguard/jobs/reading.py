@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise LabelguardError(
+            f"there is no {path}; labelguard retrain {shlex.quote(str(path))} --init writes one"
+        ) from None
     except OSError as error:
         raise LabelguardError(f"cannot read {path}: {error.strerror}") from None
     if len(data) > _MOST_BYTES:

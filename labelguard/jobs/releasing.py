@@ -16,6 +16,7 @@ from typing import Any, Literal
 from labelguard.errors import BudgetExceeded, LabelguardError
 from labelguard.ingest.sources import Input
 from labelguard.jobs.state import UnderWay
+from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import recovery
 from labelguard.project.opening import OpenProject
@@ -65,7 +66,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
     """Make the release of a run, or take up what it made. Raises what `privatize` raises."""
     ledger = OpenProject.open(home).ledger
     intent = run.intent(wanted.mechanism)
-    begun = ledger.find(intent["request"]) if intent else None
+    begun = begun_by(intent, ledger)
     if begun and begun.state == "committed":
         return _made(begun)
     number = max((record.number for record in ledger.releases()), default=0)
@@ -96,7 +97,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
     record = ledger.release(made.id)
     assert record is not None
     if made.reused and record.number <= number:
-        return Found(made.id, "nothing is new since it was made")
+        return nothing_new(record, wanted.enough)
     return _made(record)
 
 
@@ -117,6 +118,19 @@ def _made(record: ReleaseRecord) -> Found:
     return Found(record.id, f"{counted(new, 'new label')} released", new, record.charged)
 
 
+def nothing_new(record: ReleaseRecord, enough: int) -> Found:
+    """What comes of a request that a release answers already, which left out what it had to."""
+    left_out = record.settings.get("dropped_by_bound", 0)
+    if left_out < enough:
+        return Found(record.id, "nothing is new since it was made")
+    why = f"nothing new can be released: {counted(left_out, 'label')} {_are(left_out)} beyond "
+    return Found(record.id, f"{why}their labelers' allowance", exhausted=True)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
 def not_now(found: Preview, enough: int) -> Found | None:
     """Why a release is not made now; None if it is."""
     new = found.new_labels
@@ -127,3 +141,8 @@ def not_now(found: Preview, enough: int) -> Found | None:
     if exhausted:
         why += f"; {counted(found.left_out, 'label')} beyond their labelers' allowance"
     return Found(None, why, waiting=new, exhausted=exhausted)
+
+
+def begun_by(intent: Mapping[str, Any] | None, ledger: Ledger) -> ReleaseRecord | None:
+    """The release that a run had begun when it was killed, by its request."""
+    return ledger.find(intent["request"]) if intent else None

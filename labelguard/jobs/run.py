@@ -10,6 +10,7 @@ what is released follows from public columns, and everything after that from rel
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -53,7 +54,9 @@ class Retrained:
     new_labels: int
     """labels that this run released"""
     charged: int
-    """uses that this run charged, the gate's among them"""
+    """uses of all kinds that this run charged, the gate's among them"""
+    charged_by: Mapping[str, int]
+    """the same by kind of event, rr or statistic: what one of each costs differs"""
     model: str | None
     """the model in use; null if there is none yet"""
     judgement: Mapping[str, Any] | None
@@ -72,7 +75,7 @@ def retrain(path: Path, *, project: Where = None, progress: Progress = silent) -
     from releases and from who labelled what and when. Raises `PolicyError` without a policy in
     force that pays for the job, `ProjectBusy` where another run or job is under way (the run goes
     on at the next start), and what connectors, releases, steps and gates raise: the run has failed
-    then, its line says so, and the next start begins another.
+    then, its line says so, and the next start begins another. Where a check fails, none was begun.
     """
     job = load(path)
     home = home_of(job, project)
@@ -96,6 +99,16 @@ def home_of(job: Job, project: Where) -> Project:
     """The project of a job: the one that was named, that of job.yaml, or as commands find it."""
     named = job.settings.project
     return located(project or (job.base / named if named else None))
+
+
+def check_writable(models: Path) -> None:
+    """Raise `LabelguardError` if a directory of models cannot be written, or not be made."""
+    there = next(one for one in (models, *models.absolute().parents) if one.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise LabelguardError(
+            f"promote.directory: {there} cannot be written; open it to whoever runs the job, or "
+            "name another directory"
+        )
 
 
 def _sweep(home: Project) -> None:
@@ -137,11 +150,15 @@ class Run:
         """All steps that are not done yet."""
         if run.ended is None:
             try:
+                check_writable(self.job.models)
                 with self.models.lock():
                     run.end(self._steps(run))
             except ProjectBusy:
                 raise  # it is under way still
             except Exception as error:
+                if "check" not in run.steps:
+                    run.state.forget()  # nothing was begun
+                    raise
                 ending.fail(self.job, self.home, run, ending.failure(run, error))
                 raise
         ended = JobRun(**run.ended or {})
@@ -255,7 +272,7 @@ class Run:
 
 _SAME = (
     *("job", "run", "outcome", "budget", "why", "release", "mechanism"),
-    *("new_labels", "charged", "judgement"),
+    *("new_labels", "charged", "charged_by", "judgement"),
 )
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labelguard._version import __version__
 from labelguard.errors import LabelguardError
+from labelguard.ingest.credentials import variable
 from labelguard.jobs.run import home_of
 from labelguard.jobs.settings import Job, load
 from labelguard.project.opening import Where
@@ -60,8 +62,7 @@ def configuration(
         raise LabelguardError(f"--at is a time, 02:30, or a day and a time, sun 02:30; not {at!r}")
     day = _DAYS.index(found[1]) if found[1] else None
     home = home_of(job, project).state.parent
-    if not f"{path.absolute()}{home}".isprintable():
-        raise LabelguardError("a path with control characters cannot be told to a scheduler")
+    _printable(f"{path.absolute()}{home}")
     return Configuration(
         scheduler,
         SCHEDULERS[scheduler](job, path.absolute(), home, _When(day, int(found[2]), int(found[3]))),
@@ -77,7 +78,36 @@ def _command(path: Path, home: Path) -> list[str]:
 def _cron(job: Job, path: Path, home: Path, when: _When) -> Mapping[str, str]:
     """One line of a crontab, in which % would end the command."""
     line = shlex.join(_command(path, home)).replace("%", "\\%")
-    return {"crontab": f"{when.cron} {line}\n"}
+    secrets = [f"{off}{name}_FILE={file}" for name, file, off in _secrets(job)]
+    lines = [*([_FILES] if secrets else []), *secrets]
+    lines += [f"{name}={value}" for name, value in _places().items()]
+    return {"crontab": "\n".join([*lines, f"{when.cron} {line}\n"])}
+
+
+_FILES = "# Each file holds one secret and nothing else, and is yours alone (chmod 600)."
+
+
+def _secrets(job: Job) -> Iterator[tuple[str, Path, str]]:
+    """What a scheduler's environment lacks: a secret's variable, a file for it, `# ` if a keyring
+    may have it instead. Files are those that the environment names, or in ~/.config/labelguard.
+    """
+    needed = [(job.settings.notify.secret_env, "")] if job.settings.notify else []
+    needed += [(variable(name, "api_key"), "# ") for name in job.settings.pull]
+    for name, off in needed:
+        usual = Path.home() / ".config" / "labelguard" / name.lower()
+        yield name, _printable(os.environ.get(f"{name}_FILE") or str(usual)), off
+
+
+def _places() -> dict[str, Path]:
+    """Where the project's keys are, if the environment says so."""
+    names = ("LABELGUARD_KEYS", "LABELGUARD_KEY_FILE")
+    return {name: _printable(os.environ[name]) for name in names if os.environ.get(name)}
+
+
+def _printable(path: str) -> Path:
+    if not path.isprintable():
+        raise LabelguardError("a path with control characters cannot be told to a scheduler")
+    return Path(path).absolute()
 
 
 _SERVICE = """\
@@ -90,7 +120,7 @@ Wants=network-online.target
 Type=oneshot
 ExecStart={command}
 WorkingDirectory={home}
-UMask=0077
+{environment}UMask=0077
 NoNewPrivileges=yes
 PrivateTmp=yes
 ProtectSystem=full
@@ -112,11 +142,29 @@ def _systemd(job: Job, path: Path, home: Path, when: _When) -> Mapping[str, str]
     """A service and its timer, for ~/.config/systemd/user."""
     command = " ".join(map(_word, _command(path, home)))
     unit = f"labelguard-{job.name}"
-    directory = str(home).replace("%", "%%")
+    service = _SERVICE.format(
+        name=job.name,
+        command=command,
+        home=str(home).replace("%", "%%"),
+        environment="".join(f"{line}\n" for line in _environment(job)),
+    )
     return {
-        f"{unit}.service": _SERVICE.format(name=job.name, command=command, home=directory),
+        f"{unit}.service": service,
         f"{unit}.timer": _TIMER.format(name=job.name, calendar=when.calendar),
     }
+
+
+def _environment(job: Job) -> Iterator[str]:
+    """Secrets as credentials of the service, which are files at %d, and where keys are."""
+    secrets = list(_secrets(job))
+    if secrets:
+        yield _FILES
+    for name, file, off in secrets:
+        yield f"{off}LoadCredential={name}:{str(file).replace('%', '%%')}"
+        yield f"{off}Environment={name}_FILE=%d/{name}"
+    for name, place in _places().items():
+        value = str(place).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+        yield f'Environment="{name}={value}"'
 
 
 def _word(word: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from labelguard.errors import PolicyError
 from labelguard.policy.label_values import Ties
+from labelguard.terms import counted
 
 if TYPE_CHECKING:
     from labelguard.accounting.joint import Component
@@ -189,6 +190,12 @@ def kind(name: str) -> EventKind:
             "write rr:labels=50 or statistic:releases=12"
         )
     return EVENTS[name]
+
+
+def in_words(uses: Mapping[str, int]) -> str:
+    """Uses by kind of event, for people: 30 randomized labels and 6 statistic releases."""
+    told = [counted(number, kind(name).noun) for name, number in uses.items() if number]
+    return " and ".join(told) or "nothing"
 
 
 def default_ties(names: Iterable[str]) -> Ties:

@@ -40,7 +40,7 @@ class JobRun:
     new_labels: int
     """labels that the run released"""
     charged: int
-    """uses that it charged, the gate's among them"""
+    """uses of all kinds that it charged, the gate's among them"""
     model: str | None
     """the promoted model's directory under `promote.directory`; null if none was promoted"""
     judgement: Mapping[str, Any] | None
@@ -53,8 +53,13 @@ class JobRun:
     """digest of what it learned from and how; equal ones make no new model"""
     evaluation: str | None = None
     """the release that the gate read; null if it read none"""
+    charged_by: Mapping[str, int] = field(default_factory=dict)
+    """the same by kind of event, rr or statistic: what one of each costs differs"""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """what the model was trained by and judged by"""
+
+
+_NAMES = {one.name for one in fields(JobRun)}
 
 
 def runs(project: Project) -> list[JobRun]:
@@ -79,7 +84,7 @@ def _lines(path: Path) -> Iterator[JobRun]:
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
         try:
             found = json.loads(line)
-            yield JobRun(**{one.name: found[one.name] for one in fields(JobRun)})
+            yield JobRun(**{name: found[name] for name in _NAMES & set(found)})
         except (ValueError, TypeError, KeyError):
             raise ProjectError(f"{path}, line {number}, is no run of a job") from None
 

@@ -128,13 +128,16 @@ def outlook(project: Where = None, weeks: int = 12) -> Outlook:
     if active is None:
         return Outlook(at, None, 0.0, (), ("no policy is in force, so nothing can be charged",))
     paces = {event: _pace(ledger, active, event, starts, at) for event in active.policy.events}
-    needs = {event: pace.needs() for event, pace in paces.items() if len(pace.units)}
-    lasts, why = lasting(ledger, active, needs) if needs else ({}, ())
     days = [weeks_between(starts[pace.began], at) for pace in paces.values() if pace.began]
+    observed = max(days, default=0.0)
+    needs = {event: pace.needs() for event, pace in paces.items() if len(pace.units)}
+    # A pace of days says nothing of a year.
+    told = needs and observed > _FEW_WEEKS - 1 and active.policy.unit == "labeler"
+    lasts, why = lasting(ledger, active, needs) if told else ({}, ())
     return Outlook(
         at,
         active.name,
-        round(max(days, default=0.0), 2),
+        round(observed, 2),
         tuple(pace.ahead(event, weeks, lasts.get(event)) for event, pace in paces.items()),
         (*_notes(paces, max(days, default=0.0)), *why),
     )

@@ -18,6 +18,7 @@ from support.receivers import SECRET
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs import gates, releasing
+from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.promoting import Models
 from labelguard.jobs.run import Run, retrain
 from labelguard.jobs.state import State, UnderWay
@@ -100,6 +101,39 @@ def test_labels_that_come_in_between_are_not_charged_twice(
     assert releases[-1].rows == 90
 
 
+@pytest.mark.parametrize("moment", ["charge", "draw", "commit"])
+def test_a_dry_run_says_that_a_release_that_was_begun_is_finished(
+    moment: str, base: Path, tmp_path: Path
+) -> None:
+    one = copy(base, tmp_path / "desk")
+    killed({"do": "retrain", "project": str(one.path), "kill_after": moment})
+    said, charged = dry_run(one.job), one.charged()
+    assert said.under_way == 2 and said.why == (
+        "run 2 would be taken up: finishes the release that was begun, charges nothing more"
+    )
+    assert (said.releases, said.new_labels, said.charged) == (True, 30, 0)
+    assert (said.trains, said.promotes) == ("head", "models/0002")
+    done = retrain(one.job)
+    assert (done.run, done.new_labels, one.charged()) == (2, 30, charged)
+
+
+def test_a_dry_run_says_what_is_left_to_do_of_a_run(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = copy(base, tmp_path / "desk")
+    found = []
+    for step in ("judge", "promote", "history"):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(*STEPS[step], fatal)
+            retrain(one.job)
+        said = dry_run(one.job)
+        assert said.under_way == 2 and not said.releases and said.trains is None
+        found.append((said.gate.partition(":")[0], said.promotes))
+    assert found == [("none", "models/0002"), ("not asked", "models/0002"), ("not asked", None)]
+    one.asks(train={"options": {"features": "length", "components": 1, "ridge": 9.0}})
+    assert dry_run(one.job).under_way is None
+
+
 STEPS = {
     "release": (releasing, "release"),
     "judge": (gates, "judge"),
@@ -112,6 +146,10 @@ STEPS = {
 
 class Killed(BaseException):
     """The end of a process, but for the process."""
+
+
+def fatal(*_: object, **__: object) -> None:
+    raise Killed
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])

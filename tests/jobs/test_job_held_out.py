@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from support import world
 from support.job_projects import Desk, desk
 
+from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError
 from labelguard.jobs import releasing
 from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
+from labelguard.policy.events import in_words
 from labelguard.release.writer import Release
 from labelguard.report import overview
 
@@ -44,6 +47,8 @@ def test_every_model_is_judged_by_one_charged_statistic(tmp_path: Path) -> None:
     assert "held out" in first.judgement["cost"] and first.judgement["current"] is None
     held = small.charged() - first.new_labels
     assert 0 < held < 5 and first.charged == small.charged()
+    assert first.charged_by == {"rr": first.new_labels, "statistic": held}
+    assert small.history()[0].charged_by == first.charged_by
     small.label(2)
     second = retrain(small.job)
     assert second.judgement and second.judgement["difference"] is not None
@@ -55,6 +60,10 @@ def test_every_model_is_judged_by_one_charged_statistic(tmp_path: Path) -> None:
         == first.charged + second.charged
         == 2 * held + sum(run.new_labels for run in runs)
     )
+    small.label(3)
+    said = CliRunner().invoke(main, ["retrain", str(small.job)]).stdout
+    charged = in_words(small.history()[-1].charged_by)
+    assert " randomized labels and " in charged and charged in " ".join(said.split())
 
 
 def test_without_new_labels_of_theirs_the_newest_evaluation_is_read_again(tmp_path: Path) -> None:

@@ -48,15 +48,18 @@ def test_a_promotion_is_told_with_its_judgement_and_the_budget(
 def test_nobody_and_no_place_is_in_a_message(somebody: Receiver, tmp_path: Path) -> None:
     small = told(somebody, tmp_path, "rr:labels=8")
     retrain(small.job)
-    small.label(2)
-    small.asks(notify={"url": somebody.url}, gate={"by": "probes", "probes": "secret place.csv"})
-    with pytest.raises(LabelguardError, match=r"secret place\.csv"):
+    (small.path / "labels" / "secret place.parquet").write_text("no labels")
+    with pytest.raises(LabelguardError, match=r"secret place\.parquet"):
         retrain(small.job)
     text = as_text(somebody.messages())
     for word in (str(tmp_path), "secret", "worker", "answer", "question", "/"):
         assert word not in text
     failed = somebody.messages()[-1]
-    assert failed["type"] == "run.failed" and "check failed" in failed["data"]["why"]
+    assert failed["type"] == "run.failed" and "release failed" in failed["data"]["why"]
+    small.asks(notify={"url": somebody.url}, gate={"by": "probes", "probes": "nowhere.csv"})
+    with pytest.raises(LabelguardError, match=r"nowhere\.csv"):
+        retrain(small.job)
+    assert somebody.messages()[-1] == failed  # where a check fails, nothing was begun
 
 
 def test_a_receiver_that_is_down_fails_no_run_and_hears_of_it_later_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -16,6 +17,8 @@ from support.job_projects import Desk, desk
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError, ProjectBusy
+from labelguard.jobs import gates
+from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
 from labelguard.jobs.state import State
 from labelguard.project import erasure, policies, runs
@@ -167,6 +170,20 @@ def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path: Path
     assert small.charged() == 30 and small.history()[-1].budget == "exhausted"
 
 
+def test_labels_that_wait_behind_exhausted_labelers_are_told_every_night(tmp_path: Path) -> None:
+    small = desk(tmp_path / "desk", ("rr:labels=8",))
+    retrain(small.job)
+    small.label(2)  # two more of each labeler can be released, and four cannot
+    assert retrain(small.job).new_labels == 10
+    why = "nothing new can be released: 20 labels are beyond their labelers' allowance"
+    foreseen, night = dry_run(small.job), retrain(small.job)
+    assert (foreseen.budget, foreseen.why) == ("exhausted", why)
+    assert (night.budget, night.charged) == ("exhausted", 0) and why in night.why
+    assert CliRunner().invoke(main, ["retrain", str(small.job), "--strict"]).exit_code == 3
+    small.asks(release={"min_new_labels": 21})
+    assert (dry_run(small.job).budget, retrain(small.job).budget) == ("left", "left")
+
+
 def test_an_exhausted_project_trains_on_what_was_released_before(tmp_path: Path) -> None:
     small = desk(tmp_path / "desk", ("rr:labels=6",))
     lg.privatize(str(small.path / "labels/1.parquet"), mechanism="rr", project=small.path)
@@ -184,7 +201,21 @@ def test_a_machine_agrees_to_nothing(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="policy in force"):
         retrain(small.job)
     assert policies.listing(small.path) == [] and small.committed() == []
-    assert [one.why for one in small.history()] == ["check failed: PolicyError"]
+    assert small.history() == [] and not (small.state / "run.json").exists()  # nothing was begun
+
+
+def test_a_directory_that_no_model_can_be_promoted_into_is_said_before_anything_begins(
+    small: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != small.path and access(path, mode))
+    for start in (dry_run, retrain):
+        with pytest.raises(LabelguardError, match=r"promote\.directory: .* cannot be written"):
+            start(small.job)
+    assert small.charged() == 0 and small.history() == [] and not small.models.exists()
+    small.asks(promote={"directory": "job.yaml/models"})  # beneath a file there is none
+    with pytest.raises(LabelguardError, match=r"promote\.directory"):
+        dry_run(small.job)
 
 
 @pytest.mark.parametrize("settings", [{"release": {"mechanism": "statistic"}}])
@@ -198,17 +229,20 @@ def test_what_the_policy_does_not_pay_for_is_refused_at_the_start(
 
 
 def test_a_failed_step_fails_the_run_and_the_next_one_goes_on_from_what_was_released(
-    small: Desk,
+    small: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small.asks(train={"options": {"features": "length", "components": 1, "windows": 0}})
-    with pytest.raises(LabelguardError, match="windows"):
+    def fail(*_: object, **__: object) -> None:
+        raise LabelguardError("no judge today")
+
+    with monkeypatch.context() as patch, pytest.raises(LabelguardError, match="no judge"):
+        patch.setattr(gates, "judge", fail)
         retrain(small.job)
     small.asks(gate={"by": "probes", "probes": "nowhere.parquet"})
     with pytest.raises(LabelguardError):
-        retrain(small.job)
+        retrain(small.job)  # where a check fails, no run was begun
     small.asks()
     assert retrain(small.job).outcome == "promoted"
-    assert [one.outcome for one in small.history()] == ["failed", "failed", "promoted"]
+    assert [one.outcome for one in small.history()] == ["failed", "promoted"]
     assert small.charged() == 30
 
 
@@ -276,7 +310,7 @@ def test_two_jobs_of_one_project_keep_their_models_and_their_history_apart(small
         retrain(other)
     small.asks(promote={"directory": "elsewhere"}, name="other")
     assert retrain(small.job).model == "0001"
-    assert [one.job for one in small.history()] == ["job", "other", "other"]
+    assert [one.job for one in small.history()] == ["job", "other"]
 
 
 def test_labels_of_somebody_who_left_are_in_no_later_model(small: Desk) -> None:

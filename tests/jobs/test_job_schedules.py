@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -84,6 +84,44 @@ def test_systemd_would_find_a_fault(right: str, wrong: str, odd: Desk, tmp_path:
     text = configuration("systemd", odd.job).files["labelguard-job.service"]
     assert right in text
     assert faults({"labelguard-job.service": text.replace(right, wrong)}, tmp_path)
+
+
+@pytest.fixture
+def secretive(odd: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """A job that needs a secret to tell, and one to pull; its keys are elsewhere."""
+    monkeypatch.setenv("HOME", "/home/50% off")
+    monkeypatch.setenv("LABELGUARD_KEYS", '/srv/"my" 9% keys')
+    settings = {"notify": {"url": "https://example.org/hook"}, "pull": ["desk"], "input": None}
+    odd.asks(**settings)
+    yield odd
+    odd.asks()
+
+
+SECRET_FILE = "/home/50% off/.config/labelguard/labelguard_notify_secret"
+
+
+def test_cron_is_told_where_secrets_and_keys_are(secretive: Desk) -> None:
+    [text] = configuration("cron", secretive.job).files.values()
+    comment, *lines, _ = text.splitlines()
+    assert comment.startswith("# ")
+    assert f"LABELGUARD_NOTIFY_SECRET_FILE={SECRET_FILE}" in lines
+    assert 'LABELGUARD_KEYS=/srv/"my" 9% keys' in lines
+    assert any(line.startswith("# LABELGUARD_DESK_API_KEY_FILE=/") for line in lines)
+
+
+@with_systemd
+def test_systemd_is_told_where_secrets_and_keys_are(secretive: Desk, tmp_path: Path) -> None:
+    files = configuration("systemd", secretive.job).files
+    assert faults(files, tmp_path) == []
+    text = files["labelguard-job.service"]
+    secret = "LoadCredential=LABELGUARD_NOTIFY_SECRET:" + SECRET_FILE.replace("%", "%%")
+    pointer = "Environment=LABELGUARD_NOTIFY_SECRET_FILE=%d/LABELGUARD_NOTIFY_SECRET"
+    assert {secret, pointer} <= set(text.splitlines())
+    assert "\n# LoadCredential=LABELGUARD_DESK_API_KEY:/" in text
+    broken = {"labelguard-job.service": text.replace("Credential=L", "Credential=/L")}
+    assert faults(broken, tmp_path)
+    broken = {"labelguard-job.service": text.replace("9%%", "9%Z")}
+    assert faults(broken, tmp_path)
 
 
 def test_kubernetes_takes_the_manifest_and_lets_one_job_run_at_a_time(odd: Desk) -> None:

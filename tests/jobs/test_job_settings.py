@@ -12,6 +12,7 @@ from support.job_projects import SETTINGS
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs.settings import Settings, load, schema
+from labelguard.jobs.steps import open_step
 
 
 def refused(text: str, here: Path) -> str:
@@ -101,11 +102,21 @@ def test_bombs_of_references_are_not_unfolded(tmp_path: Path) -> None:
 def test_a_date_is_a_text_and_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("source: 2026-01-01")
     assert load(tmp_path / "job.yaml").settings.source == "2026-01-01"
-    with pytest.raises(LabelguardError, match="No such file"):
+    with pytest.raises(LabelguardError, match=r"there is no .*none\.yaml; .* --init writes one"):
         load(tmp_path / "none.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(LabelguardError, match="not YAML"):
         load(tmp_path / "bytes.yaml")
+
+
+def test_every_job_of_the_docs_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "retraining.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
+    assert len(blocks) == 2
+    for block in blocks:
+        (tmp_path / "job.yaml").write_text(block, encoding="utf-8")
+        train = load(tmp_path / "job.yaml").settings.train
+        open_step(train.step, train.options, tmp_path)
 
 
 @pytest.mark.parametrize("settings", [{}, SETTINGS])

@@ -80,7 +80,7 @@ def test_without_a_policy_a_draft_is_made_that_pays_for_the_gate(
     assert draft.state == "draft" and set(draft.allowances) == {"rr", "statistic"}
     assert policies.show("retraining", here).held_out == 0.5
     assert yaml.safe_load(Path("job.yaml").read_text())["gate"]["by"] == "held-out"
-    with pytest.raises(PolicyError, match="in force"):
+    with pytest.raises(PolicyError, match="labelguard policy activate retraining"):
         retrain(here / "job.yaml")
     assert invoke(main, ["policy", "show", "retraining"]).exit_code == 0
     assert invoke(main, ["policy", "activate", "retraining", "--yes"]).exit_code == 0
@@ -135,7 +135,8 @@ def test_a_dry_run_says_what_a_run_then_does_and_writes_nothing(here: Path) -> N
     done = retrain(small.job)
     assert (done.new_labels, done.charged, done.model) == (30, 30, "0001")
     again = dry_run(small.job)
-    assert (again.releases, again.trains, again.promotes) == (False, None, "models/0002")
+    assert (again.releases, again.trains, again.promotes) == (False, None, None)
+    assert again.gate == "not asked"
     small.label(2)
     small.asks(release={"min_new_labels": 31})
     few = dry_run(small.job)
@@ -156,7 +157,9 @@ def test_a_dry_run_is_shown_for_people(here: Path) -> None:
     result = CliRunner().invoke(main, ["retrain", str(small.job), "--dry-run", "--strict"])
     assert result.exit_code == 3
     assert "nothing: 0 new labels, of 10 that a release takes" in " ".join(result.stdout.split())
-    assert "models/0002; in use is 0001" in result.stdout
+    shown = " ".join(result.stdout.split())
+    assert "gate not asked promotes nothing; in use is 0001" in shown
+    assert "trains nothing: there is nothing new to learn from" in shown
 
 
 def test_what_excludes_each_other_is_wrong_usage(here: Path) -> None:

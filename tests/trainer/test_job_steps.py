@@ -113,7 +113,10 @@ def test_released_rows_that_were_held_out_judge_two_models(shop: Path, tmp_path:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"model": "nowhere/at-all"}, "cannot be loaded as a model"),
+        ({"model": "nowhere/at-all"}, r"options\.model: .*nowhere/at-all, and the hub does not"),
+        ({"model": "./nowhere"}, r"options\.model: there is no directory .*nowhere$"),
+        ({"model": "models/of/ours"}, r"options\.model: there is no directory .*models/of/ours$"),
+        ({"model": None}, r"options\.model is missing: a directory, or an id of a hub"),
         ({"lora": "r=4"}, "LoRA is written"),
         ({"config": "missing.yaml"}, "missing.yaml"),
         ({"epochs": 3}, r"train\.options\.epochs: Unexpected"),

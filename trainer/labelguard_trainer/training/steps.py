@@ -38,6 +38,8 @@ _SCORING = (
     *("per_device_eval_batch_size", "trust_remote_code", "use_cpu"),
 )
 """Fields of a training's configuration that say how pairs are scored, too."""
+_SECONDS = 10.0
+"""How long a hub may take to answer."""
 _CURVE = ("step", "loss", "agreement", "eval_loss", "eval_agreement")
 
 
@@ -61,6 +63,11 @@ class _Training:
     gates = ("released", "probes")
 
     def __init__(self, options: Mapping[str, Any], base: Path) -> None:
+        if not options.get("model"):
+            raise LabelguardError(
+                "train.options.model is missing: a directory, or an id of a hub; such as "
+                "model: base"
+            )
         self.options = validated(TrainOptions, options)
         self.holdout = self.options.holdout
         self._base = base
@@ -78,9 +85,31 @@ class _Training:
         self._config()
         if self.options.lora is not None:
             parse_lora(self.options.lora)
+        self._check_model()
+
+    def _check_model(self) -> None:
+        """Of a hub it is asked once, where the model is not here: loading would try for long."""
+        from huggingface_hub import HfApi
+
         from labelguard_trainer.training import models
 
-        models.load_config(self._model)
+        name = self.options.model
+        if Path(self._model).is_dir():
+            models.load_config(self._model)
+            return
+        if name.startswith((".", "/", "~")) or name.count("/") > 1:  # no id of a hub is like this
+            raise LabelguardError(f"train.options.model: there is no directory {self._base / name}")
+        try:
+            models.load_config(name, local_files_only=True)
+        except LabelguardError:
+            try:
+                HfApi().model_info(name, timeout=_SECONDS)
+            except Exception as error:  # its own kinds of errors, and those of what it asks with
+                raise LabelguardError(
+                    f"train.options.model: there is no directory {self._base / name}, and the hub "
+                    f"does not have it or cannot be asked ({type(error).__name__})"
+                ) from None
+            models.load_config(name)
 
     def identity(self) -> Mapping[str, Any]:
         """The options, the base model's identity and the configuration's digest."""
@@ -95,6 +124,7 @@ class _Training:
         from labelguard_trainer.training.run import train
 
         if not lesson.output.is_dir():
+            lesson.progress(f"training: {self.kind}", None)
             train(
                 self.kind,
                 lesson.release,
