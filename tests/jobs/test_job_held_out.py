@@ -182,3 +182,24 @@ def test_a_policy_that_does_not_pay_for_the_gate_is_refused_at_the_start(
     with pytest.raises(PolicyError, match=said):
         retrain(small.job)
     assert small.charged() == 0
+
+
+def test_a_statistic_whose_axes_are_not_those_of_the_gate_is_not_begun(tmp_path: Path) -> None:
+    options = {"features": "length", "components": 1, "whitening": 0.5, "floor": 1e-3}
+    options |= {"clip_quantile": 0.5, "ridge": 1.0, "workers": 1}
+    statistic = {"mechanism": "statistic", "options": options}
+    taught: dict[str, Any] = {"options": {}}
+    allow = ("rr:labels=64", "statistic:releases=3")
+    small = desk(tmp_path / "own", allow, 0.5, gate=GATE, release=statistic, train=taught)
+    retrain(small.job)
+    small.label(2)
+    assert retrain(small.job).outcome == "promoted"
+    assert mechanisms(small) == ["statistic", "evaluation"] * 2
+
+    small = judged(tmp_path)
+    retrain(small.job)
+    spent = small.charged()
+    small.asks(gate=GATE, release=statistic, train=taught)
+    with pytest.raises(LabelguardError, match="a first statistic has coordinates of its own"):
+        retrain(small.job)
+    assert small.charged() == spent
