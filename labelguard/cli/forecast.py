@@ -32,11 +32,12 @@ def _outlook(value: Outlook) -> None:
     print_bullets(value.notes)
     if lasting := next((one.lasting for one in value.events if one.lasting), None):
         echo(f"\nA policy that lasts a year at this rate: {lasting.command}")
-        if not lasting.under_ceiling:
-            echo(
-                f"The project would then cost ε = {lasting.total_epsilon:g}, above its ceiling: it "
-                "could not be activated (labelguard project ceiling --raise)."
-            )
+        cost = f"ε = {lasting.total_epsilon:g} of a ceiling of {lasting.ceiling_epsilon:g}"
+        over = "above it: it could not be activated (labelguard project ceiling --raise)"
+        echo(
+            f"All policies together would then cost {cost}"
+            + ("." if lasting.under_ceiling else f", {over}.")
+        )
 
 
 def _event(one: EventOutlook) -> None:

@@ -42,6 +42,8 @@ class Lasting:
     """the same where `allowed_for_all` are"""
     total_epsilon: float
     """ε of the project's life, were it activated today"""
+    ceiling_epsilon: float
+    """the project's ceiling of it"""
     under_ceiling: bool
     """whether that, with its δ, stays below the project's ceiling"""
     command: str
@@ -67,8 +69,9 @@ def lasting(
     last = active.chapter(ledger.point_of_use(active))
     before = [last if one.name == last.name else one for one in policies.life(ledger)]
     total = lifetime.added([lifetime.total(before), lifetime.Total(usual.epsilon, usual.delta)])
+    ceiling = ledger.ceiling()
     try:
-        ledger.ceiling().check(total)
+        ceiling.check(total)
         under = True
     except PolicyError:
         under = False
@@ -84,6 +87,7 @@ def lasting(
             priced[event].noise_multiplier,
             priced_for_all[event].noise_multiplier,
             total.epsilon,
+            ceiling.epsilon,
             under,
             command(name, usual),
         )

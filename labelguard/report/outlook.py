@@ -37,6 +37,10 @@ RULE = (
     "has left, and is in no number; nobody joins",
 )
 _FEW_WEEKS = 4
+_ITEMS = (
+    "the policy in force protects contents, each of which is labelled when it comes and does not "
+    "go on: they have no pace, and nothing is forecast"
+)
 
 Floats = NDArray[np.float64]
 
@@ -72,7 +76,7 @@ class EventOutlook:
     half_exhausted: int | None
     """the same of half of them"""
     lasting: Lasting | None
-    """the policy that would last a year; null before the first charge, or if nothing pays for it"""
+    """the policy that would last a year; null before 4 weeks were observed, or if nothing pays"""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Outlook:
     weeks_observed: float
     """weeks since the first charge"""
     events: tuple[EventOutlook, ...]
-    """its allowances, one by one"""
+    """its allowances, one by one; none where contents are protected, which have no pace"""
     notes: tuple[str, ...]
     """the rule of the projection, and what it cannot know here"""
 
@@ -130,16 +134,17 @@ def outlook(project: Where = None, weeks: int = 12) -> Outlook:
     paces = {event: _pace(ledger, active, event, starts, at) for event in active.policy.events}
     days = [weeks_between(starts[pace.began], at) for pace in paces.values() if pace.began]
     observed = max(days, default=0.0)
+    if active.policy.unit == "item":
+        return Outlook(at, active.name, round(observed, 2), (), (_ITEMS,))
     needs = {event: pace.needs() for event, pace in paces.items() if len(pace.units)}
-    # A pace of days says nothing of a year.
-    told = needs and observed > _FEW_WEEKS - 1 and active.policy.unit == "labeler"
-    lasts, why = lasting(ledger, active, needs) if told else ({}, ())
+    enough = observed >= _FEW_WEEKS - 1  # the week of the first charge is one of them
+    lasts, why = lasting(ledger, active, needs) if needs and enough else ({}, ())
     return Outlook(
         at,
         active.name,
         round(observed, 2),
         tuple(pace.ahead(event, weeks, lasts.get(event)) for event, pace in paces.items()),
-        (*_notes(paces, max(days, default=0.0)), *why),
+        (*_notes(paces, observed), *why),
     )
 
 
@@ -292,8 +297,15 @@ def _notes(paces: Mapping[str, _Pace], weeks: float) -> tuple[str, ...]:
     found = [*RULE]
     if all(pace.releases <= 1 for pace in paces.values()):
         found.append("there is one release so far: its labels count as those of one week")
+    elif weeks < 1:
+        found.append("all releases are of one week: their labels count as those of one week")
     elif weeks < _FEW_WEEKS:
         found.append(f"it rests on {weeks:.1f} weeks only")
+    if weeks < _FEW_WEEKS - 1:
+        found.append(
+            f"which policy would last a year is told once {_FEW_WEEKS} weeks were observed, that "
+            "of the first charge included"
+        )
     for event, pace in paces.items():
         if pace.pending:
             found.append(

@@ -137,7 +137,28 @@ def test_releases_of_one_day_count_as_one_week(project: Project) -> None:
         lg.privatize(labels(77, {"even": 3}), project=project, mechanism="rr")
     found = told(project, 0.1)
     assert found.events[0].per_week == 5
-    assert any("0.1 weeks only" in note for note in found.notes)
+    assert any("all releases are of one week" in note for note in found.notes)
+
+
+def test_a_year_is_told_once_four_weeks_were_observed(project: Project) -> None:
+    policy(project, "rr:labels=20")
+    weekly(project, range(3), {"even": 2})
+    early = told(project, 2.5)
+    assert early.events[0].lasting is None
+    assert any("once 4 weeks were observed" in note for note in early.notes)
+    weekly(project, range(3, 4), {"even": 2})
+    assert told(project, 3).events[0].lasting
+    assert not any("once 4 weeks" in note for note in told(project, 3).notes)
+
+
+def test_contents_have_no_pace(project: Project) -> None:
+    policy(project, "rr:labels=20", unit="item")
+    weekly(project, range(4), {"even": 2})
+    found = told(project, 3)
+    assert found.events == () and "protects contents" in found.notes[0]
+    with clock.simulated(MONDAY + timedelta(weeks=3)):
+        text = _run(project, "labelguard budget forecast").output
+    assert "protects contents" in " ".join(text.split()) and "policy new" not in text
 
 
 def test_one_release_is_said_to_be_one(project: Project) -> None:
@@ -196,11 +217,11 @@ def test_own_numbers_of_labels_are_not_guessed(project: Project) -> None:
 
 def test_two_kinds_of_events_last_together(project: Project) -> None:
     policy(project, "rr:labels=20", "statistic:releases=12", closing_points=4)
-    weekly(project, range(3), {"even": 2, "fast": 4})
-    weekly(project, range(3), {"even": 2}, **STATISTIC)
-    found = told(project, 2)
+    weekly(project, range(4), {"even": 2, "fast": 4})
+    weekly(project, range(4), {"even": 2}, **STATISTIC)
+    found = told(project, 3)
     labels_, statistics = found.events
-    assert (statistics.labelers, statistics.per_week, statistics.first_exhausted) == (1, 1.0, 9)
+    assert (statistics.labelers, statistics.per_week, statistics.first_exhausted) == (1, 1.0, 8)
     assert labels_.lasting and statistics.lasting
     assert labels_.lasting.command == statistics.lasting.command
     assert (labels_.lasting.allowed, statistics.lasting.allowed) == (208, 52)
@@ -212,7 +233,7 @@ def test_two_kinds_of_events_last_together(project: Project) -> None:
     noise = {one.event: one for one in made.quote.events}
     assert noise["rr"].flip_probability == labels_.lasting.flip_probability
     assert noise["statistic"].noise_multiplier == statistics.lasting.noise_multiplier
-    assert told(project, 2).events[0].lasting.command.startswith("labelguard policy new year-2 ")  # type: ignore[union-attr]
+    assert told(project, 3).events[0].lasting.command.startswith("labelguard policy new year-2 ")  # type: ignore[union-attr]
 
 
 def _run(project: Project, line: str) -> Any:
@@ -250,19 +271,21 @@ def test_the_command_makes_a_policy_on_the_same_terms(terms: Policy, project: Pr
 def test_a_policy_above_the_ceiling_is_said_to_be(tmp_path: Path) -> None:
     low = lg.init(tmp_path / "low", max_epsilon=5)
     policy(low, "rr:labels=20")
-    weekly(low, range(1), {"even": 2})
-    lasting = told(low, 0).events[0].lasting
+    weekly(low, range(4), {"even": 2})
+    lasting = told(low, 3).events[0].lasting
     assert lasting and (lasting.under_ceiling, lasting.total_epsilon) == (False, 6.0)
-    with clock.simulated(MONDAY):
+    with clock.simulated(MONDAY + timedelta(weeks=3, hours=1)):
         text = _run(low, "labelguard budget forecast").output
-    assert "above its ceiling" in text
+    assert "ε = 6 of a ceiling of 5, above it" in text
     _run(low, lasting.command)
     assert _run(low, "labelguard policy activate year --yes").exit_code == 1
     # Beside a ceiling that is high enough it can be.
     high = lg.init(tmp_path / "high", max_epsilon=6)
     policy(high, "rr:labels=20")
-    weekly(high, range(1), {"even": 2})
-    assert told(high, 0).events[0].lasting == replace(lasting, under_ceiling=True)
+    weekly(high, range(4), {"even": 2})
+    assert told(high, 3).events[0].lasting == replace(
+        lasting, under_ceiling=True, ceiling_epsilon=6
+    )
 
 
 def test_a_number_of_weeks_out_of_range_is_refused(project: Project) -> None:

@@ -106,7 +106,7 @@ def _rule(told: Outlook, active: Sequence[EventOutlook]) -> Section:
     words.append(
         "What follows is told from who was charged how much, and when, by this rule:"
         if active
-        else "Nobody was charged yet, so that nothing can be told."
+        else f"No forecast: {'; '.join(told.notes)}."
     )
     return Section(
         "outlook",
