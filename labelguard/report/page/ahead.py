@@ -132,10 +132,11 @@ def _ahead(seen: Seen, one: EventOutlook) -> Section:
         f"outlook-{one.event}",
         f"Weeks ahead: {noun}s",
         (
-            f"{one.labelers:,} of {counted(one.labelers + one.left, seen.unit)} have not left; "
-            f"what follows is of these. If they go on as they did, {last.used:.0%} of what they "
-            f"may use is used in {counted(last.week, 'week')}, and {_who(last.exhausted)} will "
-            f"have nothing left (today {now.used:.0%}, and {_who(now.exhausted)})."
+            f"Of {counted(one.labelers + one.left, seen.unit)} charged so far, {one.labelers:,} "
+            f"have not left; what follows is of these. If they go on as they did, {last.used:.0%} "
+            f"of what they may use is used in {counted(last.week, 'week')}, and "
+            f"{_who(last.exhausted)} will have nothing left (today {now.used:.0%}, and "
+            f"{_who(now.exhausted)})."
             f"{_with_those_who_left(seen, one)}",
         ),
         chart=Chart(

@@ -74,5 +74,5 @@ def releases(seen: Seen) -> Section:
         "releases",
         "Releases",
         (f"{counted(len(seen.committed), 'release')} committed.", *abandoned, *more),
-        Table("Releases, newest first", columns, rows),
+        Table("Releases, newest first", columns, rows, newest_first=True),
     )

@@ -71,6 +71,7 @@ def _job(name: str, runs: Sequence[JobRun]) -> Section:
                 )
                 for run in reversed(runs[-_SHOWN:])
             ),
+            newest_first=True,
         ),
         _quality(name, runs),
         _windows(last),
