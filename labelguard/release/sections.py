@@ -32,6 +32,8 @@ class Table:
     """the names of its columns"""
     rows: tuple[tuple[Cell, ...], ...]
     """a cell for each column"""
+    newest_first: bool = False
+    """whether the oldest rows are last, which paper leaves out where they are many"""
 
 
 @dataclass(frozen=True)

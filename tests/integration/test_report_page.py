@@ -67,6 +67,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             part = table.slice(300 * week, 300)
             made = lg.privatize(part, project=project, mechanism="rr", exhausted="drop")
             runs.append(run(week, made.id, asdict(outlook(project))))
+    runs += [run(week, made.id, None) for week in range(4, 20)]
     length = {"features": "length", "components": 1}
     with clock.simulated(MONDAY + timedelta(weeks=4)):
         lg.privatize(table, project=project, exhausted="drop", **STATISTIC | length)
@@ -87,7 +88,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: here / f"{name}.html" for name in ("full", "release", "empty", "broken")}
 
 
-def run(week: int, release: str, told: dict[str, Any]) -> JobRun:
+def run(week: int, release: str, told: dict[str, Any] | None) -> JobRun:
     at = clock.text(MONDAY + timedelta(weeks=week))
     judged = {"measure": "accuracy", "candidate": 0.6 + week / 50, "current": 0.6}
     curve = [{"step": n, "loss": 0.7 / (1 + n)} for n in range(30)]
@@ -193,4 +194,47 @@ def test_names_do_not_run(browser: Browser, pages: dict[str, Path]) -> None:
     assert page.evaluate("document.scripts.length") == 0
     assert "<img src=x onerror=alert(1)>" in page.inner_text("main")
     assert "\u202e" not in page.inner_text("main")
+    page.context.close()
+
+
+def test_tables_say_that_there_is_more(browser: Browser, pages: dict[str, Path]) -> None:
+    """A caption stays while its table scrolls, and the table of runs needs no scrolling at all."""
+    page = opened(browser, pages["full"], [], viewport={"width": 1280, "height": 900})
+    regions = page.locator(".scroll")
+    names = [one.get_attribute("aria-labelledby") for one in regions.all()]
+    assert len(names) > 8 and len(set(names)) == len(names)
+    assert page.locator(".scroll figcaption, .scroll caption").count() == 0
+    for name in names:
+        assert page.locator(f"#{name}").text_content()
+        assert page.locator(f".scroll table[aria-labelledby={name}]").count() == 1
+    runs = page.locator(".scroll[aria-labelledby=job-nightly-table]")
+    assert runs.evaluate("e => e.scrollWidth <= e.clientWidth")
+    assert runs.locator("td.prose").first.evaluate("e => e.offsetWidth") >= 14 * 16
+    assert "linear-gradient" in runs.evaluate("e => getComputedStyle(e).backgroundImage")
+    page.context.close()
+
+
+def test_no_line_ends_within_a_budget(browser: Browser, pages: dict[str, Path]) -> None:
+    page = opened(browser, pages["full"], [], viewport={"width": 390, "height": 900})
+    lines = """[...document.querySelectorAll('p, dd')].flatMap(e => [...e.childNodes])
+        .filter(n => n.nodeType === 3)
+        .flatMap(n => [...n.data.matchAll(/[εδ]\\s=\\s[^\\s,]+/g)].map(m => {
+            const r = document.createRange();
+            r.setStart(n, m.index); r.setEnd(n, m.index + m[0].length);
+            return new Set([...r.getClientRects()].map(b => b.top)).size }))"""
+    found = page.evaluate(lines)
+    assert len(found) > 6 and set(found) == {1}
+    page.context.close()
+
+
+def test_paper_holds_the_newest_runs_and_says_how_many_more_there_are(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    page = opened(browser, pages["full"], [])
+    rows = page.locator(".scroll[aria-labelledby=job-nightly-table] tbody tr")
+    note = page.locator("#job-nightly-table .paper")
+    assert rows.count() == 20 and rows.last.is_visible() and not note.is_visible()
+    page.emulate_media(media="print")
+    assert [one.is_visible() for one in rows.all()] == [True] * 15 + [False] * 5
+    assert "5 more are on the page" in note.inner_text()
     page.context.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -118,6 +119,33 @@ def test_names_cannot_command_a_picture() -> None:
     picture = svg(chart)
     ElementTree.fromstring(picture)
     assert "<script" not in picture and "\x1b" not in picture and "\u202e" not in picture
+
+
+def texts(chart: Chart) -> set[str | None]:
+    return {
+        node.text
+        for node in ElementTree.fromstring(svg(chart, NARROW)).iter()
+        if node.tag[-4:] == "text"
+    }
+
+
+def test_no_word_stands_for_what_is_not_drawn() -> None:
+    nobody = replace(BARS, series=(BARS.series[0], Series("above", (None, None, 0))))
+    assert {"below", "above"} <= texts(BARS) and not {"below", "above"} & texts(nobody)
+
+
+def test_long_names_of_bars_are_wrapped() -> None:
+    long = "said and released, 1,000 allowed"
+    names = texts(replace(BARS, x=("two people", long, "c")))
+    assert long not in names and {"said and", "two people"} <= names
+
+
+def test_a_line_along_an_edge_is_whole() -> None:
+    flat = Chart("T", "M", "lines", (0.0, 1.0), "x", "y", (Series("none", (0, 0)),), percent=True)
+    [line] = re.findall(
+        r'<g id="line2d_\d+">\s*<path d="[^"]*" (?!clip)[^>]*stroke-width: 2\b', svg(flat)
+    )
+    assert "clip-path" not in line
 
 
 def test_the_numbers_of_a_chart_are_a_table() -> None:

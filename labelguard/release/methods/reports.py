@@ -54,7 +54,7 @@ def statistic(card: Card) -> Iterator[Section]:
         "from it and labeled every pair: those labels are its own, nobody's answers."
     )
     title = "The noisy statistic and its teacher"
-    yield _noisy(card, "statistic", title, words, "windows the head learnt from")
+    yield _noisy(card, "statistic", title, words, "windows of the statistic")
 
 
 def evaluation(card: Card) -> Iterator[Section]:

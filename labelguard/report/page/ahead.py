@@ -68,7 +68,10 @@ def budget(seen: Seen, runs: Sequence[JobRun]) -> Iterator[Section]:
         yield Section(
             "kept",
             "Forecast against fact",
-            ("What was forecast for today, as jobs told it then, and what is.",),
+            (
+                "What was forecast for today, as jobs told it then, and what is; both of those "
+                "who had not left.",
+            ),
             Table(
                 "Forecasts for today, oldest first",
                 (
@@ -129,14 +132,17 @@ def _ahead(seen: Seen, one: EventOutlook) -> Section:
         f"outlook-{one.event}",
         f"Weeks ahead: {noun}s",
         (
-            f"{counted(one.labelers, seen.unit)} have not left. If they go on as they did, "
-            f"{last.used:.0%} of what they may use is used in {counted(last.week, 'week')}, and "
-            f"{last.exhausted:,} of them will have nothing left (today {now.used:.0%} and "
-            f"{now.exhausted:,}).",
+            f"Of {counted(one.labelers + one.left, seen.unit)} charged so far, {one.labelers:,} "
+            f"have not left; what follows is of these. If they go on as they did, {last.used:.0%} "
+            f"of what they may use is used in {counted(last.week, 'week')}, and "
+            f"{_who(last.exhausted)} will have nothing left (today {now.used:.0%}, and "
+            f"{_who(now.exhausted)})."
+            f"{_with_those_who_left(seen, one)}",
         ),
         chart=Chart(
             f"Allowance used in the weeks ahead: {noun}s",
-            f"From {now.used:.0%} today to {last.used:.0%} in {last.week} weeks at this rate.",
+            f"From {now.used:.0%} today to {last.used:.0%} in {last.week} weeks at this rate, of "
+            f"what the {counted(one.labelers, seen.unit)} may that have not left.",
             "lines",
             tuple(float(ahead.week) for ahead in one.weeks),
             "weeks from now",
@@ -157,6 +163,21 @@ def _ahead(seen: Seen, one: EventOutlook) -> Section:
             ("half have nothing left", _when(one.half_exhausted)),
             *enough,
         ),
+    )
+
+
+def _who(number: int) -> str:
+    return f"{number:,} of them" if number else "nobody"
+
+
+def _with_those_who_left(seen: Seen, one: EventOutlook) -> str:
+    """What is used of the allowance of everybody, where that is not the same."""
+    usage = next(each for each in seen.budget.allowances if each.event == one.event)
+    if not one.left or not usage.allowed:
+        return ""
+    return (
+        f" Of what all {counted(usage.labelers, seen.unit)} may that were charged under this "
+        f"policy, {usage.used / usage.allowed:.0%} is used."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,10 @@ DARK = Theme("#14181d", "#e8eaed", "#3a424c", ("#7cc0ff", "#ff9c5b", "#f5f5f5", 
 WIDE, NARROW = (7.6, 3.2), (3.9, 3.3)
 """Sizes in inches, drawn at 96 pixels each: for pages, and for screens of telephones."""
 
+_LETTERS = 8
+"""Letters that names of bars may have in an inch, the space between them included."""
+_SHORT = 14
+"""Letters of a line that no name is broken below."""
 _HATCHES = ("", "///", "...", "xxx")
 _DASHES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D")
@@ -97,15 +102,17 @@ def _bars(axes: Axes, chart: Chart, theme: Theme) -> None:
             [0.95 * width for width in widths],
             color=theme.series[number],
             hatch=_HATCHES[number],
-            label=shown(one.name),
+            label=shown(one.name) if any(one.values) else None,  # no word for what is not drawn
             yerr=_ranges(one),
             ecolor=theme.text,
             capsize=4 if one.low else 0,
         )
         for p in places:
             before[p] += 1
-    names = [shown(str(name)) for name in chart.x]
-    slanted = sum(map(len, names)) > 6 * axes.figure.get_size_inches()[0]  # type: ignore[union-attr]
+    room = _LETTERS * axes.figure.get_size_inches()[0]  # type: ignore[union-attr]
+    width = max(int(room / len(chart.x)), _SHORT)
+    names = [textwrap.fill(shown(str(name)), width) for name in chart.x]
+    slanted = sum(max(map(len, name.split("\n"))) for name in names) > room
     axes.set_xticks(
         range(len(names)),
         names,
@@ -140,6 +147,8 @@ def _lines(axes: Axes, chart: Chart, theme: Theme) -> None:
             markersize=5,
             linewidth=2,
             label=shown(one.name),
+            clip_on=False,  # a line along an edge is as thick as elsewhere
+            zorder=3,
         )
 
 
@@ -165,8 +174,9 @@ def _furnish(axes: Axes, chart: Chart, theme: Theme, size: tuple[float, float]) 
     if chart.kind == "lines":
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.margins(y=0.12)
-    if len(chart.series) > 1:
-        beside = len(chart.series) if size == WIDE else 1
+    named = len(axes.get_legend_handles_labels()[1])
+    if named > 1:
+        beside = named if size == WIDE else 1
         axes.figure.legend(frameon=False, loc="outside upper left", ncols=beside)
 
 

@@ -13,9 +13,11 @@ _SHOWN = 60
 def left_out(seen: Seen) -> Section:
     """Labels that no release holds, because an allowance was used up, or they came twice."""
     done = seen.committed
-    if not done:
-        return Section("left-out", "Bound and dropped labels", ("No release was committed yet.",))
-    last = done[-1].settings
+    newest = next((one for one in reversed(done) if one.part == "training"), None)
+    if newest is None:
+        none = "No release to train on was committed yet."
+        return Section("left-out", "Bound and dropped labels", (none,))
+    last = newest.settings
     dropped = [record.settings.get("dropped_by_bound", 0) for record in done]
     return Section(
         "left-out",
@@ -25,8 +27,9 @@ def left_out(seen: Seen) -> Section:
             "them, a keyed hash of public columns decides, never a label.",
         ),
         facts=(
-            ("left out by the bound, newest release", f"{last.get('dropped_by_bound', 0):,}"),
+            ("newest release to train on", newest.id),
             ("labels in it", f"{last.get('rows_planned', 0):,}"),
+            ("left out of it by the bound", f"{last.get('dropped_by_bound', 0):,}"),
             ("duplicates in it", f"{last.get('duplicates', 0):,}"),
             ("releases that left labels out", f"{sum(map(bool, dropped)):,} of {len(done):,}"),
         ),
@@ -71,5 +74,5 @@ def releases(seen: Seen) -> Section:
         "releases",
         "Releases",
         (f"{counted(len(seen.committed), 'release')} committed.", *abandoned, *more),
-        Table("Releases, newest first", columns, rows),
+        Table("Releases, newest first", columns, rows, newest_first=True),
     )

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from labelguard.report.page.charts import NARROW, WIDE, darkened, svg
-from labelguard.report.page.numbers import day, numeric, written
+from labelguard.report.page.numbers import PROSE, day, numeric, written
 from labelguard.terms import shown
 
 if TYPE_CHECKING:
     import jinja2
 
-    from labelguard.release.sections import Chart, Table
+    from labelguard.release.sections import Cell, Chart, Table
     from labelguard.report.page.document import Report
+
+
+_BUDGET = re.compile("([εδ]) = ")
 
 
 def rendered(report: Report) -> str:
@@ -46,13 +50,13 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"cell": written, "day": day, "pictures": _pictures, "numeric": _numeric}
+    environment.filters |= {"cell": written, "day": day, "pictures": _pictures, "kinds": _kinds}
     return environment.from_string(_read("report.html"))
 
 
 def _finalized(value: Any) -> Any:
-    """Text that cannot turn itself; the style sheet has line breaks and is ours."""
-    return shown(value) if type(value) is str else value
+    """Text that cannot turn itself, whose budgets stay in one line; the style sheet is ours."""
+    return _BUDGET.sub("\\1\u00a0=\u00a0", shown(value)) if type(value) is str else value
 
 
 def _pictures(chart: Chart) -> dict[str, str]:
@@ -70,8 +74,14 @@ def _data(picture: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
 
 
-def _numeric(table: Table) -> list[bool]:
-    """Which of its columns hold numbers."""
+def _kinds(table: Table) -> list[str]:
+    """What its columns hold: numbers, prose, or else names in one line."""
     if not table.rows:
-        return [False] * len(table.columns)
-    return [numeric(column) for column in zip(*table.rows, strict=True)]
+        return [""] * len(table.columns)
+    return [_kind(column) for column in zip(*table.rows, strict=True)]
+
+
+def _kind(column: tuple[Cell, ...]) -> str:
+    if numeric(column):
+        return "number"
+    return "prose" if max(len(written(cell)) for cell in column) > PROSE else ""

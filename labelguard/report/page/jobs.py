@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -10,7 +11,7 @@ from typing import Any
 from labelguard.errors import LabelguardError
 from labelguard.project.runs import JobRun
 from labelguard.project.runs import runs as runs_of
-from labelguard.release.sections import Chart, Section, Series, Table
+from labelguard.release.sections import Chart, Mark, Section, Series, Table
 from labelguard.report.page.numbers import day
 from labelguard.report.page.project import Seen
 from labelguard.terms import counted
@@ -18,6 +19,9 @@ from labelguard.terms import counted
 _SHOWN = 60
 _POINTS = 200
 _LABELS = ("step", "epoch")
+_LIKELIHOOD = "log-likelihood per label"
+_COIN = math.log(0.5)
+"""The log-likelihood per label of who guesses."""
 
 
 def of(seen: Seen) -> tuple[list[JobRun], Section | None]:
@@ -45,10 +49,11 @@ def _job(name: str, runs: Sequence[JobRun]) -> Section:
     said = ", ".join(f"{outcomes[one]:,} {one}" for one in sorted(outcomes))
     return Section(
         f"job-{name}",
-        f"Job {name}",
+        f"The job {name}",
         (
             f"{counted(len(runs), 'run')}: {said}. The newest ended {day(last.ended_at)}, "
             f"{last.outcome}: {last.why}",
+            *_worse(runs),
         ),
         Table(
             f"Runs of {name}, newest first",
@@ -66,24 +71,29 @@ def _job(name: str, runs: Sequence[JobRun]) -> Section:
                 )
                 for run in reversed(runs[-_SHOWN:])
             ),
+            newest_first=True,
         ),
         _quality(name, runs),
+        _windows(last),
         alert=f"The newest run of {name} failed: {last.why}" if last.outcome == "failed" else "",
     )
 
 
 def _quality(name: str, runs: Sequence[JobRun]) -> Chart | None:
     """What gates measured of candidates, and of the models they were compared with."""
-    judged = [(run, run.judgement) for run in runs if _number(run.judgement, "candidate")]
-    judged = [one for one in judged if one[1] and one[1]["measure"] == _measure(judged)]
+    judged = [
+        (run, run.judgement)
+        for run in runs
+        if run.judgement and _number(run.judgement, "candidate") is not None
+    ]
+    measure = str(judged[-1][1]["measure"]) if judged else ""
+    judged = [one for one in judged if one[1]["measure"] == measure]
     if len(judged) < 2:
         return None
     candidates = tuple(_number(said, "candidate") for _, said in judged)
-    measure = _measure(judged)
     return Chart(
-        f"Models of {name}, as its gate measured them",
-        f"The newest candidate has {measure} {candidates[-1]:.3f}, the first had "
-        f"{candidates[0]:.3f}.",
+        f"Models of {name}, as its gate measured them{_rows(judged[-1][1])}",
+        _verdict(*judged[-1]),
         "lines",
         tuple(float(run.run) for run, _ in judged),
         "run",
@@ -92,12 +102,46 @@ def _quality(name: str, runs: Sequence[JobRun]) -> Chart | None:
             Series("candidate", candidates),
             Series("model in use", tuple(_number(said, "current") for _, said in judged)),
         ),
+        (Mark("y", _COIN, "a coin"),) if measure == _LIKELIHOOD else (),
     )
 
 
-def _measure(judged: Sequence[tuple[JobRun, Mapping[str, Any] | None]]) -> str:
-    """What the newest of them was measured by."""
-    return next((str(said["measure"]) for _, said in reversed(judged) if said), "")
+def _verdict(run: JobRun, said: Mapping[str, Any]) -> str:
+    """What the gate measured last, of both models, and what it decided."""
+    measure, candidate, current = said["measure"], said["candidate"], _number(said, "current")
+    other = "there was no model before" if current is None else f"the model in use {current:.3f}"
+    decided = "promoted" if run.outcome == "promoted" else "not promoted"
+    return (
+        f"Run {run.run}: the candidate has {measure} {candidate:.3f}{_rows(said)}, {other}: "
+        f"{decided}."
+    )
+
+
+def _rows(said: Mapping[str, Any]) -> str:
+    """How many public probes it was measured on, where it was."""
+    return f" on {counted(said['rows'], 'public probe')}" if said.get("by") == "probes" else ""
+
+
+def _worse(runs: Sequence[JobRun]) -> Iterator[str]:
+    """What to say of the models judged last, if a coin is better than they are."""
+    said = next((run.judgement for run in reversed(runs) if run.judgement), None)
+    if not said or said["measure"] != _LIKELIHOOD:
+        return
+    named = (("candidate", "candidate"), ("model in use", "current"))
+    values = {name: _number(said, key) for name, key in named}
+    below = {name: value for name, value in values.items() if value is not None and value < _COIN}
+    if below:
+        which = " and the ".join(f"{name} ({value:.3f})" for name, value in below.items())
+        yield (
+            f"By log-likelihood per label, the {which} of the newest judgement "
+            f"{'is' if len(below) == 1 else 'are'} below a coin ({_COIN:.3f}): guessing is better."
+        )
+
+
+def _windows(run: JobRun) -> tuple[tuple[str, str], ...]:
+    """Of how many windows of the statistic a model is made, where the job says it."""
+    windows = (run.settings.get("options") or {}).get("windows")
+    return (("windows a model learns from", f"{windows}, the newest"),) if windows else ()
 
 
 def _number(values: Mapping[str, Any] | None, name: str) -> float | None:

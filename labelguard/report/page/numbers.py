@@ -6,6 +6,8 @@ import re
 
 from labelguard.release.sections import Cell
 
+PROSE = 32
+"""Letters beyond which a cell is words that may wrap; shorter ones stay in one line."""
 _NUMBER = re.compile(r"[−-]?[\d.,]+(e-?\d+)?( ?%)?|–|")
 
 

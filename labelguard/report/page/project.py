@@ -83,6 +83,8 @@ class Seen:
 def _named(releases: Iterable[ReleaseRecord], release_id: str) -> ReleaseRecord:
     """The committed release of that id, which may be shortened."""
     found = [one for one in releases if one.id.startswith(release_id)]
+    if not found and not any(one.state == "committed" for one in releases):
+        raise LedgerError(f"{release_id} names no release: none was committed yet")
     done = [one for one in found if one.state == "committed"]
     if len(done) != 1:
         state = f" (it is {found[0].state})" if len(found) == 1 else ""

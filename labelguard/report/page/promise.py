@@ -6,14 +6,18 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from labelguard.ledger.policies import PolicyRecord
+from labelguard.policy.policy import Allowance
 from labelguard.release import card as cards
 from labelguard.release.sections import Section, Table
 from labelguard.report.page.numbers import day, small
 from labelguard.report.page.project import Seen
-from labelguard.terms import budget_of
+from labelguard.terms import budget_of, counted
 
 _LARGE = 30.0
 """ε beyond which numbers say nothing to people."""
+_RAISED = "unless the ceiling is raised, which this report then shows"
+_A = {"labeler": "a labeler", "item": "an item", "group": "a group"}
 _WHOM = {
     "labeler": "Each labeler is protected as a whole: all labels that one labeler gives in this "
     "project, however many, count as one secret.",
@@ -33,8 +37,8 @@ def guarantee(seen: Seen) -> Section:
             "What is promised",
             (
                 "Nothing was promised yet, and nothing released: no policy is in force.",
-                f"Whatever policies follow, all of them together will cost a labeler no more than "
-                f"{budget_of(vars(budget.ceiling))}, the project's ceiling.",
+                "Whatever policies follow, all of them together will cost nobody more than "
+                f"{budget_of(vars(budget.ceiling))}, the project's ceiling, {_RAISED}.",
             ),
         )
     epsilon, delta, unit = budget.lifetime.epsilon, budget.lifetime.delta, seen.unit
@@ -47,12 +51,12 @@ def guarantee(seen: Seen) -> Section:
             "Somebody may see everything that is ever published here (releases, cards, models "
             "that were trained on them, this report), and know all other labels. Whatever they "
             f"look for in it is at most {_factor(epsilon)} times as likely with one possibility of "
-            f"what a {unit}'s labels say as with any other, plus {small(delta)}. In numbers: "
+            f"what {_A[unit]}'s labels say as with any other, plus {small(delta)}. In numbers: "
             f"{budget_of(vars(budget.lifetime))}, adjacency replace_labels.",
             f"For example: who guesses which of two equally likely possibilities is true is right "
             f"in at most {guessed(epsilon, delta)} of cases. A coin is in 50%.",
-            f"This holds for all policies of the project so far, together. Later ones can add to "
-            f"it, up to the ceiling of the project: {budget_of(vars(budget.ceiling))}.",
+            "This holds for all policies of the project so far, together. Later ones can add to "
+            f"it, up to the ceiling of the project, {budget_of(vars(budget.ceiling))}, {_RAISED}.",
         ),
         alert=_plain(cards.CONDITION) if reactive else "",
     )
@@ -104,7 +108,7 @@ def policies(seen: Seen) -> Section:
     rows = tuple(
         (
             record.name,
-            record.state,
+            _state(record),
             day(record.created_at),
             f"{record.policy.epsilon:g}",
             small(record.policy.delta),
@@ -125,6 +129,14 @@ def policies(seen: Seen) -> Section:
         if share
         else ()
     )
+    closed = (
+        (
+            "One that was closed before all that it allows is used costs less than its ε: it is "
+            "paid as far as its point of closing, which covers all that was used.",
+        )
+        if any(record.point is not None for record in seen.policies)
+        else ()
+    )
     early = (
         (f"Closed today, the policy in force would cost ε = {closing.epsilon:g}.",)
         if closing
@@ -136,6 +148,7 @@ def policies(seen: Seen) -> Section:
         (
             "A policy says what may happen to a labeler's labels, and what that costs; it never "
             "changes, and stays paid when another takes its place.",
+            *closed,
             *held_out,
             *early,
         ),
@@ -143,17 +156,28 @@ def policies(seen: Seen) -> Section:
         facts=(
             ("cost so far", budget_of(vars(budget.lifetime))),
             ("ceiling", budget_of(vars(budget.ceiling))),
+            *_raises(seen),
         ),
     )
 
 
-def _allowed(allowance: Any) -> str:
-    number = (
-        "as many as in the first release, rounded up,"
-        if allowance.allowed is None
-        else (f"{allowance.allowed:,}")
-    )
-    return f"{number} {allowance.kind.noun}s"
+def _state(record: PolicyRecord) -> str:
+    if record.point is None:
+        return record.state
+    return f"{record.state} at point {record.point} of {record.policy.closing_points}"
+
+
+def _raises(seen: Seen) -> Iterator[tuple[str, str]]:
+    """When the ceiling was raised, if it was."""
+    at = [day(entry.at) for entry in seen.opened.ledger.journal() if entry.kind == "ceiling"]
+    if at:
+        yield "ceiling raised", ", ".join(at)
+
+
+def _allowed(allowance: Allowance) -> str:
+    if allowance.allowed is None:
+        return f"as many as in the first release, rounded up, {allowance.kind.noun}s"
+    return counted(allowance.allowed, allowance.kind.noun)
 
 
 def this_release(seen: Seen) -> Iterator[Section]:

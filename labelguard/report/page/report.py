@@ -28,7 +28,7 @@ from labelguard.report.page import (
 from labelguard.report.page.document import Report
 from labelguard.report.page.project import Seen
 from labelguard.storage.files import write_atomically
-from labelguard.terms import budget_of
+from labelguard.terms import budget_of, counted
 
 Format: TypeAlias = Literal["html", "md", "json"]
 _RENDERERS: Mapping[Format, Callable[[Report], str]] = {
@@ -94,7 +94,10 @@ def _told(seen: Seen) -> tuple[Report, Verdict]:
 def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
     budget = seen.budget
     used = [
-        (f"{events.kind(one.event).noun}s used", f"{one.used / one.allowed:.0%}")
+        (
+            f"{events.kind(one.event).noun}s used",
+            f"{one.used / one.allowed:.0%} of what {counted(one.labelers, seen.unit)} may",
+        )
         for one in budget.allowances
         if one.allowed
     ]

@@ -110,8 +110,7 @@ def _histogram(
     first = NEAR // 10
     return Chart(
         f"{kind.noun.capitalize()}s used, of what each {seen.unit} may",
-        f"{near:.0%} of {seen.unit}s used {NEAR}% of their allowance or more; "
-        f"most are at {_BINS[found.index(max(found))]}.",
+        f"{near:.0%} of {seen.unit}s used {NEAR}% of their allowance or more; {_fullest(found)}.",
         "bars",
         _BINS,
         "share of the allowance that is used",
@@ -122,6 +121,13 @@ def _histogram(
         ),
         (Mark("x", NEAR / 10 - 0.5, f"{NEAR}%"),),
     )
+
+
+def _fullest(found: list[int]) -> str:
+    most = max(found)
+    where = _BINS[found.index(most)]
+    at = "have used all of it" if where == _BINS[-1] else f"are at {where}"
+    return f"{'most' if 2 * most > sum(found) else 'the largest group'} {at}"
 
 
 def noise(seen: Seen) -> Iterator[Section]:
