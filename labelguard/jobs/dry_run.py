@@ -67,7 +67,7 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -
     home = home_of(job, project)
     step = open_step(job.settings.train.step, job.settings.train.options, job.base)
     checking.check(job, home, step)
-    models = Models(job.models, job.name)
+    models = Models.of(job, home)
     state = State(home, job.name)
     begun = state.under_way()
     found, why, exhausted = _preview(job, home, progress)

@@ -131,7 +131,7 @@ class Run:
     @cached_property
     def models(self) -> Models:
         """Where they are promoted."""
-        return Models(self.job.models, self.job.name)
+        return Models.of(self.job, self.home)
 
     def run(self, run: UnderWay, *, resumed: bool, notes: list[str]) -> Retrained:
         """All steps that are not done yet."""

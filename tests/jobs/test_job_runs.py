@@ -14,6 +14,7 @@ from support.job_projects import Desk, desk
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
+from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
 from labelguard.jobs.state import State
 from labelguard.project import erasure, policies, runs
@@ -230,6 +231,31 @@ def test_two_jobs_of_one_project_keep_their_models_and_their_history_apart(small
     small.asks(promote={"directory": "elsewhere"}, name="other")
     assert retrain(small.job).model == "0001"
     assert [one.job for one in small.history()] == ["job", "other", "other"]
+
+
+def test_a_directory_of_models_belongs_to_one_project_wherever_that_lies(
+    small: Desk, tmp_path: Path
+) -> None:
+    models = {"directory": str(tmp_path / "models")}
+    small.asks(promote=models)
+    retrain(small.job)
+    with pytest.raises(LabelguardError, match="another project"):
+        retrain(desk(tmp_path / "other", promote=models).job)
+    moved = Desk(small.path.rename(tmp_path / "moved"))
+    moved.label(2)
+    assert retrain(moved.job).model == "0002"
+
+
+@pytest.mark.parametrize("directory", [".labelguard", ".labelguard/jobs", ".", ".."])
+def test_models_lie_apart_from_the_projects_state(directory: str, small: Desk) -> None:
+    small.asks(promote={"directory": directory})
+    before = sorted(path.name for path in (small.path / ".labelguard").rglob("*"))
+    with pytest.raises(LabelguardError, match="promote.directory"):
+        dry_run(small.job)
+    assert sorted(path.name for path in (small.path / ".labelguard").rglob("*")) == before
+    with pytest.raises(LabelguardError, match="promote.directory"):
+        retrain(small.job)
+    assert small.charged() == 0
 
 
 def test_labels_of_somebody_who_left_are_in_no_later_model(small: Desk) -> None:
