@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from support.job_projects import Desk, desk
@@ -15,8 +17,10 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, PolicyError, ProjectBusy
 from labelguard.jobs.dry_run import dry_run
+from labelguard.jobs.heads import HeadStep
 from labelguard.jobs.run import retrain
 from labelguard.jobs.state import State
+from labelguard.jobs.steps import Learned, Lesson
 from labelguard.project import erasure, policies, runs
 from labelguard.project.opening import OpenProject
 from labelguard.report import overview
@@ -164,6 +168,23 @@ def test_a_failed_step_fails_the_run_and_the_next_one_goes_on_from_what_was_rele
     assert retrain(small.job).outcome == "promoted"
     assert [one.outcome for one in small.history()] == ["failed", "failed", "promoted"]
     assert small.charged() == 30
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), np.float32(1)])
+def test_what_a_step_says_that_is_no_json_fails_the_run_and_not_the_next_one(
+    number: float, small: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = HeadStep.train
+
+    def diverged(self: HeadStep, lesson: Lesson) -> Learned:
+        return replace(train(self, lesson), curve=[{"step": 1.0, "loss": number}])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HeadStep, "train", diverged)
+        with pytest.raises(LabelguardError, match="^train: .*finite"):
+            retrain(small.job)
+    assert [one.why for one in small.history()] == ["train failed: LabelguardError"]
+    assert retrain(small.job).outcome == "promoted"
 
 
 def test_of_two_at_once_one_works_and_the_other_is_told(small: Desk) -> None:
