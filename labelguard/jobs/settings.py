@@ -8,12 +8,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs.reading import read_yaml
+from labelguard.release.request import Options
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -44,6 +45,12 @@ class Release(_Part):
     def _check_options(self) -> Self:
         for name in sorted(set(_NOT_IN_OPTIONS) & set(self.options)):
             raise ValueError(f"{name} is not an option of a job: {_NOT_IN_OPTIONS_WHY}")
+        kinds = get_type_hints(Options)  # those of other packages' mechanisms are theirs to check
+        for name in sorted(set(kinds) & set(self.options)):
+            try:
+                TypeAdapter(kinds[name]).validate_python(self.options[name], strict=True)
+            except ValidationError as error:
+                raise ValueError(f"options.{name}: {error.errors()[0]['msg']}") from None
         return self
 
 
