@@ -181,7 +181,7 @@ def test_what_a_step_says_that_is_no_json_fails_the_run_and_not_the_next_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(HeadStep, "train", diverged)
-        with pytest.raises(LabelguardError, match="^train: .*finite"):
+        with pytest.raises(LabelguardError, match=r"^train: .*finite"):
             retrain(small.job)
     assert [one.why for one in small.history()] == ["train failed: LabelguardError"]
     assert retrain(small.job).outcome == "promoted"
@@ -271,10 +271,10 @@ def test_a_directory_of_models_belongs_to_one_project_wherever_that_lies(
 def test_models_lie_apart_from_the_projects_state(directory: str, small: Desk) -> None:
     small.asks(promote={"directory": directory})
     before = sorted(path.name for path in (small.path / ".labelguard").rglob("*"))
-    with pytest.raises(LabelguardError, match="promote.directory"):
+    with pytest.raises(LabelguardError, match=r"promote\.directory"):
         dry_run(small.job)
     assert sorted(path.name for path in (small.path / ".labelguard").rglob("*")) == before
-    with pytest.raises(LabelguardError, match="promote.directory"):
+    with pytest.raises(LabelguardError, match=r"promote\.directory"):
         retrain(small.job)
     assert small.charged() == 0
 
