@@ -130,8 +130,8 @@ def _post(settings: Notify, message: Facts) -> None:
             wait=tenacity.wait_exponential(multiplier=0.2, max=5),
             reraise=True,
         )
-        # Proxies of the environment count, but not for http: what is in clear stays on this machine.
-        # No cookie, no redirect, nothing of the answer is read.
+        # Proxies of the environment count, but not for http: what is in clear stays on this
+        # machine. No cookie, no redirect, nothing of the answer is read.
         away = urlsplit(settings.url).scheme == "https"
         with httpx.Client(timeout=_SECONDS, follow_redirects=False, trust_env=away) as client:
             retrying(lambda: _once(client, settings.url, signer, message["id"], body))

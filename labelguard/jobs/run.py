@@ -240,7 +240,7 @@ class Run:
             return []
         [facts] = [one for one in self.models.registry if one["model"] == current.name]
         try:
-            mlflow_registry.register(settings, current, self.job.name, facts)
+            mlflow_registry.register(settings, current, self.models.project, self.job.name, facts)
         except LabelguardError as error:
             return [f"{error}; the next run tries again"]
         return []
