@@ -78,7 +78,7 @@ def dry_run(path: Path, *, project: Where = None, progress: Progress = silent) -
     home = home_of(job, project)
     step = open_step(job.settings.train.step, job.settings.train.options, job.base)
     check_writable(job.models)
-    models = Models(job.models, job.name)
+    models = Models.of(job, home)
     checking.check(job, home, step, models)
     state = State(home, job.name)
     begun = _taken_up(state, job)

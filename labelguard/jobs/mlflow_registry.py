@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +14,7 @@ from labelguard.extras import MissingExtra
 from labelguard.jobs.settings import Mlflow
 
 ALIAS = "current"
-_TAG = "labelguard.model"
+_MODEL, _IDENTITY = "labelguard.model", "labelguard.identity"
 
 
 def check(settings: Mlflow | None) -> None:
@@ -21,10 +23,13 @@ def check(settings: Mlflow | None) -> None:
         raise MissingExtra("promote.mlflow needs mlflow; install it with: pip install mlflow")
 
 
-def register(settings: Mlflow, model: Path, job: str, facts: Mapping[str, Any]) -> str:
+def register(
+    settings: Mlflow, model: Path, project: str, job: str, facts: Mapping[str, Any]
+) -> str:
     """Register a promoted model's directory, unless it is, and let the alias `current` name it.
 
-    `facts` are what the job's own register says of it. Returns the version; raises
+    `facts` are what the job's own register says of it. A version is known by the project, the job
+    and the files: a register that was lost counts from one again. Returns the version; raises
     `LabelguardError` if MLflow refuses.
     """
     import mlflow
@@ -32,8 +37,9 @@ def register(settings: Mlflow, model: Path, job: str, facts: Mapping[str, Any]) 
 
     try:
         client = mlflow.MlflowClient(settings.uri, settings.uri)
-        version = _known(client, settings.model, f"{job}/{model.name}") or _logged(
-            client, settings.model, model, job, facts
+        identity = _identity(project, job, facts["files"])
+        version = _known(client, settings.model, identity) or _logged(
+            client, settings.model, model, job, identity, facts
         )
         client.set_registered_model_alias(settings.model, ALIAS, version)
     except (MlflowException, OSError, ImportError) as error:
@@ -42,16 +48,23 @@ def register(settings: Mlflow, model: Path, job: str, facts: Mapping[str, Any]) 
     return version
 
 
-def _known(client: Any, name: str, tag: str) -> str | None:
+def _identity(project: str, job: str, files: Mapping[str, str]) -> str:
+    content = json.dumps([project, job, files], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _known(client: Any, name: str, identity: str) -> str | None:
     quoted = name.replace("'", "\\'")
     found = client.search_model_versions(f"name = '{quoted}'")
-    return next((str(one.version) for one in found if one.tags.get(_TAG) == tag), None)
+    return next((str(one.version) for one in found if one.tags.get(_IDENTITY) == identity), None)
 
 
-def _logged(client: Any, name: str, model: Path, job: str, facts: Mapping[str, Any]) -> str:
+def _logged(
+    client: Any, name: str, model: Path, job: str, identity: str, facts: Mapping[str, Any]
+) -> str:
     from mlflow.exceptions import MlflowException
 
-    tags = {_TAG: f"{job}/{model.name}"} | {
+    tags = {_MODEL: f"{job}/{model.name}", _IDENTITY: identity} | {
         f"labelguard.{key}": str(facts[key]) for key in ("release", "mechanism", "epsilon", "delta")
     }
     experiment = client.get_experiment_by_name(f"labelguard {job}")

@@ -130,8 +130,10 @@ def _post(settings: Notify, message: Facts) -> None:
             wait=tenacity.wait_exponential(multiplier=0.2, max=5),
             reraise=True,
         )
-        # Proxies of the environment count; no cookie, no redirect, nothing of the answer is read.
-        with httpx.Client(timeout=_SECONDS, follow_redirects=False) as client:
+        # Proxies of the environment count, but not for http: what is in clear stays on this
+        # machine. No cookie, no redirect, nothing of the answer is read.
+        away = urlsplit(settings.url).scheme == "https"
+        with httpx.Client(timeout=_SECONDS, follow_redirects=False, trust_env=away) as client:
             retrying(lambda: _once(client, settings.url, signer, message["id"], body))
     except (httpx.HTTPError, httpx.InvalidURL, _TryAgain) as error:
         raise LabelguardError(f"nobody took a notification ({_why(error)})") from None

@@ -14,11 +14,13 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from labelguard import clock
 from labelguard.errors import LabelguardError
-from labelguard.project.project import held
+from labelguard.jobs.settings import Job
+from labelguard.keys.keyring import KeyRing
+from labelguard.project.project import Project, held
 from labelguard.project.waiting import when_free
 from labelguard.storage.files import fsync_path, publish_directory, write_atomically
 from labelguard.storage.sums import hashes_of
@@ -29,14 +31,30 @@ _CANDIDATE = ".candidate-"
 
 
 class Models:
-    """The directory of a job's models.
+    """The directory of a job's models; `project` is the public name of its project.
 
     Raises `LabelguardError` for one that belongs to another job, or is not what a job made.
     """
 
-    def __init__(self, directory: Path, job: str) -> None:
-        self.directory, self.job = directory, job
+    def __init__(self, directory: Path, job: str, project: str) -> None:
+        self.directory, self.job, self.project = directory, job, project
         self._check()
+
+    @classmethod
+    def of(cls, job: Job, home: Project) -> Self:
+        """Those of a job; they lie apart from its project's state and keys, whatever links there
+        are.
+        """
+        # The fingerprint of the project key: it stays when a project moves or is restored.
+        made = cls(job.models, job.name, KeyRing(home.keys).check_value())
+        directory = made.directory.resolve()
+        for own in (home.state.resolve(), home.keys.resolve()):
+            if directory.is_relative_to(own) or own.is_relative_to(directory):
+                raise LabelguardError(
+                    f"promote.directory: {directory} is in, or above, {own}, which is the "
+                    "project's own; name another directory"
+                )
+        return made
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -56,11 +74,12 @@ class Models:
                 f"promote.directory: {self.directory} is a link or no directory; name a directory"
             )
         entries = self._entries()
-        if entries is not None and entries["job"] != self.job:
-            raise LabelguardError(
-                f"promote.directory: the models in {self.directory} are those of another job; "
-                "let every job have a directory of its own"
-            )
+        for owner in ("project", "job"):
+            if entries is not None and entries[owner] != getattr(self, owner):
+                raise LabelguardError(
+                    f"promote.directory: the models in {self.directory} are those of another "
+                    f"{owner}; let every job have a directory of its own"
+                )
         known = {one["model"] for one in self.registry}
         for path in self.directory.glob("[0-9]*"):
             if _NUMBER.fullmatch(path.name) and path.name not in known:
@@ -77,6 +96,7 @@ class Models:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             assert found["format"] == 1 and isinstance(found["models"], list)
+            assert isinstance(found["project"], str) and isinstance(found["job"], str)
             assert all(_NUMBER.fullmatch(one["model"]) for one in found["models"])
         except FileNotFoundError:
             return None
@@ -147,7 +167,7 @@ class Models:
         self._prune(keep)
 
     def _write(self, entries: list[dict[str, Any]]) -> None:
-        content = {"format": 1, "job": self.job, "models": entries}
+        content = {"format": 1, "project": self.project, "job": self.job, "models": entries}
         data = json.dumps(content, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
         write_atomically(self.directory / REGISTRY, data)
 

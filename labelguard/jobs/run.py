@@ -144,7 +144,7 @@ class Run:
     @cached_property
     def models(self) -> Models:
         """Where they are promoted."""
-        return Models(self.job.models, self.job.name)
+        return Models.of(self.job, self.home)
 
     def run(self, run: UnderWay, *, resumed: bool, notes: list[str]) -> Retrained:
         """All steps that are not done yet."""
@@ -264,7 +264,7 @@ class Run:
             return []
         [facts] = [one for one in self.models.registry if one["model"] == current.name]
         try:
-            mlflow_registry.register(settings, current, self.job.name, facts)
+            mlflow_registry.register(settings, current, self.models.project, self.job.name, facts)
         except LabelguardError as error:
             return [f"{error}; the next run tries again"]
         return []

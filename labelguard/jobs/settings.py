@@ -5,15 +5,16 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs.reading import read_yaml
+from labelguard.release.request import Options
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -44,6 +45,13 @@ class Release(_Part):
     def _check_options(self) -> Self:
         for name in sorted(set(_NOT_IN_OPTIONS) & set(self.options)):
             raise ValueError(f"{name} is not an option of a job: {_NOT_IN_OPTIONS_WHY}")
+        # Those of other packages' mechanisms are theirs to check.
+        kinds = get_type_hints(Options) | {"also": str | list[str] | None}
+        for name in sorted(set(kinds) & set(self.options)):
+            try:
+                TypeAdapter(kinds[name]).validate_python(self.options[name], strict=True)
+            except ValidationError as error:
+                raise ValueError(f"options.{name}: {error.errors()[0]['msg']}") from None
         return self
 
 
@@ -53,6 +61,7 @@ _NOT_IN_OPTIONS = (
     *("again", "accept_delta", "output", "mechanism", "namespace", "project", "exhausted"),
     *("source", "progress", "review", "wait"),
 )
+_NAME_OR_PATH = {"head", "model", "train_config"}
 _NOT_IN_OPTIONS_WHY = "the policy in force, or another line of job.yaml, says it"
 
 
@@ -161,9 +170,10 @@ class Job:
     def source(self) -> list[str] | None:
         """What `privatize` reads: files, or None for what was ingested."""
         given = self.settings.input
-        if given is None:
-            return None
-        return [self._located(one) for one in ((given,) if isinstance(given, str) else given)]
+        return None if given is None else self._all_located(given)
+
+    def _all_located(self, given: str | Sequence[str]) -> list[str]:
+        return [self._located(one) for one in ([given] if isinstance(given, str) else given)]
 
     def _located(self, pattern: str) -> str:
         path = self.base / pattern
@@ -178,8 +188,16 @@ class Job:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of `privatize` that come from job.yaml."""
-        return dict(self.settings.release.options)
+        """Options of `privatize` that come from job.yaml; those that may be a name or a path are a
+        path where there is one.
+        """
+        options = dict(self.settings.release.options)
+        for name in _NAME_OR_PATH & options.keys():
+            path = self.base / (options[name] or "")
+            options[name] = str(path) if options[name] and path.exists() else options[name]
+        if options.get("also"):
+            options["also"] = self._all_located(options["also"])
+        return options
 
     @property
     def digest(self) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard import clock
-from labelguard.errors import ProjectError
+from labelguard.errors import LabelguardError, ProjectError
 from labelguard.jobs.settings import Job
 from labelguard.project import runs
 from labelguard.project.project import Project, held
@@ -129,9 +129,12 @@ class UnderWay:
         return self.facts.get("ended")
 
     def step(self, name: str, work: Callable[[], Facts]) -> Facts:
-        """What a step came to: as it was done before, or done now."""
+        """What a step came to: as it was done before, or done now.
+
+        Raises `LabelguardError` if that is no JSON; then nothing of it is kept.
+        """
         if name not in self.steps:
-            self.steps[name] = work()
+            self.steps[name] = _plain(name, work())
             self.write()
         return self.steps[name]
 
@@ -153,6 +156,17 @@ class UnderWay:
     def write(self) -> None:
         """Put all of it on disk."""
         self.state.write(_RUN, self.facts)
+
+
+def _plain(step: str, facts: Facts) -> Facts:
+    try:
+        json.dumps(facts, allow_nan=False)
+    except (TypeError, ValueError):
+        raise LabelguardError(
+            f"{step}: what came of it has a number that is not finite, or is no JSON; see how the "
+            "step diverged, or mend it"
+        ) from None
+    return facts
 
 
 def _damaged(path: Path) -> ProjectError:

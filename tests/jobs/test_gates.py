@@ -117,7 +117,7 @@ def test_confidence_asks_for_more_than_an_estimate(base: Path) -> None:
 
 
 def test_what_cannot_judge_is_refused_before_anything_is_charged(base: Path) -> None:
-    step, nothing = Opinions(), Models(base / "models", "job")
+    step, nothing = Opinions(), Models(base / "models", "job", "project")
     gates.check(Gate(), step, "rr", nothing, base)
     for gate, mechanism, said in (
         (Gate(probes=None), "rr", "needs gate.probes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,30 @@ def test_a_run_that_is_taken_up_registers_its_model_once(
         retrain(small.job)
     assert retrain(small.job).outcome == "promoted"
     assert len(versions(store)) == 1
+
+
+def in_use(store: str) -> Any:
+    client = mlflow.MlflowClient(store, store)
+    return client.get_model_version_by_alias("preferences", "current")
+
+
+def test_a_number_that_is_given_again_is_another_version(store: str, tmp_path: Path) -> None:
+    small = registering(tmp_path, store)
+    retrain(small.job)
+    shutil.rmtree(small.models)
+    assert retrain(small.job).model == "0001" and len(versions(store)) == 1  # it is the same
+    shutil.rmtree(small.models)
+    small.label(2)
+    assert (done := retrain(small.job)).model == "0001"
+    assert in_use(store).tags["labelguard.release"] == done.release
+
+
+def test_two_projects_have_versions_of_their_own(store: str, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        small = registering(tmp_path / name, store)
+        release = retrain(small.job).release
+        assert in_use(store).tags["labelguard.release"] == release
+    assert len(versions(store)) == 2
 
 
 def test_a_registry_that_is_down_stops_no_promotion_and_hears_of_it_later(

@@ -82,6 +82,19 @@ def test_nobody_listens_at_all(somebody: Receiver, tmp_path: Path) -> None:
     assert "ConnectError" in retrain(small.job).notes[0]
 
 
+def test_what_stays_on_this_machine_goes_through_no_proxy(
+    somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    small = told(somebody, tmp_path)
+    with receiver() as proxy:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url.removesuffix("/hook"))
+        retrain(small.job)
+    assert proxy.requests == [] and len(somebody.messages()) == 1
+
+
 def test_a_redirect_is_not_followed(somebody: Receiver, tmp_path: Path) -> None:
     small = told(somebody, tmp_path)
     somebody.statuses = [307]

@@ -23,7 +23,7 @@ def candidate(models: Models, text: str = "head") -> Path:
 
 
 def test_a_model_is_numbered_registered_with_its_sums_and_in_use(tmp_path: Path) -> None:
-    models = Models(tmp_path / "models", "job")
+    models = Models(tmp_path / "models", "job", "project")
     models.directory.mkdir()
     models.promote(candidate(models), models.next(), FACTS, 5)
     [entry] = models.registry
@@ -37,7 +37,7 @@ def test_a_model_is_numbered_registered_with_its_sums_and_in_use(tmp_path: Path)
 def test_a_promotion_that_was_cut_off_is_done_again(
     step: str, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = Models(tmp_path / "models", "job")
+    models = Models(tmp_path / "models", "job", "project")
     models.directory.mkdir()
     models.promote(candidate(models, "old"), "0001", FACTS, 1)
     whole = getattr(Models, step)
@@ -51,7 +51,7 @@ def test_a_promotion_that_was_cut_off_is_done_again(
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
         patch.setattr(Models, step, cut)
         models.promote(path, "0002", FACTS, 1)
-    again = Models(models.directory, "job")  # it is sound at any time
+    again = Models(models.directory, "job", "project")  # it is sound at any time
     assert (models.directory / "current" / "head.npz").read_text() in ("old", "new")
     again.promote(path, "0002", FACTS, 1)
     assert (models.directory / "current" / "head.npz").read_text() == "new"
@@ -60,7 +60,7 @@ def test_a_promotion_that_was_cut_off_is_done_again(
 
 
 def test_who_reads_the_model_in_use_always_finds_one(tmp_path: Path) -> None:
-    models = Models(tmp_path / "models", "job")
+    models = Models(tmp_path / "models", "job", "project")
     models.directory.mkdir()
     models.promote(candidate(models, "1"), "0001", FACTS, 99)
     done, missing = threading.Event(), []
@@ -82,7 +82,7 @@ def test_who_reads_the_model_in_use_always_finds_one(tmp_path: Path) -> None:
 
 
 def test_a_model_in_use_is_never_removed(tmp_path: Path) -> None:
-    models = Models(tmp_path / "models", "job")
+    models = Models(tmp_path / "models", "job", "project")
     models.directory.mkdir()
     for number in (1, 2, 3):
         models.promote(candidate(models), f"{number:04d}", FACTS, 3)
@@ -93,13 +93,20 @@ def test_a_model_in_use_is_never_removed(tmp_path: Path) -> None:
 
 
 def test_two_jobs_do_not_promote_into_one_directory_at_once(tmp_path: Path) -> None:
-    models = Models(tmp_path / "models", "job")
-    with models.lock(), pytest.raises(ProjectBusy), Models(models.directory, "job").lock():
+    models = Models(tmp_path / "models", "job", "project")
+    with (
+        models.lock(),
+        pytest.raises(ProjectBusy),
+        Models(models.directory, "job", "project").lock(),
+    ):
         pass
 
 
 def test_a_register_that_is_none_is_refused(tmp_path: Path) -> None:
-    for text in ("", "[]", "{}", json.dumps({"format": 1, "job": "job", "models": [{}]})):
+    whole = {"format": 1, "project": "project", "job": "job", "models": []}
+    wrong = ({"models": [{}]}, {"job": None}, {"project": 1}, {"format": 2})
+    without = [{k: v for k, v in whole.items() if k != name} for name in whole]
+    for text in ("", "[]", *map(json.dumps, [*without, *(whole | one for one in wrong)])):
         (tmp_path / "registry.json").write_text(text)
         with pytest.raises(LabelguardError, match="register"):
-            Models(tmp_path, "job")
+            Models(tmp_path, "job", "project")

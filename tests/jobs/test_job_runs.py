@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,8 +21,10 @@ from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError, ProjectBusy
 from labelguard.jobs import gates
 from labelguard.jobs.dry_run import dry_run
+from labelguard.jobs.heads import HeadStep
 from labelguard.jobs.run import retrain
 from labelguard.jobs.state import State
+from labelguard.jobs.steps import Learned, Lesson
 from labelguard.project import erasure, policies, runs
 from labelguard.project.opening import OpenProject
 from labelguard.release.holdout import held_out, item_keys
@@ -246,6 +250,23 @@ def test_a_failed_step_fails_the_run_and_the_next_one_goes_on_from_what_was_rele
     assert small.charged() == 30
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), np.float32(1)])
+def test_what_a_step_says_that_is_no_json_fails_the_run_and_not_the_next_one(
+    number: float, small: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = HeadStep.train
+
+    def diverged(self: HeadStep, lesson: Lesson) -> Learned:
+        return replace(train(self, lesson), curve=[{"step": 1.0, "loss": number}])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HeadStep, "train", diverged)
+        with pytest.raises(LabelguardError, match=r"^train: .*finite"):
+            retrain(small.job)
+    assert [one.why for one in small.history()] == ["train failed: LabelguardError"]
+    assert retrain(small.job).outcome == "promoted"
+
+
 def test_of_two_at_once_one_works_and_the_other_is_told(small: Desk) -> None:
     state = State(lg.find(small.path), "job")
     with state.lock():
@@ -311,6 +332,31 @@ def test_two_jobs_of_one_project_keep_their_models_and_their_history_apart(small
     small.asks(promote={"directory": "elsewhere"}, name="other")
     assert retrain(small.job).model == "0001"
     assert [one.job for one in small.history()] == ["job", "other"]
+
+
+def test_a_directory_of_models_belongs_to_one_project_wherever_that_lies(
+    small: Desk, tmp_path: Path
+) -> None:
+    models = {"directory": str(tmp_path / "models")}
+    small.asks(promote=models)
+    retrain(small.job)
+    with pytest.raises(LabelguardError, match="another project"):
+        retrain(desk(tmp_path / "other", promote=models).job)
+    moved = Desk(small.path.rename(tmp_path / "moved"))
+    moved.label(2)
+    assert retrain(moved.job).model == "0002"
+
+
+@pytest.mark.parametrize("directory", [".labelguard", ".labelguard/jobs", ".", ".."])
+def test_models_lie_apart_from_the_projects_state(directory: str, small: Desk) -> None:
+    small.asks(promote={"directory": directory})
+    before = sorted(path.name for path in (small.path / ".labelguard").rglob("*"))
+    with pytest.raises(LabelguardError, match=r"promote\.directory"):
+        dry_run(small.job)
+    assert sorted(path.name for path in (small.path / ".labelguard").rglob("*")) == before
+    with pytest.raises(LabelguardError, match=r"promote\.directory"):
+        retrain(small.job)
+    assert small.charged() == 0
 
 
 def test_labels_of_somebody_who_left_are_in_no_later_model(small: Desk) -> None:

@@ -42,6 +42,29 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert job.source == [f"{tmp_path}/a [[]b]/labels/*.parquet", f"{here}/plain.csv"]
 
 
+def test_options_that_are_paths_are_so_too_and_names_stay_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "job"
+    (here / "models" / "small").mkdir(parents=True)
+    (here / "job.yaml").write_text(
+        "release: {options: {also: [more/*.parquet, /all.csv], head: r0001-5f20d921,"
+        " model: models/small, learner: dpo, train_config: dpo.yaml}}"
+    )
+    (here / "dpo.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    options = load(Path("job/job.yaml")).options
+    assert options == {
+        "also": [f"{here}/more/*.parquet", "/all.csv"],
+        "head": "r0001-5f20d921",
+        "model": f"{here}/models/small",
+        "learner": "dpo",
+        "train_config": f"{here}/dpo.yaml",
+    }
+    (here / "job.yaml").write_text("release: {options: {model: org/small, also: more.csv}}")
+    assert load(here / "job.yaml").options == {"model": "org/small", "also": [f"{here}/more.csv"]}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -58,6 +81,14 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ("release: {epsilon: 3}", "release.epsilon: there is no such line"),
         ("release: {options: {epsilon: 3}}", "release: epsilon is not an option of a job"),
         ("release: {options: {again: true}}", "release: again is not an option of a job"),
+        ("release: {options: {workers: x}}", "release: options.workers: "),
+        ("release: {options: {workers: true}}", "release: options.workers: "),
+        ("release: {options: {columns: 3}}", "release: options.columns: "),
+        ("release: {options: {columns: {label: 3}}}", "release: options.columns: "),
+        ("release: {options: {also: {a: b}}}", "release: options.also: "),
+        ("release: {options: {question: 5}}", "release: options.question: "),
+        ("release: {options: {format: [pairs]}}", "release: options.format: "),
+        ("release: {options: {bad_rows: drop}}", "release: options.bad_rows: "),
         ("name: ../../etc", "name: "),
         ("name: .hidden", "name: "),
         ("name: ''", "name: "),

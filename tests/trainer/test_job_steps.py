@@ -89,7 +89,7 @@ def test_released_rows_that_were_held_out_judge_two_models(shop: Path, tmp_path:
     lazy = _step(shop, "reward", holdout=0.3, config="quick.yaml")
     _train(lazy, shop, tmp_path / "lazy")
     gate = SimpleNamespace(by="released", probes=None, margin=0.0, confidence=0.5, at_least=None)
-    nothing = Models(tmp_path / "models", "job")
+    nothing = Models(tmp_path / "models", "job", "project")
     gates.check(gate, step, "rr", nothing, shop)
     found = gates.judge(
         gate,
