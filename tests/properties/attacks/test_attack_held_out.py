@@ -239,3 +239,26 @@ def test_a_unit_of_enormous_coordinates_moves_the_sum_by_no_more_than_the_rest(
         made = lg.privatize(RAW, project=project, head=directory, again=True, **EVALUATION)
         noise.append(Evaluation.load(made.path).noise)
     assert noise[1] == pytest.approx(1e6 * noise[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("order", ["label", "reversed", "shuffled"])
+def test_what_an_evaluation_shows_does_not_follow_the_order_of_rows(
+    project: Project, tmp_path: Path, order: str
+) -> None:
+    """To the last bit, in a copy of the project: an export may be sorted by what people said."""
+    lg.privatize(RAW, project=project, **TEACHER)
+    shutil.copytree(project.state.parent, tmp_path / "copy")
+    ways = {"label": RAW.sort("label"), "reversed": RAW.reverse(), "shuffled": reordered_rows()}
+    one = lg.privatize(RAW, project=project, head="r0001", **EVALUATION)
+    other = lg.privatize(
+        ways[order], project=lg.find(tmp_path / "copy"), head="r0001", **EVALUATION
+    )
+    assert one.id == other.id and one.card["counts"] == other.card["counts"]
+    shown, again = Evaluation.load(one.path), Evaluation.load(other.path)
+    for name in ("z", "weight", "sampling"):
+        assert getattr(shown, name).tobytes() == getattr(again, name).tobytes()
+    assert (shown.statistic != again.statistic).all()  # each copy drew noise of its own
+
+
+def reordered_rows() -> pl.DataFrame:
+    return RAW.sample(fraction=1.0, shuffle=True, seed=3)
