@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The parts of the evaluation that want a GPU, each of at most eight minutes on one H100:
 #
-#     bench/gpu.sh pretrain|compare|throughput|props-time [options]
+#     bench/gpu.sh pretrain|compare|throughput|lora-utility|props-time|uls-time [options]
 #
-# `compare` needs what `pretrain` leaves. Results go into the directory $OUT (gpu-results). The same
-# commands run on a CPU with --tiny. PYTHON names an interpreter that has labelguard[train].
+# `compare` and `lora-utility` need what `pretrain` leaves. Results go into $OUT (gpu-results). The
+# same commands run on a CPU with --tiny. PYTHON names an interpreter that has labelguard[train].
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"
@@ -25,6 +25,18 @@ props-time)
     for shape in $shapes; do
         "$python" bench/props_time.py --shape "$shape" --rounds 1 "$@" | tee "$OUT/props-time-$shape.txt"
     done
+    ;;
+lora-utility)
+    PYTHONPATH="bench${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m gpu.lora_utility "$@"
+    ;;
+uls-time)
+    if [[ "${1:-}" == --tiny ]]; then
+        set -- --records 4 --tokens 16 --steps 1
+    else
+        set -- --model gpt2 --device cuda "$@"
+    fi
+    mkdir -p "$OUT"
+    "$python" bench/uls_time.py "$@" | tee "$OUT/uls-time.txt"
     ;;
 *)
     sed -n '2,7s/^# \{0,1\}//p' bench/gpu.sh >&2

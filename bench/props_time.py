@@ -35,6 +35,7 @@ from labelguard.terms import silent
 
 SHAPES = {
     "tiny": {"n_layer": 4, "n_embd": 128, "n_head": 4, "vocab_size": 258},
+    "gpt2": {"n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257},
     "gpt2-medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16, "vocab_size": 50257},
     "gpt2-large": {"n_layer": 36, "n_embd": 1280, "n_head": 20, "vocab_size": 50257},
 }

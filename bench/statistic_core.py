@@ -24,6 +24,7 @@ from labelguard.accounting import gaussian
 from labelguard.learning import heads
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Shape
+from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 
 EPSILON, DELTA = 1.0, 1e-5
@@ -76,18 +77,15 @@ def release(pairs: int, features: int, labelers: int) -> dict[str, float]:
     watch.lap("coordinates")
     bounds = statistic.bounds(z, rows, shape.clip_quantile)
     watch.lap("bounds")
-    coarse = statistic.step_ratio(gaussian.calibrate(EPSILON, DELTA))
-    sigma = gaussian.calibrate(
-        EPSILON, DELTA - gaussian.discretisation_delta(EPSILON, features, coarse)
-    )
-    grid = statistic.grid(bounds, features, sigma)
+    noise = Noise("gaussian", gaussian.calibrate(EPSILON, DELTA))
+    grid = statistic.grid(bounds, features, noise)
     total = statistic.exact_sum(z, rows, given, bounds, grid.step)
     watch.lap("exact sum")
-    released = statistic.noisy(total, grid, bytes(32)) * grid.step
+    released = np.asarray(statistic.noisy(total, grid, bytes(32)) * grid.step, np.float64)
     watch.lap("noise")
     weight = statistic.pair_weights(rows, bounds, pairs)
     penalty = shape.ridge * basis.metric**2
-    ridge = statistic.noise_aware_ridge(z, weight, penalty, grid.scale * grid.step)
+    ridge = statistic.noise_aware_ridge(z, weight, penalty, grid.deviation)
     watch.lap("ridge")
     heads.fit_statistic(z, weight, released, ridge)
     watch.lap("fit")

@@ -66,7 +66,7 @@ ENVIRONMENT = {
     "LABELGUARD_PASSPHRASE": "the passphrase of a backup's keys",
     "LABELGUARD_NOTIFY_SECRET": "the secret by which `retrain` signs what it tells; "
     "`LABELGUARD_NOTIFY_SECRET_FILE` names a file with it",
-    "LABELGUARD_CACHE": "where vectors of public texts are cached",
+    "LABELGUARD_CACHE": "where vectors of public texts and noise multipliers are cached",
     "LABELGUARD_EXECUTOR": "who works on buckets, an entry point of `labelguard.executors`; "
     "default: threads of this process",
     "XDG_STATE_HOME": "where `labelguard/projects` lists the projects you made; default "
@@ -87,7 +87,7 @@ Generated from the results of the library by `python docs/generate_cli.py`; do n
 
 Every command with `--json` prints one JSON document: an object, or a list of objects. Keys stay
 what they are; further ones may be added. A number that JSON cannot hold is null. `release show`
-prints [the card](concepts.md#the-card), as `card.json` has it.
+prints [the card](concepts.md#the-card), as `card.json` has it; with `--head` the coefficients.
 
 | command | prints |
 |---|---|

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 DEFAULT_AGREEMENT = 0.73
 """How often two labelers agree on a strict label, where nobody says: that of public sets."""
-DEFAULT_FEATURES = "minilm+length"
+DEFAULT_FEATURES = "length+style+minilm"
 
 AUTO_FORMAT = "auto"
 FORMAT_NAMES = (

@@ -26,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     compiled.share()
     engines.share()
     _keep_projects_in_memory()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test waits for a hub that is not there
     if config.getoption("numprocesses", None):
         _let_products_be_on_one_thread()
 
@@ -68,6 +69,8 @@ def _nothing_of_yours(patch: pytest.MonkeyPatch, state: Path) -> None:
 def _nothing_of_yours_between_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         _nothing_of_yours(patch, tmp_path_factory.mktemp("state"))
+        # Prices that one worker has found need not be found by another.
+        patch.setenv("LABELGUARD_CACHE", str(tmp_path_factory.getbasetemp().parent / "cache"))
         yield
 
 

@@ -35,6 +35,7 @@ class Size:
     steps: int = 800
     epochs: int = 2
     batch: int = 32
+    sentences: tuple[int, int] = grammar.SENTENCES
 
 
 TINY = Size(pairs=48, probes=16, seeds=1, width=16, layers=1, steps=3, epochs=1, batch=16)
@@ -43,7 +44,10 @@ TINY = Size(pairs=48, probes=16, seeds=1, width=16, layers=1, steps=3, epochs=1,
 def problem(size: Size, seed: int, directory: Path) -> Problem:
     """Made, or read where it was made before."""
     model, shared = pretrained(size, directory), settings(size)
-    pairs, probes = grammar.pairs(size.pairs, seed), grammar.pairs(size.probes, PROBES_SEED)
+    pairs, probes = (
+        grammar.pairs(count, which, size.sentences)
+        for count, which in ((size.pairs, seed), (size.probes, PROBES_SEED))
+    )
     tokens = scored(f"pairs-s{seed}", pairs, model, shared, directory)
     probe_tokens = scored("probes", probes, model, shared, directory)
     return Problem(seed, directory, model, shared, pairs, tokens, probes, probe_tokens)
@@ -68,7 +72,7 @@ def pretrained(size: Size, directory: Path) -> Path:
     words = tokenizer()
     torch.manual_seed(0)
     model = GPT2LMHeadModel(_config(size, words))
-    texts = grammar.pairs(5 * size.steps, PRETRAINING_SEED).texts()
+    texts = grammar.pairs(5 * size.steps, PRETRAINING_SEED, size.sentences).texts()
     optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=size.steps)
     draw = np.random.default_rng(PRETRAINING_SEED)

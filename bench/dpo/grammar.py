@@ -21,12 +21,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 STYLES, TOPICS, WORDS = 8, 8, 8
+NAMED = 4  # nouns of a prompt
 VALUES = 15.0 * np.linspace(-1, 1, STYLES)
 TOPIC = 10.0
 SENTENCES = (15, 19)
 """Fewest and most sentences of a response."""
 
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Preference:
+    """What labelers prefer: `style` is how much the values of styles count, beside the topic.
+
+    `in_other_words`: responses never repeat a noun of their prompt, and leave its topic for one
+    other. Then a response alone says nothing, nor do the words that it shares with its prompt: one
+    must know which words are of one topic.
+    """
+
+    style: float = 1.0
+    in_other_words: bool = False
+
+
+STYLE_AND_TOPIC = Preference()
+
 _SYLLABLES = ["".join(parts) for parts in product("bdfgklmnprstvz", "aeiou")]
 
 
@@ -58,36 +76,59 @@ def vocabulary() -> list[str]:
     return ["the", "about", ".", *_NOUNS.ravel(), *_ADJECTIVES.ravel(), *_VERBS.ravel()]
 
 
-def pairs(count: int, seed: int) -> Pairs:
-    """Fresh pairs; equal seeds give equal pairs."""
+def pairs(
+    count: int,
+    seed: int,
+    sentences: tuple[int, int] = SENTENCES,
+    preference: Preference = STYLE_AND_TOPIC,
+) -> Pairs:
+    """Fresh pairs; equal arguments give equal pairs."""
     generator = np.random.default_rng(seed)
-    rows = [_pair(generator) for _ in range(count)]
+    rows = [_pair(generator, sentences, preference) for _ in range(count)]
     prompt, first, second, advantage = zip(*rows, strict=True)
     return Pairs(list(prompt), list(first), list(second), np.array(advantage))
 
 
-def _pair(generator: np.random.Generator) -> tuple[str, str, str, float]:
+def _pair(
+    generator: np.random.Generator, sentences: tuple[int, int], preference: Preference
+) -> tuple[str, str, str, float]:
     topic = int(generator.integers(TOPICS))
-    prompt = f"about {' '.join(generator.choice(_NOUNS[topic], 4, replace=False))} ."
-    (first, u_first), (second, u_second) = (_response(topic, generator) for _ in range(2))
+    if preference.in_other_words:
+        shuffled = generator.permuted(_NOUNS, axis=1)
+        named, nouns = shuffled[topic, :NAMED], shuffled[:, NAMED:]
+    else:
+        named, nouns = generator.choice(_NOUNS[topic], NAMED, replace=False), _NOUNS
+    prompt = f"about {' '.join(named)} ."
+    (first, u_first), (second, u_second) = (
+        _response(topic, nouns, generator, sentences, preference) for _ in range(2)
+    )
     return prompt, first, second, u_first - u_second
 
 
-def _response(topic: int, generator: np.random.Generator) -> tuple[str, float]:
+def _response(
+    topic: int,
+    nouns: Any,
+    generator: np.random.Generator,
+    sentences: tuple[int, int],
+    preference: Preference,
+) -> tuple[str, float]:
     """A response and its utility."""
-    count = int(generator.integers(SENTENCES[0], SENTENCES[1] + 1))
+    count = int(generator.integers(sentences[0], sentences[1] + 1))
     style = generator.choice(STYLES, count, p=generator.dirichlet(np.full(STYLES, 0.7)))
     on_topic = generator.random(count) < generator.random()
     away = (topic + generator.integers(1, TOPICS, count)) % TOPICS
-    said = zip(style, np.where(on_topic, topic, away), strict=True)
+    if preference.in_other_words:
+        away[:] = away[0]
+    said = zip(style, nouns[np.where(on_topic, topic, away)], strict=True)
     text = " ".join(_sentence(one, about, generator) for one, about in said)
-    return text, float(VALUES[style].mean() + TOPIC * on_topic.mean())
+    value = preference.style * VALUES[style].mean() + TOPIC * on_topic.mean()
+    return text, float(value)
 
 
-def _sentence(style: int, topic: int, generator: np.random.Generator) -> str:
+def _sentence(style: int, nouns: Any, generator: np.random.Generator) -> str:
     adjective, verb, one, other = generator.integers(WORDS, size=4)
-    subject = f"the {_ADJECTIVES[style, adjective]} {_NOUNS[topic, one]}"
-    return f"{subject} {_VERBS[style, verb]} the {_NOUNS[topic, other]} ."
+    subject = f"the {_ADJECTIVES[style, adjective]} {nouns[one % len(nouns)]}"
+    return f"{subject} {_VERBS[style, verb]} the {nouns[other % len(nouns)]} ."
 
 
 def _words() -> tuple[Any, Any, Any]:

@@ -7,6 +7,7 @@ an item by one labeler too.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,22 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.learning.features import open_provider
+from labelguard.ingest.layouts import Reading
+from labelguard.ingest.pairs import distinct_pairs
+from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.learning.carried import column_features
+from labelguard.learning.features import open_fitted
 from labelguard.mechanisms.geometry import Shape
 from labelguard.mechanisms.statistic import Rows
-from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
+from labelguard.storage import blocks, buckets
+from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE, silent
 
 Ids: TypeAlias = NDArray[np.intp]
 Labels: TypeAlias = NDArray[np.uint8]
 
+FEW_SEEDS = 16
+"""Splits where few labelers train."""
 HELD_OUT = 0.2
 """The share of labelers whose labels only measure."""
 
@@ -33,7 +42,8 @@ HELD_OUT = 0.2
 class Dataset:
     """Labels with the features of what they compare: x (pairs, d), the other columns (n,).
 
-    `ranking` and `size` are those of `Rows`.
+    `ranking` and `size` are those of `Rows`, `number` counts the pairs of a ranking as
+    `choices.places` does.
     """
 
     x: NDArray[np.float32]
@@ -42,6 +52,7 @@ class Dataset:
     labels: Labels
     ranking: Ids | None = None
     size: NDArray[np.int64] | None = None
+    number: NDArray[np.int64] | None = None
 
     def without_ties(self) -> Dataset:
         """Strict labels alone: the tie status of a label is then public."""
@@ -63,7 +74,9 @@ class Problem:
     labels: Labels
     held_pair: Ids
     held_labels: Labels
+    held_unit: Ids
     fixed: Shape
+    number: NDArray[np.int64] | None = None
 
     def counts(self) -> NDArray[np.int64]:
         """How many training labels each pair has, shape (pairs,)."""
@@ -90,23 +103,31 @@ class Spec:
     sweep: bool = False
 
 
-_TEXT = ("minilm", "minilm+length")
+_TEXT = ("length+style+minilm", "length+minilm")
 _SYSTEMS = ("systems", "names")
 
-SPECS: dict[str, Spec] = {
-    "ukpconvarg1": Spec("ukpconvarg1", _TEXT, Shape()),
-    "ukpconvarg1-20": Spec("ukpconvarg1", _TEXT, Shape(), min_labels=20),
-    "ukp50": Spec(
+
+def _few(labelers: int, *, sweep: bool = False) -> Spec:
+    """So many training labelers of at least 20 labels each."""
+    return Spec(
         "ukpconvarg1",
         _TEXT,
         Shape(),
         min_labels=20,
-        train_labelers=50,
+        train_labelers=labelers,
         tie_status_public=False,
-        seeds=10,
-        sweep=True,
-    ),
-    "llmfao_crowd": Spec("llmfao_crowd", _TEXT, Shape(components=16, ridge=30)),
+        seeds=FEW_SEEDS,
+        sweep=sweep,
+    )
+
+
+SPECS: dict[str, Spec] = {
+    "ukpconvarg1": Spec("ukpconvarg1", _TEXT, Shape()),
+    "ukpconvarg1-20": Spec("ukpconvarg1", _TEXT, Shape(), min_labels=20),
+    "ukp50": _few(50, sweep=True),
+    "ukp20": _few(20),
+    "ukp200": _few(200),
+    "llmfao_crowd": Spec("llmfao_crowd", _TEXT, Shape(components=16, ridge=30), seeds=FEW_SEEDS),
     "wmt15_pairs": Spec("wmt15_pairs", _SYSTEMS, Shape(components=128)),
     "wmt15_rankings": Spec(
         "wmt15_rankings", _SYSTEMS, Shape(components=128), tie_status_public=False
@@ -120,6 +141,29 @@ def load(directory: Path, spec: Spec, features: str) -> Dataset:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; name the directory of the datasets by --data")
     return _LOADERS[spec.source](pl.read_parquet(path), features)
+
+
+def read(path: Path, features: str) -> Dataset:
+    """The labels of any file with labelers, read as `labelguard privatize` reads it."""
+    reading = Reading({}, "labeler", column_features(features))
+    with tempfile.TemporaryDirectory(prefix="labelguard-bench-") as directory:
+        staged = stage(
+            path,
+            Path(directory) / "input",
+            KeyRing.unkeyed(),
+            StagingOptions(reading, "", quarantine=True),
+            lambda name, rows: None,
+        )
+        pairs = distinct_pairs(staged)
+        provider = open_fitted(features, pairs.table, silent)
+        tables = [buckets.read_bucket(staged.rows_directory, n) for n in range(buckets.BUCKETS)]
+        rows = pa.concat_tables([table for table in tables if table is not None])
+        return Dataset(
+            provider(pairs.table),
+            pairs.of_row[buckets.column(rows, "row").astype(np.intp)],
+            blocks.unique(buckets.blocks(rows, "unit"))[1],
+            buckets.column(rows, "label").astype(np.uint8),
+        )
 
 
 def split(dataset: Dataset, spec: Spec, seed: int) -> Problem:
@@ -147,21 +191,18 @@ def split(dataset: Dataset, spec: Spec, seed: int) -> Problem:
         dataset.labels[mine],
         dataset.pair[theirs],
         dataset.labels[theirs],
+        dataset.unit[theirs],
         spec.fixed,
+        None if dataset.number is None else dataset.number[mine],
     )
 
 
 def _texts(frame: pl.DataFrame, features: str) -> Dataset:
-    """Pairs of texts, encoded by a feature provider, the responses alone.
-
-    Both sides answer one prompt, and an encoder of few tokens tells more about a response by
-    itself: in front of it, the prompt takes its place.
-    """
+    """Pairs of texts, encoded by a feature provider."""
     rows = _canonical(frame)
     pairs, pair = _distinct(rows, ["prompt", "first", "second"])
-    table: pa.Table = pairs.with_columns(prompt=pl.lit("")).to_arrow()
-    provider = open_provider(features)
-    provider.fit(table)
+    table: pa.Table = pairs.to_arrow()
+    provider = open_fitted(features, table, silent)
     return Dataset(provider(table), pair, _codes(rows, "labeler_id"), _labels(rows))
 
 
@@ -169,7 +210,9 @@ def _systems(frame: pl.DataFrame, features: str) -> Dataset:
     """Pairs of translation systems, without their texts."""
     rows = _canonical(frame)
     pairs, pair = _distinct(rows, ["lang_pair", "first", "second"])
-    return Dataset(_indicators(pairs, features), pair, _codes(rows, "labeler_id"), _labels(rows))
+    x = _indicators(pairs, features)
+    x /= np.sqrt(np.square(x, dtype=np.float64).sum(axis=1).mean()).astype(np.float32)
+    return Dataset(x, pair, _codes(rows, "labeler_id"), _labels(rows))
 
 
 def _rankings(frame: pl.DataFrame, features: str) -> Dataset:
@@ -181,7 +224,11 @@ def _rankings(frame: pl.DataFrame, features: str) -> Dataset:
     entries = whole.select(
         "ranking", "labeler_id", "lang_pair", "systems", "ranks", size=pl.col("systems").list.len()
     ).explode("systems", "ranks")
-    both = entries.join(entries.select("ranking", "systems", "ranks"), on="ranking", suffix="_b")
+    place = pl.col("systems").rank("ordinal").over("ranking").cast(pl.Int64) - 1
+    entries = entries.with_columns(place=place)
+    theirs = entries.select("ranking", "systems", "ranks", "place")
+    both = entries.join(theirs, on="ranking", suffix="_b")
+    i, j, size = pl.col("place"), pl.col("place_b"), pl.col("size").cast(pl.Int64)
     better = pl.col("ranks") < pl.col("ranks_b")
     rows = both.filter(pl.col("systems") < pl.col("systems_b")).select(
         "ranking",
@@ -190,6 +237,7 @@ def _rankings(frame: pl.DataFrame, features: str) -> Dataset:
         "lang_pair",
         first="systems",
         second="systems_b",
+        number=i * (2 * size - i - 1) // 2 + j - i - 1,
         label=pl.when(pl.col("ranks") == pl.col("ranks_b"))
         .then(LABEL_TIE)
         .when(better)
@@ -204,6 +252,7 @@ def _rankings(frame: pl.DataFrame, features: str) -> Dataset:
         _labels(rows),
         rows["ranking"].to_numpy().astype(np.intp),
         rows["size"].to_numpy().astype(np.int64),
+        rows["number"].to_numpy(),
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from utility.mechanisms import NON_PRIVATE_WIDE
+from utility.mechanisms import NON_PRIVATE_WIDE, PLANNED
 from utility.results import Results, Setting
 
 _STYLES = {
-    "statistic-tuned": ("statistic, tuned", "C0", "o"),
+    PLANNED: ("statistic, planned", "C0", "o"),
     "statistic": ("statistic, fixed", "C9", "s"),
     "props-hard": ("PROPS, hard", "C2", "^"),
     "rr": ("randomized response", "C3", "v"),

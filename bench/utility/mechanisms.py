@@ -8,47 +8,42 @@ mechanisms that start from randomized response start from the same answers.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import gaussian
+from labelguard.accounting import ball, gaussian
 from labelguard.accounting import randomized_response as rr
 from labelguard.learning import heads
 from labelguard.learning.learners import HeadLearner
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
+from labelguard.mechanisms.noise import Noise, NoiseKind
 from labelguard.mechanisms.props_stages import ReleasedLabels, assembled, run_stages
-from labelguard.planner import tuning
+from labelguard.planner import calibration, tuning
+from labelguard.planner import components as components_of
 from labelguard.policy.bounds import rounded_bound
-from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
+from labelguard.terms import LABEL_A, LABEL_TIE
 from utility.datasets import Labels, Problem
+from utility.gradients import GRADIENT
+from utility.outcomes import NOT_RELEASED, Mechanism, Outcome, by_teacher
 
 Floats: TypeAlias = NDArray[np.float64]
 
-NOT_RELEASED = 255
 NON_PRIVATE = "non-private"
 NON_PRIVATE_WIDE = "non-private-128"
 """What a tuned choice, which may take up to 128 components, is measured against."""
-SWEPT = (1, 2, 4, 8, 16, 32, 64)
+RR, PLANNED = "rr", "statistic-planned"
+CAPS = (1, 2, 4, 8, 16, 64)
+"""Bounds of randomized response: labels that each labeler may give at most."""
+SWEPT = (2, 4, 8, 16, 32)
+NOISES: tuple[NoiseKind, ...] = ("gaussian", "ball")
 _FOLDS = 5
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """`margins` (pairs,) of the head; `released` (n,), 0 or 1 or `NOT_RELEASED`, for each training
-    row; `details` go into the record."""
-
-    margins: Floats
-    released: Labels
-    details: dict[str, Any] = field(default_factory=dict)
-
-
-Mechanism: TypeAlias = Callable[[Problem, float, float, int], Outcome]
+FORECASTS = 5
+"""Splits that are forecast too."""
 
 
 # --- without privacy -----------------------------------------------------------------------------
@@ -68,7 +63,7 @@ def non_private(
     total = np.bincount(pair, half, pairs) @ z
     weight = np.bincount(pair, share, pairs)
     theta = heads.fit_statistic(z, weight, total, problem.fixed.ridge)
-    return _teacher(problem, heads.margins(z, theta))
+    return by_teacher(problem, heads.margins(z, theta))
 
 
 # --- randomized response -------------------------------------------------------------------------
@@ -108,20 +103,26 @@ def randomized_response(
     return Outcome(heads.margins(z, theta), released, _noise_of(answers))
 
 
-def props_two_stages(
-    problem: Problem, epsilon: float, delta: float, seed: int, *, combine: Literal["hard", "soft"]
+def props(
+    problem: Problem,
+    epsilon: float,
+    delta: float,
+    seed: int,
+    *,
+    combine: Literal["hard", "soft"],
+    stages: int = 2,
 ) -> Outcome:
-    """PROPS in two stages, split by pair; the labels of the first stage stay flipped."""
+    """PROPS in stages that are split by pair; the labels of the first stage stay flipped."""
     answers = _answers(problem, epsilon, delta, seed, None)
     _, coordinates = _coordinates(problem, _unwhitened(problem))
     draw = np.random.default_rng([seed, 2])
-    stage = draw.integers(0, 2, len(coordinates))[problem.rows.pair]
+    stage = draw.integers(0, stages, len(coordinates))[problem.rows.pair]
     fold = draw.integers(0, _FOLDS, len(coordinates))[problem.rows.pair]
     labels = ReleasedLabels(
         problem.rows.pair, stage, fold, answers.labels, answers.flip_probability
     )
     learner = HeadLearner(problem.fixed.ridge)
-    results = list(run_stages(coordinates, labels, learner, combine=combine))
+    results = list(run_stages(coordinates, labels, learner, combine=combine, stages=stages))
     error = results[-1].report.error
     details = {} if error is None else {"model_error": error.rate, "model_se": error.standard_error}
     released = (assembled(results)[0] > 0.5).astype(np.uint8)
@@ -164,50 +165,93 @@ def _noise_of(answers: _Answers) -> dict[str, Any]:
 # --- the statistic -------------------------------------------------------------------------------
 
 
-def statistic_fixed(
-    problem: Problem, epsilon: float, delta: float, seed: int, *, components: int | None = None
+def statistic_fixed(problem: Problem, epsilon: float, delta: float, seed: int) -> Outcome:
+    """The statistic with the public choice of the dataset and Gaussian noise."""
+    noise = Noise("gaussian", gaussian.calibrate(epsilon, delta))
+    return _released_statistic(problem, problem.fixed, noise, epsilon, seed)
+
+
+def statistic_of(
+    problem: Problem,
+    epsilon: float,
+    delta: float,
+    seed: int,
+    *,
+    components: int,
+    kind: NoiseKind,
 ) -> Outcome:
-    """The statistic with the public choice of the dataset, or with that many components."""
-    shape = problem.fixed if components is None else _wide(problem.fixed, components)
-    return _released_statistic(problem, shape, epsilon, delta, seed)
+    """The statistic with that many components and noise of that kind."""
+    if kind == "ball":
+        noise = Noise(kind, ball.calibrate(epsilon, delta, components), components)
+    else:
+        noise = Noise(kind, gaussian.calibrate(epsilon, delta))
+    return _released_statistic(problem, Shape(components), noise, epsilon, seed)
 
 
-def statistic_tuned(problem: Problem, epsilon: float, delta: float, seed: int) -> Outcome:
-    """The statistic with the choice that simulated labels recommend, and what they promise."""
-    found = tuning.forecast(problem.x, problem.rows, [epsilon], delta, growth=False)
+def statistic_with(
+    problem: Problem, epsilon: float, delta: float, seed: int, *, kind: NoiseKind
+) -> Outcome:
+    """The statistic as planned for noise of one kind."""
+    gaussians = Noise("gaussian", gaussian.calibrate(epsilon, delta))
+
+    def noises(components: int) -> Noise:
+        if kind == "gaussian":
+            return gaussians
+        return Noise(kind, ball.calibrate(epsilon, delta, components), components)
+
+    shape = components_of.Directions.of_features(problem.x, problem.rows).shape(noises)
+    return _released_statistic(problem, shape, noises(shape.components), epsilon, seed)
+
+
+def statistic_planned(problem: Problem, epsilon: float, delta: float, seed: int) -> Outcome:
+    """The statistic as a release makes it: planned, with the smaller noise, and calibrated."""
+    x, rows = problem.x, problem.rows
+    noises = components_of.cheapest(epsilon, delta)
+    shape = components_of.Directions.of_features(x, rows).shape(noises)
+    noise = noises(shape.components)
+    outcome = _released_statistic(problem, shape, noise, epsilon, seed, calibrate=True)
+    facts = {"shape": asdict(shape), "noise_kind": noise.kind}
+    outcome = replace(outcome, details=outcome.details | facts)
+    if seed >= FORECASTS:
+        return outcome
+    found = tuning.forecast(x, rows, [epsilon], delta, growth=False)
     clean, promised = found[0], next(f for f in found if f.mechanism == statistic.NAME)
-    assert promised.shape is not None  # a statistic's forecast has one
-    outcome = _released_statistic(problem, promised.shape, epsilon, delta, seed)
     promises = {
         "forecast_accuracy": promised.accuracy.mean,
         "forecast_label_error": promised.label_error.mean,
         "forecast_loss": clean.accuracy.mean - promised.accuracy.mean,
-        "shape": asdict(promised.shape),
     }
     return replace(outcome, details=outcome.details | promises)
 
 
 def _released_statistic(
-    problem: Problem, shape: Shape, epsilon: float, delta: float, seed: int
+    problem: Problem,
+    shape: Shape,
+    noise: Noise,
+    epsilon: float,
+    seed: int,
+    *,
+    calibrate: bool = False,
 ) -> Outcome:
     """One statistic release, and the head of it."""
     basis, z = _coordinates(problem, shape)
-    components = len(basis.metric)
     bounds = statistic.bounds(z, problem.rows, shape.clip_quantile)
-    coarse = statistic.step_ratio(gaussian.calibrate(epsilon, delta))
-    sigma = gaussian.calibrate(
-        epsilon, delta - gaussian.discretisation_delta(epsilon, components, coarse)
-    )
-    grid = statistic.grid(bounds, components, sigma)
+    grid = statistic.grid(bounds, len(basis.metric), noise)
     total = statistic.exact_sum(z, problem.rows, problem.labels, bounds, grid.step)
     nonce = hashlib.sha256(f"{epsilon} {seed}".encode()).digest()
-    released = statistic.noisy(total, grid, nonce) * grid.step
+    released = np.asarray(statistic.noisy(total, grid, nonce) * grid.step, np.float64)
     weight = statistic.pair_weights(problem.rows, bounds, len(z))
-    noise = grid.scale * grid.step
     penalty = shape.ridge * basis.metric**2
-    ridge = statistic.noise_aware_ridge(z, weight, penalty, noise)
+    ridge = statistic.noise_aware_ridge(z, weight, penalty, grid.deviation)
     theta = heads.fit_statistic(z, weight, released, ridge)
-    return _teacher(problem, heads.margins(z, theta), {"components": components, "noise": noise})
+    details = {"components": len(basis.metric), "noise": grid.deviation}
+    scale = 1.0
+    if calibrate:
+        found = calibration.calibrated(
+            problem.x, problem.rows, basis, shape, bounds, grid.deviation, noise.kind
+        )
+        scale, details = found.scale, details | {"scale": found.scale}
+    return by_teacher(problem, scale * heads.margins(z, theta), details)
 
 
 # --- shared --------------------------------------------------------------------------------------
@@ -228,15 +272,13 @@ def _wide(shape: Shape, components: int) -> Shape:
     return replace(shape, components=components)
 
 
-def _teacher(problem: Problem, margins: Floats, details: dict[str, Any] | None = None) -> Outcome:
-    """The head labels every row."""
-    labels = np.where(margins > 0, LABEL_A, LABEL_B).astype(np.uint8)
-    return Outcome(margins, labels[problem.rows.pair], details or {})
-
-
+CAPPED: dict[str, Mechanism] = {
+    f"rr-cap-{cap}": partial(randomized_response, cap=cap) for cap in CAPS
+}
 SWEEP: dict[str, Mechanism] = {
-    f"statistic-{components}": partial(statistic_fixed, components=components)
+    f"{kind}-{components}": partial(statistic_of, components=components, kind=kind)
     for components in SWEPT
+    for kind in NOISES
 }
 
 WITHOUT_BUDGET = (NON_PRIVATE, NON_PRIVATE_WIDE)
@@ -244,12 +286,17 @@ WITHOUT_BUDGET = (NON_PRIVATE, NON_PRIVATE_WIDE)
 MECHANISMS: dict[str, Mechanism] = {
     NON_PRIVATE: non_private,
     NON_PRIVATE_WIDE: partial(non_private, components=128),
-    "rr": randomized_response,
+    RR: randomized_response,
     "rr-robust": partial(randomized_response, loss="robust"),
-    "rr-cap-64": partial(randomized_response, cap=64),
-    "props-hard": partial(props_two_stages, combine="hard"),
-    "props-soft": partial(props_two_stages, combine="soft"),
+    **CAPPED,
+    "props-hard": partial(props, combine="hard"),
+    "props-soft": partial(props, combine="soft"),
+    "props-hard-3": partial(props, combine="hard", stages=3),
+    "props-soft-3": partial(props, combine="soft", stages=3),
     "statistic": statistic_fixed,
-    "statistic-tuned": statistic_tuned,
+    PLANNED: statistic_planned,
+    "statistic-gaussian": partial(statistic_with, kind="gaussian"),
+    "statistic-ball": partial(statistic_with, kind="ball"),
     **SWEEP,
+    **GRADIENT,
 }

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from labelguard_trainer import gradient
 
 import labelguard
 
 Record: TypeAlias = dict[str, Any]
 
-_MEASURED = ("accounting", "mechanisms", "features.py", "heads.py", "newton.py", "learners.py")
-_MEASURED_TOO = ("prior.py", "trials.py", "tuning.py", "selection.py")
+_MEASURED = ("accounting", "mechanisms", "learning", "planner")
+_HERE = ("datasets", "gradients", "mechanisms")
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,10 @@ class Run:
 def code_version() -> str:
     """A digest of the sources that decide the numbers: of the library's, and of the problems'."""
     library, here = Path(labelguard.__file__).parent, Path(__file__).parent
-    files = [
-        path
-        for name in _MEASURED + _MEASURED_TOO
-        for path in sorted([library / name, *(library / name).glob("*.py")])
-        if path.is_file()
-    ]
+    folders = [*(library / name for name in _MEASURED), Path(gradient.__file__).parent]
+    files = [path for folder in folders for path in sorted(folder.glob("*.py"))]
     digest = hashlib.sha256()
-    for path in [*files, here / "datasets.py", here / "mechanisms.py"]:
+    for path in [*files, *(here / f"{name}.py" for name in _HERE)]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -78,6 +75,10 @@ class Store:
     def get(self, key: str) -> Record | None:
         """The finished run with this key."""
         return self._records.get(key)
+
+    def records(self) -> list[Record]:
+        """All of them."""
+        return list(self._records.values())
 
     def add(self, record: Record) -> None:
         """Append a finished run; a line is written whole before the next run begins."""
@@ -143,6 +144,13 @@ class Results:
             for seed, record in records.items()
             if record.get(measure) is not None
         }
+
+    def lists(
+        self, setting: Setting, mechanism: str, epsilon: float | None, measure: str
+    ) -> list[Any]:
+        """A measure that is a list, of every seed that has it."""
+        records = self._found.get((setting, mechanism, epsilon), {}).values()
+        return [record[measure] for record in records if measure in record]
 
     def mean(
         self, setting: Setting, mechanism: str, epsilon: float | None, measure: str

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from utility.results import Mean, Results, Setting
+from utility.gradients import AUP_HINDSIGHT, ELS, ULS, ULS_HINDSIGHT
+from utility.mechanisms import CAPPED, PLANNED, RR
+from utility.results import Mean, Results, Setting, mean
 
 Table = list[list[str]]
 """Rows of cells; the first row names the columns."""
@@ -32,9 +34,61 @@ def utility(results: Results, setting: Setting, mechanisms: Sequence[str]) -> Ta
     epsilons = results.epsilons(setting)
     table = [["", *(f"ε = {epsilon:g}" for epsilon in epsilons)]]
     for mechanism in mechanisms:
+        if mechanism in CAPPED:
+            continue
         cells = [_cell(results, setting, mechanism, epsilon) for epsilon in epsilons]
         if any(cells):
             table.append([mechanism, *cells])
+        if mechanism == RR:
+            best = [_best_bound(results, setting, epsilon) for epsilon in epsilons]
+            if any(best):
+                table.append(["rr, best bound", *best])
+    return table
+
+
+def calibration(results: Results, setting: Setting) -> Table:
+    """Calibration error of a planned statistic, before and after its scale, by ε."""
+    epsilons = results.epsilons(setting)
+    table = [["", *(f"ε = {epsilon:g}" for epsilon in epsilons)]]
+    for name, measure in (
+        ("as fitted", "calibration_excess_unscaled"),
+        ("scaled by c^.75", "calibration_excess_power"),
+        ("scaled by c", "calibration_excess"),
+        ("c", "scale"),
+    ):
+        means = [results.mean(setting, PLANNED, epsilon, measure) for epsilon in epsilons]
+        if any(means):
+            table.append([name, *(_short(mean) if mean else "" for mean in means)])
+    return table
+
+
+def _best_bound(results: Results, setting: Setting, epsilon: float) -> str:
+    """Randomized response under the bound that turned out best: more than anyone can know."""
+    found = [
+        (mean.value, name)
+        for name in (RR, *CAPPED)
+        if (mean := results.mean(setting, name, epsilon, "accuracy"))
+    ]
+    if len(found) < 2:
+        return ""
+    name = max(found)[1]
+    bound = name.removeprefix("rr-cap-") if name != RR else "none"
+    return f"{_cell(results, setting, name, epsilon)} (bound {bound})"
+
+
+def differences(results: Results, setting: Setting) -> Table:
+    """What the accuracy of a run of `uls` is beside others', on the same splits."""
+    epsilons = results.epsilons(setting)
+    table = [["uls − …, on the same splits", *(f"ε = {epsilon:g}" for epsilon in epsilons)]]
+    for name in (PLANNED, "uls-mean", "uls-pairs", ULS_HINDSIGHT, ELS, AUP_HINDSIGHT):
+        cells = []
+        for epsilon in epsilons:
+            mine = results.values(setting, ULS, epsilon, "accuracy")
+            theirs = results.values(setting, name, epsilon, "accuracy")
+            gap = mean(mine[seed] - theirs[seed] for seed in mine.keys() & theirs.keys())
+            cells.append(f"{gap.value:+.3f} ± {gap.error:.3f}".replace("0.", ".") if gap else "")
+        if any(cells):
+            table.append([name, *cells])
     return table
 
 
@@ -53,9 +107,12 @@ def cost(results: Results, setting: Setting, mechanisms: Sequence[str]) -> Table
 def _cell(results: Results, setting: Setting, mechanism: str, epsilon: float) -> str:
     accuracy = results.mean(setting, mechanism, epsilon, "accuracy")
     error = results.mean(setting, mechanism, epsilon, "label_error")
-    return "" if accuracy is None or error is None else f"{_short(accuracy)} / {error.value:.3f}"
+    if accuracy is None or error is None:
+        return ""
+    return f"{_short(accuracy)} / {error.value:.3f}".replace("0.", ".")
 
 
 def _short(mean: Mean) -> str:
-    """.656 ± .003"""
-    return str(mean).replace("0.", ".")
+    """.656 ± .003, or of one split .656"""
+    text = str(mean) if mean.seeds > 1 else f"{mean.value:.3f}"
+    return text.replace("0.", ".")

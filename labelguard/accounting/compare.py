@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
-from labelguard.accounting import gaussian, upper_bounds
+from labelguard.accounting import ball, gaussian, upper_bounds
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import Gaussians
+from labelguard.accounting.components import Gaussians, Groups, Mixtures, Subsampled, Unproven
 from labelguard.errors import PolicyError
 
 
@@ -39,6 +40,22 @@ class Compositions:
 
 
 @dataclass(frozen=True)
+class BallNoise:
+    """Ball noise of one statistic release, beside Gaussian noise at the same price."""
+
+    components: int
+    """for so many components, or more"""
+    scale: float
+    """its scale, in sensitivities"""
+    deviation: float
+    """standard deviation of each of so many components, in sensitivities"""
+    variance_ratio: float
+    """its variance over that of Gaussian noise"""
+    smaller: bool
+    """whether it is the smaller noise"""
+
+
+@dataclass(frozen=True)
 class StatisticNoise:
     """The noise of statistic releases that are priced together."""
 
@@ -49,11 +66,79 @@ class StatisticNoise:
     releases: int
     """how many there are"""
     noise_multiplier: float
-    """standard deviation of the noise in each, in sensitivities"""
+    """standard deviation of Gaussian noise in each, in sensitivities"""
     epsilon_of_one: float
     """ε of one alone at the same δ"""
     epsilon_zcdp: float
     """what all cost by zero-concentrated composition, an upper bound"""
+    ball: BallNoise | None = None
+    """the other shape of noise; null unless a number of components was asked for"""
+
+
+@dataclass(frozen=True)
+class RunNoise:
+    """The noise of training runs that are priced together."""
+
+    mechanism: str
+    """uls, els, els-group or aup"""
+    epsilon: float
+    """ε of a labeler, all runs together"""
+    delta: float
+    """δ of a labeler"""
+    runs: int
+    """how many there are"""
+    sampling_probability: float
+    """with which a labeler, or a label, is in a step"""
+    steps: int
+    """steps of a run"""
+    records: int | None
+    """els, els-group: labels of a labeler in a run, at most"""
+    noise_multiplier: float
+    """standard deviation of the noise in a step, in clip norms"""
+    noise_of_mean: float
+    """σ/(q√T): that of the mean of all steps' sums, divided by q, in clip norms; a sum of everybody
+    that was released once has as much"""
+
+
+_RUNS: Mapping[str, Any] = {
+    "uls": Subsampled,
+    "els": Mixtures,
+    "els-group": Groups,
+    "aup": Unproven,
+}
+
+
+def run_noise(
+    mechanism: str,
+    epsilon: float,
+    delta: float,
+    sampling_probability: float,
+    steps: int,
+    *,
+    records: int | None = None,
+    runs: int = 1,
+) -> RunNoise:
+    """The noise multiplier of each of `runs` training runs that cost (ε, δ) together.
+
+    Raises `PolicyError` for values that are no budget or no sampling.
+    """
+    found = _RUNS.get(mechanism)
+    if found is None:
+        raise PolicyError(f"mechanism must be one of {', '.join(_RUNS)}, found {mechanism!r}")
+    of_records = mechanism in ("els", "els-group")
+    if of_records != (records is not None):
+        raise PolicyError("--records goes with els and els-group, which need it")
+    more = {"records": records} if of_records else {}
+    sampling = {"sampling_probability": sampling_probability, "steps": steps, **more}
+    try:
+        run = found.calibrated(epsilon, delta, runs, **sampling)
+    except ValueError as error:
+        raise PolicyError(str(error)) from None
+    noise = run.noise_multiplier
+    mean = noise / (sampling_probability * math.sqrt(steps))
+    return RunNoise(
+        mechanism, epsilon, delta, runs, sampling_probability, steps, records, noise, mean
+    )
 
 
 def compositions(epsilon: float, delta: float, labels: int) -> Compositions:
@@ -72,16 +157,32 @@ def compositions(epsilon: float, delta: float, labels: int) -> Compositions:
     return Compositions(epsilon, delta, labels, found)
 
 
-def statistic_noise(epsilon: float, delta: float, releases: int) -> StatisticNoise:
+def statistic_noise(
+    epsilon: float, delta: float, releases: int, components: int | None = None
+) -> StatisticNoise:
     """The noise multiplier of each of `releases` statistics that cost (ε, δ) together.
 
     Beside it, what they cost by zero-concentrated composition, an upper bound, and what each would
-    cost alone. Raises `PolicyError` for values that are no budget.
+    cost alone; and the ball noise of a single release of so many `components`. Raises
+    `PolicyError` for values that are no budget, and for components of several releases.
     """
+    if components is not None and releases != 1:
+        raise PolicyError(
+            "--components goes with --releases 1: ball noise has a price for one release only"
+        )
     try:
         noise = gaussian.calibrate(epsilon, delta, releases)
         one = gaussian.epsilon(noise, delta)
         zcdp = upper_bounds.rdp([Gaussians(noise, releases)], delta)
+        other = _ball(epsilon, delta, components, noise) if components is not None else None
     except ValueError as error:
         raise PolicyError(str(error)) from None
-    return StatisticNoise(epsilon, delta, releases, noise, one, zcdp)
+    return StatisticNoise(epsilon, delta, releases, noise, one, zcdp, other)
+
+
+def _ball(epsilon: float, delta: float, components: int, noise_multiplier: float) -> BallNoise:
+    """Ball noise of one release, whose variance is (d+1)·s² in each of d components."""
+    scale = ball.calibrate(epsilon, delta, components)
+    deviation = scale * math.sqrt(components + 1)
+    ratio = (deviation / noise_multiplier) ** 2
+    return BallNoise(components, scale, deviation, ratio, ratio < 1)

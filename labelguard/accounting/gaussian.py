@@ -12,8 +12,8 @@ Every function here concerns ONE labeler under `replace_labels` adjacency, and �
 under that adjacency itself: nothing is doubled. (`dp_accounting.PLDAccountant` under REPLACE_ONE
 takes Δ for the sensitivity to removal and doubles it.) ε is in natural-log units (nats).
 
-Noise on a grid, drawn by `labelguard.mechanisms.discrete_gaussian`, is not covered by the formula:
-`discretisation_delta` is what it costs on top, to be set aside beforehand.
+Noise that is rounded to a grid on which the vector lies, as `labelguard.mechanisms.noise` does,
+costs the same: it is post-processing.
 
 Numerical errors are put on the safe side: a computed δ carries a margin that covers rounding
 (relative, 1e-13 for usual budgets).
@@ -33,19 +33,15 @@ from labelguard.accounting import _search, _validate
 from labelguard.accounting._search import ROUNDING
 
 __all__ = [
-    "LARGEST_STEP_RATIO",
     "SMALLEST_DELTA",
+    "attainable",
     "calibrate",
     "delta",
     "deltas",
-    "discretisation_delta",
     "epsilon",
 ]
 
 Floats: TypeAlias = NDArray[np.float64]
-
-LARGEST_STEP_RATIO = 2.0**-20
-"""The coarsest grid, in standard deviations of the noise, that `discretisation_delta` covers."""
 
 SMALLEST_DELTA = 1e-300
 """Gaussian noise gives no pure privacy: a δ below this one cannot be asked for."""
@@ -78,7 +74,7 @@ def epsilon(noise_multiplier: float, delta: float, releases: int = 1) -> float:
     releases >= 1.
     """
     _validate.positive(noise_multiplier=noise_multiplier)
-    _attainable(delta)
+    attainable(delta)
     _validate.at_least_one(releases=releases)
     distance = _distance(noise_multiplier, releases)
     if _delta(distance, 0.0) <= delta:
@@ -100,49 +96,15 @@ def calibrate(epsilon: float, delta: float, releases: int = 1) -> float:
     releases >= 1.
     """
     _validate.positive(epsilon=epsilon)
-    _attainable(delta)
+    attainable(delta)
     _validate.at_least_one(releases=releases)
     return _calibrate(float(epsilon), float(delta), int(releases))
-
-
-def discretisation_delta(
-    epsilon: float, dimension: int, step_ratio: float, releases: int = 1
-) -> float:
-    """What noise on a grid costs over continuous noise: (1+e^ε) · d·R/48 · step_ratio².
-
-    `step_ratio` is the step of the grid in standard deviations of the noise, h/(σΔ); vector and
-    noise are whole multiples of h. Rounding continuous noise to the grid costs nothing
-    (post-processing); a discrete Gaussian is at total variation distance τ from rounded
-    continuous noise in each of d coordinates, and R releases of it are, for both of two
-    neighbours, at distance at most d·R·τ, which adds (1+e^ε)·d·R·τ to δ. Where n is the distance
-    from the centre in standard deviations, a cell of the grid holds 1 + (n²−1)·step_ratio²/24
-    times the discrete probability, up to step_ratio⁴, so that
-
-        τ = ½ · E|Z²−1| · step_ratio²/24 = 0.02017 · step_ratio² < step_ratio²/48,
-
-    with E|Z²−1| = 4φ(1) = 0.968 for a standard normal Z. The bound is 3% above τ, which for
-    step_ratio <= 2^-20 covers the higher orders by far. Infinite where e^ε exceeds every float.
-
-    Raises ValueError unless epsilon is finite and >= 0, dimension >= 1, 0 < step_ratio <= 2^-20
-    and releases >= 1.
-    """
-    _validate.nonnegative(epsilon=epsilon)
-    _validate.at_least_one(dimension=dimension, releases=releases)
-    _validate.positive(step_ratio=step_ratio)
-    if step_ratio > LARGEST_STEP_RATIO:
-        raise ValueError(
-            f"step_ratio must be at most 2^-20 = {LARGEST_STEP_RATIO:.6g} (take a finer grid), "
-            f"found {step_ratio!r}"
-        )
-    if epsilon > math.log(sys.float_info.max):
-        return math.inf
-    return (1 + math.exp(epsilon)) / 48 * int(dimension) * int(releases) * step_ratio * step_ratio
 
 
 # --- the exact formula ---------------------------------------------------------------------------
 
 
-def _attainable(delta: float) -> None:
+def attainable(delta: float) -> None:
     """Raise ValueError unless Gaussian noise can reach `delta`."""
     _validate.delta_below_one(delta)
     if delta < SMALLEST_DELTA:

@@ -1,21 +1,26 @@
-"""The joint price of all allowances of a policy: coins and Gaussian releases, exactly, closed form.
+"""The joint price of all allowances of a policy: coins, noisy sums and runs of gradient methods.
 
-A policy lets every labeler be touched by at most k coins of a given price and by at most R Gaussian
-releases of a given noise, in any order, each step chosen after seeing the earlier ones. All of it
-is dominated by the product of the allowances' pairs of distributions. The privacy loss ℓ of the
-coins takes finitely many values; the Gaussian releases are one Gaussian whose two means are
-μ = √(Σ R_i/σ_i²) standard deviations apart; so
+A policy lets every labeler be touched by at most k coins of a given price, by at most R Gaussian
+releases of a given noise, or one release with ball noise, and by so many runs of gradient methods,
+in any order, each step chosen after seeing the earlier ones. All of it is dominated by the product
+of the allowances' pairs of distributions. The privacy loss ℓ of the coins takes finitely many
+values; the Gaussian releases are one Gaussian whose two means are μ = √(Σ R_i/σ_i²) standard
+deviations apart; so
 
-    δ(ε) = Σ_ℓ P[ℓ] · δ_G(ε − ℓ),
+    δ(ε) = Σ_ℓ P[ℓ] · δ_N(ε − ℓ),
 
-with δ_G of `gaussian.deltas` (for every real x), and δ_G(x) = max(0, 1 − e^x) without Gaussian
-releases. k binary answers at ε0 have ℓ = (k−2j)·ε0 with j flips out of k; ternary ones have the
-steps of `ternary`; unlike answers add up independently.
+with δ_N of `gaussian.deltas` or `ball.deltas` (for every real x), and δ_N(x) = max(0, 1 − e^x)
+without noisy sums. This is exact, in closed form. k binary answers at ε0 have ℓ = (k−2j)·ε0 with j
+flips out of k; ternary ones and choices among K options have the steps of `kary`; unlike answers
+add up independently.
 
-Every function concerns ONE labeler under `replace_labels` adjacency; ε is in nats. Components say
-what the ledger stores, thresholds and noise multipliers, so that what is priced is what is charged
-(ValueError for numbers that the accountants of a kind do not give). The grid of a discrete Gaussian
-is not in the formula: set `gaussian.discretisation_delta` aside beforehand.
+Runs of gradient methods have no closed form: their losses, and those of the coins beside them, are
+put on a grid (`losses`), pessimistically, and ℓ takes the values of that grid and ∞; δ_N stays that
+of the Gaussians.
+
+Every function concerns ONE labeler under `replace_labels` adjacency; ε is in nats. The formula is
+that of continuous noise, which a release rounds; what noise from finitely many bits costs is set
+aside beforehand (`policy.pricing.continuous_delta`).
 """
 
 from __future__ import annotations
@@ -23,26 +28,55 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import ClassVar, Protocol, Self, TypeAlias
+from functools import lru_cache, reduce
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import _search, _validate, gaussian, ternary
+from labelguard.accounting import _search, _validate, ball, gaussian, subsampled
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting._search import ROUNDING
+from labelguard.accounting.components import (
+    Answers,
+    AnyAnswers,
+    Balls,
+    BinaryAnswers,
+    ChoiceAnswers,
+    Component,
+    Converted,
+    Gaussians,
+    Groups,
+    Mixtures,
+    Subsampled,
+    TernaryAnswers,
+    Unproven,
+)
+from labelguard.accounting.losses import (
+    Losses,
+    approximate,
+    atoms,
+    smallest_epsilon,
+    suitable_interval,
+    together,
+)
 from labelguard.accounting.randomized_response import COIN_RANGE
 
 __all__ = [
     "Answers",
+    "Balls",
     "BinaryAnswers",
+    "ChoiceAnswers",
     "Component",
     "Gaussians",
+    "Groups",
+    "Mixtures",
     "Share",
+    "Subsampled",
     "TernaryAnswers",
+    "Unproven",
     "calibrate",
     "delta",
     "epsilon",
@@ -58,85 +92,27 @@ _MOST_LOSSES = 2**26  # values of the loss of unlike answers
 _FACTOR_ONE = 2**20
 
 
-class _Accountant(Protocol):
-    """What `randomized_response` and `ternary` have in common."""
-
-    def calibrate(self, epsilon: float, delta: float, k: int, /) -> float: ...
-    def delta(self, epsilon0: float, k: int, epsilon: float, /) -> float: ...
-    def threshold(self, epsilon0: float, /) -> int: ...
-    def epsilon0_of(self, threshold: int, /) -> float: ...
+Noise: TypeAlias = tuple[Gaussians, ...] | Balls
+Run: TypeAlias = Subsampled | Mixtures | Groups | Unproven
 
 
 @dataclass(frozen=True)
-class Answers:
-    """At most `count` labels, each answered otherwise with probability threshold/2^64."""
+class Merged:
+    """Components in an order of their own, like ones merged."""
 
-    threshold: int
-    count: int
-
-    distribution: ClassVar[str]
-    accountant: ClassVar[_Accountant]
-
-    def __post_init__(self) -> None:
-        self.accountant.epsilon0_of(self.threshold)
-        _validate.at_least_one(count=self.count)
-
-    @classmethod
-    def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
-        """`count` answers with as little noise as (epsilon, delta) allows."""
-        epsilon0 = cls.accountant.calibrate(epsilon, delta, count)
-        return cls(cls.accountant.threshold(epsilon0), count)
-
-    @property
-    def epsilon0(self) -> float:
-        """The largest loss of one answer, in nats."""
-        return self.accountant.epsilon0_of(self.threshold)
-
-
-class BinaryAnswers(Answers):
-    """Labels in {0, 1}, each flipped with probability threshold/2^64, at most ½."""
-
-    distribution: ClassVar[str] = "binomial"
-    accountant: ClassVar[_Accountant] = rr
-
-
-class TernaryAnswers(Answers):
-    """Labels in {0, ½, 1}, each changed with probability threshold/2^64, even."""
-
-    distribution: ClassVar[str] = "trinomial"
-    accountant: ClassVar[_Accountant] = ternary
-
-
-@dataclass(frozen=True)
-class Gaussians:
-    """At most `count` Gaussian releases whose noise has this deviation, in sensitivities."""
-
-    noise_multiplier: float
-    count: int
-
-    distribution: ClassVar[str] = "Gaussian"
-
-    def __post_init__(self) -> None:
-        _validate.positive(noise_multiplier=self.noise_multiplier)
-        _validate.within(0, 2**23, noise_multiplier=self.noise_multiplier)
-        _validate.at_least_one(count=self.count)
-
-    @classmethod
-    def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
-        """`count` releases with as little noise as (epsilon, delta) allows."""
-        return cls(gaussian.calibrate(epsilon, delta, count), count)
-
-
-Component: TypeAlias = BinaryAnswers | TernaryAnswers | Gaussians
-AnyAnswers: TypeAlias = BinaryAnswers | TernaryAnswers
-Merged: TypeAlias = tuple[tuple[AnyAnswers, ...], tuple[Gaussians, ...]]
+    answers: tuple[AnyAnswers, ...]
+    noise: Noise | None
+    runs: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a policy wants to allow: `count` events of a kind, weighed against the others."""
+    """What a policy wants to allow: `count` events, weighed against the others.
 
-    kind: type[Component]
+    `calibrated` makes the component of an ε, a δ and a count: `Gaussians.calibrated`, for example.
+    """
+
+    calibrated: Callable[[float, float, int], Component]
     count: int
     weight: float = 1.0
 
@@ -156,32 +132,41 @@ def delta(components: Sequence[Component], epsilon: float) -> float:
     2e-14 + 2e-15·(|y|+2)·(z+2) for Gaussians, whose normal tails are taken at y and z = y + μ;
     epsilon is lowered by 4e-15·(epsilon + Σ k·ε0). In all about 1e-11 for 1000 coins.
 
-    Raises ValueError unless epsilon is finite and >= 0, and for more than 2^26 values of the loss
-    (several unlike coins, hundreds of each).
+    Ball noise adds the margins of `ball.delta`. Runs of gradient methods are rounded upward to a
+    grid, some 1e-5 of δ, with the margins of `losses`. A converted run is taken for an (epsilon,
+    delta)-private event, once its noise was found to be enough for that.
+
+    Raises ValueError unless epsilon is finite and >= 0, for more than 2^26 values of the loss
+    (several unlike coins, hundreds of each), for ball noise beside Gaussians, runs or twice, and
+    for a converted run with less noise than its (epsilon, delta) takes.
     """
     _validate.nonnegative(epsilon=epsilon)
-    return _delta(*_merged(components), epsilon)
+    return _delta(_merged(components), epsilon)
 
 
 def epsilon(components: Sequence[Component], delta: float) -> float:
     """The smallest ε, in nats, at which the components together are (ε, delta)-private.
 
     The upper end of a bisection, so that the computed δ at the result is at most `delta`. For
-    coins alone at delta = 0: Σ k·ε0.
+    coins and ball noise at delta = 0: Σ k·ε0. With runs within 1e-9, and infinite where delta is
+    below their margins.
 
     Raises ValueError unless 0 <= delta < 1, and >= `gaussian.SMALLEST_DELTA` with Gaussians.
     """
     _validate.delta_below_one(delta)
-    coins, gaussians = _merged(components)
+    merged = _merged(components)
+    if merged.runs:
+        return _epsilon_of_runs(merged, delta)
+    coins, noise = merged.answers, merged.noise
     high = pure_epsilon(coins)
-    if gaussians:
-        # No loss of coins exceeds Σ k·ε0, so that δ(Σ k·ε0 + x) <= δ_G(x).
-        noise_multiplier, releases = _one_gaussian(gaussians)
-        alone = gaussian.epsilon(noise_multiplier, delta, releases)
-        high = (high + alone) * (1 + 2.0**-20) if coins else alone
+    if noise:
+        # No loss of coins exceeds Σ k·ε0, so that δ(Σ k·ε0 + x) <= δ_N(x).
+        alone = _noise_epsilon(noise, delta)
+        slack = 2.0**-20 if delta else 0.0
+        high = (high + alone) * (1 + slack) if coins else alone
     if not coins or math.isinf(high):
         return high
-    return rr.smallest_epsilon(lambda *at: _delta(coins, gaussians, at[-1]), high, 1, delta)
+    return rr.smallest_epsilon(lambda *at: _delta(merged, at[-1]), high, 1, delta)
 
 
 def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Component, ...]:
@@ -194,47 +179,58 @@ def calibrate(epsilon: float, delta: float, shares: Sequence[Share]) -> tuple[Co
 
     t is usually above 1. It is below 1 where delta is no longer small beside epsilon, because n
     mechanisms at (ε_a, delta) each are promised n·delta only; then delta shrinks with t as well,
-    and t = 1/n suffices by basic composition. At delta = 0 (coins only) t is 1.
+    and t = 1/n suffices by basic composition. At delta = 0 (no Gaussians) t is 1.
 
-    About twenty joint prices. Raises ValueError unless epsilon is finite and > 0, 0 <= delta < 1
-    (and >= `gaussian.SMALLEST_DELTA` with statistics) and there is at least one share.
+    A converted run costs its whole δ whatever stands beside it: with one of them every share gets
+    delta/n, and t is at least 1 by basic composition.
+
+    About ten joint prices, of a second or two each where runs are calibrated for them.
+
+    Raises ValueError unless epsilon is finite and > 0, 0 <= delta < 1 (and >=
+    `gaussian.SMALLEST_DELTA` with Gaussians) and there is at least one share.
     """
     _validate.positive(epsilon=epsilon)
     _validate.delta_below_one(delta)
     if not shares:
         raise ValueError("shares must hold at least one share, found none")
     if len(shares) == 1:
-        return (shares[0].kind.calibrated(epsilon, delta, shares[0].count),)
+        return (shares[0].calibrated(epsilon, delta, shares[0].count),)
     weights = [each.weight / math.fsum(share.weight for share in shares) for each in shares]
 
-    def at(step: int) -> tuple[Component, ...]:
+    def at(step: int, split: bool) -> tuple[Component, ...]:
         factor = step / _FACTOR_ONE
+        part = delta / len(shares) if split else min(factor, 1.0) * delta
         return tuple(
-            share.kind.calibrated(
-                min(factor * weight, 1.0) * epsilon, min(factor, 1.0) * delta, share.count
-            )
+            share.calibrated(min(factor * weight, 1.0) * epsilon, part, share.count)
             for share, weight in zip(shares, weights, strict=True)
         )
 
-    def private(step: int) -> bool:
-        return _delta(*_merged(at(step)), epsilon) <= delta
+    split = any(isinstance(each, Converted) for each in at(_FACTOR_ONE, False))
+
+    def excess(step: int) -> float:
+        found = _delta(_merged(at(step, split)), epsilon)
+        return math.log(max(found, sys.float_info.min) / delta)
 
     if delta == 0:
-        return at(_FACTOR_ONE)
-    if private(low := _FACTOR_ONE):
-        # Beyond this factor the heaviest share alone would cost more than epsilon.
-        high = math.ceil(_FACTOR_ONE / max(weights)) + 1
+        return at(_FACTOR_ONE, split)
+    if excess(low := _FACTOR_ONE) <= 0:
+        # Beyond this factor the heaviest share alone would cost more than epsilon, or all of it.
+        high, most = (math.ceil(_FACTOR_ONE / each) + 1 for each in (max(weights), min(weights)))
+        while excess(high) <= 0:
+            if high == most:
+                return at(high, split)
+            low, high = high, min(2 * high, most)
     else:
         low, high = _FACTOR_ONE // len(shares), low
-        while not private(low):  # by rounding only
+        while excess(low) > 0:  # by rounding only
             low, high = low - low // 2**10 - 1, low
-    return at(_search.smallest_whole(lambda step: not private(step), low, high) - 1)
+    return at(_search.largest_whole(excess, low, high), split)
 
 
 def pure_epsilon(components: Sequence[Component]) -> float:
-    """The ε of the components at δ = 0, in nats: Σ k·ε0 of coins, infinite with a Gaussian."""
+    """The ε of the components at δ = 0, in nats: Σ k·ε0, infinite with a Gaussian or a run."""
     return math.fsum(
-        math.inf if isinstance(component, Gaussians) else component.count * component.epsilon0
+        component.count * component.epsilon0 if isinstance(component, Answers | Balls) else math.inf
         for component in components
     )
 
@@ -249,21 +245,46 @@ def noise_distance(gaussians: Sequence[Gaussians]) -> float:
 
 
 def _merged(components: Sequence[Component]) -> Merged:
-    """Answers and Gaussians, like ones merged, in an order of their own; fair coins left out."""
+    """What is priced: fair coins left out, and runs that draw everybody as Gaussian releases."""
     counts: Counter[Component] = Counter()
     for component in components:
-        counts[replace(component, count=1)] += int(component.count)
-    merged = [replace(one, count=count) for one, count in counts.items()]
+        if isinstance(component, Subsampled):
+            every = int(component.count) * int(component.steps)
+            if component.sampling_probability == 1:
+                counts[Gaussians(component.noise_multiplier / 2, 1)] += every
+            else:
+                counts[replace(component, steps=1, count=1)] += every
+        else:
+            counts[replace(component, count=1)] += int(component.count)
+    merged = [_times(one, count) for one, count in counts.items()]
+    for one in merged:
+        if isinstance(one, Converted):
+            _believed(replace(one, count=1))
     answers = sorted((each for each in merged if isinstance(each, Answers)), key=_order)
+    answers = [each for each in answers if each.epsilon0 > 0]
     noise = sorted((each for each in merged if isinstance(each, Gaussians)), key=_order)
-    return tuple(each for each in answers if each.epsilon0 > 0), tuple(noise)
+    balls = [each for each in merged if isinstance(each, Balls)]
+    runs = sorted((each for each in merged if isinstance(each, Subsampled | Converted)), key=repr)
+    if balls and (noise or runs or len(balls) > 1):
+        raise ValueError(
+            "ball noise has a price for one release only, and none beside Gaussian noise or runs "
+            "of gradient methods; use Gaussian noise for several releases"
+        )
+    return Merged(tuple(answers), balls[0] if balls else tuple(noise) or None, tuple(runs))
 
 
-def _order(component: Component) -> tuple[str, float]:
+def _times(component: Component, count: int) -> Component:
+    """So many of a component of count 1; runs of one step become one run of so many steps."""
+    if isinstance(component, Subsampled):
+        return replace(component, steps=count)
+    return replace(component, count=count)
+
+
+def _order(component: AnyAnswers | Gaussians) -> tuple[str, float, int]:
     name = type(component).__name__
     if isinstance(component, Gaussians):
-        return name, component.noise_multiplier
-    return name, component.threshold
+        return name, component.noise_multiplier, 0
+    return name, component.threshold, component.options
 
 
 def _one_gaussian(gaussians: tuple[Gaussians, ...]) -> tuple[float, int]:
@@ -273,31 +294,111 @@ def _one_gaussian(gaussians: tuple[Gaussians, ...]) -> tuple[float, int]:
     return 1 / noise_distance(gaussians), 1
 
 
+def _noise_epsilon(noise: Noise, delta: float) -> float:
+    """The ε of noisy sums alone."""
+    if isinstance(noise, Balls):
+        return ball.epsilon(noise.scale, delta, noise.components)
+    noise_multiplier, releases = _one_gaussian(noise)
+    return gaussian.epsilon(noise_multiplier, delta, releases)
+
+
+def _noise_delta(noise: Noise, epsilon: float) -> float:
+    """The δ of noisy sums alone."""
+    if isinstance(noise, Balls):
+        return ball.delta(noise.scale, epsilon, noise.components)
+    noise_multiplier, releases = _one_gaussian(noise)
+    return gaussian.delta(noise_multiplier, epsilon, releases)
+
+
+def _noise_deltas(noise: Noise | None, epsilons: Floats) -> Floats:
+    """δ_N of the module's formula, at every entry."""
+    if noise is None:
+        return np.asarray(-np.expm1(np.minimum(epsilons, 0)))
+    if isinstance(noise, Balls):
+        return ball.deltas(epsilons, noise.scale, noise.components)
+    return gaussian.deltas(epsilons, noise_distance(noise))
+
+
 # --- the closed form -----------------------------------------------------------------------------
 
 
-def _delta(
-    answers: tuple[AnyAnswers, ...], gaussians: tuple[Gaussians, ...], epsilon: float
-) -> float:
+def _delta(merged: Merged, epsilon: float) -> float:
     """`delta` of merged components, without checks; like ones are priced by their own module."""
-    if gaussians and not answers:
-        noise_multiplier, releases = _one_gaussian(gaussians)
-        return gaussian.delta(noise_multiplier, epsilon, releases)
+    if merged.runs:
+        return _delta_of_runs(merged, epsilon)
+    answers, noise = merged.answers, merged.noise
+    if noise and not answers:
+        return _noise_delta(noise, epsilon)
     pure = pure_epsilon(answers)
-    if not gaussians and len(answers) == 1:
+    if not noise and len(answers) == 1:
         return answers[0].accountant.delta(answers[0].epsilon0, answers[0].count, epsilon)
-    if not gaussians and pure <= epsilon * (1 + 16 * ROUNDING):
+    if not noise and pure <= epsilon * (1 + 16 * ROUNDING):
         return 0.0
     losses, probabilities = _loss_distribution(answers)
-    # δ_G falls in its argument: moving that down covers the rounding of losses and difference.
+    # δ_N falls in its argument: moving that down covers the rounding of losses and difference.
     rest = epsilon - losses - 16 * ROUNDING * (epsilon + pure)
-    if gaussians:
-        parts = gaussian.deltas(rest, noise_distance(gaussians))
-    else:
-        parts = -np.expm1(np.minimum(rest, 0))
+    parts = _noise_deltas(noise, rest)
     margin = 16 * ROUNDING * (sum(each.count for each in answers) + 16)
     lost = losses.size * sys.float_info.min  # probabilities that underflow
     return min(1.0, float(np.sum(probabilities * parts)) * (1 + margin) + lost)
+
+
+# --- runs, on a grid ------------------------------------------------------------------------------
+
+
+def _delta_of_runs(merged: Merged, epsilon: float) -> float:
+    """`_delta` where there are runs."""
+    found = _losses(merged.answers, merged.runs)
+    if merged.noise is None:
+        return found.delta(epsilon)
+    return found.expected(lambda rest: _noise_deltas(merged.noise, rest), epsilon)
+
+
+def _epsilon_of_runs(merged: Merged, delta: float) -> float:
+    """`epsilon` where there are runs, rounded up by 1e-9; infinite where delta is below margins."""
+    found = _losses(merged.answers, merged.runs)
+    left = (delta - found.infinite) / 2
+    if left < gaussian.SMALLEST_DELTA:
+        return math.inf
+    high = max(0.0, float(found.values[-1])) + found.interval
+    if merged.noise is not None:
+        high += _noise_epsilon(merged.noise, left)
+    return smallest_epsilon(lambda at: _delta_of_runs(merged, at), high, delta)
+
+
+@lru_cache(maxsize=8)
+def _losses(answers: tuple[AnyAnswers, ...], runs: tuple[Run, ...]) -> Losses:
+    """The losses of all runs and answers on one grid."""
+    sampled = [
+        subsampled.losses(each.noise_multiplier, each.sampling_probability, each.steps)
+        for each in runs
+        if isinstance(each, Subsampled)
+    ]
+    converted = [each for each in runs if isinstance(each, Converted)]
+    furthest = sum(each.count * each.epsilon for each in converted) + pure_epsilon(answers)
+    interval = max(
+        [each.interval for each in sampled]
+        or [suitable_interval(deviation=1.0, span=2 * furthest, mean=0.0, steps=1)]
+    )
+    found = sampled + [
+        approximate(each.epsilon, each.delta, each.count, interval) for each in converted
+    ]
+    if answers:
+        losses, probabilities = _loss_distribution(answers)
+        margin = 16 * ROUNDING * (sum(each.count for each in answers) + 16)
+        lost = losses.size * sys.float_info.min  # probabilities that underflow
+        found.append(atoms(losses, probabilities * (1 + margin), interval, lost))
+    return reduce(together, found)
+
+
+@lru_cache(maxsize=64)
+def _believed(converted: Run) -> None:
+    """Raise ValueError for a converted run with less noise than what it is said to cost takes."""
+    if isinstance(converted, Converted) and converted.delta_of_noise() > converted.delta:
+        raise ValueError(
+            f"noise_multiplier must be larger for a run to be ({converted.epsilon}, "
+            f"{converted.delta})-private, found {converted.noise_multiplier}"
+        )
 
 
 # --- the loss of coins ---------------------------------------------------------------------------
@@ -307,7 +408,8 @@ def _delta(
 def _loss_distribution(answers: tuple[AnyAnswers, ...]) -> tuple[Floats, Floats]:
     """Losses of all answers together, and their probabilities."""
     groups = [
-        _binomial(each) if isinstance(each, BinaryAnswers) else _trinomial(each) for each in answers
+        _binomial(each) if isinstance(each, BinaryAnswers) else _multinomial(each)
+        for each in answers
     ]
     if math.prod(losses.size for losses, _ in groups) > _MOST_LOSSES:
         raise ValueError("components hold too many unlike answers to be priced together")
@@ -330,16 +432,18 @@ def _binomial(coins: BinaryAnswers) -> tuple[Floats, Floats]:
     return (k - 2 * flips) * coins.epsilon0, weights / float(np.sum(weights))
 
 
-def _trinomial(coins: TernaryAnswers) -> tuple[Floats, Floats]:
-    """s·ε0 and P[S = s], s = −k … k: from k down to 0 by the recursion of `ternary`, where every
-    term is positive, and below 0 by P[S = −s] = e^(−s·ε0) · P[S = s].
+def _multinomial(coins: TernaryAnswers | ChoiceAnswers) -> tuple[Floats, Floats]:
+    """s·ε0 and P[S = s], s = −k … k: from k down to 0 by the recursion of `kary`, where no term
+    is negative, and below 0 by P[S = −s] = e^(−s·ε0) · P[S = s].
     """
-    k, ratio = coins.count, (coins.threshold // 2) / (COIN_RANGE - coins.threshold)
+    k, still = coins.count, coins.options - 2
+    ratio = (coins.threshold // (coins.options - 1)) / (COIN_RANGE - coins.threshold)
     weights = np.empty(k + 1)
     before, here = 0.0, 1.0
     for m in range(k + 1):
         weights[m] = here
-        before, here = here, ratio * ((k - m) * here + (2 * k - m + 1) * before) / (m + 1)
+        following = ratio * (still * (k - m) * here + (2 * k - m + 1) * before) / (m + 1)
+        before, here = here, following
         if here > 2.0**512:
             weights[: m + 1] *= 2.0**-512
             before, here = before * 2.0**-512, here * 2.0**-512

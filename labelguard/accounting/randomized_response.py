@@ -255,7 +255,7 @@ def smallest_lossy_sum(epsilon0: float, k: int, epsilon: float) -> int:
     return candidate
 
 
-# --- shared with `ternary` -----------------------------------------------------------------------
+# --- shared with `kary` --------------------------------------------------------------------------
 
 DeltaOf = Callable[[float, int, float], float]
 """(epsilon0, k, epsilon) -> δ: rising in epsilon0 and k, falling in epsilon."""

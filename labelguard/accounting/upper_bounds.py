@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.accounting import _validate, joint
-from labelguard.accounting.joint import Component, Gaussians, TernaryAnswers
+from labelguard.accounting.joint import Answers, Balls, Component, Gaussians
 
 __all__ = ["advanced", "basic", "pure", "rdp"]
 
@@ -30,8 +30,10 @@ def rdp(components: Sequence[Component], delta: float) -> float:
 
     The divergences of order α of the components add up (Mironov 2017): αR/(2σ²) of R Gaussians,
     and for each coin ln((e^(αε0) + e^((1−α)ε0) + c − 1)/(e^ε0 + c))/(α−1) with c = 1 for binary
-    and c = 2 for ternary ones. Their sum τ(α) gives, by proposition 12 of Canonne, Kamath and
-    Steinke (2020), ε = τ(α) + (ln(1/δ) − ln α)/(α−1) + ln(1 − 1/α). `pure` for delta = 0.
+    and c = 2 for ternary ones, K − 1 for choices among K. Ball noise counts as the binary coin of
+    its largest loss, which dominates it. Their sum τ(α) gives, by proposition 12 of Canonne, Kamath
+    and Steinke (2020), ε = τ(α) + (ln(1/δ) − ln α)/(α−1) + ln(1 − 1/α). `pure` for delta = 0.
+    Infinite with runs of gradient methods, which have no such bound here.
 
     Raises ValueError unless 0 <= delta < 1.
     """
@@ -47,11 +49,11 @@ def rdp(components: Sequence[Component], delta: float) -> float:
 
 
 def advanced(components: Sequence[Component], delta: float) -> float:
-    """Σ k·ε0² + √(2 ln(1/δ) · Σ k·ε0²), in nats; infinite with a Gaussian.
+    """Σ k·ε0² + √(2 ln(1/δ) · Σ k·ε0²), in nats; infinite with a Gaussian or a run.
 
-    PROPS, lemma 1, for unlike coins: every log-ratio lies in [−ε0, ε0] with a mean of at most
-    ε0²/2, so that Azuma's inequality gives it, and half of the first term would do. For many
-    coins at a small ε0; above `pure` for few. `pure` for delta = 0.
+    PROPS, lemma 1, for unlike coins, and for ball noise as well: every log-ratio lies in
+    [−ε0, ε0] with a mean of at most ε0²/2, so that Azuma's inequality gives it, and half of the
+    first term would do. For many coins at a small ε0; above `pure` for few. `pure` for delta = 0.
 
     Raises ValueError unless 0 <= delta < 1.
     """
@@ -61,7 +63,7 @@ def advanced(components: Sequence[Component], delta: float) -> float:
     squares = math.fsum(
         component.count * component.epsilon0**2
         for component in components
-        if not isinstance(component, Gaussians)
+        if isinstance(component, Answers | Balls)
     )
     return squares + math.sqrt(-2 * math.log(delta) * squares)
 
@@ -77,7 +79,7 @@ def basic(components: Sequence[Component], delta: float) -> float:
 
 
 def pure(components: Sequence[Component]) -> float:
-    """Σ k·ε0, in nats, at δ = 0; infinite with a Gaussian, which gives no pure privacy."""
+    """Σ k·ε0, in nats, at δ = 0; infinite with a Gaussian or a run, which give no pure privacy."""
     return joint.pure_epsilon(components)
 
 
@@ -91,7 +93,10 @@ def _divergence(component: Component) -> Floats:
     orders = 1 + _EXCESSES
     if isinstance(component, Gaussians):
         return np.asarray(orders / 2 / component.noise_multiplier**2)
-    epsilon0, further = component.epsilon0, 2 if isinstance(component, TernaryAnswers) else 1
+    if not isinstance(component, Answers | Balls):
+        return np.full_like(orders, math.inf)
+    further = 1 if isinstance(component, Balls) else component.options - 1
+    epsilon0 = component.epsilon0
     with np.errstate(over="ignore"):
         product = np.sinh(orders * epsilon0 / 2) * np.sinh(_EXCESSES * epsilon0 / 2)
         small = np.log1p(4 * math.exp(epsilon0 / 2) * product / (math.exp(epsilon0) + further))

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelguard.accounting import gaussian
+from labelguard.accounting import ball, gaussian
 from labelguard.accounting import randomized_response as rr
 
 Floats = NDArray[np.float64]
@@ -19,6 +19,8 @@ Counts = NDArray[np.int64]
 
 _MOST_SEPARATE = 1e6
 """Standard deviations beyond which two worlds are as good as known apart."""
+_MOST_SCALES = 1e4
+"""Scales of ball noise, likewise."""
 
 
 def proportion(hits: ArrayLike, runs: int, alpha: float) -> tuple[Floats, Floats]:
@@ -58,6 +60,38 @@ def epsilon_of_events(
         ratio = np.divide(excess, unlikely, out=np.ones_like(excess), where=proves)
         largest = max(largest, float(np.log(ratio).max()))
     return largest
+
+
+def epsilon_of_guesses(
+    right: int, guesses: int, canaries: int, delta: float, alpha: float
+) -> float:
+    """The ε that one run proves in which so many guesses of canaries' coins were right; 0 if none.
+
+    Each of `canaries` had a fair coin of its own; were it otherwise, that were a neighbouring
+    world. An attacker saw what was released and guessed `guesses` of the coins, whichever they
+    chose. If the run is (ε, δ)-private, right guesses exceed a number with no more probability than
+    answers of randomized response at ε would, but for a term in δ.
+
+    Source: Steinke, Nasr and Jagielski 2023, theorem 5.2, with the bound computed as in appendix D.
+    """
+    from scipy.stats import binom
+
+    def likely(epsilon: float) -> bool:
+        """Whether as many right guesses have a probability above alpha at this ε."""
+        kept = 1 / (1 + math.exp(-epsilon))
+        below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), guesses, kept))
+        excess = float((below / np.arange(1, right + 1)).max(initial=0.0))
+        return bool(binom.sf(right - 1, guesses, kept) + 2 * canaries * delta * excess > alpha)
+
+    if likely(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while not likely(high):
+        low, high = high, 2 * high
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if likely(middle) else (middle, high)
+    return low
 
 
 def epsilon_of_flips(
@@ -112,6 +146,25 @@ def epsilon_of_distance(distance: float, delta: float) -> float:
     if distance > _MOST_SEPARATE:
         return math.inf
     return gaussian.epsilon(1 / distance, delta)
+
+
+def largest_scale(total: float, number: int, alpha: float) -> float:
+    """An upper confidence limit of s, of `number` exponentials of scale s that sum up to `total`.
+
+    The sum is Gamma(number, s), as that of radii of ball noise is with d for each.
+    """
+    from scipy.special import gammaincinv
+
+    return total / float(gammaincinv(number, alpha))
+
+
+def epsilon_of_ball(distance: float, delta: float, components: int) -> float:
+    """The ε of ball noise whose worlds are `distance` scales apart."""
+    if distance == 0:
+        return 0.0
+    if distance > _MOST_SCALES:
+        return math.inf
+    return ball.epsilon(1 / distance, delta, components)
 
 
 def _largest_deviation(one: Floats, other: Floats, alpha: float) -> float:

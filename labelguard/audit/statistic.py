@@ -1,26 +1,33 @@
 """The audit of the statistic: a canary whose labels move the clipped sum as far as they may.
 
 All labels of the canary compare pairs that differ in one direction, so that its clipped part is
-+C in that direction in one world and −C in the other: the sum moves by the sensitivity. Checks:
++C in that direction in one world and −C in the other: the sum moves by the sensitivity. Both shapes
+of noise are attacked, each at the price of its own policy. Checks:
 
 - `sensitivity`: how far the exact sum moves if any labeler changes all labels, against the noise;
 - `separation`: mean and spread of noisy sums, projected on the direction in which they move, which
   is the likelihood ratio of two Gaussians; it takes them to be Gaussian;
-- `events`: how often the projection passes thresholds, whatever its distribution.
+- `events`: how often the projection passes thresholds, whatever its distribution;
+- `ball separation`: the scale, from the radii of the noise, which it takes to be that of the ball;
+- `ball events`: how often the likelihood ratio (‖y−v‖ − ‖y‖)/s of two balls passes thresholds;
+- `fit`, `ball fit`, `surplus fit`: whether the noise follows the law that is priced; the last for
+  ball noise of which only some coordinates are released.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.audit import bounds, whole
+from labelguard.audit import bounds, fit, whole, whole_ball
 from labelguard.audit.arguments import check_sizes
 from labelguard.audit.result import FALSE_ALARM, AuditResult, Check
 from labelguard.keys import keyring
 from labelguard.mechanisms import statistic
+from labelguard.mechanisms.noise import NONCE_BYTES, Noise, noise_of
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
 from labelguard.policy import pricing
 from labelguard.policy.events import STATISTIC_RELEASES
@@ -34,6 +41,7 @@ Labels = NDArray[np.uint8]
 _LABELERS = 9
 _CANARY = 0
 _REPORTS = 50
+_THRESHOLDS = 17
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class World:
     grid: Grid
 
     @classmethod
-    def random(cls, labels: int, components: int, noise_multiplier: float, seed: int) -> World:
+    def random(cls, labels: int, components: int, noise: Noise, seed: int) -> World:
         """A world of pairs that differ by 1 in random directions."""
         rng = np.random.default_rng(seed)
         counts = np.concatenate([[labels], rng.integers(1, labels + 1, _LABELERS - 1)])
@@ -61,7 +69,7 @@ class World:
         rows = Rows(np.arange(len(unit)), unit, _LABELERS)
         chosen = rng.integers(0, 3, len(unit)).astype(np.uint8)
         limits = statistic.bounds(z, rows, clip_quantile=0.5)
-        return cls(z, rows, chosen, limits, statistic.grid(limits, components, noise_multiplier))
+        return cls(z, rows, chosen, limits, statistic.grid(limits, components, noise))
 
     def sums(self, labeler: int) -> tuple[Integers, Integers]:
         """The exact sums if a labeler's labels all favour one direction, and if all oppose it."""
@@ -90,47 +98,61 @@ def audit_statistic(
 ) -> AuditResult:
     """Attack one statistic release, at the price of (epsilon, delta), by a canary with `labels`.
 
-    Each world is run `runs` times with fresh noise on the same exact sum, and `pipeline_runs` times
-    as a whole release of synthetic labels (0 for none). `seed` decides the world, never the noise.
+    For each shape of noise, each world is run `runs` times with fresh noise on the same exact sum,
+    and `pipeline_runs` times as a whole release of synthetic labels (0 for none). `seed` decides
+    the world, never the noise.
 
-    False alarms: each of three checks with noise gets a third of FALSE_ALARM, by the union bound.
+    False alarms: each of nine checks with noise gets a ninth of FALSE_ALARM, by the union bound.
     Raises `PolicyError` for values that are no budget, or too few runs or labels.
     """
     check_sizes(labels=labels, runs=runs, pipeline_runs=pipeline_runs)
-    policy = Policy(epsilon, delta, (Allowance(STATISTIC_RELEASES.name, 1),), ties="zero")
-    [price] = pricing.prices(policy, STATISTIC_RELEASES.name, np.array([1])).values()
-    noise_multiplier = price["noise_multiplier"]
-    world = World.random(labels, components, noise_multiplier, seed)
-    alpha = FALSE_ALARM / 3
-    checks = [_sensitivity(world, epsilon, delta)]
-    checks += _separation(world, epsilon, delta, runs, alpha, progress)
+    gaussian = World.random(labels, components, _noise(epsilon, delta, None), seed)
+    balls = World.random(labels, components, _noise(epsilon, delta, components), seed)
+    more = _noise(epsilon, delta, components + fit.SURPLUS)
+    surplus = World.random(labels, components, more, seed)
+    alpha = FALSE_ALARM / 9
+    checks = [_sensitivity(gaussian, balls, epsilon, delta)]
+    checks += _gaussian(gaussian, epsilon, delta, runs, alpha, progress)
+    checks += _ball(balls, delta, runs, alpha, progress)
+    checks.append(_surplus(surplus, runs, alpha, progress))
     if pipeline_runs:
         survey = whole.Survey.of_statistic(labels, seed)
-        checks += whole.check_statistic(survey, epsilon, delta, pipeline_runs, alpha, progress)
+        sizes = epsilon, delta, pipeline_runs, alpha, progress
+        checks += [*whole.check_statistic(survey, *sizes), whole_ball.check(survey, *sizes)]
     return AuditResult.of(statistic.NAME, epsilon, delta, runs, checks)
 
 
-def _sensitivity(world: World, epsilon: float, delta: float) -> Check:
+def _noise(epsilon: float, delta: float, least: int | None) -> Noise:
+    """What a policy of one release buys: Gaussian noise, or that of the ball."""
+    allowance = Allowance(STATISTIC_RELEASES.name, 1, ball=least)
+    policy = Policy(epsilon, delta, (allowance,), ties="zero")
+    [price] = pricing.prices(policy, STATISTIC_RELEASES.name, np.array([1])).values()
+    return noise_of(price)
+
+
+def _sensitivity(gaussian: World, balls: World, epsilon: float, delta: float) -> Check:
     """Whether the noise as stated pays for the largest movement over labelers; nothing is drawn.
 
-    It gives a bound only where it does not: that the noise is as stated is for `separation`.
+    It gives a bound only where it does not: that the noise is as stated is for other checks.
     """
-    moved = [
-        float(np.linalg.norm((one - other).astype(np.float64))) / world.grid.scale
-        for one, other in map(world.sums, range(world.rows.units))
-    ]
-    needed = bounds.epsilon_of_distance(max(moved), delta)
+    # Both worlds are the same but for their noise.
+    moved = max(_length(*gaussian.sums(labeler)) for labeler in range(gaussian.rows.units))
+    needed = max(
+        bounds.epsilon_of_distance(moved / gaussian.grid.scale, delta),
+        bounds.epsilon_of_ball(moved / balls.grid.scale, delta, balls.z.shape[1]),
+    )
     bound = needed if needed > epsilon else 0.0
-    return Check("sensitivity", bound, f"{max(moved):.4f} of the noise at most, taken as stated")
+    ratios = f"{moved / gaussian.grid.scale:.4f} (ball: {moved / balls.grid.scale:.4f})"
+    return Check("sensitivity", bound, f"{ratios} of the noise at most, taken as stated")
 
 
-def _separation(
+def _gaussian(
     world: World, epsilon: float, delta: float, runs: int, alpha: float, progress: Progress
 ) -> list[Check]:
-    """`separation` and `events`, from one drawing of each world."""
+    """`separation`, `events` and `fit`, from one drawing of each world."""
     one, other, expected = _projected(world, runs, progress)
     # Beyond ε/μ + μ/2 the likelihood ratio of two Gaussians, μ apart, exceeds e^ε.
-    thresholds = np.linspace(0, epsilon / expected + expected / 2 + 1, 17, dtype=np.float64)
+    thresholds = np.linspace(0, epsilon / expected + expected / 2 + 1, _THRESHOLDS)
 
     def hits(values: Floats) -> Integers:
         farther = _above(values, thresholds), _above(expected - values, thresholds)
@@ -142,8 +164,44 @@ def _separation(
     seen = f"means {one.mean() - other.mean():.4f}, deviation {spread:.4f} of the stated noise"
     return [
         Check("separation", separated, seen),
-        Check("events", passed, f"{2 * len(thresholds)} thresholds, {runs:,} runs of each world"),
+        Check("events", passed, _tried(runs)),
+        fit.check("fit", fit.of_gaussian(np.concatenate([one - expected, other])), alpha),
     ]
+
+
+def _ball(world: World, delta: float, runs: int, alpha: float, progress: Progress) -> list[Check]:
+    """`ball separation`, `ball events` and `ball fit`, from one drawing of each world."""
+    other, one = world.sums(_CANARY)
+    drawn = _drawn(world, (one, other), runs, progress)
+    noise = np.concatenate([d - own for d, own in zip(drawn, (one, other), strict=True)])
+    radii = _lengths(noise)
+    # A rounded vector is shorter than what was rounded by at most half a cell's diagonal.
+    components = len(one)
+    longest = float(radii.sum()) + len(radii) * math.sqrt(components) / 2
+    scale = bounds.largest_scale(longest, len(radii) * components, alpha)
+    separated = bounds.epsilon_of_ball(_length(one, other) / scale, delta, components)
+    ratios = [(_lengths(d - other) - _lengths(d - one)) / world.grid.scale for d in drawn]
+    largest = _length(one, other) / world.grid.scale  # of the likelihood ratio's logarithm
+    thresholds = np.linspace(0, largest, _THRESHOLDS, endpoint=False)
+    hits, others = (np.concatenate([_above(r, thresholds), _above(-r, thresholds)]) for r in ratios)
+    passed = bounds.epsilon_of_events(hits, others, runs, delta, alpha)
+    mean = radii.mean() / components / world.grid.scale
+    return [
+        Check("ball separation", separated, f"scale {mean:.4f} of the stated noise"),
+        Check("ball events", passed, _tried(runs)),
+        fit.check("ball fit", fit.of_ball(noise / world.grid.scale, _direction(one, other)), alpha),
+    ]
+
+
+def _surplus(world: World, runs: int, alpha: float, progress: Progress) -> Check:
+    """`surplus fit`: noise in more dimensions than there are components."""
+    total = world.sums(_CANARY)[0]
+    drawn = _noisy(total, world.grid, runs, "drawing surplus noise", progress)
+    return fit.check("surplus fit", fit.of_surplus((drawn - total) / world.grid.scale), alpha)
+
+
+def _tried(runs: int) -> str:
+    return f"{2 * _THRESHOLDS} thresholds, {runs:,} runs of each world"
 
 
 def _projected(world: World, runs: int, progress: Progress) -> tuple[Floats, Floats, float]:
@@ -152,15 +210,33 @@ def _projected(world: World, runs: int, progress: Progress) -> tuple[Floats, Flo
     In standard deviations of the stated noise, from the exact sum of the other world.
     """
     other, one = world.sums(_CANARY)
-    direction = (one - other).astype(np.float64)
-    distance = float(np.linalg.norm(direction))
+    drawn = _drawn(world, (one, other), runs, progress)
+    direction = _direction(one, other)
+    first, second = ((d - other) @ direction / world.grid.scale for d in drawn)
+    return first, second, _length(one, other) / world.grid.scale
 
-    def project(total: Integers, step: str) -> Floats:
-        drawn = _noisy(total, world.grid, runs, step, progress) - other
-        return np.asarray(drawn @ (direction / distance) / world.grid.scale)
 
-    first = project(one, "drawing noise in one world")
-    return first, project(other, "drawing noise in the other"), distance / world.grid.scale
+def _drawn(
+    world: World, totals: tuple[Integers, Integers], runs: int, progress: Progress
+) -> list[Integers]:
+    """The statistics of both worlds as they may be released, (runs, components) each."""
+    steps = (f"drawing {world.grid.kind} noise in {which} world" for which in ("one", "the other"))
+    return [
+        _noisy(total, world.grid, runs, step, progress)
+        for total, step in zip(totals, steps, strict=True)
+    ]
+
+
+def _direction(one: Integers, other: Integers) -> Floats:
+    return (one - other).astype(np.float64) / _length(one, other)
+
+
+def _length(one: Integers, other: Integers) -> float:
+    return float(np.linalg.norm((one - other).astype(np.float64)))
+
+
+def _lengths(vectors: Integers) -> Floats:
+    return np.asarray(np.linalg.norm(vectors.astype(np.float64), axis=1))
 
 
 def _noisy(total: Integers, grid: Grid, runs: int, step: str, progress: Progress) -> Integers:
@@ -169,7 +245,7 @@ def _noisy(total: Integers, grid: Grid, runs: int, step: str, progress: Progress
     for run in range(runs):
         if run % -(-runs // _REPORTS) == 0:
             progress(step, run / runs)
-        drawn[run] = statistic.noisy(total, grid, keyring.random_bytes(32))
+        drawn[run] = statistic.noisy(total, grid, keyring.random_bytes(NONCE_BYTES))
     return drawn
 
 

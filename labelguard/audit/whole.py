@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from labelguard.release.writer import Release
 
-_WORLDS = ("as everybody", "against them", "ties")
+WORLDS = ("as everybody", "against them", "ties")
 _ROWS = 1 << 14
 _FEW_LABELERS = 12
-_SHAPE: Mapping[str, Any] = {
+SHAPE: Mapping[str, Any] = {
     "features": "columns:score",
     "components": 1,
     "whitening": 0.0,
@@ -92,7 +92,7 @@ class Survey:
         """Which answer everyone but the canary prefers."""
         import polars as pl
 
-        rows = self.table(_WORLDS[0]).slice(0, self.labels)
+        rows = self.table(WORLDS[0]).slice(0, self.labels)
         return pl.DataFrame({"prompt": rows["prompt"], "better": rows["chosen"]})
 
 
@@ -161,12 +161,17 @@ class Seen:
         return self.rows.select("item_id", "prompt")
 
 
-def released(survey: Survey, world: str, **options: Any) -> Seen:
-    """One whole release of a world, in a project of its own."""
+def released(survey: Survey, world: str, allow: str | None = None, **options: Any) -> Seen:
+    """One whole release of a world, in a project of its own; under a policy that allows `allow`."""
+    from labelguard.project import policies
     from labelguard.release.pipeline import privatize
 
     with tempfile.TemporaryDirectory(prefix="labelguard-audit-") as directory:
         project = _Scratch.create(Path(directory))
+        if allow:
+            epsilon, delta = options["epsilon"], options["delta"]
+            policies.new("audit", epsilon=epsilon, delta=delta, allow=[allow], project=project)
+            policies.activate("audit", project)
         table = survey.table(world)
         return Seen.of(privatize(table, project=project, accept_delta=True, **options))
 
@@ -177,10 +182,14 @@ def check_randomized_response(
     """`presence`, `order`, and `end to end` from the flips of released labels."""
     import polars as pl
 
-    options = {"epsilon": epsilon, "delta": delta, "max_labels_per_labeler": survey.labels}
+    options: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "max_labels_per_labeler": survey.labels,
+    }
     worlds = _release_worlds(survey, 1, progress, **options)
-    like = worlds[_WORLDS[0]]
-    like += [released(survey, _WORLDS[0], **options) for _ in range(runs - 1)]
+    like = worlds[WORLDS[0]]
+    like += [released(survey, WORLDS[0], **options) for _ in range(runs - 1)]
     rows = pl.concat([seen.rows for seen in like]).join(survey.better(), on="prompt")
     flips = int((rows["chosen"] != rows["better"]).sum())
     bound = bounds.epsilon_of_flips(flips, rows.height, survey.labels, delta, alpha)
@@ -191,15 +200,16 @@ def check_randomized_response(
 def check_statistic(
     survey: Survey, epsilon: float, delta: float, runs: int, alpha: float, progress: Progress
 ) -> list[Check]:
-    """`presence`, `order`, and `end to end` from the released statistics.
+    """`presence`, `order`, and `end to end` from released statistics with Gaussian noise.
 
     The noise is once taken as the release states it and, from more than one run, once estimated:
     the first finds sums that move too far, the second noise that is not there.
     """
-    options = {"mechanism": "statistic", "epsilon": epsilon, "delta": delta, **_SHAPE}
+    allow = {"allow": "statistic:releases=1", "mechanism": "statistic"}  # ball noise: whole_ball
+    options = {**allow, "epsilon": epsilon, "delta": delta, **SHAPE}
     worlds = _release_worlds(survey, runs, progress, **options)
-    one, other = (np.array([seen.statistic for seen in worlds[world]]) for world in _WORLDS[:2])
-    noise = worlds[_WORLDS[0]][0].noise
+    one, other = (np.array([seen.statistic for seen in worlds[world]]) for world in WORLDS[:2])
+    noise = worlds[WORLDS[0]][0].noise
     bound = bounds.epsilon_of_means(one, other, delta, alpha / 2, noise)
     if runs > 1:
         bound = max(bound, bounds.epsilon_of_means(one, other, delta, alpha / 2))
@@ -213,9 +223,9 @@ def _release_worlds(
 ) -> dict[str, list[Seen]]:
     """Releases of every world, `runs` of each but the last."""
     worlds: dict[str, list[Seen]] = {}
-    for number, world in enumerate(_WORLDS):
-        progress("releasing synthetic labels", number / len(_WORLDS))
-        repeated = runs if world != _WORLDS[-1] else 1
+    for number, world in enumerate(WORLDS):
+        progress("releasing synthetic labels", number / len(WORLDS))
+        repeated = runs if world != WORLDS[-1] else 1
         worlds[world] = [released(survey, world, **options) for _ in range(repeated)]
     return worlds
 

@@ -103,7 +103,7 @@ def audit_rr(**options: Any) -> AuditResult:
 @seed_option
 @prints(_result, code=_code)
 def audit_statistic(**options: Any) -> AuditResult:
-    """Audit one statistic release at the price of ε and δ.
+    """Audit one statistic release at the price of ε and δ, with Gaussian and with ball noise.
 
     \b
     Example:

@@ -71,13 +71,8 @@ def _lasting(value: Lasting, noun: str) -> Iterator[tuple[str, str]]:
     """What a year needs of each labeler, and the noise that goes with it."""
     enough = f"{counted(value.allowed, noun)} do for 90 of 100 labelers"
     enough += f", {value.allowed_for_all:,} for all"
-    if value.flip_probability is not None:
-        noise = f"flip probability {value.flip_probability:.3f}"
-        noise += f", or {value.flip_probability_for_all:.3f}"
-    else:
-        noise = f"noise σ = {value.noise_multiplier:.2f} × sensitivity"
-        noise += f", or {value.noise_multiplier_for_all:.2f}"
     yield "a year needs", enough
+    noise = f"{value.price.in_words()}, or {value.price_for_all.in_words()}"
     yield "  at " + budget_of(vars(value)), noise
 
 

@@ -21,6 +21,7 @@ from labelguard.terms import counted
 
 if TYPE_CHECKING:
     from labelguard.report.inspection import Bar, Inspection
+    from labelguard.report.source_columns import Sources
 
 __all__ = ["inspect"]
 
@@ -38,6 +39,8 @@ def _print(found: Inspection) -> None:
             echo(_line(f"  {_MASK}", side))
     if found.examples:
         echo(f"\n{_MASK} which one was preferred is not read here")
+    if found.sources:
+        print_bullets(_offer(one) for one in found.sources)
     if found.problems:
         print_bullets(f"A release would be refused: {problem}" for problem in found.problems)
     if found.next:
@@ -69,12 +72,27 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
         yield found.answers, f"{found.labels:,} ({compared}) of {pairs}"
     for question in found.questions:
         yield "  question", f"{question.name}: {counted(question.pairs, 'pair')}"
+    for source in found.sources:
+        lacking = f", missing in {counted(source.missing, 'row')}" if source.missing else ""
+        yield "sources", f"{source.names:,} in {', '.join(source.columns)}{lacking}"
     yield "personal data", _personal(found)
     if found.labelers:
         own = found.labelers
         yield "labelers", f"{own.count:,}"
         spread = f"{own.least:,} / {own.median:,g} / {own.most:,}"
         yield f"  {found.answers} of each", f"{spread}  (min / median / max)"
+
+
+def _offer(found: Sources) -> str:
+    """What may be learnt of sources, by which rule, and on which condition."""
+    return (
+        f"{' and '.join(found.columns)} tell which of {found.names:,} sources wrote a response, "
+        f"and heads may learn that: --features {found.features} (by=COLUMN tells sources of one "
+        "language or domain apart). Sources alone serve best where all their directions, one less "
+        "than sources, fit the number of components that plan gives; else they are one more group. "
+        "It is sound if labels decide only through releases which sources exist and who compares "
+        "which; else say --assignment-reactive."
+    )
 
 
 def _personal(found: Inspection) -> str:

@@ -19,6 +19,7 @@ from labelguard.cli.budget import budget
 from labelguard.cli.demo import demo
 from labelguard.cli.inspect import inspect
 from labelguard.cli.labeler import labeler
+from labelguard.cli.leaderboard import leaderboard
 from labelguard.cli.options import HELP, project_option
 from labelguard.cli.people import people, source
 from labelguard.cli.plan import plan
@@ -159,7 +160,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
 for command in (
     *(inspect, privatize, score, plan, audit, policy, source, people, retrain),
     *(pull, ingest, connect, push),
-    *(budget, labeler, project, account, release, agreement, report),
+    *(budget, labeler, project, account, release, leaderboard, agreement, report),
 ):
     main.add_command(command)
 

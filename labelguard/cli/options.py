@@ -101,6 +101,12 @@ skips_option = click.option(
     type=click.Choice(["public", "tie"]),
     help="Blank labels are left out, and which they are is public (default), or they are ties.",
 )
+unproven_option = click.option(
+    "--accept-unproven",
+    is_flag=True,
+    default=None,
+    help="Pay for mechanisms whose guarantee is as published and not proven (aup), too.",
+)
 reactive_option = click.option(
     "--assignment-reactive",
     is_flag=True,

@@ -66,8 +66,9 @@ def _print(found: PlanResult) -> None:
 @click.option(
     "--features",
     metavar="SPEC",
-    help="minilm, hf:ID_OR_PATH, text, style, length, columns:a,b, or a sum of these; default: "
-    "minilm+length where the extra `encoders` is installed, else text+length.",
+    help="length, style, minilm, hf:ID_OR_PATH, text, source:COLUMN, reward:ID_OR_PATH, "
+    "columns:a,b, or a sum of these; default: length+style+minilm where the extra `encoders` is "
+    "installed, else length+style+text.",
 )
 @click.option(
     "--recurring",

@@ -23,18 +23,22 @@ from labelguard.cli.options import (
     source_option,
     split_option,
     ties_option,
+    unproven_option,
     wait_option,
 )
 from labelguard.cli.terminal import echo, json_asked, print_facts, print_table, prints, progress
 from labelguard.errors import BudgetExceeded
 from labelguard.policy.label_values import DEFAULT_TEXT
+from labelguard.policy.training_runs import TRAINING_RUNS
 from labelguard.terms import Budgeted, budget_of, counted
 
 if TYPE_CHECKING:
     from labelguard.policy.policy import Allowance
-    from labelguard.policy.pricing import ClosingPoint, EventPrice
+    from labelguard.policy.pricing import ClosingPoint
     from labelguard.project.policies import Activation, Closed, Grouped, PolicyDetails, PolicyLine
     from labelguard.release.check import Fit
+
+_RUNS = tuple(one.name for one in TRAINING_RUNS)
 
 
 @click.group(context_settings=HELP)
@@ -73,7 +77,7 @@ def _policy(value: PolicyDetails) -> None:
         return
     echo()
     rows: list[tuple[object, ...]] = [
-        (events.kind(one.event).noun, _noise(one), one.allowed, f"{one.epsilon_alone:.4f}")
+        (events.kind(one.event).noun, one.in_words(), one.allowed, f"{one.epsilon_alone:.4f}")
         for one in quote.events
     ]
     rows.append(("all, in any adaptive order", "", "", f"{quote.epsilon:.4f}"))
@@ -108,12 +112,6 @@ def _together(value: PolicyDetails) -> str:
     )
 
 
-def _noise(event: EventPrice) -> str:
-    if event.noise_multiplier is not None:
-        return f"σ = {event.noise_multiplier:.4f} × sensitivity"
-    return f"flip probability {event.flip_probability:.4f}"
-
-
 def _state(value: PolicyDetails) -> str:
     if value.closed_at_point:
         return f"closed at point {value.closed_at_point} of {value.closing_points}"
@@ -127,8 +125,13 @@ def paid(allowance: Allowance, unit: str, name: str) -> str:
         return "unknown: it followed the backup that was restored, and is paid in full"
     if allowed is None:
         rounded = "1, 2, 4, …" if unit == "item" else "8, 16, 32, …"
-        return f"the {unit}'s own number of labels, rounded up to {rounded}"
-    return counted(allowed, kind.noun) + ", each of any number of labels" * (not kind.per_label)
+        several = f", each a choice among {allowance.choices} or more" * (allowance.choices > 2)
+        return f"the {unit}'s own number of labels, rounded up to {rounded}{several}"
+    told = counted(allowed, kind.noun) + ", each of any number of labels" * (not kind.per_label)
+    return told + (
+        f", with ball noise for {allowance.ball} components or more" * bool(allowance.ball)
+        + f", each a choice among {allowance.choices} responses or more" * (allowance.choices > 2)
+    )
 
 
 @policy.command("new", short_help="Make a policy and compute its joint price.")
@@ -140,8 +143,12 @@ def paid(allowance: Allowance, unit: str, name: str) -> str:
     multiple=True,
     required=True,
     metavar="EVENT",
-    help="rr:labels=K (K randomized labels of a labeler; props works on them) or "
-    "statistic:releases=N; give it once for each.",
+    help="rr:labels=K (K randomized labels of a labeler; props works on them), "
+    "rr:labels=K,choices=C (each a choice of the best of C responses or more, never a pair), "
+    "statistic:releases=N, or statistic:releases=1,ball=D (ball noise, for D components or more); "
+    "uls:runs=N,q=Q,steps=T (training runs: T steps, a labeler in each with probability Q; aup "
+    "likewise); els:runs=N,q=Q,steps=T,records=G (of a labeler's labels G, in each step with "
+    "probability Q; els-group likewise); give it once for each.",
 )
 @click.option(
     "--shares",
@@ -167,6 +174,7 @@ def paid(allowance: Allowance, unit: str, name: str) -> str:
 @label_values_option
 @skips_option
 @reactive_option
+@unproven_option
 @click.option(
     "--unit",
     type=click.Choice(["labeler", "item", "group"]),
@@ -193,10 +201,19 @@ def policy_new(
 
     Nothing is charged by it until it is activated. It never changes.
 
+    A single statistic release may have ball noise, smaller than Gaussian noise if the statistic has
+    few components (see `account statistic --components`); a statistic of fewer than D gets the
+    noise of D.
+
+    Choices of the best of several responses cost less the more responses there are, so they are
+    priced by the fewest: choices=2, which is the default, takes labels of pairs and all choices.
+
     \b
     Example:
       labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:labels=50 \\
         --allow statistic:releases=12 --closing-points 4
+      labelguard policy new study --epsilon 1 --delta 1e-5 --allow statistic:releases=1,ball=4
+      labelguard policy new best --epsilon 3 --delta 1e-5 --allow rr:labels=50,choices=4
     """
     from labelguard.project import policies
 
@@ -361,7 +378,7 @@ def _fit(value: Fit) -> None:
 @click.option("--policy", "name", metavar="NAME", help="A draft; default: the policy in force.")
 @click.option(
     "--mechanism",
-    type=click.Choice(["rr", "props", "statistic", "evaluation"]),
+    type=click.Choice(["rr", "props", "statistic", "evaluation", *_RUNS]),
     default="rr",
     show_default=True,
     help="How labels would be privatized.",

@@ -44,8 +44,19 @@ def _facts(found: Preview) -> Iterator[tuple[str, str]]:
     own = f"each {found.unit}'s own number of labels, rounded up"
     fixed = f"{counted(found.allowed or 0, kind.noun)} per {found.unit}"
     yield "pays for", own if found.allowed is None else fixed
-    if found.first and not kind.per_label and found.allowed == 1:
+    if found.first and kind.option == "releases" and found.allowed == 1:
         yield "", "  one only; for weekly ones: --recurring weekly --for 1y"
+    if run := found.sampling:
+        who, most = f"each {found.unit}", ""
+        if run.records:
+            who = "each label"
+            most = f"; of one {found.unit} {counted(run.records, 'label')} at most"
+        steps = counted(run.steps, "step")
+        yield "", f"  {steps}, {who} in a step with probability {run.probability:g}{most}"
+    if found.ball:
+        yield "", f"  with ball noise, which is for {counted(found.ball, 'component')} or more"
+    if found.choices > 2:
+        yield "", f"  each a choice among {found.choices} responses or more"
     yield (
         "this release",
         (
@@ -109,7 +120,7 @@ def patient(report: Reporter, *, yes: bool) -> Callable[[float], None]:
             minutes = math.ceil(seconds / 60)
             echo(
                 f"Reading the texts by an encoder will take about {minutes:,} min, this once; "
-                "--features text+length takes seconds, and tells less.",
+                "--features length+style+text takes seconds, and tells less.",
                 err=True,
             )
             if not yes and sys.stdin.isatty() and not click.confirm("Go on?", err=True):

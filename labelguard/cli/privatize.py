@@ -26,6 +26,7 @@ from labelguard.cli.options import (
     source_option,
     split_option,
     ties_option,
+    unproven_option,
     wait_option,
 )
 from labelguard.cli.preview import found_or_made, patient, print_preview, reviewer
@@ -109,7 +110,7 @@ def _mechanism_option() -> click.Option:
         default=AUTO,
         show_default=True,
         help="How labels are privatized; auto takes what the project releases already, and at "
-        "first what `labelguard plan` recommends.",
+        "first what `labelguard plan` marks with *.",
     )
 
 
@@ -169,6 +170,7 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
 @label_values_option
 @skips_option
 @reactive_option
+@unproven_option
 @bad_rows_option
 @click.option(
     "--exhausted",
@@ -239,7 +241,7 @@ def privatize(
       prompt, chosen, rejected[, tie]
       prompt, response_a, response_b, label[, tie]
       prompt, responses, ranks
-      prompt, responses, choice (--mechanism statistic)
+      prompt, responses, choice (--mechanism statistic or rr)
 
     The first run fixes the project's policy, unless one was made before (`labelguard policy`): it
     shows what that means, and asks. Running the same command again returns the same release; labels

@@ -24,6 +24,7 @@ from labelguard.terms import budget_of, counted
 if TYPE_CHECKING:
     from labelguard.project.recovery import Abandoned
     from labelguard.project.verdict import FilesVerdict
+    from labelguard.release.coefficients import Coefficients
     from labelguard.release.score import Scored
     from labelguard.report.overview import ReleaseLine
 
@@ -76,12 +77,49 @@ def _card(value: Mapping[str, Any]) -> None:
     print_facts([*card_facts(value), ("train with", value["train_with"]), *not_protected])
 
 
+def _shown(value: Mapping[str, Any] | Coefficients) -> None:
+    _card(value) if isinstance(value, Mapping) else _head(value)
+
+
+def _head(value: Coefficients) -> None:
+    print_facts(
+        [
+            ("features", value.features),
+            ("released", f"{value.components:,} directions of {value.directions:,} columns"),
+            *(
+                (
+                    f"  {one.group}",
+                    f"{one.share:.0%} of it, {counted(one.columns, 'column')}",
+                )
+                for one in value.groups
+            ),
+        ]
+    )
+    if value.columns:
+        from labelguard.release.coefficients import COLUMNS, rows
+
+        echo()
+        print_table(COLUMNS, rows(value.columns), right=COLUMNS[1:])
+    echo(f"\n{value.words}")
+    for note in value.notes:
+        echo(f"- {note}")
+
+
 @release.command("show")
-@click.argument("release_id", required=False)
+@click.argument("release_id", required=False, metavar="[RELEASE]")
+@click.option(
+    "--head",
+    is_flag=True,
+    help="What its head decides by: signed coefficients with intervals, of columns with names.",
+)
 @project_option
-@prints(_card)
-def release_show(release_id: str | None, project: Path | None) -> Mapping[str, Any]:
-    """The card of one release; by default the newest.
+@prints(_shown)
+def release_show(
+    release_id: str | None, head: bool, project: Path | None
+) -> Mapping[str, Any] | Coefficients:
+    """The card of one release, or what its head decides by; by default the newest.
+
+    With --head, RELEASE may be a directory with a copy of a release.
 
     \b
     Example:
@@ -89,7 +127,13 @@ def release_show(release_id: str | None, project: Path | None) -> Mapping[str, A
     """
     from labelguard.report import overview
 
-    return overview.card(release_id, project)
+    if not head:
+        return overview.card(release_id, project)
+    from labelguard.release.coefficients import coefficients_of, described_head
+
+    if release_id is not None and Path(release_id).is_dir():
+        return coefficients_of(described_head(Path(release_id)))
+    return coefficients_of(described_head(overview.release_path(release_id, project)))
 
 
 def _abandoned(value: Abandoned) -> None:

@@ -18,6 +18,7 @@ from duckdb.sqltypes import SQLNULL, DuckDBPyType
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import ContentType, NoContent, is_text
+from labelguard.learning.carried import Carried
 from labelguard.policy.label_values import DEFAULT, LabelValues, Skips
 from labelguard.terms import AUTO_FORMAT
 
@@ -63,6 +64,8 @@ PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
     # Which side lacks it is not said either.
     12: ("of a feature", "expected a finite number for every response"),
     13: ("question", NO_ID),
+    14: ("of a source", "expected the name of what wrote each response, found null or blanks"),
+    15: ("of a stratum", "expected a name, found null or blanks"),
 }
 LABEL_FAULTS: Mapping[int, tuple[str, str]] = {
     100: ("label", "found a value outside the domain"),
@@ -79,7 +82,8 @@ class Layout:
     """How one part's columns are read: its kind, and the column that plays each role.
 
     `types` are the columns' types by role, `content` is the type of prompt and responses.
-    `features` maps the name of each numeric feature to its columns: one for each side, or one list.
+    `features` maps what is carried for features to its columns: one for each side, or one list; of
+    a stratum, one.
     `absent` columns are read as nulls. With content units the words of every side are read too, of
     which units are made (see `labelguard.ingest.content_units`).
     """
@@ -88,7 +92,7 @@ class Layout:
     columns: Mapping[str, str]
     types: Mapping[str, DuckDBPyType]
     content: ContentType
-    features: Mapping[str, tuple[str, ...]]
+    features: Mapping[Carried, tuple[str, ...]]
     reading: Reading
     absent: tuple[str, ...] = ()
 
@@ -118,9 +122,9 @@ class Reading:
     """The choices that decide how rows are read.
 
     `columns` maps roles to names; `unit` is `labeler`, `group` (of labelers), `item` (what is
-    compared, whoever compares it) or `none`: nobody is charged. `features` names numeric properties
-    of responses that are carried along, as differences of the two sides. Unless `labelled`, the
-    columns of labels are dropped at the door: every row reads like a tie, whatever it says.
+    compared, whoever compares it) or `none`: nobody is charged. `features` are public properties of
+    responses that are carried along with their side (see `learning.carried`). Unless `labelled`,
+    the columns of labels are dropped at the door: every row reads like a tie, whatever it says.
     `question` is what all rows were asked about their pair, where no column tells it. `values` is
     the domain of labels, `skips` what becomes of blank ones. `format` is one of
     `labelguard.ingest.formats`, and `split` the one to read of a dataset that has several.
@@ -128,7 +132,7 @@ class Reading:
 
     columns: Mapping[str, str]
     unit: str = "labeler"
-    features: tuple[str, ...] = ()
+    features: tuple[Carried, ...] = ()
     labelled: bool = True
     question: str | None = None
     values: LabelValues = DEFAULT
@@ -139,6 +143,22 @@ class Reading:
     def __post_init__(self) -> None:
         if self.question is not None and not (self.question and self.question.isprintable()):
             raise InvalidLabels("--question expects a name of printable characters")
+
+    def carried(self, one: Carried, kind: str) -> tuple[str, ...]:
+        """The columns of what is carried, in a layout: one for each side, a list, or a stratum's.
+
+        They are called NAME_a and NAME_b (NAME_chosen and NAME_rejected, NAME beside lists), or as
+        `columns` says.
+        """
+        if one.kind == "stratum":
+            return (one.name,)
+        roles = (one.name + side for side in FEATURE_SIDES[kind])
+        return tuple(self.columns.get(role, role) for role in roles)
+
+    def all_carried(self) -> tuple[str, ...]:
+        """The columns of everything that is carried, in any layout."""
+        found = (self.carried(one, kind) for one in self.features for kind in FEATURE_SIDES)
+        return tuple(dict.fromkeys(column for columns in found for column in columns))
 
 
 def parse_columns(text: str, labeler_column: str | None = None) -> dict[str, str]:
@@ -180,11 +200,11 @@ def layout(
         named = {role: column for role, column in named.items() if role not in PRIVATE_ROLES}
     absent = _absent(types, reading) if sparse else ()
     types |= dict.fromkeys(absent, SQLNULL)
-    columns = _columns(types, named, name)
+    columns = _columns(types, named, reading, name)
     kind = _kind(columns, types, name, layouts)
     used = (*layouts[kind], *(r for r in _OPTIONAL if r != "tie" or kind not in LISTED))
     for role in named:
-        if role not in used:
+        if role in ROLES and role not in used:
             raise InvalidLabels(
                 f"{name}: --columns names {role}, which does not go with columns "
                 f"({', '.join(layouts[kind])})"
@@ -197,16 +217,18 @@ def layout(
     kinds = {role: types[column] for role, column in columns.items()}
     _check_types(kinds, columns, name)
     content = _content(kinds, columns, kind, name)
-    features = _features(reading.features, kind, types, columns, name)
+    features = {one: _carried(one, kind, types, columns, reading, name) for one in reading.features}
     return Layout(kind, columns, kinds, content, features, reading, absent)
 
 
 def _columns(
-    types: Mapping[str, DuckDBPyType], named: Mapping[str, str], name: str
+    types: Mapping[str, DuckDBPyType], named: Mapping[str, str], reading: Reading, name: str
 ) -> dict[str, str]:
     """The column of each role that a part has one for."""
+    carried = {one.name + side for one in reading.features for side in _ALL_SIDES}
+    known = {*ROLES, *side_roles(named), *carried}
     for role, column in named.items():
-        if role not in ROLES:
+        if role not in known:
             raise InvalidLabels(
                 f"--columns: unknown role {role!r}{closest(role, ROLES)}; roles: {', '.join(ROLES)}"
             )
@@ -234,6 +256,21 @@ def _nobody(name: str, types: Mapping[str, DuckDBPyType], labelers: str) -> str:
         "for each alone, and all of them together may tell about that person. Choose it only if "
         f"nobody gave more than one label, or if that is enough; found: {', '.join(types)}"
     )
+
+
+def side_roles(columns: Mapping[str, str]) -> set[str]:
+    """Roles in `--columns` that are not ours, and come in pairs: `system_a` and `system_b`.
+
+    They name public columns that features may read; whoever reads none of them need not know.
+    """
+    pairs = [sides for sides in FEATURE_SIDES.values() if len(sides) > 1]
+    return {
+        stem + side
+        for sides in pairs
+        for stem in {role.removesuffix(sides[0]) for role in columns if role.endswith(sides[0])}
+        for side in sides
+        if all(stem + end in columns and stem + end not in ROLES for end in sides)
+    }
 
 
 _OF_SIDES = ("_chosen", "_rejected")
@@ -290,10 +327,10 @@ def _absent(types: Mapping[str, DuckDBPyType], reading: Reading) -> tuple[str, .
     chosen = not pairs and len(sides) < 2
     found = sides if chosen else []
     if chosen:
-        for name in reading.features:
-            both = [name + side for side in FEATURE_SIDES["chosen"]]
+        for one in reading.features:
+            both = reading.carried(one, "chosen")
             missing = [column for column in both if column.lower() not in present]
-            found += missing if len(missing) == 1 else []
+            found += missing if len(missing) < len(both) else []
     if reading.labelled and (pairs or chosen):
         found += lacking("tie")
     if reading.labelled and pairs and (reading.skips == "tie" or not lacking("tie")):
@@ -328,42 +365,71 @@ FEATURE_SIDES: Mapping[str, tuple[str, ...]] = {
     "choices": ("",),
 }
 """How the columns of a feature are called after its name, in each layout."""
+_ALL_SIDES = tuple(dict.fromkeys(side for sides in FEATURE_SIDES.values() for side in sides))
 
 
-def _features(
-    names: tuple[str, ...],
+def _carried(
+    one: Carried,
     kind: str,
     types: Mapping[str, DuckDBPyType],
     columns: Mapping[str, str],
+    reading: Reading,
     part: str,
-) -> dict[str, tuple[str, ...]]:
-    """The columns of each numeric feature: NAME_a and NAME_b, NAME_chosen and NAME_rejected, or a
-    list NAME beside the ranked responses.
+) -> tuple[str, ...]:
+    """The columns of what is carried for a feature, checked."""
+    wanted = reading.carried(one, kind)
+    whole = one.kind == "stratum" or kind not in LISTED
+    for column in wanted:
+        if column not in types:
+            raise InvalidLabels(
+                f"{part}: no column {column!r} for the {_NOUNS[one.kind]} {one.name}"
+                f"{closest(column, types)}; found: {', '.join(types)}"
+            )
+        _check_public(one, column, kind, columns, part)
+        listed = types[column].id in ("list", "array")
+        inner = canonical.element(types[column]) if listed and not whole else types[column]
+        if not whole and str(inner) == "JSON":
+            continue  # lists in JSON files: judged row by row
+        numeric = inner.id in (*NUMERIC, "boolean", "null") or is_text(inner)  # CSV: text
+        if one.kind == "number" and not numeric:
+            raise InvalidLabels(
+                f"{part}: feature {one.name}: expected numbers in {' and '.join(wanted)}"
+            )
+        if one.kind != "number" and not is_id(inner):
+            raise InvalidLabels(
+                f"{part}: {_NOUNS[one.kind]} {one.name}: expected names ({ID_EXPECTED}) in "
+                f"{' and '.join(wanted)}, found type {_short(types[column])}"
+            )
+    return wanted
+
+
+_NOUNS = {"number": "feature", "source": "source", "stratum": "stratum"}
+
+
+def _check_public(
+    one: Carried, column: str, kind: str, columns: Mapping[str, str], part: str
+) -> None:
+    """Refuse columns that tell labels or labelers, in what is carried for features.
+
+    Names of sources and strata are published. Who labelled, an id or a time would be published with
+    them, and a pair would differ by who compared it; a text is no property of what wrote it.
     """
-    found = {}
-    for name in names:
-        wanted = tuple(name + side for side in FEATURE_SIDES[kind])
-        for column in wanted:
-            if column not in types:
-                raise InvalidLabels(
-                    f"{part}: no column {column!r} for the feature {name}"
-                    f"{closest(column, types)}; found: {', '.join(types)}"
-                )
-            role = next((r for r, c in columns.items() if c == column and r in PRIVATE_ROLES), "")
-            if role:
-                raise InvalidLabels(
-                    f"{part}: column {column} is {role}, which is private: it cannot be a feature"
-                )
-            listed = kind in LISTED and types[column].id in ("list", "array")
-            inner = canonical.element(types[column]) if listed else types[column]
-            if kind in LISTED and str(inner) == "JSON":
-                continue  # lists in JSON files: judged row by row
-            if inner.id not in (*NUMERIC, "boolean", "null") and not is_text(inner):  # CSV: text
-                raise InvalidLabels(
-                    f"{part}: feature {name}: expected numbers in {' and '.join(wanted)}"
-                )
-        found[name] = wanted
-    return found
+    role = next((role for role, taken in columns.items() if taken == column), "")
+    if role:
+        private = ", which is private: it" if role in PRIVATE_ROLES else ": a column with a role"
+        raise InvalidLabels(
+            f"{part}: column {column} is {role}{private} cannot be a feature; expected a column "
+            "of its own, that tells of the responses"
+        )
+    if one.kind == "number" or (one.kind == "source" and kind == "chosen"):
+        return
+    sides = LAYOUTS["chosen"][1:]
+    answers = {columns.get(side, side) for side in sides} if kind == "chosen" else set(sides)
+    if column in answers or column.lower().endswith(_OF_SIDES):
+        raise InvalidLabels(
+            f"{part}: column {column} tells of the text that was chosen, or of the other: such a "
+            f"column cannot be the {_NOUNS[one.kind]} {one.name}"
+        )
 
 
 def _kind(

@@ -21,7 +21,7 @@ from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
-from labelguard.learning.features import column_features
+from labelguard.learning.carried import column_features, is_carried
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
@@ -32,7 +32,8 @@ from labelguard.terms import AUTO_FORMAT, Progress, silent
 class DistinctPairs:
     """The distinct pairs of a staged input.
 
-    `table` has the columns prompt, first, second (in canonical order) and feature_NAME; `ids` are
+    `table` has the columns prompt, first, second (in canonical order) and what was carried along
+    for features (see `learning.carried`); `ids` are
     their item ids as a release has them, `items` (pairs, 2) the digests of these, `contents` those
     of their contents, and `number` their numbers within a ranking; `first_row` (pairs,) is one
     staged row of each, `of_row` (staged rows,) says which pair each row compared. `questions` is
@@ -84,7 +85,7 @@ class Pairs:
 
 
 def distinct_pairs(staged: Staged) -> DistinctPairs:
-    """Distinct (item, pair of a ranking, numeric features), in the order of these.
+    """Distinct (item, pair of a ranking, what is carried), in the order of these.
 
     The order of the input does not enter, so that sums over pairs are the same to the last bit.
     Raises `InvalidLabels` if there is none, or if one id stands for several contents.
@@ -102,7 +103,7 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
         if texts is None:
             continue
         firsts, inverse = _distinct(texts)
-        features = [name for name in texts.column_names if name.startswith("feature_")]
+        features = [name for name in texts.column_names if is_carried(name)]
         row = buckets.column(texts, "row").astype(np.intp)
         of_row[row] = found + inverse
         rows.append(row[firsts])
@@ -131,7 +132,7 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
 
 def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """One row of each distinct pair of a bucket, in the order of pairs, and each row's pair."""
-    attached = [name for name in texts.column_names if name.startswith("feature_")]
+    attached = [name for name in texts.column_names if is_carried(name)]
     names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
     named = pl.DataFrame(texts.select(names)).with_row_index("line")
     if "written_hi" in texts.column_names:  # of several ways to write a chat, always the same
@@ -169,11 +170,10 @@ def read_pairs(
 
     Raises `InvalidLabels` like any reading of labels.
     """
-    numbers = column_features(features)
     reading = Reading(
         columns or {},
         unit,
-        numbers,
+        column_features(features),
         labelled=False,
         question=question,
         format=format,

@@ -10,6 +10,7 @@ from labelguard.ingest import canonical
 from labelguard.ingest.canonical import ContentType, is_text
 from labelguard.ingest.layouts import IDS, INTEGER, LAYOUTS, MAX_RANKED, Layout
 from labelguard.ingest.sql import identifier, literal
+from labelguard.learning.carried import Carried
 from labelguard.policy.label_values import WHITE_SPACE, is_number
 from labelguard.terms import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
@@ -26,10 +27,10 @@ def query(layout: Layout, content: ContentType) -> str:
     question = layout.reading.question
     if question is not None:
         pieces.append(f"{literal(question)} AS question")
-    number = "DOUBLE[]" if layout.listed else "DOUBLE"
-    for index, sides in enumerate(layout.features.values()):
-        for side, column in enumerate(sides):
-            pieces.append(f"try_cast({identifier(column)} AS {number}) AS feature_{index}_{side}")
+    for one, columns_of_sides in layout.features.items():
+        aliases = _aliases(layout, one)
+        for alias, column in zip(aliases, columns_of_sides, strict=True):
+            pieces.append(f"{carried_value(one, identifier(column), layout)} AS {alias}")
     named = ", ".join(pieces)
     build = _ranking_query if layout.listed else _pair_query
     absent = "".join(f", NULL::VARCHAR AS {identifier(column)}" for column in layout.absent)
@@ -72,13 +73,10 @@ def _pair_query(layout: Layout, content: ContentType) -> str:
         faults += ["WHEN ea IS NULL THEN 3", "WHEN eb IS NULL THEN 4"]
     else:
         faults += ["WHEN ea IS NULL OR eb IS NULL THEN 5"]
-    both = [(f"feature_{index}_0", f"feature_{index}_1") for index in range(len(layout.features))]
-    faults += [f"WHEN NOT coalesce(isfinite({x} - {y}), false) THEN 12" for x, y in both]
-    # Not by a factor of -1: the sign of a zero would tell which side was chosen.
-    features = "".join(
-        f"(CASE WHEN ea <= eb THEN {x} - {y} ELSE {y} - {x} END) AS {_feature(name)}, "
-        for name, (x, y) in zip(layout.features, both, strict=True)
-    )
+    faults += [_carried_fault(one, _aliases(layout, one)) for one in layout.features]
+    values: dict[str, str] = {}
+    for one in layout.features:
+        values |= _turned(one, *_aliases(layout, one))
     return f"""
         encoded AS (
             SELECT *,
@@ -97,7 +95,7 @@ def _pair_query(layout: Layout, content: ContentType) -> str:
                 AS content,
             {_common_columns(layout)}
             {_written(content)}
-            {features}
+            {_carried(layout, values)}
             coalesce(ea = eb, false) AS identical,
             (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
             (CASE WHEN given < 2 AND ea > eb THEN 1 - given ELSE given END)::UTINYINT AS label
@@ -106,15 +104,16 @@ def _pair_query(layout: Layout, content: ContentType) -> str:
 
 def _ranking_query(layout: Layout, content: ContentType) -> str:
     # Every ranking becomes its pairs (i, j), i < j in canonical order of the responses.
-    lists = [f"feature_{index}_0" for index in range(len(layout.features))]
+    lists = [_aliases(layout, one)[0] for one in layout.features if one.kind != "stratum"]
     ranked, label = _ranked(layout)
     # Equal texts are put in order by what is attached to them, never by their order in the list.
-    attached = "".join(f" || ' ' || {numbers}[i]" for numbers in lists)
+    attached = "".join(f" || strlen({v}[i]::VARCHAR) || ':' || {v}[i]" for v in lists)
     sorted_by = f"list_transform(range(1, k + 1), lambda i: es[i]{attached})" if lists else "es"
-    features = "".join(
-        f"{numbers}[o[p.i]] - {numbers}[o[p.j]] AS {_feature(name)}, "
-        for name, numbers in zip(layout.features, lists, strict=True)
-    )
+    values: dict[str, str] = {}
+    for one in layout.features:
+        alias = _aliases(layout, one)[0]
+        sides = (alias,) if one.kind == "stratum" else (f"{alias}[o[p.i]]", f"{alias}[o[p.j]]")
+        values |= _of_pair(one, *sides)
     return f"""
         encoded AS (
             SELECT *, row_number() OVER () - 1 AS source_row,
@@ -128,7 +127,7 @@ def _ranking_query(layout: Layout, content: ContentType) -> str:
             SELECT *, list_grade_up({sorted_by}) AS o,
                 {_asked(canonical.item_digest("ep", "array_to_string(list_sort(es), '')"), layout)}
                     AS content,
-                (CASE {" ".join(_ranking_faults(layout, lists))} ELSE 0 END)::UTINYINT AS fault,
+                (CASE {" ".join(_ranking_faults(layout))} ELSE 0 END)::UTINYINT AS fault,
                 {ranked} AS ranked
             FROM encoded),
         pairs AS (
@@ -147,24 +146,20 @@ def _ranking_query(layout: Layout, content: ContentType) -> str:
             source_row,
             k::USMALLINT AS size,
             {_written(content)}
-            {features}
+            {_carried(layout, values)}
             coalesce(es[o[p.i]] = es[o[p.j]], false) AS identical,
             fault,
             {label}::UTINYINT AS label
         FROM pairs"""
 
 
-def _ranking_faults(layout: Layout, lists: list[str]) -> list[str]:
-    """CASE branches for faults of a ranking; `lists` are its numeric features."""
+def _ranking_faults(layout: Layout) -> list[str]:
+    """CASE branches for faults of a ranking."""
     return [
         *_common_faults(layout.types),
         f"WHEN k IS NULL OR k < 2 OR k > {MAX_RANKED} THEN 7",
         "WHEN list_contains(es, '') THEN 6",
-        *(
-            f"WHEN NOT coalesce(len({numbers}) = k AND len(list_filter({numbers}, "
-            "lambda x: x IS NOT NULL AND isfinite(x))) = k, false) THEN 12"
-            for numbers in lists
-        ),
+        *(_listed_fault(one, _aliases(layout, one)[0]) for one in layout.features),
     ]
 
 
@@ -192,8 +187,67 @@ def _ranked(layout: Layout) -> tuple[str, str]:
     return ranked, label
 
 
-def _feature(name: str) -> str:
-    return identifier(f"feature_{name}")
+def _aliases(layout: Layout, one: Carried) -> tuple[str, ...]:
+    """What the columns of something carried are called in between, one for each side."""
+    place = list(layout.features).index(one)
+    return tuple(f"carried_{place}_{side}" for side in range(len(layout.features[one])))
+
+
+def carried_value(one: Carried, column: str, layout: Layout) -> str:
+    """SQL of a carried column, of whatever type it is."""
+    listed = layout.listed and one.kind != "stratum"
+    if one.kind == "number":
+        return f"try_cast({column} AS {'DOUBLE[]' if listed else 'DOUBLE'})"
+    # Lists in JSON files are JSON, of which a cast to texts would keep the quotation marks.
+    listing = f"from_json(try_cast({column} AS JSON), '[\"VARCHAR\"]')"
+    return listing if listed else f"{column}::VARCHAR"
+
+
+def _turned(one: Carried, *sides: str) -> dict[str, str]:
+    """`_of_pair`, the sides in the order of their contents, as the label is."""
+    if one.kind == "stratum":
+        return _of_pair(one, *sides)
+    kept, other = _of_pair(one, *sides), _of_pair(one, *reversed(sides))
+    # Not by a factor of -1: the sign of a zero would tell which side was chosen.
+    return {
+        name: f"(CASE WHEN ea <= eb THEN {value} ELSE {other[name]} END)"
+        for name, value in kept.items()
+    }
+
+
+def _of_pair(one: Carried, *sides: str) -> dict[str, str]:
+    """SQL of what is carried of a pair, by the name it is carried under; `sides` are its values."""
+    values = (f"{sides[0]} - {sides[1]}",) if one.kind == "number" else sides
+    return dict(zip(one.columns, values, strict=True))
+
+
+def _carried_fault(one: Carried, sides: tuple[str, ...]) -> str:
+    """The CASE branch for what is carried and is not there."""
+    if one.kind == "number":
+        return f"WHEN NOT coalesce(isfinite({sides[0]} - {sides[1]}), false) THEN 12"
+    missing = " OR ".join(blank(side) for side in sides)
+    return f"WHEN {missing} THEN {14 if one.kind == 'source' else 15}"
+
+
+def _listed_fault(one: Carried, values: str) -> str:
+    """The same of what is carried as a list, one for each response."""
+    if one.kind == "stratum":
+        return _carried_fault(one, (values,))
+    good = "x IS NOT NULL AND isfinite(x)" if one.kind == "number" else f"NOT ({blank('x')})"
+    return (
+        f"WHEN NOT coalesce(len({values}) = k AND len(list_filter({values}, lambda x: {good})) = k,"
+        f" false) THEN {12 if one.kind == 'number' else 14}"
+    )
+
+
+def _carried(layout: Layout, values: Mapping[str, str]) -> str:
+    """SELECT list of what is carried, from SQL by name; and a digest of all names in it."""
+    named = [name for one in layout.features if one.kind != "number" for name in one.columns]
+    listed = [f"{value} AS {identifier(name)}, " for name, value in values.items()]
+    if named:
+        parts = ", ".join(f"strlen({values[name]}), ':', {values[name]}" for name in named)
+        listed.append(f"unhex(sha256(concat({parts}))) AS carried, ")
+    return "".join(listed)
 
 
 def _asked(digest: str, layout: Layout) -> str:

@@ -180,7 +180,7 @@ class _Stager:
         for key, value in shape.items():
             setattr(staged, key, value)
         staged.layouts.add(layout.kind)
-        self._names = {**layout.columns, **understood.names}
+        self._names = {**layout.columns, **understood.names, **_carried_names(layout)}
         self._part_rows = 0
         self._part += 1
 
@@ -216,8 +216,11 @@ class _Stager:
         label = batch["label"].to_numpy()
         if self.options.public_ties:
             columns["tie"] = (label == LABEL_TIE).astype(np.uint8)
-        features = {n: batch[n] for n in batch.schema.names if n.startswith("feature_")}
-        attached = {name: values.to_numpy() for name, values in features.items()}
+        names = [name for one in self.options.reading.features for name in one.columns]
+        carried = {name: batch[name] for name in names}
+        attached = {n: v.to_numpy() for n, v in carried.items() if pa.types.is_floating(v.type)}
+        if "carried" in batch.schema.names:  # the names among them
+            attached |= _halves("carried", _digests(batch, "carried"))
         if self.staged.given_ids:
             attached |= _halves("content", content)
         written = _written(batch)
@@ -249,7 +252,7 @@ class _Stager:
             names.append("question")
         if "pair" in columns:
             public["pair"] = columns["pair"]
-        table = pa.table({key: pa.array(value) for key, value in public.items()} | features)
+        table = pa.table({key: pa.array(value) for key, value in public.items()} | carried)
         for key in names:
             table = table.append_column(key, batch[key])
         self.staged.content_type = table.schema.field("prompt").type
@@ -388,6 +391,16 @@ class _Stager:
             found = content_units.digests(batch["sides"], self._connection)
             return self._keys.content_units(found)
         return labelers
+
+
+def _carried_names(layout: Layout) -> dict[str, str]:
+    """What messages call the columns of sources and strata."""
+    return {
+        f"of a {kind}": " or ".join(
+            c for one, columns in layout.features.items() if one.kind == kind for c in columns
+        )
+        for kind in ("source", "stratum")
+    }
 
 
 def _halves(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:

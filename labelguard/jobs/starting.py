@@ -99,7 +99,7 @@ def text_of(policy: Policy, name: str, where: str, tools: Sequence[Connector]) -
         lines = [(f"pull: {names}", "connectors that are pulled first")]
         lines.append((f"source: {json.dumps(tools[0].source)}", "whose labelers these are"))
     features = "options: {features: text+length}", "what a head learns from"
-    heads = mechanism == STATISTIC_RELEASES.name
+    heads = mechanism != RANDOMIZED_LABELS.name
     lines += [
         ("release:", ""),
         (f"  mechanism: {mechanism}", "how labels are released; the policy pays for it"),
@@ -129,9 +129,10 @@ def text_of(policy: Policy, name: str, where: str, tools: Sequence[Connector]) -
 def _means(policy: Policy) -> tuple[str, str, str]:
     """The mechanism and the gate that a policy pays for, and why this gate."""
     pays = set(policy.events)
-    mechanism = "rr" if RANDOMIZED_LABELS.name in pays else STATISTIC_RELEASES.name
+    usual = (RANDOMIZED_LABELS.name, STATISTIC_RELEASES.name, *policy.events)
+    mechanism = next(name for name in usual if name in pays)
     if STATISTIC_RELEASES.name in pays and policy.held_out:
         return mechanism, "held-out", "one statistic of labelers who are held out, each time"
-    if mechanism == "rr":
+    if mechanism == RANDOMIZED_LABELS.name:
         return mechanism, "released", "released labels of items that no model learns from"
     return mechanism, "none", "every model; better: probes, a file of public pairs"

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     FLIP = 1
     TIE = 2
     TERNARY = 3
+    CHOICE = 4
 
 
 class Coins:

@@ -12,12 +12,22 @@ provider reads: it never sees a label.
     text            tf-idf of words, reduced to 128 components
     length          difference of log(1 + characters)
     style           how responses are written: lists, code, hedges, … (`learning.style`)
+    source:model    which model wrote each response (`learning.sources`)
+    reward:ID       what a reward model says of each response
     columns:a,b     the numeric columns feature_a and feature_b of the pairs
-    minilm+length   side by side, each part on the same scale
+    length+minilm   side by side
+
+Each part, a single one too, is a group: it is scaled to a mean squared norm of 1 over the pairs it
+is fitted on, so that a few strong numbers are not drowned by 384 weak ones. Of a part with an
+attribute `weight` the norm is that: `style` has ¼, since few of its many functions matter at a
+time, and at 1 they took the place of better directions where labelers are few (docs/results.md).
 
 A package adds a provider by an entry point in the group `labelguard.features`: a callable
 (options, state) → `FeatureProvider`, where `options` is the text after the colon and `state` what
-an earlier provider's `state()` returned, or None. Neither `+` nor `,` can be part of an option.
+an earlier provider's `state()` returned, or None. A provider whose numbers have names says them in
+a method `names()`. One whose numbers are of sources says in `known(pairs)` of which pairs it knows
+both, and in `parts()` the stratum and the name of each column. Neither `+` nor `,` can be part of
+an option.
 """
 
 from __future__ import annotations
@@ -25,6 +35,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -34,11 +45,13 @@ from numpy.typing import NDArray
 
 from labelguard import doors, extras
 from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.learning.carried import column_features
 from labelguard.learning.content import content_column, joined
-from labelguard.terms import Progress
+from labelguard.terms import DEFAULT_FEATURES, Progress
 
 __all__ = [
     "FeatureProvider",
+    "Group",
     "PairFeatures",
     "column_features",
     "default_features",
@@ -47,14 +60,13 @@ __all__ = [
 ]
 
 GROUP = "labelguard.features"
-_COLUMNS = "columns:"
 
 Features: TypeAlias = NDArray[np.float32]
 Wait: TypeAlias = Callable[[float], None]
 """Hears how many seconds something will take, before it begins; raises if it had better not."""
 State: TypeAlias = Mapping[str, NDArray[Any]]
 
-_CHECKED_ROWS = 1 << 12
+_SCALES, _WIDTHS = "scale", "width"
 
 
 class FeatureProvider(Protocol):
@@ -77,12 +89,28 @@ class FeatureProvider(Protocol):
         """A stable text that names the function: encoder, digest of weights, settings."""
 
 
+@dataclass(frozen=True)
+class Group:
+    """The columns `start` to `stop` of the features, which one part of a specification gives.
+
+    `name` is that part as it was written; `names` says what each column is, if the part can tell.
+    `strata` are the strata of sources within which columns are, if there are any: the name of such
+    a column is its stratum, a colon and its source.
+    """
+
+    name: str
+    start: int
+    stop: int
+    names: tuple[str, ...] | None
+    strata: tuple[str, ...] | None = None
+
+
 def default_features() -> str:
     """The best features that this installation can compute, where nobody says which.
 
     A project takes them at its first release and keeps them.
     """
-    return "text+length" if extras.missing("encoders") else "minilm+length"
+    return "length+style+text" if extras.missing("encoders") else DEFAULT_FEATURES
 
 
 def check_features(spec: str) -> None:
@@ -109,14 +137,13 @@ def open_provider(spec: str, state: State | None = None) -> PairFeatures:
     ]
     if state is None:
         return PairFeatures(names, parts)
-    provider = PairFeatures(names, parts, state.get("scale"))
-    expected = provider.state().keys() | ({"scale"} if len(parts) > 1 else set())
+    expected = PairFeatures(names, parts).state().keys() | {_SCALES, _WIDTHS}
     if state.keys() != expected:
         raise LabelguardError(
             f"the state of the features does not belong to {spec}: "
             f"expected {sorted(expected)}, found {sorted(state)}"
         )
-    return provider
+    return PairFeatures(names, parts, state[_SCALES], state[_WIDTHS])
 
 
 def open_fitted(
@@ -138,8 +165,8 @@ def open_fitted(
 class PairFeatures:
     """One provider, or several side by side, whose results are checked: a `FeatureProvider`.
 
-    Each of several parts is scaled to unit root-mean-square row norm over the pairs it is fitted
-    on, so that none outweighs the others by its units alone. A single part is not scaled.
+    Each part is scaled to unit root-mean-square row norm over the pairs it is fitted on, so that
+    none outweighs the others by its units or its number of columns alone.
     """
 
     def __init__(
@@ -147,12 +174,18 @@ class PairFeatures:
         names: list[str],
         parts: list[FeatureProvider],
         scale: NDArray[np.float64] | None = None,
+        width: NDArray[np.int64] | None = None,
     ) -> None:
-        if scale is not None and np.shape(scale) != (len(parts),):
-            raise LabelguardError(f"expected {len(parts)} scales, found shape {np.shape(scale)}")
+        """`scale` and `width` (number of columns), shape (parts,), are of parts fitted earlier."""
+        for found in (scale, width):
+            if found is not None and np.shape(found) != (len(parts),):
+                raise LabelguardError(
+                    f"expected a number for each of {len(parts)} parts, found {np.shape(found)}"
+                )
         self._names = names
         self._parts = parts
         self._scale = scale
+        self._width = width
 
     def report_to(self, progress: Progress) -> None:
         """Have the parts that take long, those with an attribute `progress`, report to it."""
@@ -166,7 +199,7 @@ class PairFeatures:
         return float(sum(part.seconds(pairs) for part in known))
 
     def fit(self, pairs: pa.Table) -> None:
-        """Fit every part and, if there are several, their scales.
+        """Fit every part and its scale.
 
         Raises `InvalidLabels` if there are no pairs or a part is zero for all of them.
         """
@@ -174,39 +207,57 @@ class PairFeatures:
             raise InvalidLabels("there are no pairs to fit features on")
         for part in self._parts:
             part.fit(pairs)
-        self._scale = None
-        if len(self._parts) == 1:
-            self._require_some_signal(pairs)
-        else:
-            self._scale = np.array(
-                [self._scale_of(number, pairs) for number in range(len(self._parts))]
-            )
+        found = [self._measured(number, pairs) for number in range(len(self._parts))]
+        self._scale = np.array([scale for scale, _ in found])
+        self._width = np.array([width for _, width in found])
 
     def __call__(self, pairs: pa.Table) -> Features:
         """The features of all parts, shape (n, d), float32.
 
         Raises `InvalidLabels` if a part's result is not finite or not of the right shape, and
-        `LabelguardError` if several parts were not fitted.
+        `LabelguardError` if it was not fitted.
         """
-        if len(self._parts) == 1:
-            return self._features(0, pairs)
-        if self._scale is None:
-            raise LabelguardError(
-                f"features {'+'.join(self._names)} must be fitted on public pairs before use"
-            )
-        scales = self._scale.astype(np.float32)
+        scales = self._fitted()[0].astype(np.float32)
         return np.concatenate(
             [self._features(number, pairs) * scale for number, scale in enumerate(scales)], axis=1
         )
 
+    def groups(self) -> tuple[Group, ...]:
+        """The columns of each part, in the order of the specification.
+
+        Raises `LabelguardError` if it was not fitted.
+        """
+        ends = np.cumsum(self._fitted()[1]).tolist()
+        return tuple(
+            Group(
+                name, start, stop, part.names() if hasattr(part, "names") else None, _strata(part)
+            )
+            for name, part, start, stop in zip(
+                self._names, self._parts, [0, *ends[:-1]], ends, strict=True
+            )
+        )
+
+    def known(self, pairs: pa.Table) -> NDArray[np.bool_]:
+        """Whether no part meets a source that it does not know, for each pair: shape (n,).
+
+        Public: all of it follows from columns of sources.
+        """
+        known = np.ones(pairs.num_rows, bool)
+        for part in self._parts:
+            if hasattr(part, "known"):
+                known &= part.known(pairs)
+        return known
+
     def state(self) -> dict[str, NDArray[Any]]:
-        """The states of all parts, named `<part>.<name>`, and `scale` if there are several."""
+        """The states of all parts, named `<part>.<name>`, with the `scale` and `width` of each."""
         state = {
             f"{number}.{name}": array
             for number, part in enumerate(self._parts)
             for name, array in part.state().items()
         }
-        return state if self._scale is None else state | {"scale": self._scale}
+        if self._scale is None or self._width is None:
+            return state
+        return state | {_SCALES: self._scale, _WIDTHS: self._width}
 
     def identity(self) -> str:
         """The identities of all parts and, if anything was learnt, the digest of the state."""
@@ -233,24 +284,31 @@ class PairFeatures:
             )
         return features
 
-    def _require_some_signal(self, pairs: pa.Table) -> None:
-        starts = range(0, pairs.num_rows, _CHECKED_ROWS)
-        if not any(self._features(0, pairs.slice(at, _CHECKED_ROWS)).any() for at in starts):
-            raise self._no_signal(0)
+    def _fitted(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        if self._scale is None or self._width is None:
+            raise LabelguardError(
+                f"features {'+'.join(self._names)} must be fitted on public pairs before use"
+            )
+        return self._scale, self._width
 
-    def _scale_of(self, number: int, pairs: pa.Table) -> float:
+    def _measured(self, number: int, pairs: pa.Table) -> tuple[float, int]:
+        """The scale and the number of columns of a part."""
         features = self._features(number, pairs)
         squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
         mean = float(squares.mean())
         if mean == 0:
-            raise self._no_signal(number)
-        return 1 / math.sqrt(mean)
+            raise InvalidLabels(
+                f"features {self._names[number]} are zero for every pair: they cannot tell the two "
+                "sides apart; choose other features"
+            )
+        weight = getattr(self._parts[number], "weight", 1.0)
+        return math.sqrt(weight / mean), features.shape[1]
 
-    def _no_signal(self, number: int) -> InvalidLabels:
-        return InvalidLabels(
-            f"features {self._names[number]} are zero for every pair: they cannot tell the two "
-            "sides apart; choose other features"
-        )
+
+def _strata(part: Any) -> tuple[str, ...] | None:
+    """The strata of the columns of a part; None if there are none."""
+    strata = tuple(stratum for stratum, _ in part.parts()) if hasattr(part, "parts") else ()
+    return strata if any(strata) else None
 
 
 def length(options: str, state: State | None) -> FeatureProvider:
@@ -292,6 +350,9 @@ class _Length(_Stateless):
         difference: Features = (logs[0] - logs[1]).astype(np.float32)
         return difference[:, np.newaxis]
 
+    def names(self) -> tuple[str, ...]:
+        return ("length",)
+
     def identity(self) -> str:
         return "length log1p(characters)"
 
@@ -304,6 +365,9 @@ class _Columns(_Stateless):
 
     def __call__(self, pairs: pa.Table) -> Features:
         return np.stack([_numbers(pairs, f"feature_{name}") for name in self._names], axis=1)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._names)
 
     def identity(self) -> str:
         return f"columns {','.join(self._names)}"
@@ -353,13 +417,3 @@ def _digest(state: State) -> str:
         digest.update(f"{len(name)}:{name} {array.dtype.str} {array.shape};".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def column_features(spec: str) -> tuple[str, ...]:
-    """The numeric columns that a feature specification reads (`columns:a,b`)."""
-    found: list[str] = []
-    for part in spec.split("+"):
-        if part.strip().startswith(_COLUMNS):
-            names = part.strip().removeprefix(_COLUMNS).split(",")
-            found += [name.strip() for name in names if name.strip()]
-    return tuple(dict.fromkeys(found))

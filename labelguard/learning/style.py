@@ -152,6 +152,9 @@ class StyleFeatures:
     everywhere has scale 0 and says nothing.
     """
 
+    weight = 0.25
+    """The mean squared norm of the group, beside that of others; see `learning.features`."""
+
     def __init__(self, state: State | None = None, progress: Progress | None = None) -> None:
         if state is not None and set(state) != _STATE:
             raise LabelguardError(f"expected a state of {sorted(_STATE)}, found {sorted(state)}")
@@ -181,6 +184,10 @@ class StyleFeatures:
     def state(self) -> dict[str, NDArray[Any]]:
         """`center` and `scale`; {} before `fit`."""
         return dict(self._state or {})
+
+    def names(self) -> tuple[str, ...]:
+        """The functions' names."""
+        return tuple(one.name for one in FUNCTIONS)
 
     def identity(self) -> str:
         """The functions; what was learnt is named by the digest of the state."""

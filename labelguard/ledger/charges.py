@@ -16,7 +16,7 @@ from labelguard.errors import LedgerError
 from labelguard.ledger import database, digests, journal, schema
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.policy import pricing
-from labelguard.policy.events import Price
+from labelguard.policy.event_kind import Price
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 

@@ -38,7 +38,7 @@ from labelguard.ledger.policies import IMPLICIT, PolicyRecord
 from labelguard.ledger.records import Charge, LabelerTable, ReleaseRecord
 from labelguard.ledger.sourcebook import SourceRecord
 from labelguard.ledger.witness import Witness
-from labelguard.policy.events import Price
+from labelguard.policy.event_kind import Price
 from labelguard.policy.policy import Policy
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks

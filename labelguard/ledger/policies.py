@@ -18,7 +18,7 @@ from labelguard import clock
 from labelguard.errors import PolicyError
 from labelguard.ledger import ceilings, charges, journal, schema
 from labelguard.policy import lifetime, pricing
-from labelguard.policy.events import Price
+from labelguard.policy.event_kind import Price
 from labelguard.policy.lifetime import Chapter
 from labelguard.policy.policy import Policy
 from labelguard.policy.pricing import Prices

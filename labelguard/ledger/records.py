@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from labelguard.keys.identities import Identities
 from labelguard.keys.parts import Part
-from labelguard.policy.events import Price
+from labelguard.policy.event_kind import Price
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 

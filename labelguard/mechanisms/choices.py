@@ -148,7 +148,7 @@ def responses_of_pairs(
     sizes = np.zeros(sets, np.intp)
     sizes[group] = size
     offsets = np.append(0, np.cumsum(sizes))
-    one, other = _places(number, size)
+    one, other = places(number, size)
     part = z.astype(np.float64) / size[:, None]
     found = np.zeros((int(offsets[-1]), z.shape[1]))
     np.add.at(found, offsets[group] + one, part)
@@ -156,7 +156,7 @@ def responses_of_pairs(
     return found.astype(np.float32), offsets.astype(np.intp)
 
 
-def _places(
+def places(
     number: NDArray[np.int64], size: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """i and j, from 0, of the pairs with these numbers among K responses: the inverse of

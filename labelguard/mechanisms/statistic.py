@@ -2,12 +2,12 @@
 
 For a linear head log(1 + e^z) − y z = log(2 cosh(z/2)) − (y − ½) z: the likelihood touches the
 labels only through S = Σ_u w_u Σ_j (y_uj − ½) z_uj. Each labeler's part is clipped, rounded toward
-zero on a grid, and summed exactly, as integers; discrete Gaussian noise is added once.
+zero on a grid, and summed exactly, as integers; noise rounded to the grid is added once.
 
-Guarantee: with noise of standard deviation σΔ, Δ the `sensitivity` below, one release is
-(ε, δ)-private under `replace_labels`, σ from `labelguard.accounting.gaussian` (docs/guarantees.md).
-Sources: Vu and Slavković 2009; Wang 2018 (sufficient-statistic perturbation); Chowdhury, Zhou and
-Natarajan 2024 (label-private reward estimation); Balle and Wang 2018 (the noise).
+Guarantee: with Gaussian noise of deviation σΔ, or ball noise of scale sΔ, Δ the `sensitivity`
+below, one release is (ε, δ)-private under `replace_labels`, σ and s from `labelguard.accounting`
+(docs/guarantees.md). Sources: Vu and Slavković 2009; Wang 2018 (sufficient-statistic
+perturbation); Chowdhury, Zhou and Natarajan 2024 (label-private reward estimation).
 """
 
 from __future__ import annotations
@@ -20,9 +20,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.errors import InvalidLabels
-from labelguard.mechanisms.discrete_gaussian import NoiseStream, sample
+from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.mechanisms.geometry import squared_norms
+from labelguard.mechanisms.noise import (
+    DIMENSION_LIMIT,
+    SCALE_LIMIT,
+    Noise,
+    NoiseKind,
+    NoiseStream,
+    sample,
+)
 from labelguard.terms import LABEL_A, LABEL_TIE
 
 NAME = "statistic"
@@ -88,10 +95,26 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Grid:
-    """Public: sums are integers in units of `step`; the noise has standard deviation `scale`."""
+    """Public: sums are integers in units of `step`, and so is the `scale` of their noise.
+
+    The noise is of a `kind`, for so many `components`, or for `least`, if these are more.
+    """
 
     step: float
     scale: int
+    kind: NoiseKind
+    components: int
+    least: int = 1
+
+    @property
+    def noise(self) -> Noise:
+        """In units of the statistic."""
+        return Noise(self.kind, self.scale * self.step, self.least)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of each coordinate's noise, in units of the statistic."""
+        return self.noise.deviation(self.components)
 
 
 def bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
@@ -101,15 +124,18 @@ def bounds(z: NDArray[np.float32], rows: Rows, clip_quantile: float) -> Bounds:
     with any, and w_u = min(1, C / b_u). Raises `InvalidLabels` if no labeler has a row that
     differs in any coordinate, or if a coordinate is not finite.
     """
-    norms = squared_norms(z)[rows.pair]
-    share = rows.share()
-    without_signal = np.sqrt(_sum(rows, share**2 * norms)) / 2
-    clip, weight = clip_and_weights(without_signal, clip_quantile)
+    clip, weight = clip_and_weights(without_signal(z, rows), clip_quantile)
     if rows.ranking is not None or rows.choices:
         # From the ball alone: nothing rests on how rankings are numbered, nor on choices being
         # whole (of rankings it is the same value; of choices `choices.bounds` may be smaller).
         return Bounds(clip, weight, 2 * clip)
-    return Bounds(clip, weight, _sensitivity(z, rows, norms, weight, clip))
+    return Bounds(clip, weight, _sensitivity(z, rows, weight, clip))
+
+
+def without_signal(z: NDArray[np.float32], rows: Rows) -> Floats:
+    """b_u = ½ √Σ_j share² ‖z_uj‖², the norm of a labeler without signal, shape (units,)."""
+    norms = squared_norms(z)[rows.pair]
+    return np.asarray(np.sqrt(_sum(rows, rows.share() ** 2 * norms)) / 2)
 
 
 def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
@@ -129,30 +155,29 @@ def unclipped_bounds(z: NDArray[np.float32], rows: Rows) -> Bounds:
     return Bounds(clip * SLACK, weight, 2 * clip * SLACK)
 
 
-def clip_and_weights(without_signal: Floats, clip_quantile: float) -> tuple[float, Floats]:
+def clip_and_weights(norms: Floats, clip_quantile: float) -> tuple[float, Floats]:
     """C and w_u = min(1, C / b_u), shape (units,), from the norms without signal b_u (units,).
 
     C is a quantile of those above 0. Raises `InvalidLabels` if there are none, or if one is not
     finite: 0 · ∞ and ½ · ∞ differ, so that what became of it would tell a label.
     """
-    if not np.isfinite(without_signal).all():
+    if not np.isfinite(norms).all():
         raise InvalidLabels("expected finite features, found NaN, infinite or too large values")
-    if not without_signal.any():
+    if not norms.any():
         raise InvalidLabels("no labeled pair differs in its features; take other features")
-    clip = float(np.quantile(without_signal[without_signal > 0], clip_quantile))
-    return clip, np.minimum(1, clip / np.maximum(without_signal, clip))
+    clip = float(np.quantile(norms[norms > 0], clip_quantile))
+    return clip, np.minimum(1, clip / np.maximum(norms, clip))
 
 
-def _sensitivity(
-    z: NDArray[np.float32], rows: Rows, norms: Floats, weight: Floats, clip: float
-) -> float:
+def _sensitivity(z: NDArray[np.float32], rows: Rows, weight: Floats, clip: float) -> float:
     """Δ = max_u min(2C, w_u D_u): how far the sum can move when one labeler's labels change.
 
     D_u is the smaller of the triangle bound Σ_j ‖z_uj‖ and the spectral bound. For a clip and
     weights of `clip_and_weights` this is 2C: D_u ≥ 2 b_u for comparisons and for rankings, and
     someone has w_u b_u = C.
     """
-    triangle = weight * _sum(rows, rows.share() * np.sqrt(norms)) * SLACK
+    lengths = np.sqrt(squared_norms(z))[rows.pair]
+    triangle = weight * _sum(rows, rows.share() * lengths) * SLACK
     of_unit = RowsOfUnits(rows.unit, rows.units)
     return largest_movement(
         np.minimum(2 * clip, triangle),
@@ -201,23 +226,31 @@ def top_eigenvalue(z: NDArray[np.float32], index: NDArray[np.intp], factor: Floa
     return max(float(np.linalg.eigvalsh(product)[-1]), 0.0)
 
 
-def grid(bounds: Bounds, components: int, noise_multiplier: float) -> Grid:
-    """The grid, and the integer standard deviation of the noise on it, rounded up.
+def grid(bounds: Bounds, components: int, noise: Noise) -> Grid:
+    """The grid, and the integer scale of the noise on it, rounded up.
 
     Rounding toward zero keeps a clipped part inside its ball and moves each coordinate by less
     than a step, so on the grid Δ_h = min(2C, Δ + h √components).
+
+    Raises `InvalidLabels` if no label can move the sum, `PolicyError` for noise that is not drawn.
     """
     if not bounds.sensitivity > 0:
         raise InvalidLabels("no label can move the statistic: its features say nothing")
     step = math.ldexp(bounds.sensitivity, -STEP_BITS)
     rounded = bounds.sensitivity + step * math.sqrt(components)
     sensitivity = min(2 * bounds.clip * SLACK, rounded) * SLACK
-    return Grid(step, math.ceil(noise_multiplier * sensitivity / step))
-
-
-def step_ratio(noise_multiplier: float) -> float:
-    """h / (σΔ), for the price of noise on a grid."""
-    return math.ldexp(1 / noise_multiplier, -STEP_BITS)
+    scale = math.ceil(noise.scale * sensitivity / step)
+    if scale > SCALE_LIMIT:
+        raise PolicyError(
+            f"expected noise of at most {SCALE_LIMIT >> STEP_BITS:,} sensitivities, found "
+            f"{noise.scale:g}; take a larger epsilon"
+        )
+    if noise.dimension(components) > DIMENSION_LIMIT:
+        raise PolicyError(
+            f"expected at most {DIMENSION_LIMIT:,} components, found "
+            f"{noise.dimension(components):,}; take fewer"
+        )
+    return Grid(step, scale, noise.kind, components, noise.least)
 
 
 def exact_sum(
@@ -275,9 +308,14 @@ def contributions(
         yield np.array([last]), carried
 
 
-def noisy(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.int64]:
-    """The statistic as it may be released: `total` plus discrete Gaussian noise from `nonce`."""
-    return total + sample(grid.scale, len(total), NoiseStream(nonce))
+def noisy(total: NDArray[np.int64], grid: Grid, nonce: bytes) -> NDArray[np.object_]:
+    """The statistic as it may be released, on the grid: `total` plus noise from `nonce`.
+
+    Python's whole numbers, shape (components,): a sum with its noise may exceed 64 bits.
+    """
+    drawn = sample(grid.kind, grid.scale, grid.noise.dimension(len(total)), NoiseStream(nonce))
+    noise = drawn[: len(total)]  # coordinates beyond those asked for are never seen
+    return np.array([one + more for one, more in zip(total.tolist(), noise, strict=True)], object)
 
 
 def pair_weights(rows: Rows, bounds: Bounds, pairs: int) -> Floats:
@@ -311,7 +349,7 @@ def noise_aware_ridge(
 
     With S = Hβ + e, Cov(e) = H + ν I (sampling and mechanism), H ≈ diag(h), h = ¼ Σ W z², and a
     prior β ~ N(0, 1 / penalty), the posterior mean is that of a ridge of this size. `noise` is the
-    standard deviation σΔ of the released statistic; post-processing, nothing is charged.
+    standard deviation of each coordinate's noise; post-processing, nothing is charged.
     """
     information = np.zeros(z.shape[1])
     for start in range(0, len(z), _CHUNK):

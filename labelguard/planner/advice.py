@@ -14,6 +14,7 @@ FEWEST = 20
 
 NAMES = {
     "statistic": "statistic",
+    "uls": "user-wise DP-SGD",
     "rr": "randomized response",
     "props": "PROPS",
     "non-private": "no privacy",
@@ -28,13 +29,13 @@ class Recommendation:
     epsilon: float
     """this ε"""
     mechanism: str | None
-    """rr, props or statistic; null: nothing is recommended"""
+    """rr, props, statistic or uls; null: nothing is recommended"""
     automatic: str
     """what `--mechanism auto` takes at this ε, recommended or not"""
     max_labels_per_labeler: int | None
     """its bound; null: all labels of a labeler"""
     releases: int | None
-    """statistic releases to allow; null where it is none"""
+    """statistic releases, or runs, to allow; null where it is neither"""
     words: str
     """what to expect of it, or why nothing is recommended"""
     command: str | None
@@ -47,12 +48,17 @@ def worth_it(found: Forecast, units: int) -> bool:
 
 
 def advised(
-    sizing: Sizing, plain: Forecast, units: int, unit: str, command: Callable[[Sizing], str]
+    sizing: Sizing,
+    automatic: str,
+    plain: Forecast,
+    units: int,
+    unit: str,
+    command: Callable[[Sizing], str],
 ) -> Recommendation:
     """What to say of the best mechanism at one ε.
 
-    `plain` is a head without privacy, `units` how many of `unit` are protected, `command` what
-    releases labels in this way.
+    `automatic` is what `--mechanism auto` takes, `plain` a head without privacy, `units` how many
+    of `unit` are protected, `command` what releases labels in this way.
     """
     found = sizing.forecast
     good = worth_it(found, units)
@@ -60,7 +66,7 @@ def advised(
     return Recommendation(
         epsilon=found.epsilon or 0.0,
         mechanism=sizing.mechanism if good else None,
-        automatic=sizing.mechanism,
+        automatic=automatic,
         max_labels_per_labeler=sizing.max_labels_per_labeler,
         releases=sizing.releases,
         words=f"ε = {found.epsilon:g}: {said}",

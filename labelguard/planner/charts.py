@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["accuracy_png"]
 
-_COLORS = {"statistic": "#0b6e4f", "rr": "#c1440e", "props": "#7b5ea7"}
+_COLORS = {"statistic": "#0b6e4f", "rr": "#c1440e", "props": "#7b5ea7", "uls": "#2b7bba"}
 
 
 def accuracy_png(plan: PlanResult) -> bytes:

@@ -15,7 +15,7 @@ from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
 from labelguard.learning.features import default_features, open_fitted
 from labelguard.mechanisms.statistic import Rows
-from labelguard.planner import advice, tuning
+from labelguard.planner import advice, source_advice, tuning
 from labelguard.planner.advice import Recommendation
 from labelguard.planner.tuning import Forecast, Prior, Sizing
 from labelguard.policy.events import ITEM_BOUND
@@ -148,7 +148,8 @@ def plan(
         max_input_bytes=options.max_input_bytes,
         progress=progress,
     )
-    x = open_fitted(features, pairs.table, progress)(pairs.table)
+    provider = open_fitted(features, pairs.table, progress)
+    x = provider(pairs.table)
     rows = pairs.rows
     units = len(np.unique(rows.unit))
     delta = usual_delta(units) if options.delta is None else options.delta
@@ -158,11 +159,11 @@ def plan(
     best = {epsilon: tuning.best(forecasts, epsilon) for epsilon in options.epsilons}
     recommended = tuple(
         advice.advised(
-            Sizing.of(found, options.periods),
-            *(forecasts[0], units, options.unit),
+            Sizing.of(tuning.worth_training(forecasts, epsilon), options.periods),
+            *(found.mechanism, forecasts[0], units, options.unit),
             lambda sizing: _command(source, options, sizing),
         )
-        for found in best.values()
+        for epsilon, found in best.items()
     )
     left_out = [f"{counted(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
     further = setting.further() if not any(one.mechanism for one in recommended) else None
@@ -176,7 +177,11 @@ def plan(
         PlanCounts(labelers=units, labels=len(rows), pairs=len(x)),
         forecasts=forecasts,
         recommended=recommended,
-        notes=(*left_out, *advice.helping(recommended, best, units, options.unit, further)),
+        notes=(
+            *left_out,
+            *source_advice.notes(x, provider.groups(), forecasts),
+            *advice.helping(recommended, best, units, options.unit, further),
+        ),
     )
 
 

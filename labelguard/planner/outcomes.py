@@ -9,8 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.mechanisms.geometry import Shape
+from labelguard.mechanisms.noise import Noise
 
-__all__ = ["INDISTINCT", "Forecast", "Interval", "Sizing", "best", "interval", "learned"]
+__all__ = [
+    "INDISTINCT",
+    "Forecast",
+    "Interval",
+    "Sizing",
+    "best",
+    "interval",
+    "learned",
+    "worth_training",
+]
 
 INDISTINCT = 0.002
 """A difference in accuracy that decides nothing."""
@@ -32,12 +42,12 @@ class Interval:
 class Forecast:
     """What one mechanism may be expected to give at one ε.
 
-    A statistic has a `shape`; randomized response, and PROPS on top of it, have a flip probability
-    and a bound.
+    A statistic and a run of `uls` have a `shape`; randomized response, and PROPS on top of it, have
+    a flip probability and a bound.
     """
 
     mechanism: str
-    """rr, props, statistic or non-private"""
+    """rr, props, statistic, uls or non-private"""
     epsilon: float | None
     """its ε; null for non-private"""
     accuracy: Interval
@@ -45,7 +55,9 @@ class Forecast:
     label_error: Interval
     """share of strict labels whose released value differs"""
     shape: Shape | None = None
-    """the public choices of a statistic"""
+    """the public choices of a statistic or a run"""
+    noise: Noise | None = None
+    """its noise; of a run, that of the mean of all steps"""
     flip_probability: Interval | None = None
     """over released labels"""
     max_labels_per_labeler: int | None = None
@@ -63,11 +75,13 @@ class Sizing:
     """What a policy has to allow, so that the mechanism that serves best lasts for all periods."""
 
     mechanism: str
-    """rr, props or statistic"""
+    """rr, props, statistic or uls"""
     periods: int
     """how many releases the policy is for"""
     releases: int | None
-    """statistic releases to allow; None where the mechanism takes randomized labels"""
+    """statistic releases, or runs, to allow; None where the mechanism takes randomized labels"""
+    ball: int | None
+    """the fewest components that its ball noise is for; None: Gaussian noise, or no statistic"""
     max_labels_per_labeler: int | None
     """labels of each labeler to allow; None: their own number, rounded up, or a statistic"""
     fits: float
@@ -78,11 +92,12 @@ class Sizing:
     @classmethod
     def of(cls, forecast: Forecast, periods: int) -> Sizing:
         """What the mechanism of a forecast for so many periods needs."""
-        statistic = forecast.mechanism == "statistic"
+        summed, noise = forecast.mechanism in ("statistic", "uls"), forecast.noise
         return cls(
             forecast.mechanism,
             periods,
-            periods if statistic else None,
+            periods if summed else None,
+            noise.least if noise and noise.kind == "ball" else None,
             forecast.max_labels_per_labeler,
             forecast.released,
             forecast,
@@ -90,14 +105,26 @@ class Sizing:
 
 
 def best(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
-    """The forecast of highest accuracy at ε.
+    """The forecast of highest accuracy at ε, but for `uls`, whose sampling has to be asked for.
 
     Of those as good within .002, one that releases most labels, and of these the least label error.
     """
-    here = [f for f in forecasts if f.epsilon == epsilon]
+    here = [f for f in forecasts if f.epsilon == epsilon and f.mechanism != "uls"]
     top = max(f.accuracy.mean for f in here)
     near = [f for f in here if f.accuracy.mean >= top - INDISTINCT]
     return min(near, key=lambda f: (-f.released, f.label_error.mean))
+
+
+def worth_training(forecasts: Sequence[Forecast], epsilon: float) -> Forecast:
+    """The `best` at ε, or `uls` where that is the statistic and a run is better by over .002.
+
+    A statistic of about the same worth is one release, which takes no training and no steps.
+    """
+    found = best(forecasts, epsilon)
+    runs = [f for f in forecasts if (f.mechanism, f.epsilon) == ("uls", epsilon)]
+    if found.mechanism != "statistic" or not runs:
+        return found
+    return runs[0] if runs[0].accuracy.mean > found.accuracy.mean + INDISTINCT else found
 
 
 def learned(found: Forecast, plain: Forecast) -> float:

@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from labelguard.planner.advice import NOUNS, named
+from labelguard.terms import counted
 
 if TYPE_CHECKING:
     from labelguard.planner.forecast import PlanResult
@@ -45,11 +46,9 @@ def table(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
     for found in plan.forecasts:
         shape = found.shape
         parameters = ""
-        if shape is not None:
-            parameters = (
-                f"{shape.components} components, whitening {shape.whitening:g}, "
-                f"clip quantile {shape.clip_quantile:g}, ridge {shape.ridge:g}"
-            )
+        if shape is not None and found.noise is not None:
+            kind = {"ball": "ball", "gaussian": "Gaussian"}[found.noise.kind]
+            parameters = f"{counted(shape.components, 'component')}, {kind} noise"
         elif found.flip_probability is not None:
             bound = found.max_labels_per_labeler
             most = "all labels" if bound is None else f"at most {bound} per labeler"

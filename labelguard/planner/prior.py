@@ -38,7 +38,7 @@ AGREEMENTS = (0.55, 0.9)
 """The range of agreements that labels are simulated for."""
 KINDS = ("even", "leading", "steep")
 _TASTES = 8  # directions in which labelers deviate
-_MEETINGS = 20_000  # pairs at which agreement is calibrated; standard error about .001
+_MEETINGS = 2_000  # pairs at which agreement is calibrated; standard error about .003 a world
 _TINY = np.finfo(np.float64).tiny
 _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 _NODE_WEIGHTS = _NODE_WEIGHTS / _NODE_WEIGHTS.sum()
@@ -82,12 +82,14 @@ class Draw:
     """One simulated world.
 
     `half` (n,) is the label of each row less ½, 0 for a tie. `gain` and `strict` (pairs,) are what
-    a fresh labeler does: E[label − ½] and P(no tie).
+    a fresh labeler does: E[label − ½] and P(no tie). `twin` (n,), where it was asked for, is what
+    other labelers of the same world would have labeled in place of these.
     """
 
     half: NDArray[np.float32]
     gain: Floats
     strict: Floats
+    twin: NDArray[np.float32] | None = None
 
 
 class Population:
@@ -102,16 +104,17 @@ class Population:
         self._variances = variances / variances[0]
         self._counts = np.bincount(rows.pair, minlength=len(z)).astype(np.float64)
 
-    def draws(self, number: int, skip: int = 0) -> Iterator[Draw]:
+    def draws(self, number: int, skip: int = 0, twins: bool = False) -> Iterator[Draw]:
         """Simulated worlds but for the first few, the kinds of direction in turn.
 
-        Each has a random stream of its own, so that a world is the same however many there are.
+        Each has a random stream of its own, so that a world is the same however many there are, and
+        whether or not it has `twins`.
         """
         streams = np.random.SeedSequence(self._prior.seed).spawn(number)
         for index, stream in enumerate(streams[skip:], skip):
-            yield self._draw(KINDS[index % len(KINDS)], np.random.default_rng(stream))
+            yield self._draw(KINDS[index % len(KINDS)], np.random.default_rng(stream), twins)
 
-    def _draw(self, kind: str, rng: np.random.Generator) -> Draw:
+    def _draw(self, kind: str, rng: np.random.Generator, twins: bool) -> Draw:
         prior, rows = self._prior, self._rows
         linear = self._unit(self._z @ self._directions(kind, 1, rng))[:, 0]
         hidden = rng.standard_normal(len(self._z))
@@ -124,17 +127,23 @@ class Population:
         gaps = shared[met] + spread[met] * rng.standard_normal((2, _MEETINGS))
         scale, ties = calibrate(gaps, prior.agreement, prior.tie_rate)
 
-        taste = rng.standard_normal((rows.units, _TASTES))
-        gap = np.einsum("ij,ij->i", own[rows.pair], taste[rows.unit]) + shared[rows.pair]
-        half = _labels(scale * gap, ties, rng)
-        if rows.choices and rows.size is not None:
-            # Of the pairs of a choice those tell something that hold the chosen one, 2 of K; given
-            # that, which of the two it is has the odds of a comparison.
-            half = np.where(rng.random(len(half)) < 2 / rows.size, half, 0)
         fresh = scale * (shared[:, None] + spread[:, None] * _NODES)
         strict = 1 - tie_probability(fresh, ties)
         gain = strict * np.tanh(fresh / 2) / 2
-        return Draw(half, gain @ _NODE_WEIGHTS, strict @ _NODE_WEIGHTS)
+
+        def labeled() -> NDArray[np.float32]:
+            taste = rng.standard_normal((rows.units, _TASTES))
+            gap = np.einsum("ij,ij->i", own[rows.pair], taste[rows.unit]) + shared[rows.pair]
+            half = _labels(scale * gap, ties, rng)
+            if not rows.choices or rows.size is None:
+                return half
+            # Of the pairs of a choice those tell something that hold the chosen one, 2 of K; given
+            # that, which of the two it is has the odds of a comparison.
+            return np.where(rng.random(len(half)) < 2 / rows.size, half, 0)
+
+        half = labeled()
+        twin = labeled() if twins else None
+        return Draw(half, gain @ _NODE_WEIGHTS, strict @ _NODE_WEIGHTS, twin)
 
     def _directions(self, kind: str, number: int, rng: np.random.Generator) -> NDArray[np.float32]:
         """Random coefficients on principal axes, shape (components, number)."""

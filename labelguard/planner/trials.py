@@ -1,9 +1,10 @@
-"""Heads fitted to simulated labels, for every shape of a statistic release at once.
+"""Heads fitted to simulated labels: what a mechanism may be expected to give.
 
 Trials work on principal axes, where the information h = ¼ Σ w x² of a head is nearly diagonal.
 Around margin 0 a head's coefficients are then S_k / (h_k + ridge_k), one division, and accuracy
-under noise needs no repetition: given the labels a pair's margin is normal, so that its expected
-sign is an error function. A thousand shapes cost what a few logistic fits would.
+under noise needs no repetition: given the labels a pair's margin is taken to be normal (of ball
+noise it nearly is), so that its expected sign is an error function. Heads of many sizes and ridges
+cost what a few logistic fits would.
 
 Of many labelers a public sample is simulated, and the noise is scaled to the sample: signal grows
 with the number of labelers, the mechanism's noise does not. Sampling noise is then the sample's, so
@@ -12,10 +13,9 @@ that accuracy is forecast too low rather than too high, by little.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,21 +25,21 @@ from scipy.special import erf
 
 from labelguard.errors import InvalidLabels
 from labelguard.mechanisms.geometry import Shape, spectrum
-from labelguard.mechanisms.statistic import Rows
+from labelguard.mechanisms.noise import Noise
+from labelguard.mechanisms.statistic import Rows, clip_and_weights
+from labelguard.planner.components import Directions
 from labelguard.planner.prior import Draw, Population, Prior
 
-__all__ = ["Heads", "PublicSide", "Trial", "public_side"]
+__all__ = ["Heads", "PublicSide", "Trial", "Weighing", "public_side"]
 
 Floats = NDArray[np.float64]
 Small = NDArray[np.float32]
 
 COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-WHITENINGS = (0.0, 0.25, 0.5)
-CLIP_QUANTILES = (0.25, 0.5, 0.75, 1.0)
 RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""In units of the pairs' mean square norm, so that the scale of features does not matter."""
-FLOOR = 1e-3
+"""Of heads from raw and from flipped labels; in units of the pairs' mean square norm."""
 
+_MEDIAN = 0.5
 _MOST_UNITS = 4000
 _MOST_ROWS = 250_000
 _MOST_SEEN = 1500
@@ -49,73 +49,95 @@ _NO_SPREAD = np.float32(1e-20)  # far below any margin that is not 0
 
 
 @dataclass(frozen=True, eq=False)
+class Weighing:
+    """Public: the clip C of a statistic, w_u of the sampled labelers (units,), and what follows.
+
+    `metric` (components,) is the diagonal of A, and `information` (components,) is ¼ Σ w x² of the
+    sampled labelers on principal axes. `scatter` (components,) is what a ridge takes for the
+    variance of their labels' sum.
+    """
+
+    metric: Floats
+    clip: float
+    weight: Floats
+    information: Floats
+    scatter: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class PublicSide:
     """Public: what is known before any label is seen.
 
     `z` (pairs, axes) are principal coordinates, whose H has the diagonal `values`; heads may use
-    the first `sizes` of them. `rows` are those of the sampled labelers, grouped by labeler, each of
-    whom stands for `scale` labelers; `counts` says how many labels each of ALL labelers gives.
-    `norm` (whitenings, sizes, sampled labelers) is b_u without signal, and `clip` (whitenings,
-    sizes, quantiles) its quantiles over all labelers. `energy` (sampled labelers, axes) is
-    ¼ Σ share · z². Heads are judged on the pairs `seen`, which weigh `seen_weight`.
+    the first `sizes` of them. `every` are all rows, and `rows` those of the `sampled` labelers,
+    grouped by labeler, each of whom stands for `scale` labelers; `counts` says how many labels each
+    of ALL labelers gives. `energy` (sampled labelers, axes) is ¼ Σ share · z². Heads are judged on
+    the pairs `seen`, which weigh `seen_weight`.
     """
 
     z: Small
     values: Floats
     sizes: tuple[int, ...]
+    every: Rows
+    sampled: NDArray[np.intp]
     rows: Rows
     scale: float
     counts: NDArray[np.int64]
-    norm: Floats
-    clip: Floats
     energy: Small
     seen: NDArray[np.intp]
     seen_weight: Floats
 
     @property
     def ridges(self) -> tuple[float, ...]:
-        """The ridges that are tried, on coefficients of principal axes, of two digits."""
+        """The ridges that are tried, on coefficients of principal axes."""
         mean_square = 4 * float(self.values.sum()) / float(self.counts.sum())
-        return tuple(float(f"{ridge * mean_square:.2g}") for ridge in RIDGES)
+        return tuple(ridge * mean_square for ridge in RIDGES)
 
-    def metric(self, whitening: float) -> Floats:
-        """The diagonal of A on principal axes, shape (axes,)."""
-        return np.asarray((self.values / self.values[0] + FLOOR) ** -whitening)
+    @lru_cache(maxsize=8)  # noqa: B019 - a public side lives as long as one plan
+    def weighing(self, shape: Shape) -> Weighing:
+        """The clip and the weights of a statistic of this shape."""
+        metric, norms = self._norms(shape)
+        clip, weight = clip_and_weights(norms, shape.clip_quantile)
+        mine = weight[self.sampled]
+        information = self._information(mine, len(metric))
+        return Weighing(metric, clip, mine, information, information)
+
+    @lru_cache(maxsize=8)  # noqa: B019 - as above
+    def root_weighing(self, shape: Shape) -> Weighing:
+        """Those of a run of user-wise DP-SGD: 1/√m for each of m records, clipped at the median."""
+        metric, norms = self._norms(shape)
+        size = self.every.size
+        # A ranking of K, or a choice among K, is one record of K(K − 1)/2 rows.
+        part = np.ones(len(self.every)) if size is None else 2 / (size * (size - 1.0))
+        records = np.bincount(self.every.unit, part, self.every.units)
+        weight = 1 / np.sqrt(np.maximum(records, 1))
+        clip = clip_and_weights(norms * weight, _MEDIAN)[0]
+        mine, components = weight[self.sampled], len(metric)
+        of_labels = self._information(mine**2, components)
+        return Weighing(metric, clip, mine, self._information(mine, components), of_labels)
+
+    def _norms(self, shape: Shape) -> tuple[Floats, Floats]:
+        """A, and b_u of all labelers in it, (components,) and (units,)."""
+        components = min(shape.components, len(self.values))
+        own = self.values[:components]
+        metric = (own / self.values[0] + shape.floor) ** -shape.whitening
+        return metric, _norms(self.z[:, :components], metric.astype(np.float32), self.every)
+
+    def _information(self, weight: Floats, components: int) -> Floats:
+        """¼ Σ weight x² of the sampled labelers, (components,)."""
+        found = weight.astype(np.float32) @ self.energy[:, :components]
+        return np.asarray(found, np.float64)
 
     @cached_property
-    def metrics(self) -> Floats:
-        """`metric` of every whitening, shape (whitenings, axes)."""
-        return np.stack([self.metric(whitening) for whitening in WHITENINGS])
-
-    @cached_property
-    def weights(self) -> Small:
-        """w_u = min(1, C / b_u) of the sampled labelers: (whitenings, sizes, clips, labelers)."""
-        least = np.maximum(self.norm, _TINY)[:, :, None]
-        found: Small = np.minimum(1, self.clip[..., None] / least).astype(np.float32)
-        return found
-
-    @cached_property
-    def information(self) -> Floats:
-        """¼ Σ w z² of the sampled labelers: (whitenings, sizes, clips, axes)."""
-        return self.totals(self.weights, self.energy)
+    def directions(self) -> Directions:
+        """What labels can say along principal axes."""
+        return Directions.of_coordinates(self.z, self.values, self.every)
 
     @cached_property
     def judged(self) -> tuple[Small, Small]:
         """What heads are judged on, z and z² of the pairs `seen`, each (axes, seen)."""
         z = np.ascontiguousarray(self.z[self.seen].T)
         return z, np.square(z)
-
-    def totals(self, factor: Small, values: Small) -> Floats:
-        """Sums over labelers of values (labelers, axes), weighed by (..., labelers)."""
-        flat = factor.reshape(-1, factor.shape[-1])
-        # One product for the whole grid: many small ones would mostly wait for each other.
-        return (flat @ values).astype(np.float64).reshape(*factor.shape[:-1], -1)
-
-    @cached_property
-    def shapes(self) -> tuple[Shape, ...]:
-        """All shapes that are tried."""
-        grid = itertools.product(WHITENINGS, self.sizes, CLIP_QUANTILES, self.ridges)
-        return tuple(Shape(size, a, FLOOR, quantile, ridge) for a, size, quantile, ridge in grid)
 
     def trials(self, prior: Prior, number: int, skip: int = 0) -> Iterator[Trial]:
         """Simulated labels of the sampled labelers, one draw after the other, but for the first."""
@@ -138,17 +160,16 @@ def public_side(x: Small, rows: Rows, seed: int = 0) -> PublicSide:
     counts = np.bincount(rows.unit, minlength=rows.units)
     sampled = _sample(counts, rng)
     mine = _rows_of(rows, sampled)
-    norm, clip = _norms(z, values, sizes, rows, sampled)
     seen, seen_weight = _seen(mine, len(z), rng)
     return PublicSide(
         z=z,
         values=values,
         sizes=sizes,
+        every=rows,
+        sampled=sampled,
         rows=mine,
         scale=np.count_nonzero(counts) / len(sampled),
         counts=counts[counts > 0],
-        norm=norm,
-        clip=clip,
         energy=_sums(z, mine, mine.information(), 2),
         seen=seen,
         seen_weight=seen_weight,
@@ -178,42 +199,56 @@ class Trial:
         strict_labels = max(float(weight @ strict), 1e-12)  # all simulated labels may be ties
         self._own = (weight * half / (2 * strict_labels)).astype(np.float32)
         self._fresh = (public.seen_weight * draw.gain[seen] / fresh).astype(np.float32)
-        self._clipped: Floats | None = None
 
-    def clipped(self) -> Floats:
-        """Σ_u clip_C(w_u v_u) for every metric, size and clip: (whitenings, sizes, clips, axes)."""
-        if self._clipped is None:
-            public = self._public
-            ends = np.array(public.sizes) - 1
-            lengths = np.empty((len(WHITENINGS), len(ends), len(self.sums)), np.float32)
-            for index, metric in enumerate(public.metrics.astype(np.float32)):
-                squares = np.square(self.sums * metric)
-                lengths[index] = np.sqrt(np.cumsum(squares, axis=1)[:, ends].T)
-            clip = public.clip[..., None].astype(np.float32)
-            factor = public.weights * lengths[:, :, None]
-            np.maximum(factor, clip, out=factor)
-            np.divide(clip, factor, out=factor, where=factor > 0)
-            factor *= public.weights
-            self._clipped = public.totals(factor, self.sums)
-        return self._clipped
-
-    def statistic_heads(self, noise_multiplier: float) -> Heads:
-        """Heads from noisy statistics, for every shape of `PublicSide.shapes`, in their order.
+    def statistic_head(self, shape: Shape, noise: Noise) -> Heads:
+        """The head of a noisy statistic, one of one head.
 
         The sensitivity is 2C, which comparisons attain and nothing exceeds.
         """
+        found = self._public.weighing(shape)
+        total, variance, information, ridge = self._noisy(found, shape, noise)
+        shrunk = 1 / (information + ridge)
+        return self._one(total * shrunk, variance * shrunk**2)
+
+    def user_wise_head(self, shape: Shape, noise: Noise) -> Heads:
+        """The head of a run of user-wise DP-SGD with root weighting, one of one head.
+
+        To first order in its coefficients a run is a ridge fit of the mean of its steps' noisy
+        gradients, and `noise` is the deviation of that mean, in sensitivities: σ/(2 q √steps). For
+        many steps that is the multiplier of one Gaussian release at the same (ε, δ), by the central
+        limit theorem, within a few per cent at q = .2 and 100 steps up to ε = 8: the forecast takes
+        it, since pricing a run takes seconds.
+
+        Early steps' noise has decayed by the end, so that what is left is more than the mean's: for
+        ridge R and information h, by ln(1 + h/R) (½ + R/h).
+        """
+        found = self._public.root_weighing(shape)
+        total, variance, information, ridge = self._noisy(found, shape, noise)
+        shrunk = 1 / (information + ridge)
+        grown = np.log1p(information / ridge) * (0.5 + ridge / information)
+        return self._one(total * shrunk, variance * shrunk**2 * grown)
+
+    def _noisy(
+        self, found: Weighing, shape: Shape, noise: Noise
+    ) -> tuple[NDArray[np.floating[Any]], Floats, Floats, Floats]:
+        """A clipped sum, the variance of its noise, information and ridge, each (components,)."""
         public = self._public
-        deviation = noise_multiplier * 2 * public.clip[..., None] / public.scale
-        noise = (deviation / public.metrics[:, None, None]) ** 2
-        information = np.maximum(public.information, _TINY)
-        ridges = np.array(public.ridges)[:, None] / public.scale
-        aware = ridges * (1 + noise / information)[..., None, :]
-        shrunk = 1 / (information[..., None, :] + aware)
-        shrunk *= np.arange(len(public.values)) < np.array(public.sizes)[:, None, None, None]
-        axes = len(public.values)
-        mean = self.clipped()[..., None, :] * shrunk
-        variance = noise[..., None, :] * shrunk**2
-        return Heads(mean.reshape(-1, axes), variance.reshape(-1, axes))
+        components = len(found.metric)
+        parts = self.sums[:, :components] * found.metric.astype(np.float32)
+        lengths = found.weight * np.sqrt(np.einsum("ij,ij->i", parts, parts, dtype=np.float64))
+        factor = found.weight * found.clip / np.maximum(lengths, found.clip)
+        total = factor.astype(np.float32) @ self.sums[:, :components]
+        deviation = noise.deviation(components) * 2 * found.clip / public.scale
+        variance = (deviation / found.metric) ** 2
+        information = np.maximum(found.information, _TINY)
+        ridge = shape.ridge / public.scale * ((found.scatter + variance) / information)
+        return total, variance, information, ridge
+
+    def _one(self, mean: Floats, variance: Floats) -> Heads:
+        """One head with these leading coefficients."""
+        heads = np.zeros((2, len(self._public.values)))
+        heads[:, : len(mean)] = mean, variance
+        return Heads(heads[:1], heads[1:])
 
     def plain_heads(self) -> Heads:
         """Heads from the raw labels, for every size and ridge: what privacy costs nothing to."""
@@ -241,6 +276,10 @@ class Trial:
         axes = len(public.values)
         mean, variance = total * shrunk, noise / scale * shrunk**2
         return Heads(mean.reshape(-1, axes), variance.reshape(-1, axes))
+
+    def accuracy(self, margins: Floats) -> float:
+        """How often fresh labelers prefer what these margins (pairs,) say."""
+        return 0.5 + float(np.sign(margins[self._public.seen]) @ self._fresh)
 
     def scores(self, heads: Heads) -> tuple[Floats, Floats]:
         """Expected accuracy on fresh labelers and error on the simulated labels, each (heads,)."""
@@ -270,25 +309,14 @@ def _rows_of(rows: Rows, units: NDArray[np.intp]) -> Rows:
     return Rows(rows.pair[order], mine[order], len(units), None, size, rows.choices)
 
 
-def _norms(
-    z: Small, values: Floats, sizes: tuple[int, ...], rows: Rows, sampled: NDArray[np.intp]
-) -> tuple[Floats, Floats]:
-    """b_u of the sampled labelers, and the quantiles of b_u over all with any."""
-    norm = np.empty((len(WHITENINGS), len(sizes), len(sampled)))
-    clip = np.empty((len(WHITENINGS), len(sizes), len(CLIP_QUANTILES)))
-    share = rows.share() ** 2 / 4
-    ends = np.array(sizes) - 1
-    for index, whitening in enumerate(WHITENINGS):
-        metric = ((values / values[0] + FLOOR) ** -whitening).astype(np.float32)
-        squares = np.empty((len(sizes), len(z)))
-        for start in range(0, len(z), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            squares[:, part] = np.cumsum(np.square(z[part] * metric), axis=1)[:, ends].T
-        for number in range(len(sizes)):
-            every = np.sqrt(np.bincount(rows.unit, share * squares[number, rows.pair], rows.units))
-            norm[index, number] = every[sampled]
-            clip[index, number] = np.quantile(every[every > 0], CLIP_QUANTILES)
-    return norm, clip
+def _norms(z: Small, metric: Small, rows: Rows) -> Floats:
+    """b_u of all labelers in this metric, shape (units,)."""
+    squares = np.empty(len(z))
+    for start in range(0, len(z), _CHUNK):
+        part = np.square(z[start : start + _CHUNK] * metric)
+        squares[start : start + _CHUNK] = part.sum(axis=1, dtype=np.float64)
+    share = rows.share() ** 2
+    return np.asarray(np.sqrt(np.bincount(rows.unit, share * squares[rows.pair], rows.units)) / 2)
 
 
 def _sums(z: Small, rows: Rows, coefficient: NDArray[np.floating[Any]], power: int) -> Small:

@@ -1,8 +1,8 @@
-"""Public tuning: the shape of a statistic release, and what each mechanism may be expected to give.
+"""What each mechanism may be expected to give, and which serves best, by simulated labels.
 
 Everything here reads public pairs, who labels which of them, and a prior; labels are simulated.
 What it returns is the same whatever the real labels are, so it costs no privacy, and it can be run
-before any label exists.
+before any label exists. The shape of a statistic needs no simulation: see `planner.components`.
 
 Utility is the expected share of a fresh labeler's strict labels that a linear head gets right. The
 fits of a release and of trials use `statistic.noise_aware_ridge`: on 50 labelers at ε = 1 it
@@ -21,10 +21,18 @@ from numpy.typing import NDArray
 from labelguard.accounting import gaussian
 from labelguard.errors import PolicyError
 from labelguard.mechanisms.geometry import Shape
+from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
-from labelguard.planner import flips
+from labelguard.planner import components, flips
 from labelguard.planner.flips import BOUNDS, Flips, Tried
-from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval, Sizing, best
+from labelguard.planner.outcomes import (
+    INDISTINCT,
+    Forecast,
+    Interval,
+    Sizing,
+    best,
+    worth_training,
+)
 from labelguard.planner.prior import KINDS, Prior
 from labelguard.planner.trials import PublicSide, Trial
 from labelguard.planner.worlds import Worlds
@@ -39,34 +47,16 @@ __all__ = [
     "Sizing",
     "best",
     "check_budgets",
-    "choose",
     "forecast",
     "recommend",
+    "worth_training",
 ]
 
-MECHANISMS = ("statistic", "rr", "props")
+MECHANISMS = ("statistic", "rr", "props", "uls")
 
 DRAWS = 6 * len(KINDS)
 _FIRST_DRAWS = 2 * len(KINDS)
 _SURE = 3  # standard errors, of worlds in pairs, by which a mechanism has to lead
-
-
-def choose(
-    x: NDArray[np.float32],
-    rows: Rows,
-    noise_multiplier: float,
-    prior: Prior | None = None,
-) -> Shape:
-    """The shape with the best expected accuracy of a statistic released with this noise.
-
-    `x` (pairs, d) are public features of pairs. Averages over worlds drawn from `prior`, whose
-    directions of utility differ in how many components they need, so that the choice suits none of
-    them badly.
-
-    Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
-    """
-    worlds = Worlds.of(x, rows, prior or Prior(), DRAWS)
-    return worlds.public.shapes[worlds.best_shape(worlds.shapes(noise_multiplier))]
 
 
 def forecast(
@@ -87,13 +77,13 @@ def forecast(
     Of randomized response there are two, under the first of the bounds that release most labels
     and under the best one, unless these are one; PROPS is forecast on the latter. `bounds` are the
     numbers of labels per labeler to choose from, None being all of them; by default several. Of
-    choices of the best of several responses there is the statistic alone.
+    choices of the best of several responses there are the statistic and `uls` alone.
 
     (ε, δ) is for `periods` releases, which each bring as many new labels as there are now; what is
     forecast is one of them. `growth` also forecasts twice the labelers and twice the labels, at
     twice the cost.
 
-    Raises `PolicyError` for budgets no mechanism has, `InvalidLabels` as `choose`.
+    Raises `PolicyError` for budgets no mechanism has, `InvalidLabels` as `trials.public_side`.
     """
     check_budgets(epsilons, delta)
     prior = prior or Prior()
@@ -155,24 +145,24 @@ def recommend(
 class _Compared:
     """A statistic and randomized response at one ε, in the same worlds.
 
-    `shapes` (worlds, shapes) are the accuracies of a statistic of every shape, of which `shape` is
-    best; `tried` holds randomized response under every bound that can be chosen.
+    `accuracy` (worlds,) is that of a statistic of this `shape` and `noise`; `tried` holds
+    randomized response under every bound that can be chosen.
     """
 
     epsilon: float
-    noise_multiplier: float
-    shapes: NDArray[np.float64]
-    shape: int
+    shape: Shape
+    noise: Noise
+    accuracy: NDArray[np.float64]
     tried: list[Tried]
 
     def statistic(self, worlds: Worlds) -> Forecast:
-        """The statistic of the best shape."""
-        return worlds.statistic(self.epsilon, self.noise_multiplier, self.shape)
+        """The statistic."""
+        return worlds.statistic(self.epsilon, self.noise, self.shape)
 
     @property
     def clear(self) -> bool:
         """Whether these worlds tell which of the two is more accurate."""
-        difference = self.shapes[:, self.shape] - flips.chosen(self.tried).accuracy
+        difference = self.accuracy - flips.chosen(self.tried).accuracy
         error = float(difference.std(ddof=1)) / math.sqrt(len(difference))
         return abs(float(difference.mean())) > INDISTINCT + _SURE * error
 
@@ -192,15 +182,22 @@ class _Terms:
         return [Flips.of(public, epsilon, self.delta, b, self.periods) for b in bounds]
 
     def compare(self, worlds: Worlds, epsilon: float) -> _Compared:
-        """Every shape of a statistic, and randomized response under every bound worth it."""
-        noise = gaussian.calibrate(epsilon, self.delta, self.periods)
-        shapes = worlds.shapes(noise)
+        """A statistic, and randomized response under every bound worth it."""
+        noises = components.cheapest(epsilon, self.delta, self.periods)
+        shape = worlds.public.directions.shape(noises)
+        noise = noises(shape.components)
+        accuracies = worlds.accuracies(lambda trial: trial.statistic_head(shape, noise))
         options = flips.worth(self.options(worlds.public, epsilon))
         tried = [Tried.of(worlds, option) for option in options]
-        return _Compared(epsilon, noise, shapes, worlds.best_shape(shapes), tried)
+        return _Compared(epsilon, shape, noise, accuracies[:, 0], tried)
+
+    def user_wise(self, worlds: Worlds, epsilon: float) -> Forecast:
+        """A run of `uls` in each of the periods (`Trial.user_wise_head` has its noise)."""
+        noise = Noise("gaussian", gaussian.calibrate(epsilon, self.delta, self.periods))
+        return worlds.user_wise(epsilon, noise, worlds.public.directions.shape(lambda _: noise))
 
     def forecasts(self, worlds: Worlds) -> list[Forecast]:
-        """Without privacy; then, at every ε, four: randomized response twice."""
+        """Without privacy; then, at every ε, five: randomized response twice."""
         found = [Forecast("non-private", None, *worlds.best(Trial.plain_heads))]
         for epsilon in self.epsilons:
             compared = self.compare(worlds, epsilon)
@@ -212,12 +209,13 @@ class _Terms:
                 plain = flips.randomized(worlds, epsilon, Tried.of(worlds, every))
             found += [compared.statistic(worlds), plain, rr]
             found.append(flips.props(worlds, option.flips, rr))
+            found.append(self.user_wise(worlds, epsilon))
         return found
 
 
 def _takes_choices(forecast: Forecast) -> bool:
     """Whether it is of a mechanism that takes choices of the best of several."""
-    return forecast.mechanism in ("non-private", "statistic")
+    return forecast.mechanism in ("non-private", "statistic", "uls")
 
 
 def _equal(one: Forecast, other: Forecast) -> bool:

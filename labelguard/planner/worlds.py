@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from labelguard.mechanisms.geometry import Shape
+from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner.outcomes import Forecast, Interval, interval
 from labelguard.planner.prior import Prior
@@ -18,7 +20,6 @@ __all__ = ["Worlds"]
 Floats = NDArray[np.float64]
 
 _NOISES = 8  # noise realised per simulated world, for intervals
-_EQUAL = 5e-4  # less than simulations can tell
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,19 +64,12 @@ class Worlds:
         """What the head with the highest mean accuracy is `judged`."""
         return self.judged(heads_of, int(self.accuracies(heads_of).mean(axis=0).argmax()))
 
-    def shapes(self, noise_multiplier: float) -> Floats:
-        """The accuracy of a statistic of every shape in each world, shape (worlds, shapes)."""
-        return self.accuracies(lambda trial: trial.statistic_heads(noise_multiplier))
+    def statistic(self, epsilon: float, noise: Noise, shape: Shape) -> Forecast:
+        """A statistic release with this noise."""
+        judged = self.judged(lambda trial: trial.statistic_head(shape, noise), 0)
+        return Forecast("statistic", epsilon, *judged, shape, noise)
 
-    def best_shape(self, accuracies: Floats) -> int:
-        """Which of the `shapes` is most accurate; of equally good ones, fewest components."""
-        accuracy = accuracies.mean(axis=0)
-        equal = np.flatnonzero(accuracy >= accuracy.max() - _EQUAL)
-        components = np.array([self.public.shapes[index].components for index in equal])
-        fewest = equal[components == components.min()]
-        return int(fewest[accuracy[fewest].argmax()])
-
-    def statistic(self, epsilon: float, noise_multiplier: float, shape: int) -> Forecast:
-        """A statistic release with this noise, of one of the public side's shapes."""
-        judged = self.judged(lambda trial: trial.statistic_heads(noise_multiplier), shape)
-        return Forecast("statistic", epsilon, *judged, self.public.shapes[shape])
+    def user_wise(self, epsilon: float, noise: Noise, shape: Shape) -> Forecast:
+        """A run of user-wise DP-SGD, the mean of whose steps has this noise."""
+        judged = self.judged(lambda trial: trial.user_wise_head(shape, noise), 0)
+        return Forecast("uls", epsilon, *judged, shape, noise)

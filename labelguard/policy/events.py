@@ -7,74 +7,24 @@ kinds differ. Kinds are the core's alone; a mechanism says which one it works on
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from labelguard.errors import PolicyError
+from labelguard.policy.event_kind import PAIR, ClippedSums, EventKind, Price, Terms, of_bits
 from labelguard.policy.label_values import Ties
+from labelguard.policy.training_runs import TRAINING_RUNS
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
-    from labelguard.accounting.joint import Component
+    from labelguard.accounting.joint import BinaryAnswers, Component, TernaryAnswers
+
+MOST_CHOICES = 256
+"""How many responses a choice has at most, as its value in the private map is a byte."""
 
 ITEM_BOUND = 1
 """How many labels of a content may be randomized over its life, unless more are asked for."""
-
-Price: TypeAlias = Mapping[str, Any]
-"""What one use costs, as named numbers: those of an accounting component but for its count."""
-
-
-class EventKind(ABC):
-    """One kind of priced event."""
-
-    name: ClassVar[str]
-    counts: ClassVar[str]
-    """What an allowance counts, in `--allow NAME:COUNTS=NUMBER`."""
-    noun: ClassVar[str]
-    """One use, for people."""
-    taken: ClassVar[str]
-    """What a use takes from a labeler who runs short."""
-    option: ClassVar[str]
-    """The field of a `Request` that says how often, and belongs to this kind alone."""
-    misplaced: ClassVar[str]
-    """What is wrong with that option beside another kind of event."""
-    default_ties: ClassVar[Ties]
-    per_label: ClassVar[bool]
-    """Whether every label is a use; else a release is one for all labels of a unit."""
-    own_number: ClassVar[bool]
-    """Whether a labeler's own number of labels may be what is allowed."""
-    grid_share: ClassVar[float] = 0.0
-    """Of δ, what is set aside for noise on a grid instead of continuous noise."""
-
-    @property
-    def key(self) -> str:
-        """Its uses, as a key of JSON."""
-        return self.noun.replace(" ", "_") + "s"
-
-    @abstractmethod
-    def component(self, ties: Ties) -> type[Component]:
-        """What the accountants price; its `calibrated` finds a price for k uses."""
-
-    @abstractmethod
-    def ties_of(self, ties: Ties) -> Ties:
-        """What becomes of ties in such an event, under a policy's treatment of them."""
-
-    @abstractmethod
-    def check(self, delta: float, ties: Ties, *, alone: bool) -> None:
-        """Raise `PolicyError` for terms under which no policy pays for such events."""
-
-    @abstractmethod
-    def first(self, asked: int | None, unit: str | None) -> int | None:
-        """How many uses the first policy of a project allows, where a command asks for `asked`."""
-
-    @abstractmethod
-    def knows(self, state: str) -> bool:
-        """Whether labels that a release in this state drew were released, for later such events."""
-
-    @abstractmethod
-    def noise(self, price: Price, ties: Ties) -> dict[str, float]:
-        """A price as people read it."""
 
 
 class RandomizedLabels(EventKind):
@@ -89,15 +39,56 @@ class RandomizedLabels(EventKind):
         "a statistic takes all labels of a labeler, clipped: --max-labels-per-labeler goes with "
         "randomized response"
     )
+    form = "rr:labels=50, or rr:labels=50,choices=4 (4: RESPONSES)"
     default_ties = "coin"
     per_label = True
     own_number = True
 
-    def component(self, ties: Ties) -> type[Component]:
-        """Binary answers, or ternary ones."""
+    def component(self, ties: Ties, price: Price, count: int) -> Component:
+        """Binary answers, ternary ones, or choices among several, whose price says how many."""
+        from labelguard.accounting.joint import ChoiceAnswers
+
+        if "options" in price:
+            return ChoiceAnswers(**price, count=count)
+        return self._answers(ties)(price["threshold"], count)
+
+    def calibrated(self, ties: Ties, allowance: Terms) -> Callable[[float, float, int], Component]:
+        """Their exact accountants."""
+        from labelguard.accounting.joint import ChoiceAnswers
+
+        if allowance.choices > PAIR:
+            return partial(ChoiceAnswers.calibrated, options=allowance.choices)
+        return self._answers(ties).calibrated
+
+    def _answers(self, ties: Ties) -> type[BinaryAnswers | TernaryAnswers]:
         from labelguard.accounting.joint import BinaryAnswers, TernaryAnswers
 
         return TernaryAnswers if ties == "ternary" else BinaryAnswers
+
+    def check_allowance(self, allowance: Terms) -> None:
+        """Coins have one kind of noise."""
+        if allowance.ball is not None:
+            raise PolicyError("ball noise is for statistic:releases=1 only, found it with rr")
+        if allowance.sampling is not None:
+            raise PolicyError("a sampling is of training runs only, found it with rr")
+        if not PAIR <= allowance.choices <= MOST_CHOICES:
+            raise PolicyError(
+                f"choices are among {PAIR} to {MOST_CHOICES} responses, found {allowance.choices}"
+            )
+
+    def of_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
+        """`choices=4`."""
+        others = {name: value for name, value in terms.items() if name != "choices"}
+        found = super().of_terms(others)
+        return found | ({"choices": int(terms["choices"])} if "choices" in terms else {})
+
+    def terms_of(self, allowance: Terms) -> dict[str, Any]:
+        """The inverse of `of_terms`."""
+        return {} if allowance.choices == PAIR else {"choices": allowance.choices}
+
+    def uniforms(self, epsilon: float, allowance: Terms) -> float:
+        """Nothing: a coin's probability is a multiple of 2^-64, and priced as that."""
+        return 0.0
 
     def ties_of(self, ties: Ties) -> Ties:
         """As the policy has it."""
@@ -116,8 +107,12 @@ class RandomizedLabels(EventKind):
         """What was drawn keeps its value, even in a release that was given up."""
         return True
 
-    def noise(self, price: Price, ties: Ties) -> dict[str, float]:
-        """The probability of a flip."""
+    def noise(self, price: Price, ties: Ties) -> dict[str, Any]:
+        """The probability of a flip; for choices, of their pairs."""
+        if "options" in price:
+            options = price["options"]
+            flip_probability = self.pair_flip_probability(price["threshold"], options)
+            return {"flip_probability": flip_probability, "choices": options}
         return {"flip_probability": self.flip_probability(price["threshold"], ties)}
 
     def flip_probability(self, threshold: int, ties: Ties) -> float:
@@ -128,8 +123,18 @@ class RandomizedLabels(EventKind):
             return (change / 2) / (1 - change / 2)
         return change
 
+    def pair_flip_probability(self, threshold: int, options: int) -> float:
+        """γ = K·r/2 = K / (2(e^ε0 + K − 1)) of the pairs (released choice, another response).
 
-class StatisticReleases(EventKind):
+        A choice among K is kept with probability 1 − K·r, r = T/((K−1)·2^64), and else drawn
+        uniformly from all K: then a pair that shows is turned either way alike. So γ is the
+        expected share of published pairs that are turned, whatever the choices, and de-biasing by
+        it is exact for the statistic Σ (φ(choice) − mean φ) (docs/guarantees.md). K = 2: T/2^64.
+        """
+        return options * (threshold // (options - 1)) / 2**65
+
+
+class StatisticReleases(ClippedSums):
     """Noisy sums over all labels of a labeler, clipped."""
 
     name = "statistic"
@@ -137,49 +142,64 @@ class StatisticReleases(EventKind):
     noun = taken = "statistic release"
     option = "releases"
     misplaced = "--ties zero and --releases go with --mechanism statistic only"
-    default_ties = "zero"
-    per_label = False
-    own_number = False
-    grid_share = 2.0**-10
+    form = "statistic:releases=12, or statistic:releases=1,ball=4 (4: COMPONENTS)"
 
-    def component(self, ties: Ties) -> type[Component]:
-        """Gaussian noise."""
-        from labelguard.accounting.joint import Gaussians
+    def component(self, ties: Ties, price: Price, count: int) -> Component:
+        """Gaussian noise, or ball noise, which has a scale."""
+        from labelguard.accounting.joint import Balls, Gaussians
 
-        return Gaussians
+        return (Balls if "scale" in price else Gaussians)(**price, count=count)
 
-    def ties_of(self, ties: Ties) -> Ties:
-        """They add nothing, or are dropped."""
-        return "drop" if ties == "drop" else "zero"
+    def calibrated(self, ties: Ties, allowance: Terms) -> Callable[[float, float, int], Component]:
+        """Their exact accountants."""
+        from labelguard.accounting.joint import Balls, Gaussians
 
-    def check(self, delta: float, ties: Ties, *, alone: bool) -> None:
-        """Gaussian noise needs a δ, and a half tie adds nothing to a sum."""
-        if alone and ties not in ("zero", "drop"):
+        ball = allowance.ball
+        return Gaussians.calibrated if ball is None else partial(Balls.calibrated, components=ball)
+
+    def of_terms(self, terms: Mapping[str, str]) -> dict[str, Any]:
+        """`ball=4`."""
+        others = {name: value for name, value in terms.items() if name != "ball"}
+        return super().of_terms(others) | ({"ball": int(terms["ball"])} if "ball" in terms else {})
+
+    def terms_of(self, allowance: Terms) -> dict[str, Any]:
+        """The inverse of `of_terms`."""
+        return {} if allowance.ball is None else {"ball": allowance.ball}
+
+    def check_allowance(self, allowance: Terms) -> None:
+        """Ball noise is for one release in the policy's life: Gaussian noise composes better."""
+        super().check_allowance(allowance)
+        if allowance.sampling is not None:
+            raise PolicyError("a sampling is of training runs only, found it with statistic")
+        if allowance.ball is None:
+            return
+        if allowance.allowed != 1:
             raise PolicyError(
-                f"--ties {ties} goes with randomized response; in a statistic a tie adds "
-                "nothing (zero), or, where tie status is public, may be dropped"
+                "ball noise has a price for one statistic release in the life of a policy, found "
+                f"{allowance.allowed}; allow statistic:releases=1,ball=K, or leave ball=K out: "
+                "Gaussian noise is for any number"
             )
-        if not delta > 0:
-            raise PolicyError("the statistic's noise is Gaussian: it needs a delta above 0")
-        if ties == "half":
-            raise PolicyError("--ties half goes with randomized response alone")
+        if allowance.ball < 1:
+            raise PolicyError(f"ball noise is for 1 component or more, found {allowance.ball}")
 
-    def first(self, asked: int | None, unit: str | None) -> int | None:
-        """One release."""
-        return asked or 1
+    def uniforms(self, epsilon: float, allowance: Terms) -> float:
+        """That of one draw."""
+        return of_bits(epsilon)
 
     def knows(self, state: str) -> bool:
         """What was summed in a release that was given up is in no sum."""
         return state != "abandoned"
 
-    def noise(self, price: Price, ties: Ties) -> dict[str, float]:
-        """The noise multiplier."""
-        return dict(price)
+    def noise(self, price: Price, ties: Ties) -> dict[str, Any]:
+        """Its kind, and the noise multiplier or the scale with the fewest components."""
+        return {"noise": "ball" if "scale" in price else "gaussian", **price}
 
 
 RANDOMIZED_LABELS = RandomizedLabels()
 STATISTIC_RELEASES = StatisticReleases()
-EVENTS: Mapping[str, EventKind] = {one.name: one for one in (RANDOMIZED_LABELS, STATISTIC_RELEASES)}
+EVENTS: Mapping[str, EventKind] = {
+    one.name: one for one in (RANDOMIZED_LABELS, STATISTIC_RELEASES, *TRAINING_RUNS)
+}
 
 
 def kind(name: str) -> EventKind:
@@ -204,11 +224,28 @@ def default_ties(names: Iterable[str]) -> Ties:
     return found.pop() if len(found) == 1 else RANDOMIZED_LABELS.default_ties
 
 
-def parse(text: str) -> tuple[str, int]:
-    """`rr:labels=50` as ("rr", 50); `PolicyError` for anything else."""
+def parse(text: str) -> tuple[str, int, dict[str, Any]]:
+    """`rr:labels=50` as ("rr", 50, {}), `statistic:releases=1,ball=4` as ("statistic", 1, …).
+
+    The third are further fields of an `Allowance`. Raises `PolicyError` for anything else.
+    """
     for one in EVENTS.values():
-        match = re.fullmatch(rf"{one.name}:{one.counts}=([0-9]+)", text.strip())
+        written = rf"{one.name}:{one.counts}=([0-9]+)((?:,[a-z]+=[0-9.e-]+)*)"
+        match = re.fullmatch(written, text.strip(), re.ASCII)
         if match:
-            return one.name, int(match[1])
-    forms = " or ".join(f"{one.name}:{one.counts}=NUMBER" for one in EVENTS.values())
-    raise PolicyError(f"--allow expects {forms}, found {text!r}")
+            terms = [term.partition("=")[::2] for term in match[2].split(",")[1:]]
+            if len(dict(terms)) < len(terms):
+                break
+            try:
+                return one.name, int(match[1]), one.of_terms(dict(terms))
+            except (ValueError, KeyError):
+                raise PolicyError(f"--allow expects {one.form}, found {text!r}") from None
+    forms = "; ".join(one.form for one in EVENTS.values())
+    raise PolicyError(f"--allow expects one of: {forms}; found {text!r}")
+
+
+def write(allowance: Terms) -> str:
+    """The inverse of `parse`."""
+    one = kind(allowance.event)
+    terms = {one.counts: allowance.allowed, **one.terms_of(allowance)}
+    return f"{one.name}:" + ",".join(f"{name}={value}" for name, value in terms.items())

@@ -5,24 +5,33 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from labelguard.errors import PolicyError
 from labelguard.policy import events
-from labelguard.policy.events import EVENTS, RANDOMIZED_LABELS, EventKind
+from labelguard.policy.event_kind import PAIR, EventKind
+from labelguard.policy.events import EVENTS, RANDOMIZED_LABELS
 from labelguard.policy.label_values import DEFAULT_TEXT, LabelValues, Skips, Ties
+from labelguard.policy.sampling import Sampling
 
 Unit = Literal["labeler", "item", "group"]
 
 
 def check_budget(epsilon: float, delta: float) -> None:
-    """Raise `PolicyError` unless ε is finite and above 0, and δ at least 0 and below 1."""
+    """Raise `PolicyError` unless ε is finite and 1e-12 or more, and δ at least 0 and below 1."""
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise PolicyError(f"epsilon must be a finite number above 0, found {epsilon}")
+    if epsilon < LEAST_EPSILON:
+        raise PolicyError(
+            f"epsilon must be at least {LEAST_EPSILON:g}, found {epsilon:g}: at so little nothing "
+            "but noise would be released"
+        )
     if not (0 <= delta < 1):
         raise PolicyError(f"delta must be at least 0 and below 1, found {delta}")
 
 
+LEAST_EPSILON = 1e-12
+"""The smallest ε that noise is computed for."""
 USUAL_EPSILON = 3.0
 """ε where nobody says one."""
 MOST_DELTA = 1e-5
@@ -57,16 +66,25 @@ class Allowance:
     """How often one kind of event (by its name in `events`) may touch a labeler.
 
     `rr`: so many labels may be randomized; None: the labeler's own number of labels, rounded up
-    to 8, 16, 32, … when they are first charged. `statistic`: so many statistic releases may use
-    any number of the labeler's labels.
+    to 8, 16, 32, … when they are first charged. A label may be a choice of the best of `choices`
+    responses or more; the price is that of the fewest, for more cost less. `statistic`: so many
+    statistic releases may use any number of the labeler's labels. A single one may have ball noise;
+    its scale is made for the fewest components that are meant, and serves any larger number. `uls`,
+    `els`, `els-group`, `aup`: so many training runs with a sampling that is fixed here.
     """
 
     event: str
-    """the kind of event: rr or statistic"""
+    """the kind of event: rr, statistic, uls, els, els-group or aup"""
     allowed: int | None
     """how many; null: the labeler's own number of labels, rounded up"""
     share: float = 1.0
     """what it weighs in the joint price"""
+    ball: int | None = None
+    """ball noise, for so many components or more; null: Gaussian"""
+    sampling: Sampling | None = None
+    """how a training run samples; null: it is none"""
+    choices: int = PAIR
+    """the fewest responses that a label may choose among; 2: pairs, and all choices"""
 
     def __post_init__(self) -> None:
         events.kind(self.event)
@@ -74,6 +92,7 @@ class Allowance:
             raise PolicyError(f"an allowance of {self.event} must be at least 1")
         if not (math.isfinite(self.share) and self.share > 0):
             raise PolicyError(f"a share must be a finite number above 0, found {self.share}")
+        self.kind.check_allowance(self)
 
     @property
     def kind(self) -> EventKind:
@@ -112,6 +131,8 @@ class Policy:
     """whether who labels what reacts to labels: a condition on every card"""
     held_out: float = 0.0
     """share of units whose labels evaluate and never train; drawn once in a project's life"""
+    accept_unproven: bool = False
+    """whether events are paid for whose price is as published, and not proven"""
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
@@ -164,6 +185,17 @@ class Policy:
             )
         for allowance in self.allowances:
             allowance.kind.check(self.delta, self.ties, alone=alone)
+            if not (allowance.kind.proven or self.accept_unproven):
+                raise PolicyError(
+                    f"the guarantee of {allowance.event} is as published, and not proven "
+                    "(docs/guarantees.md): a policy pays for it with --accept-unproven only; uls "
+                    "is proven"
+                )
+            if allowance.choices > PAIR and self.ties != RANDOMIZED_LABELS.default_ties:
+                raise PolicyError(
+                    f"--ties {self.ties} goes with pairs and rankings; of choices among "
+                    f"{allowance.choices} or more a blank one is a coin's (--ties coin)"
+                )
 
     @property
     def events(self) -> tuple[str, ...]:
@@ -201,15 +233,24 @@ class Policy:
         return events.kind(event).ties_of(self.ties)
 
     def to_json(self) -> str:
-        """Canonical JSON, as the ledger keeps it."""
-        return json.dumps(asdict(self), sort_keys=True)
+        """Canonical JSON, as the ledger keeps it; that of pairs is what it was before choices."""
+        settings = asdict(self)
+        for allowance in settings["allowances"]:
+            if allowance["choices"] == PAIR:
+                del allowance["choices"]
+        return json.dumps(settings, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The inverse of `to_json`."""
         settings = json.loads(text)
-        allowances = tuple(Allowance(**allowance) for allowance in settings.pop("allowances"))
-        return cls(**settings, allowances=allowances)
+        return cls(**settings | {"allowances": tuple(map(_allowance, settings["allowances"]))})
+
+
+def _allowance(settings: dict[str, Any]) -> Allowance:
+    """The inverse of `asdict`."""
+    sampling = settings.get("sampling")
+    return Allowance(**settings | {"sampling": Sampling(**sampling) if sampling else None})
 
 
 @dataclass(frozen=True)
@@ -227,6 +268,14 @@ class Request:
     label_values: str | None = None
     skips: Skips | None = None
     assignment_reactive: bool | None = None
+    ball: int | None = None
+    """of a first policy, as the planner proposes it (`Allowance.ball`); never asked for"""
+    sampling: Sampling | None = None
+    """of a first policy, as a mechanism of training runs proposes it (`Allowance.sampling`)"""
+    accept_unproven: bool | None = None
+    choices: int | None = None
+    """of a first policy, as its input's public columns have it (`Allowance.choices`); never asked
+    for"""
 
     def __post_init__(self) -> None:
         # Plain numbers, which the ledger can write down.
@@ -236,8 +285,8 @@ class Request:
         if self.label_values is not None:
             object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
         for one in EVENTS.values():
-            uses = getattr(self, one.option)
-            if uses is None:
+            uses = self.asked(one)
+            if uses is None or one.option is None:
                 continue
             object.__setattr__(self, one.option, int(uses))
             if uses < 1:
@@ -250,25 +299,37 @@ class Request:
             MOST_DELTA if self.delta is None else self.delta,
         )
 
+    def asked(self, kind: EventKind) -> int | None:
+        """How many events of a kind were asked for, if any number was."""
+        return getattr(self, kind.option) if kind.option else None
+
     def first_policy(self, units: int) -> Policy:
         """The policy that the first release of a project writes, where so many units gave labels.
 
         ε and δ are the usual ones unless they were asked for.
         """
         one = events.kind(self.event)
-        allowed = one.first(getattr(self, one.option), self.unit)
+        allowed = one.first(self.asked(one), self.unit)
         given = {
             name: getattr(self, name)
             for name in (
                 *("ties", "tie_status_public", "unit"),
-                *("label_values", "skips", "assignment_reactive"),
+                *("label_values", "skips", "assignment_reactive", "accept_unproven"),
             )
             if getattr(self, name) is not None
         }
         return Policy(
             USUAL_EPSILON if self.epsilon is None else self.epsilon,
             usual_delta(units) if self.delta is None else self.delta,
-            (Allowance(self.event, allowed),),
+            (
+                Allowance(
+                    self.event,
+                    allowed,
+                    ball=self.ball,
+                    sampling=self.sampling,
+                    choices=self.choices or PAIR,
+                ),
+            ),
             **{"ties": one.default_ties} | given,
         )
 
@@ -278,9 +339,17 @@ class Request:
         ε and δ are judged by what the whole project costs (`check_price`).
         """
         allowance = policy.allowance(self.event)
-        replace(self, epsilon=policy.epsilon, delta=policy.delta).first_policy(1)
+        replace(
+            self,
+            epsilon=policy.epsilon,
+            delta=policy.delta,
+            sampling=allowance.sampling,
+            accept_unproven=policy.accept_unproven,
+        ).first_policy(1)
         fixed = {field.name: getattr(policy, field.name) for field in fields(policy)}
-        fixed |= {"ties": policy.ties_of(self.event), allowance.kind.option: allowance.allowed}
+        fixed |= {"ties": policy.ties_of(self.event)}
+        if allowance.kind.option:
+            fixed[allowance.kind.option] = allowance.allowed
         for name, value in asdict(self).items():
             if name in fixed.keys() - {"epsilon", "delta"} and value not in (None, fixed[name]):
                 option, has = name.replace("_", "-"), fixed[name]

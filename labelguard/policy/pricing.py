@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from labelguard._version import __version__
 from labelguard.errors import PolicyError
 from labelguard.policy import events
-from labelguard.policy.events import Price
+from labelguard.policy.event_kind import Price
 from labelguard.policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -45,15 +45,43 @@ class EventPrice:
     """What one allowance of a policy buys, and what it would cost by itself."""
 
     event: str
-    """the kind of event: rr or statistic"""
+    """the kind of event, as `Allowance` has it"""
     allowed: int
     """how many it allows"""
     epsilon_alone: float
     """ε of all of them, were there no other allowance"""
     flip_probability: float | None = None
-    """of a randomized label"""
+    """of a randomized label; of choices: of the pairs of one among the fewest responses"""
+    choices: int | None = None
+    """the fewest responses that a choice may be among; null: labels of pairs, or any number"""
+    noise: str | None = None
+    """of a statistic or a training run: gaussian or ball"""
     noise_multiplier: float | None = None
-    """of a statistic: the standard deviation of its noise over its sensitivity"""
+    """of Gaussian noise: its standard deviation over the sensitivity, or over the clip norm of a
+    training run
+    """
+    scale: float | None = None
+    """of ball noise, over the sensitivity: its density falls by e over that distance"""
+    components: int | None = None
+    """of ball noise: the fewest components that its scale is made for"""
+    sampling_probability: float | None = None
+    """of a training run: q"""
+    steps: int | None = None
+    """of a training run: T"""
+
+    def in_words(self) -> str:
+        """Its noise, for people."""
+        if self.steps is not None:
+            return (
+                f"Gaussian σ = {self.noise_multiplier:.4f} × clip norm, {self.steps:,} steps, "
+                f"q = {self.sampling_probability:g}"
+            )
+        if self.scale is not None:
+            return f"ball {self.scale:.4f} × sensitivity, d ≥ {self.components}"
+        if self.noise_multiplier is not None:
+            return f"Gaussian σ = {self.noise_multiplier:.4f} × sensitivity"
+        among = f" of pairs of choices, among {self.choices} or more" if self.choices else ""
+        return f"flip probability {self.flip_probability:.4f}{among}"
 
 
 @dataclass(frozen=True)
@@ -81,22 +109,38 @@ class Quote:
 
 
 def continuous_delta(policy: Policy) -> float:
-    """The δ that continuous noise may spend: of one closing point, less what grids take."""
-    share = max(allowance.kind.grid_share for allowance in policy.allowances)
-    return policy.delta_at_points * (1 - share)
+    """The δ that continuous noise may spend: that of one closing point, less what bits take.
+
+    Noise is drawn from 256-bit numbers, which may change a statistic with a probability below
+    2^-100 (docs/guarantees.md). Raises `PolicyError` where that takes more than half of δ.
+    """
+    delta = policy.delta_at_points
+    taken = math.fsum(
+        (allowance.allowed or 0) * allowance.kind.uniforms(policy.epsilon, allowance)
+        for allowance in policy.allowances
+    )
+    if taken > delta / 2:
+        raise PolicyError(
+            f"noise from 256-bit numbers costs δ = {min(taken, 1):.2g} at ε = {policy.epsilon:g}, "
+            f"more than half of the {delta:.2g} there is; take a larger delta, or a smaller epsilon"
+        )
+    return math.nextafter(delta - taken, 0.0) if taken else delta  # most often the last bit of δ
 
 
 def prices(policy: Policy, event: str, bounds: NDArray[np.int64]) -> dict[int, Price]:
     """The price of a use for each distinct bound k.
 
-    Randomized response: the threshold ⌈γ·2^64⌉ of a coin. Statistic: the noise multiplier σ, a
-    multiple of 2^-40, rounded up. Raises `PolicyError` if nothing buys that little noise.
+    Randomized response: the threshold ⌈γ·2^64⌉ of a coin, and of choices the fewest responses that
+    they may be among. Statistic: the noise multiplier σ, or
+    scale and fewest components of ball noise; σ and scale are multiples of 2^-40, rounded up.
+
+    Raises `PolicyError` if nothing buys that little noise.
     """
     distinct, delta = np.unique(bounds).tolist(), continuous_delta(policy)
     try:
         if len(policy.allowances) > 1:
             return dict.fromkeys(distinct, _joint(policy)[event])
-        calibrated = events.kind(event).component(policy.ties).calibrated
+        calibrated = events.kind(event).calibrated(policy.ties, policy.allowance(event))
         return {k: _price(calibrated(policy.epsilon, delta, k)) for k in distinct}
     except ValueError as error:
         raise PolicyError(str(error)) from None
@@ -128,10 +172,12 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
     }
     points = [_point(policy, found, number) for number in range(1, policy.closing_points + 1)]
     laws = " × ".join(part.distribution for part in components(policy, found).values())
+    runs = any(allowance.sampling for allowance in policy.allowances)
+    how = "privacy loss on a grid, rounded up" if runs else "exact privacy loss in closed form"
     return (
         common
         | {
-            "accountant": f"exact privacy loss in closed form: {laws}",
+            "accountant": f"{how}: {laws}",
             "epsilon": points[-1]["epsilon"],
             "points": points,
         },
@@ -139,16 +185,21 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
     )
 
 
+_COMPUTING = ("dp-accounting", "numpy", "scipy")
+
+
 @cache
 def _versions() -> dict[str, str]:
     """Of what computes prices; looked up once, for an environment's packages are many."""
-    return {"labelguard": __version__} | {name: version(name) for name in ("numpy", "scipy")}
+    return {"labelguard": __version__} | {
+        name: version(name) for name in ("dp-accounting", "numpy", "scipy")
+    }
 
 
 def components(policy: Policy, found: Prices, point: int | None = None) -> dict[str, Component]:
     """All events that a policy pays for, or those up to a closing point, by kind."""
     return {
-        event: events.kind(event).component(policy.ties)(count=count, **price)
+        event: events.kind(event).component(policy.ties, price, count)
         for event, count in policy.caps(point or policy.closing_points).items()
         for price in found[event].values()
     }
@@ -210,7 +261,11 @@ def _joint(policy: Policy) -> dict[str, Price]:
     from labelguard.accounting.joint import Share, calibrate
 
     shares = [
-        Share(allowance.kind.component(policy.ties), allowance.allowed or 0, allowance.share)
+        Share(
+            allowance.kind.calibrated(policy.ties, allowance),
+            allowance.allowed or 0,
+            allowance.share,
+        )
         for allowance in policy.allowances
     ]
     found = calibrate(policy.epsilon, continuous_delta(policy), shares)

@@ -26,7 +26,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy import lifetime
-from labelguard.policy.events import EVENTS, STATISTIC_RELEASES
+from labelguard.policy.events import EVENTS
 from labelguard.project import linking, policies, recovery
 from labelguard.project.holders import HOLDERS, row_keys
 from labelguard.project.opening import OpenProject, Where
@@ -269,7 +269,8 @@ def _completed(report: Left, leaver: _Leaver, raw: Raw) -> Left:
 def _unfinished(leaver: _Leaver, kind: Leaving, charges: Collection[int]) -> list[ReleaseRecord]:
     """Releases that were begun with labels of theirs and can no longer be finished."""
     # Where contents are the unit, whose labels are in a sum is not known.
-    sums = STATISTIC_RELEASES.name if kind == "erased" and _single(leaver.ledger) else None
+    hidden = kind == "erased" and _single(leaver.ledger)
+    sums = {one.name for one in EVENTS.values() if hidden and not one.per_label}
     keys = row_keys(leaver.opened, leaver.rows)
     return [
         record
@@ -277,7 +278,7 @@ def _unfinished(leaver: _Leaver, kind: Leaving, charges: Collection[int]) -> lis
         if record.unfinished
         and (
             record.number in charges
-            or record.event == sums
+            or record.event in sums
             or _drawn_there(leaver, record)
             or _repeated(leaver, record, keys)
         )

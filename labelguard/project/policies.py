@@ -114,15 +114,16 @@ class Grouped:
 
 
 def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance, ...]:
-    """`rr:labels=50`, `statistic:releases=12`, and `rr=1,statistic=3`, as allowances.
+    """`rr:labels=50`, `rr:labels=50,choices=4`, `statistic:releases=1,ball=4`, and
+    `rr=1,statistic=3`, as allowances.
 
     Raises `PolicyError` for anything else, and for shares of events that are not allowed.
     """
     weights = _shares(shares)
     found = []
     for text in allow:
-        event, allowed = events.parse(text)
-        found.append(Allowance(event, allowed, weights.pop(event, 1.0)))
+        event, allowed, terms = events.parse(text)
+        found.append(Allowance(event, allowed, weights.pop(event, 1.0), **terms))
     if weights:
         raise PolicyError(f"--shares names {', '.join(weights)}, which the policy does not allow")
     return tuple(found)
@@ -143,6 +144,7 @@ def new(
     skips: Skips | None = None,
     assignment_reactive: bool | None = None,
     held_out: float = 0.0,
+    accept_unproven: bool | None = None,
     project: Where = None,
 ) -> PolicyDetails:
     """Make a policy, compute its joint price once, and keep both; it waits to be activated.
@@ -168,6 +170,7 @@ def new(
         skips or "public",
         bool(assignment_reactive),
         float(held_out),
+        bool(accept_unproven),
     )
     with OpenProject.job(project) as opened:
         return described(opened.ledger.add_policy(name, policy))

@@ -41,8 +41,9 @@ SCHEMA = pa.schema(
     ]
 )
 """`row_key` and `labeler` are keyed (`labeler` is zero where it is not known), `version` counts the
-draws of a label, `value` is 0, 1, or 2 for a released tie (and in a statistic), `threshold` is what
-the coin was compared with (γ = threshold / 2^64), `content` tells contents of a given id apart.
+draws of a label, `value` is 0, 1, or 2 for a released tie (and in a statistic), of a choice the
+number of the response that was released, `threshold` is what the coin was compared with
+(γ = threshold / 2^64), `content` tells contents of a given id apart.
 """
 
 

@@ -96,8 +96,9 @@ class Project:
 
     @property
     def stages(self) -> Path:
-        """Finished stages of PROPS releases that are under way, one directory each, and who works
-        on one without holding the project (see `claim`). Released labels and public texts only.
+        """Finished stages of PROPS releases and checkpoints of training runs that are under way, a
+        directory each, and who works on one without holding the project (see `claim`). Released
+        labels, public texts and what was noised only.
         """
         return self.state / "props"
 

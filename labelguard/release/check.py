@@ -15,7 +15,7 @@ from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.release import planning
 from labelguard.release.admission import admit
-from labelguard.release.intake import Intake, IntakeOptions, check_choices
+from labelguard.release.intake import Intake, IntakeOptions, check_choices, check_fewest
 from labelguard.release.methods import open_mechanism
 from labelguard.storage.executor import open_executor
 from labelguard.terms import Progress, silent
@@ -101,6 +101,7 @@ def check(
         table = ledger.labelers(event) if record.state == "active" else LabelerTable.empty()
         staged = intake.stage(opened, source, reading, progress)
         check_choices(staged, opened_mechanism, policy.ties_of(event))
+        check_fewest(staged, policy.allowance(event))
         admit(ledger, home.namespace, staged)
         if staged.given_ids:
             refuse_conflicts(staged)

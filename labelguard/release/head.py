@@ -20,8 +20,11 @@ from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms import choices
 from labelguard.mechanisms.choices import Choices
 from labelguard.mechanisms.geometry import Basis, Shape
+from labelguard.mechanisms.noise import NoiseKind
 from labelguard.mechanisms.statistic import noise_aware_ridge
 from labelguard.release.coordinates import Coordinates
+from labelguard.release.described import Described
+from labelguard.release.uncertainty import numbers
 from labelguard.storage import arrays
 
 FILE = "head.npz"
@@ -33,11 +36,22 @@ Floats = NDArray[np.float64]
 class Window:
     """One noisy statistic and the public pairs it is about.
 
-    `statistic` (components,) has noise of standard deviation `noise`; `z` (pairs, components) and
+    `statistic` (components,) has noise of standard deviation `noise` in each coordinate, of a
+    `kind`, in `least` dimensions or more (see `mechanisms.noise`). `z` (pairs, components) and
     `weight` (pairs,) are the pairs' coordinates and weights in the likelihood. Of choices, `z` are
     the responses of sets of `sizes` (sets,), and `weight` (sets,) is that of the sets. `sampling`
-    (components, components) bounds what labels beside the noise scatter by, where that is asked
-    (see `mechanisms.statistic.sampling_bound`).
+    (components, components) bounds what labels beside the noise scatter by
+    (see `mechanisms.statistic.sampling_bound`); `square_weight` (pairs,) is what they scatter by
+    if they are independent, 4 Var(Σ) = Σ square_weight z zᵀ at margin 0; `radius` is
+    √(Σ C² over labelers), which clipped parts scatter by at most.
+
+    Of features with sources, `edges` (edges, 3) tell which two sources met and how often, and
+    who compared what: `row_pair` and `row_unit` (n,), `row_size` of rankings, `unit_weight`
+    (units,). Units are numbers that mean nothing elsewhere.
+
+    `scale` and `design_effect` are those of the head of the sum up to this window (see
+    `planner.calibration`); 1 where nothing learns from it. `unknown` is in how many comparisons a
+    source is that the sum's first window did not know.
     """
 
     statistic: Floats
@@ -48,6 +62,18 @@ class Window:
     sensitivity: float
     sizes: NDArray[np.int64] | None = None
     sampling: Floats | None = None
+    kind: NoiseKind = "gaussian"
+    least: int = 1
+    square_weight: Floats | None = None
+    radius: float = math.inf
+    edges: NDArray[np.int64] | None = None
+    row_pair: NDArray[np.int32] | None = None
+    row_unit: NDArray[np.int32] | None = None
+    row_size: NDArray[np.int64] | None = None
+    unit_weight: Floats | None = None
+    scale: float = 1.0
+    design_effect: float = 1.0
+    unknown: int = 0
 
     def save(self, path: Path) -> None:
         """Write the window as arrays."""
@@ -59,17 +85,12 @@ class Window:
     def load(cls, path: Path) -> Window:
         """The inverse of `save`; `ProjectError` for anything else."""
         try:
-            found = arrays.load(path)
-            return cls(
-                found["statistic"],
-                float(found["noise"]),
-                found["z"],
-                found["weight"],
-                float(found["clip"]),
-                float(found["sensitivity"]),
-                found.get("sizes"),
-                found.get("sampling"),
-            )
+            found: dict[str, Any] = dict(arrays.load(path))
+            for name in ("noise", "clip", "sensitivity", "radius", "scale", "design_effect"):
+                found[name] = float(found[name])
+            for name in ("least", "unknown"):
+                found[name] = int(found[name])
+            return cls(**(found | {"kind": str(found["kind"])}))
         except (OSError, ValueError, KeyError, TypeError):
             raise ProjectError(f"{path} is damaged; restore it from a backup") from None
 
@@ -78,7 +99,10 @@ class Window:
 class Head:
     """A linear scorer of pairs on named features; `coefficients` (d,) apply to raw features.
 
-    `statistic` is the noisy statistic it was fitted from, if it was, with its `noise`.
+    `statistic` is the noisy statistic it was fitted from, if it was, with its `noise`. `scale` is
+    what the fitted coefficients were multiplied by, so that probabilities mean what they say (see
+    `planner.calibration`): those here hold it already. `about` says what its columns are and how
+    sure its coefficients, where that is known.
     """
 
     features: str
@@ -89,6 +113,8 @@ class Head:
     coefficients: Floats
     statistic: Floats | None = None
     noise: float = math.nan
+    scale: float = 1.0
+    about: Described | None = None
 
     @property
     def coordinates(self) -> Coordinates:
@@ -112,6 +138,8 @@ class Head:
                 "coefficients": self.coefficients,
                 "statistic": np.zeros(0) if self.statistic is None else self.statistic,
                 "noise": np.array(self.noise),
+                "scale": np.array(self.scale),
+                **(self.about.arrays() if self.about else {}),
             }
         )
 
@@ -120,24 +148,46 @@ class Head:
         """The head of a release directory; `ProjectError` if it holds none."""
         try:
             found = arrays.load(release / FILE)
+            if "coefficients" in found and not {"scale", "described/unknown"} <= set(found):
+                _check_older(release / FILE, found)
+            coordinates = Coordinates.of_arrays(found)
+            columns, components = coordinates.basis.projection.shape
+            scale = float(numbers(found["scale"], ()))
+            if not scale > 0:
+                raise ValueError("the scale is not above 0")
             return cls(
-                **vars(Coordinates.of_arrays(found)),
-                coefficients=found["coefficients"],
-                statistic=found["statistic"] if len(found["statistic"]) else None,
+                **vars(coordinates),
+                coefficients=numbers(found["coefficients"], (columns,)),
+                statistic=(
+                    numbers(found["statistic"], (components,)) if found["statistic"].size else None
+                ),
                 noise=float(found["noise"]),
+                scale=scale,
+                about=Described.of_arrays(found, columns, components),
             )
         except FileNotFoundError:
             raise ProjectError(
                 f"{release} holds no head; heads come with --mechanism statistic and props"
             ) from None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise ProjectError(f"{release / FILE} is damaged; restore it from a backup") from None
+
+
+def _check_older(path: Path, found: Mapping[str, NDArray[Any]]) -> None:
+    """Raise `ProjectError` for a head that lacks what all of this version have."""
+    if "scale" not in found or any(name.startswith("described/") for name in found):
+        raise ProjectError(
+            f"{path} is of an older version, or damaged: it lacks what heads of this one have; "
+            "use the version that released it, restore it from a backup, or release anew, which "
+            "the policy has to pay"
+        )
 
 
 def fit(windows: Sequence[Window], basis: Basis, shape: Shape) -> tuple[Floats, Floats, float]:
     """The teacher of all windows: coefficients on raw features, the summed statistic, its noise.
 
-    The windows are all of pairs (and rankings), or all of choices. Post-processing of released
+    Not yet multiplied by any scale. The windows are all of pairs (and rankings), or all of choices.
+    Post-processing of released
     statistics: nothing is charged.
     """
     total = np.sum([window.statistic for window in windows], axis=0)

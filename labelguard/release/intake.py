@@ -8,15 +8,19 @@ from typing import Any, Literal, Self, TypedDict
 
 from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
 from labelguard.ingest import groups
-from labelguard.ingest.layouts import LAYOUTS, Reading
+from labelguard.ingest.layouts import LAYOUTS, Reading, side_roles
 from labelguard.ingest.pairs import distinct_pairs
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.learning.carried import Carried
+from labelguard.policy.event_kind import PAIR
 from labelguard.policy.label_values import Ties
+from labelguard.policy.policy import Allowance
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release import ingested
+from labelguard.release.chosen import fewest
 from labelguard.release.protocol import Further, Mechanism
 from labelguard.terms import AUTO_FORMAT, Progress
 
@@ -96,14 +100,15 @@ class Intake:
         self,
         opened: OpenProject,
         source: Input | None,
-        features: tuple[str, ...],
+        features: tuple[Carried, ...],
         labeled: Staged,
         progress: Progress,
     ) -> Further | None:
         """Further pairs, without labels and labelers, if there are any."""
         if source is None:
             return None
-        columns = {role: name for role, name in self.columns.items() if role in _PUBLIC_CONTENT}
+        public = {*_PUBLIC_CONTENT, *side_roles(self.columns)}
+        columns = {role: name for role, name in self.columns.items() if role in public}
         reading = Reading(
             columns,
             "none",
@@ -137,7 +142,22 @@ def check_choices(staged: Staged, mechanism: Mechanism[Any] | None, ties: Ties) 
     if staged.choices and mechanism and not mechanism.choices:
         raise PolicyError(
             f"choices of the best of several responses are no pairs, which {mechanism.name} "
-            "releases; they go with --mechanism statistic"
+            "releases; they go with --mechanism statistic or rr"
         )
-    if staged.choices and ties in ("drop", "half"):
+    if staged.choices and ties in ("drop", "half", "ternary"):
         raise PolicyError(f"--ties {ties} goes with pairs and rankings; a choice has no ties")
+
+
+def check_fewest(staged: Staged, allowance: Allowance) -> None:
+    """Raise `PolicyError` for labels among fewer responses than a policy prices.
+
+    Public columns tell. A label of a pair chooses between two.
+    """
+    if allowance.choices == PAIR or (found := fewest(staged)) >= allowance.choices:
+        return
+    what = f"a choice among {found} different responses" if staged.choices else "a label of a pair"
+    raise PolicyError(
+        f"{what} costs more than this policy prices, choices among {allowance.choices} or more "
+        f"(rr:labels=K,choices={allowance.choices}); leave such rows out, or release them under a "
+        "policy of rr:labels=K, which takes pairs and all choices (labelguard policy new)"
+    )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
 from labelguard.keys.parts import Part
 from labelguard.policy import events
-from labelguard.policy.events import EventKind
+from labelguard.policy.event_kind import EventKind
 from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Policy, Request
 from labelguard.release import planning

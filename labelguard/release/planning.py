@@ -58,18 +58,19 @@ def plan(
     """Select rows bucket by bucket and write them to the work directory.
 
     `finished` names the release that is being resumed, if it was drawn already; `earlier` are the
-    releases whose labels are known, it among them. Of the units, a share of which is `held_out`,
-    those of the `part` are taken.
+    releases whose labels are known, it among them, unless its kind of event knows none. Of the
+    units, a share of which is `held_out`, those of the `part` are taken.
     """
     task = Selecting(
         staged=staged.rows_directory,
         selected=fresh_directory(project.work / "selected", mode=0o700),
         released=project.released,
-        earlier=(finished,) if finished and again else tuple(earlier),
+        earlier=(finished,) if finished and (again or finished not in earlier) else tuple(earlier),
         keys=keys.row_keys(),
         ledger=ledger,
         bound=bound,
         labelers=staged.labelers,
+        choices=staged.choices and bound.per_label,
         parts=keys.parts(held_out),
         part=part,
         again=again and not finished,

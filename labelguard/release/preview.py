@@ -12,8 +12,10 @@ import numpy as np
 
 from labelguard.ledger.records import LabelerTable
 from labelguard.planner.outcomes import Interval
-from labelguard.policy.events import RANDOMIZED_LABELS, Price
+from labelguard.policy.event_kind import Price
+from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Policy, Unit
+from labelguard.policy.sampling import Sampling
 from labelguard.release import card
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Job
@@ -54,6 +56,12 @@ class Preview:
     """the kind of event that is charged"""
     allowed: int | None
     """how many of them the policy allows each unit; null: its own number of labels, rounded up"""
+    ball: int | None
+    """the fewest components that the policy's ball noise is for; null: it has none"""
+    choices: int
+    """the fewest responses that the policy's randomized labels choose among"""
+    sampling: Sampling | None
+    """how each training run samples, fixed with the policy; null: it is none"""
     labels: int
     """labels in the release"""
     new_labels: int
@@ -65,7 +73,8 @@ class Preview:
     left: Mapping[str, float]
     """uses left to a unit afterwards: min, median, max; empty if there is no unit"""
     label_error: float | None
-    """share of new labels expected to differ from what the labeler said; null: not forecast"""
+    """share of new labels expected to differ from what the labeler said, of choices that of their
+    pairs; null: not forecast"""
     disagreement: float
     """how often two labelers are taken to differ"""
     accuracy: Interval | None
@@ -108,6 +117,9 @@ def previewed(
         formats=sorted(job.staged.formats),
         event=terms.event,
         allowed=job.allowance.allowed,
+        ball=job.allowance.ball,
+        sampling=job.allowance.sampling,
+        choices=job.allowance.choices,
         labels=plan.rows,
         new_labels=plan.drawn,
         left_out=plan.over_bound,

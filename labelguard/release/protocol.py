@@ -20,9 +20,11 @@ from labelguard.ingest.pairs import DistinctPairs
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.keys.parts import Part
+from labelguard.learning.carried import Carried
 from labelguard.ledger.ledger import Grant
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.project.opening import OpenProject
+from labelguard.release.featured import Featured
 from labelguard.release.planning import Plan
 from labelguard.storage.executor import Executor, Result, Task, over_buckets
 from labelguard.terms import Progress
@@ -40,7 +42,8 @@ class Further:
 class Job:
     """What a mechanism works with during one release.
 
-    `outcomes` is where rows as drawn are written, by item (see `publish.Outcomes`).
+    `outcomes` is where rows as drawn are written, by item (see `publish.Outcomes`). `featured` are
+    the features of the input, where a first policy was sized by them.
     """
 
     opened: OpenProject
@@ -52,6 +55,7 @@ class Job:
     staged: Staged
     further: Further | None
     outcomes: Path
+    featured: Featured | None = None
 
     def over_buckets(
         self, step: str, work: Callable[[Task, int], Result], task: Task
@@ -115,8 +119,8 @@ class Mechanism(Protocol[P]):
     name: str
     version: int
     priced: str
-    features: tuple[str, ...] = ()
-    """Numeric properties of responses that the input must have."""
+    features: tuple[Carried, ...] = ()
+    """Public columns that the input must have."""
     part: Part = "training"
     """Whose labels it takes: `held-out` units are for evaluation, and no other mechanism has
     them."""
@@ -131,6 +135,13 @@ class Mechanism(Protocol[P]):
 
     def settings(self) -> dict[str, Any]:
         """What was asked for, beyond the policy; part of the request's idempotency key."""
+        return {}
+
+    def first(self, counts: NDArray[np.int64]) -> Mapping[str, Any]:
+        """Fields of a `policy.Request` that a first policy fixes for this mechanism.
+
+        `counts` (units,) are how many labels each unit of the input gave: public.
+        """
         return {}
 
     def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> P:

@@ -205,7 +205,7 @@ def _card(job: Job, plan: Plan, grant: Grant, rows: int, finished: Finished) -> 
             "released_before": plan.rows - plan.public_ties - (grant.release.drawn or 0),
             "public_ties": plan.public_ties,
             "further_pairs": further,
-            "released_ties_dropped": plan.rows + further - rows if finished.outcomes else 0,
+            "released_ties_dropped": _ties_dropped(job, plan, rows, finished),
             "of_other_part": {"units": plan.other_units, "labels": plan.other_labels},
             "dropped_by_bound": plan.over_bound,
             "duplicates": plan.duplicates,
@@ -218,3 +218,9 @@ def _card(job: Job, plan: Plan, grant: Grant, rows: int, finished: Finished) -> 
         "train_with": "",
         "not_protected": card.not_protected(policy),
     }
+
+
+def _ties_dropped(job: Job, plan: Plan, rows: int, finished: Finished) -> int:
+    """How many released labels are ties, which are no rows; no choice is one."""
+    several = job.staged.choices and job.allowance.kind.per_label
+    return plan.rows + finished.further - rows if finished.outcomes and not several else 0

@@ -36,6 +36,7 @@ class Options(IntakeOptions, total=False):
     label_values: str | None
     skips: Skips | None
     assignment_reactive: bool | None
+    accept_unproven: bool | None
     # How it is run (`Request`).
     recurring: Literal["daily", "weekly", "monthly"] | None
     duration: str | None
@@ -60,6 +61,12 @@ class Options(IntakeOptions, total=False):
     model: str | None
     lora: str | None
     train_config: str | None
+    # By gradient mechanisms (`labelguard_trainer.gradient.options`).
+    sampling_probability: float | None
+    steps: int | None
+    weighting: Literal["mean", "root"] | None
+    records: int | None
+    concentration: float | None
 
 
 @dataclass(frozen=True)
@@ -131,8 +138,11 @@ def requested(home: Project, mechanism: str, options: Mapping[str, Any]) -> Requ
     Raises `PolicyError` for an option that the mechanism does not have, or a value out of range.
     """
     choices = dict(options)
-    asked_for = [field.name for field in fields(policy.Request) if field.name != "event"]
-    terms = _taken(asked_for, choices)  # the kind of event is the mechanism's to say
+    # The kind of event is the mechanism's to say, the shape of its noise the planner's, what
+    # choices are among the input's, and how a run samples the mechanism's.
+    others = ("event", "ball", "choices", "sampling")
+    asked_for = [field.name for field in fields(policy.Request) if field.name not in others]
+    terms = _taken(asked_for, choices)
     own = _taken(
         ["recurring", "duration", "exhausted", "again", "accept_delta", "output", "workers"],
         choices,

@@ -7,20 +7,28 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
+
+import numpy as np
 
 from labelguard.errors import PolicyError
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
+from labelguard.learning.carried import Carried
 from labelguard.learning.features import Wait, check_features, column_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.planner.outcomes import Forecast
-from labelguard.policy.events import RANDOMIZED_LABELS
-from labelguard.policy.policy import Policy
+from labelguard.policy import events
+from labelguard.policy.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
+from labelguard.policy.policy import Allowance, Policy
 from labelguard.policy.policy import Request as Asked
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
+from labelguard.release.chosen import fewest
+from labelguard.release.featured import Featured
 from labelguard.release.methods import AUTO, auto, names, options_of
+from labelguard.release.methods.options import FeatureOptions
 from labelguard.release.protocol import Mechanism
 from labelguard.release.request import Request
 from labelguard.terms import Progress
@@ -45,6 +53,7 @@ class Terms:
     mechanism: Mechanism[Any] | None
     features: str | None
     forecast: Forecast | None = None
+    featured: Featured | None = None
 
     @property
     def first(self) -> bool:
@@ -57,8 +66,8 @@ class Terms:
         return self.mechanism.priced if self.mechanism else self.policy.events[0]
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Numeric properties of responses that are read."""
+    def columns(self) -> tuple[Carried, ...]:
+        """Public columns that are read for features."""
         if self.mechanism and self.request.mechanism != AUTO:
             return self.mechanism.features
         return column_features(self.request.head(self.features).features)
@@ -90,7 +99,8 @@ def begin(request: Request, opened: OpenProject) -> Terms:
     event = mechanism.priced if mechanism else RANDOMIZED_LABELS.name
     if record and not mechanism:
         event = record.policy.events[0]
-    asked = Asked(**request.terms, event=event)
+    fixed = mechanism.first(np.ones(1, np.int64)) if mechanism and record is None else {}
+    asked = Asked(**request.terms, **fixed, event=event)
     if record is None:
         return Terms(request, None, policies.first(ledger, asked, 1), asked, mechanism, features)
     return Terms(request, record.id, asked.under(record.policy), asked, mechanism, features)
@@ -138,26 +148,44 @@ def settle(
         return _first(terms, ledger, staged, _room(named, staged, periods))
     if terms.first:
         terms = _first(terms, ledger, staged, {})
-    if named is not None and periods == 1 and not forecast:
-        return terms
+    options = request.head(terms.features)
+    featured = cache(lambda: Featured.of(staged, options.features, progress, wait))
+    allowed: dict[str, int | None] = {}
+    if named is None or periods > 1 or forecast:
+        terms, allowed = _sized(terms, featured(), options, periods, progress)
+    if not terms.first:
+        assert terms.mechanism is not None
+        asked = Asked(**request.terms, event=terms.mechanism.priced)
+        terms = replace(terms, asked=asked, policy=asked.under(terms.policy))
+    else:
+        if _one_statistic(terms, allowed):
+            budget = terms.policy.epsilon, terms.policy.delta
+            allowed["ball"] = auto.ball(featured(), *budget, options)
+        terms = _first(terms, ledger, staged, allowed)
+    made = featured.cache_info().currsize
+    return replace(terms, featured=featured() if made else None)
+
+
+def _sized(
+    terms: Terms, featured: Featured, options: FeatureOptions, periods: int, progress: Progress
+) -> tuple[Terms, dict[str, int | None]]:
+    """With a mechanism and its forecast; and what a first policy has to allow, if that is open."""
+    named = terms.mechanism
     sizing = auto.size(
-        staged,
-        terms.policy.epsilon,
-        terms.policy.delta,
-        request.head(terms.features),
-        progress,
-        wait,
+        *(featured, terms.policy.epsilon, terms.policy.delta, options, progress),
         mechanism=named.name if named else None,
         periods=periods,
     )
-    mechanism = named or request.opened(sizing.mechanism, terms.features)
-    terms = replace(terms, mechanism=mechanism, forecast=sizing.forecast)
-    if terms.first:
-        own = {"releases": sizing.releases, "max_labels_per_labeler": sizing.max_labels_per_labeler}
-        wanted = named is None or periods > 1
-        return _first(terms, ledger, staged, own if wanted else {})
-    asked = Asked(**request.terms, event=mechanism.priced)
-    return replace(terms, asked=asked, policy=asked.under(terms.policy))
+    mechanism = named or terms.request.opened(sizing.mechanism, terms.features)
+    own = {"releases": sizing.releases, "max_labels_per_labeler": sizing.max_labels_per_labeler}
+    wanted = named is None or periods > 1
+    return replace(terms, mechanism=mechanism, forecast=sizing.forecast), own if wanted else {}
+
+
+def _one_statistic(terms: Terms, allowed: Mapping[str, int | None]) -> bool:
+    """Whether a first policy is for one statistic release, whose noise may then be of a ball."""
+    releases = terms.request.terms.get("releases") or allowed.get("releases") or 1
+    return terms.event == STATISTIC_RELEASES.name and releases == 1
 
 
 def others(terms: Terms, ledger: Ledger) -> Iterator[Terms]:
@@ -186,7 +214,14 @@ def _room(mechanism: Mechanism[Any], staged: Staged, periods: int) -> dict[str, 
         return {}
     if mechanism.priced == RANDOMIZED_LABELS.name:
         return {"max_labels_per_labeler": auto.room(staged, periods)}
-    return {"releases": periods}
+    if mechanism.priced == STATISTIC_RELEASES.name:
+        return {"releases": periods}
+    once = events.kind(mechanism.priced).first(None, None)
+    one = Allowance(mechanism.priced, once, **mechanism.first(staged.labels_of_units()))
+    raise PolicyError(
+        f"a first release makes a policy of one {one.kind.noun}; make one of several: labelguard "
+        f"policy new NAME --allow {events.write(replace(one, allowed=periods))}"
+    )
 
 
 def _first(
@@ -194,9 +229,12 @@ def _first(
 ) -> Terms:
     """With a first policy for the units of an input; it allows so much, or what was asked for."""
     given = {name: uses for name, uses in allowed.items() if uses is not None}
-    asked = Asked(**{**given, **terms.request.terms}, event=terms.event)
-    units = len(staged.labels_of_units())
-    return replace(terms, asked=asked, policy=policies.first(ledger, asked, units))
+    counts = staged.labels_of_units()
+    fixed = terms.mechanism.first(counts) if terms.mechanism else {}
+    if terms.event == RANDOMIZED_LABELS.name and staged.choices:
+        given["choices"] = fewest(staged)
+    asked = Asked(**{**given, **terms.request.terms, **fixed}, event=terms.event)
+    return replace(terms, asked=asked, policy=policies.first(ledger, asked, len(counts)))
 
 
 def _recorded_features(ledger: Ledger) -> str | None:

@@ -20,14 +20,14 @@ from labelguard.ledger.ledger import Grant
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.policy import pricing
 from labelguard.policy.bounds import Bound
-from labelguard.policy.events import Price
+from labelguard.policy.event_kind import Price
 from labelguard.policy.label_values import LabelValues
 from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject
 from labelguard.release import delivery, judge, planning, publish, resolve
 from labelguard.release.admission import admit
 from labelguard.release.drawn import Drawn, answer
-from labelguard.release.intake import check_choices
+from labelguard.release.intake import check_choices, check_fewest
 from labelguard.release.planning import Plan
 from labelguard.release.preview import Preview, previewed
 from labelguard.release.protocol import Job, Mechanism, Prepared
@@ -139,6 +139,7 @@ class Run:
         self.terms = resolve.settle(
             terms, self.ledger, staged, self.progress, self.wait, forecast=wanted
         )
+        check_fewest(staged, self.terms.policy.allowance(self.terms.event))
         return Job(
             self.opened,
             self.terms.policy,
@@ -149,6 +150,7 @@ class Run:
             staged,
             also,
             self.project.work / "outcomes",
+            self.terms.featured,
         )
 
     def _note_formats(self, staged: Staged) -> None:

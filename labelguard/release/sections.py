@@ -64,16 +64,19 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure: bars over names, or lines over numbers. Its numbers are a table, too."""
+    """A figure: bars over names, lines over numbers, or points beside names, one below the other.
+
+    Its numbers are a table, too.
+    """
 
     title: str
     """what it shows"""
     message: str
     """what is to be seen in it, in a sentence, for who does not see it"""
-    kind: Literal["bars", "lines"]
+    kind: Literal["bars", "lines", "points"]
     """how it is drawn"""
     x: tuple[str, ...] | tuple[float, ...]
-    """names of bars, or places of points"""
+    """names of bars or points, or places along lines"""
     x_label: str
     """what stands along it"""
     y_label: str

@@ -2,7 +2,8 @@
 
 Every unit has an allowance of k uses. Labels that were released before keep their use and value and
 cost nothing; new labels take what is left in the order of a keyed hash of labeler and item, never
-by label or arrival. A ranking is taken or left as a whole. The label column is not read here.
+by label or arrival. A ranking is taken or left as a whole, and a choice is one label, of which the
+first of its pairs is the row. The label column is not read here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -22,6 +22,8 @@ from labelguard.ledger.records import LabelerTable
 from labelguard.policy.bounds import Bound, rounded_bound
 from labelguard.project import private_map
 from labelguard.project.private_map import ReleasedLabels
+from labelguard.release.chosen import Choices
+from labelguard.release.labelers import authors
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.terms import LABEL_TIE
@@ -36,7 +38,8 @@ class Selecting:
     """By what the labels of every bucket are selected; a task for `select`.
 
     `staged` holds the input's rows, `released` the private maps, of which those of the releases
-    `earlier` are known; selected rows go to `selected`. `labelers`: rows say whose they are.
+    `earlier` are known; selected rows go to `selected`. `labelers`: rows say whose they are;
+    `choices`: they are pairs of choices, each of which is one label.
     Labels of units who are not of the `part` are left where they are, as if they were not there.
     `again`: every label is drawn anew as its next version. `released_only`: take no label but those
     that were released (a release that was drawn is being finished).
@@ -50,6 +53,7 @@ class Selecting:
     ledger: LabelerTable = field(repr=False)
     bound: Bound
     labelers: bool
+    choices: bool
     parts: Parts
     part: Part
     again: bool
@@ -201,10 +205,17 @@ class _Labels:
         """From the public columns of a staged bucket."""
         author, item = authors(table, labelers=task.labelers), buckets.blocks(table, "item")
         pair = _optional(table, "pair").astype(np.uint16)
+        submissions = np.ones(table.num_rows, np.int64)
+        if task.choices:
+            choices = Choices.of_bucket(table, labelers=task.labelers)
+            latest, pair = choices.leading, pair.copy()
+            pair[latest] = choices.numbers()
+            submissions[:] = 0
+            submissions[latest] = choices.submissions
         key = task.keys.keys(task.keys.identify(author, item), pair)
         whose = buckets.blocks(table, "unit")
         own = task.parts.among(whose, task.part)
-        latest = _latest(key)
+        latest = latest if task.choices else _latest(key)
         index = latest[own[latest]]
         units, unit = blocks.unique(whose[index])
         ranked = "group_hi" in table.column_names
@@ -222,7 +233,7 @@ class _Labels:
             _optional(table, "tie")[index] == np.uint8(1),
             released,
             blocks.positions(released.keys, key[index]),
-            duplicates=int(own.sum()) - len(index),
+            duplicates=int(submissions[own].sum()) - len(index),
             other_units=len(blocks.unique(whose[~own])[0]),
             other_labels=len(latest) - len(index),
         )
@@ -298,22 +309,6 @@ def _fit(
     author, group = labels.author[over], labels.group[over]
     order = task.keys.order(task.keys.identify(author, group))
     return bounded(labels.unit[over], _rankings(author, group), order, left)
-
-
-def authors(table: pa.Table, *, labelers: bool) -> Blocks:
-    """Who gave the label of every staged row, shape (n, 2), as far as it is known.
-
-    The labeler; without `labelers` the record, if records have ids; else the row's number among the
-    labels of its pair, in canonical order.
-    """
-    if "author_hi" in table.column_names:
-        return buckets.blocks(table, "author")
-    if labelers:
-        return buckets.blocks(table, "unit")
-    names = [n for n in ("item_hi", "item_lo", "pair") if n in table.column_names]
-    frame = pl.DataFrame(table.select(names))
-    number = frame.select(pl.int_range(pl.len(), dtype=pl.UInt64).over(names)).to_series()
-    return np.stack([np.zeros(len(number), np.uint64), number.to_numpy()], axis=1)
 
 
 def _optional(table: pa.Table, name: str) -> NDArray[np.generic]:

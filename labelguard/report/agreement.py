@@ -59,6 +59,12 @@ def agreement(release: Path, gold: Path | None = None) -> Agreement:
             "it tells no agreement; randomized response does (--mechanism rr)"
         )
         return Agreement(card["release"], None, None, None, (why,))
+    if "choices" in card:
+        why = (
+            f"release {card['release']} is of choices of the best of several responses: which of "
+            "their pairs show depends on what was chosen, so they tell no agreement"
+        )
+        return Agreement(card["release"], None, None, None, (why,))
     item, side, flips = _labels(release / "data.parquet")
     between = between_labelers(item, side, flips)
     notes = [_TIES[card["privacy"]["ties"]], *_told("two labels of one item", between)]

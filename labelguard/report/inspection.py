@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,9 +24,11 @@ from labelguard.ingest.sources import Input, Part
 from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
+from labelguard.learning.features import default_features
 from labelguard.mechanisms.statistic import Rows
 from labelguard.project.project import find
 from labelguard.report.personal_data import PersonalData, personal_data
+from labelguard.report.source_columns import Sources, source_columns
 from labelguard.terms import AUTO_FORMAT, Progress, silent
 
 __all__ = ["Inspection", "inspect"]
@@ -133,6 +135,8 @@ class Inspection:
     """a few pairs, in the order of their contents"""
     personal_data: PersonalData
     """what looks like personal data in texts, which a release would publish"""
+    sources: tuple[Sources, ...]
+    """columns that tell which system wrote each response"""
     problems: tuple[str, ...]
     """why a release would be refused"""
     next: tuple[str, ...]
@@ -182,21 +186,25 @@ class _Looked:
     format: str
     roles: tuple[Role, ...]
     problems: tuple[str, ...]
+    sources: tuple[Sources, ...]
 
 
 def _look(staged: Staged, reading: Reading, scratch: Path) -> _Looked:
     roles: dict[Role, None] = {}
     problems: dict[str, None] = {}
     connection = scan.connect(scratch)
+    layouts = []
     for part, found in zip(staged.parts, staged.understood, strict=True):
         layout = scan.look(found.part, connection, found.reading)
+        layouts.append((found, layout))
         private = [role for role in LAYOUTS[layout.kind] if role in PRIVATE_ROLES]
         names = {**dict.fromkeys(private), **layout.columns}
         for role, name in names.items():
             column = found.names.get(role) or name or found.reading.columns.get(role, role)
             roles[Role(role, column, read=role not in private)] = None
         problems |= dict.fromkeys(_problems(part, reading, connection))
-    return _Looked(staged.understood[-1].format, tuple(roles), tuple(problems))
+    sources = source_columns(layouts, connection)
+    return _Looked(staged.understood[-1].format, tuple(roles), tuple(problems), sources)
 
 
 def _problems(part: Part, reading: Reading, connection: duckdb.DuckDBPyConnection) -> Iterator[str]:
@@ -267,8 +275,9 @@ def _inspection(
         questions=_questions(pairs),
         examples=tuple(_examples(pairs)) if pairs else (),
         personal_data=personal_data(table, staged.identities.names),
+        sources=looked.sources,
         problems=looked.problems,
-        next=() if looked.problems else tuple(_commands(source, reading, staged)),
+        next=() if looked.problems else tuple(_commands(source, reading, staged, looked.sources)),
     )
 
 
@@ -333,8 +342,13 @@ def _words(content: str | list[dict[str, object]]) -> str:
     return "\n".join(f"{message['role']}: {message['content']}" for message in content)
 
 
-def _commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
-    """`plan`, and `privatize` with what it takes by default, as they can be run on this input."""
+def _commands(
+    source: Input, reading: Reading, staged: Staged, sources: Sequence[Sources]
+) -> Iterator[str]:
+    """`plan`, and `privatize` with what it takes by default, as they can be run on this input.
+
+    With sources, `plan` is told of them, alone and beside the usual features.
+    """
     inputs = [source] if isinstance(source, str | Path) else source
     paths = [str(path) for path in inputs] if isinstance(inputs, list | tuple) else ["INPUT"]
     said = []
@@ -349,6 +363,11 @@ def _commands(source: Input, reading: Reading, staged: Staged) -> Iterator[str]:
     if staged.fault_count:
         said += ["--bad-rows", "quarantine"]
     yield shlex.join(["labelguard", "plan", *paths, *said])
+    for one in sources[:1]:
+        lacking = ["--bad-rows", "quarantine"] if one.missing and not staged.fault_count else []
+        for features in (one.features, f"{default_features()}+{one.features}"):
+            words = ["labelguard", "plan", *paths, *said, *lacking, "--features", features]
+            yield shlex.join(words)
     if not _has_project():
         yield "labelguard init"
     yield shlex.join(["labelguard", "privatize", *paths, *said, "-o", "release"])

@@ -32,13 +32,9 @@ class Lasting:
     """ε of the policy, that of the policy in force"""
     delta: float
     """its δ"""
-    flip_probability: float | None
-    """of a randomized label, where `allowed` are; null for a statistic"""
-    flip_probability_for_all: float | None
-    """the same where `allowed_for_all` are"""
-    noise_multiplier: float | None
-    """of a statistic, where `allowed` are; null for randomized labels"""
-    noise_multiplier_for_all: float | None
+    price: EventPrice
+    """the noise of it, where `allowed` are"""
+    price_for_all: EventPrice
     """the same where `allowed_for_all` are"""
     total_epsilon: float
     """ε of the project's life, were it activated today"""
@@ -82,10 +78,8 @@ def lasting(
             *needs[event],
             usual.epsilon,
             usual.delta,
-            priced[event].flip_probability,
-            priced_for_all[event].flip_probability,
-            priced[event].noise_multiplier,
-            priced_for_all[event].noise_multiplier,
+            priced[event],
+            priced_for_all[event],
             total.epsilon,
             ceiling.epsilon,
             under,
@@ -100,7 +94,7 @@ def command(name: str, policy: Policy) -> str:
     words = ["labelguard", "policy", "new", name]
     words += ["--epsilon", _plain(policy.epsilon), "--delta", _plain(policy.delta)]
     for one in policy.allowances:
-        words += ["--allow", f"{one.event}:{one.kind.counts}={one.allowed}"]
+        words += ["--allow", events.write(one)]
     if any(one.share != 1 for one in policy.allowances):
         shares = [f"{one.event}={_plain(one.share)}" for one in policy.allowances]
         words += ["--shares", ",".join(shares)]
@@ -114,9 +108,11 @@ def command(name: str, policy: Policy) -> str:
 
 
 def _with(policy: Policy, allowed: Mapping[str, int]) -> Policy:
-    """The same terms with other numbers of uses."""
+    """The same terms with other numbers of uses; of several releases all noise is Gaussian."""
+    numbers = [allowed.get(one.event, one.allowed) for one in policy.allowances]
     allowances = tuple(
-        replace(one, allowed=allowed.get(one.event, one.allowed)) for one in policy.allowances
+        replace(one, allowed=number, ball=one.ball if number == 1 else None)
+        for one, number in zip(policy.allowances, numbers, strict=True)
     )
     fewest = min(one.allowed or 1 for one in allowances)
     points = min(policy.closing_points, fewest)

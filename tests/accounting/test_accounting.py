@@ -503,7 +503,7 @@ def test_the_loss_multiplier_undoes_the_flips() -> None:
         (lambda: ternary.delta(0.1, 0, 1.0), "k must be an integer >= 1"),
         (lambda: ternary.epsilon(0.1, 1, -0.1), "delta must be in"),
         (lambda: ternary.calibrate(-1.0, 1e-5, 1), "epsilon must be finite and > 0"),
-        (lambda: ternary.epsilon0_of(3), "threshold must be even, found 3"),
+        (lambda: ternary.epsilon0_of(3), "threshold must be a multiple of 2, found 3"),
         (lambda: ternary.epsilon0_of(2 * (COIN_RANGE // 3) + 2), "threshold must be in"),
     ],
 )

@@ -24,7 +24,7 @@ from labelguard.accounting.joint import BinaryAnswers, Component, Gaussians, Sha
 shares = st.lists(
     st.builds(
         Share,
-        st.sampled_from([BinaryAnswers, TernaryAnswers, Gaussians]),
+        st.sampled_from([each.calibrated for each in (BinaryAnswers, TernaryAnswers, Gaussians)]),
         counts,
         st.floats(0.2, 5),
     ),
@@ -39,6 +39,9 @@ MIXED: tuple[Component, ...] = (
     coins(0.1, 9),
     gaussians(9.0, 2),
 )
+
+
+BOTH = [Share(BinaryAnswers.calibrated, 50), Share(Gaussians.calibrated, 12)]
 
 
 # --- known values --------------------------------------------------------------------------------
@@ -61,7 +64,7 @@ def test_coins_alone_cost_the_measured_delta(
 def test_a_single_share_of_coins_gets_the_measured_price(
     epsilon: float, delta: float, k: int, epsilon0: float
 ) -> None:
-    (component,) = joint.calibrate(epsilon, delta, [Share(BinaryAnswers, k)])
+    (component,) = joint.calibrate(epsilon, delta, [Share(BinaryAnswers.calibrated, k)])
     assert isinstance(component, BinaryAnswers)
     assert component.epsilon0 == pytest.approx(epsilon0, abs=5.1e-7)
 
@@ -73,7 +76,7 @@ def test_a_single_share_of_coins_gets_the_measured_price(
 def test_a_single_statistic_gets_the_measured_noise(
     epsilon: float, delta: float, noise_multiplier: float
 ) -> None:
-    (component,) = joint.calibrate(epsilon, delta, [Share(Gaussians, 1)])
+    (component,) = joint.calibrate(epsilon, delta, [Share(Gaussians.calibrated, 1)])
     assert isinstance(component, Gaussians)
     assert component.noise_multiplier == pytest.approx(noise_multiplier, abs=5.1e-7)
 
@@ -84,7 +87,7 @@ def test_a_single_share_gets_what_its_own_accountant_gives(
     epsilon: float, delta: float, count: int, weight: float
 ) -> None:
     def single(kind: Any) -> tuple[Component, ...]:
-        return joint.calibrate(epsilon, delta, [Share(kind, count, weight)])
+        return joint.calibrate(epsilon, delta, [Share(kind.calibrated, count, weight)])
 
     flipped = rr.threshold(rr.calibrate(epsilon, delta, count))
     changed = ternary.threshold(ternary.calibrate(epsilon, delta, count))
@@ -291,7 +294,9 @@ def test_calibration_is_tight_and_never_above(
 
 
 def test_a_common_factor_buys_more_than_shares_of_epsilon() -> None:
-    bits, noise = joint.calibrate(3.0, 1e-5, [Share(BinaryAnswers, 50), Share(Gaussians, 12)])
+    bits, noise = joint.calibrate(
+        3.0, 1e-5, [Share(BinaryAnswers.calibrated, 50), Share(Gaussians.calibrated, 12)]
+    )
     assert isinstance(bits, BinaryAnswers)
     assert isinstance(noise, Gaussians)
     assert joint.delta([bits, noise], 3.0) <= 1e-5
@@ -301,8 +306,12 @@ def test_a_common_factor_buys_more_than_shares_of_epsilon() -> None:
 
 
 def test_a_heavier_share_gets_less_noise() -> None:
-    plain = joint.calibrate(3.0, 1e-5, [Share(BinaryAnswers, 50), Share(Gaussians, 12)])
-    tilted = joint.calibrate(3.0, 1e-5, [Share(BinaryAnswers, 50), Share(Gaussians, 12, 3.0)])
+    plain = joint.calibrate(
+        3.0, 1e-5, [Share(BinaryAnswers.calibrated, 50), Share(Gaussians.calibrated, 12)]
+    )
+    tilted = joint.calibrate(
+        3.0, 1e-5, [Share(BinaryAnswers.calibrated, 50), Share(Gaussians.calibrated, 12, 3.0)]
+    )
     assert isinstance(tilted[0], BinaryAnswers)
     assert isinstance(plain[0], BinaryAnswers)
     assert tilted[0].epsilon0 < plain[0].epsilon0
@@ -314,10 +323,10 @@ def test_a_heavier_share_gets_less_noise() -> None:
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-4, 1e-2), (1e-3, 0.3), (0.01, 0.9)])
 def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon: float, delta: float) -> None:
     wanted = [
-        Share(BinaryAnswers, 5),
-        Share(Gaussians, 2),
-        Share(Gaussians, 9),
-        Share(TernaryAnswers, 3),
+        Share(BinaryAnswers.calibrated, 5),
+        Share(Gaussians.calibrated, 2),
+        Share(Gaussians.calibrated, 9),
+        Share(TernaryAnswers.calibrated, 3),
     ]
     calibrated = joint.calibrate(epsilon, delta, wanted)
     assert 0.97 * delta <= joint.delta(calibrated, epsilon) <= delta
@@ -325,7 +334,7 @@ def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon: float, del
 
 def test_pure_privacy_is_shared_among_coins_by_weight() -> None:
     first, second = joint.calibrate(
-        1.0, 0.0, [Share(BinaryAnswers, 5, 3.0), Share(TernaryAnswers, 2)]
+        1.0, 0.0, [Share(BinaryAnswers.calibrated, 5, 3.0), Share(TernaryAnswers.calibrated, 2)]
     )
     assert isinstance(first, BinaryAnswers)
     assert isinstance(second, TernaryAnswers)
@@ -351,12 +360,14 @@ def test_numbers_that_the_ledger_cannot_hold_are_refused() -> None:
     with pytest.raises(ValueError, match=r"count must be an integer >= 1, found 0"):
         BinaryAnswers(2**62, 0)
     with pytest.raises(ValueError, match=r"weight must be finite and > 0"):
-        Share(BinaryAnswers, 1, 0.0)
+        Share(BinaryAnswers.calibrated, 1, 0.0)
 
 
 def test_a_budget_that_cannot_be_met_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Gaussian noise gives no pure privacy"):
-        joint.calibrate(1.0, 0.0, [Share(BinaryAnswers, 1), Share(Gaussians, 1)])
+        joint.calibrate(
+            1.0, 0.0, [Share(BinaryAnswers.calibrated, 1), Share(Gaussians.calibrated, 1)]
+        )
     with pytest.raises(ValueError, match=r"Gaussian noise gives no pure privacy"):
         joint.epsilon(MIXED, 0.0)
     with pytest.raises(ValueError, match=r"at least one share"):

@@ -26,9 +26,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABELGUARD_SHARED_DATA", str(data))
         patch.syspath_prepend(str(BENCH))
-        from gpu import compare, pretrain, throughput
+        from gpu import compare, lora_utility, pretrain, throughput
 
-        for part in (pretrain, compare, throughput):
+        for part in (pretrain, compare, throughput, lora_utility):
             part.main(["--tiny", "--out", str(out)])
         yield out
 
@@ -98,6 +98,14 @@ def test_both_trainers_are_timed(results: Path) -> None:
     assert all(told["tokens_per_second"][name] > 0 for name in ("ours", "TRL"))
 
 
+def test_gradients_and_labels_of_a_head_are_compared_on_both_preferences(results: Path) -> None:
+    told = _read(results, "lora-utility")["runs"]
+    assert len(told) == 2 * 3  # two preferences, three ways, one number of labelers
+    assert len({(one["preference"], one["way"]) for one in told.values()}) == 6
+    assert all(0 <= one["accuracy"] <= 1 and one["seconds_a_step"] > 0 for one in told.values())
+    assert "secretword" not in json.dumps(told)
+
+
 def test_missing_dialogues_name_the_variable(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,7 +120,7 @@ def test_the_script_runs_its_parts_and_names_them() -> None:
     script = str(BENCH / "gpu.sh")
     unknown = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
     assert unknown.returncode == 2
-    assert "pretrain|compare|throughput|props-time" in unknown.stderr
+    assert "pretrain|compare|throughput|lora-utility|props-time|uls-time" in unknown.stderr
     asked = ["env", f"PYTHON={sys.executable}", "bash", script, "throughput", "--help"]
     helped = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert "--tiny" in helped.stdout

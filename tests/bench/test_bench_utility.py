@@ -20,13 +20,24 @@ MECHANISMS = {
     *WITHOUT_BUDGET,
     "rr",
     "rr-robust",
-    "rr-cap-64",
+    *(f"rr-cap-{cap}" for cap in (1, 2, 4, 8, 16, 64)),
     "props-hard",
     "props-soft",
     "statistic",
-    "statistic-tuned",
+    "statistic-planned",
+    "statistic-gaussian",
+    "statistic-ball",
+    "props-hard-3",
+    "props-soft-3",
+    "uls",
+    "uls-mean",
+    "els",
+    "els-zero-out",
+    "els-group",
 }
-SWEEP = {f"statistic-{components}" for components in (1, 2, 4, 8, 16, 32, 64)}
+SWEEP = {f"{kind}-{size}" for kind in ("gaussian", "ball") for size in (2, 4, 8, 16, 32)}
+HINDSIGHT = {"uls-best-of-32", "uls-hindsight", "aup-best-of-32", "aup-hindsight"}
+OF_RANKINGS = {"uls-pairs"}
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +119,7 @@ def test_every_mechanism_is_measured_at_every_budget_and_seed(
     harness: ModuleType, finished: Path
 ) -> None:
     records = _records(finished)
-    assert set(harness.MECHANISMS) == MECHANISMS | SWEEP
+    assert set(harness.MECHANISMS) == MECHANISMS | SWEEP | HINDSIGHT | OF_RANKINGS
     found = {(r["mechanism"], r["epsilon"], r["seed"]) for r in records}
     assert found == {(name, None, seed) for name in WITHOUT_BUDGET for seed in (0, 1)} | {
         (name, epsilon, seed)
@@ -166,15 +177,15 @@ def test_tables_and_every_target_are_printed(
     harness.main([*_arguments(data, finished), "--markdown"])
     printed = capsys.readouterr().out
     assert "### wmt15_pairs, systems, ties inside" in printed
-    assert "| statistic-tuned |" in printed
+    assert "| statistic-planned |" in printed
     for target in (
         "ukpconvarg1, 64 components, ε = 1: accuracy within 0.006 of non-private",
         "ukpconvarg1, 64 components, ε = 1: label error at most 0.350",
         "ukpconvarg1-20, 64 components, ε = 3: accuracy within 0.008 of non-private",
-        "statistic-tuned, ε = 3: 90% of the gap in label error closed",
-        "statistic-tuned, ε = 3: 80% of the gap in accuracy closed",
-        "ukp50, statistic-tuned, ε = 1: 75% of the gap in accuracy closed",
-        "ukp50, statistic-tuned, ε = 1: beats every fixed number of components",
+        "statistic-planned, ε = 3: 90% of the gap in label error closed",
+        "statistic-planned, ε = 3: 80% of the gap in accuracy closed",
+        "ukp50, statistic-planned, ε = 1: 75% of the gap in accuracy closed",
+        "ukp50, statistic-planned, ε = 1: beats every fixed number of components",
         "forecast of the loss within max(0.02, 2 se)",
     ):
         assert target in printed
@@ -182,7 +193,12 @@ def test_tables_and_every_target_are_printed(
 
 def test_a_target_passes_or_falls_short_by_its_numbers(harness: ModuleType) -> None:
     def verdicts(reached: float) -> list[bool | None]:
-        common = {"dataset": "ukpconvarg1", "features": "minilm", "ties": "inside", "seed": 0}
+        common = {
+            "dataset": "ukpconvarg1",
+            "features": "length+style+minilm",
+            "ties": "inside",
+            "seed": 0,
+        }
         runs = [("non-private", None, 0.66), ("statistic", 1.0, reached)]
         records = [
             {
@@ -205,11 +221,43 @@ def test_rankings_run_end_to_end_with_all_their_pairs(
 ) -> None:
     results = tmp_path / "runs.jsonl"
     arguments = _arguments(data, results, "wmt15_rankings")
-    for mechanism in ("rr", "statistic"):
-        harness.main([*arguments, "--mechanism", mechanism])
+    names = ("rr", "statistic", "uls", "uls-pairs")
+    harness.main([*arguments, *(word for name in names for word in ("--mechanism", name))])
     records = _records(results)
-    assert {r["mechanism"] for r in records} == {"rr", "statistic"}
+    assert {r["mechanism"] for r in records} == set(names)
     assert all(r["rows"] == 3 * RANKINGS * LABELERS * 0.8 for r in records)
+
+
+def test_what_is_tuned_in_hindsight_is_tuned_on_the_first_split_alone(
+    harness: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from utility import gradients
+
+    # Steps of no length leave the head at 0, which is right about half of the labels.
+    still, moving = (gradients.Configuration(rate, 1.0, 4) for rate in (1e-9, 1.0))
+    best = gradients._Best(gradients.uls_tuned, (still, moving))
+    monkeypatch.setitem(harness.MECHANISMS, "uls-best-of-32", best)
+    results = tmp_path / "runs.jsonl"
+    arguments = ["--data", str(data), "--results", str(results), "--only", "wmt15_pairs"]
+    arguments += ["--features", "names", "--epsilons", "8", "--seeds", "3"]
+    with pytest.raises(SystemExit, match="run that first"):
+        harness.main([*arguments, "--mechanism", "uls-hindsight"])
+    harness.main([*arguments, "--mechanism", "uls-best-of-32", "--mechanism", "uls-hindsight"])
+    found = {(r["mechanism"], r["seed"]): r for r in _records(results)}
+    assert set(found) == {("uls-best-of-32", 0), ("uls-hindsight", 1), ("uls-hindsight", 2)}
+    assert found["uls-best-of-32", 0]["configuration"]["rate"] == 1.0
+    assert min(record["accuracy"] for record in found.values()) > 0.55
+
+
+def test_a_run_of_adaptive_steps_says_how_many_it_took(harness: ModuleType, data: Path) -> None:
+    from utility import gradients
+
+    spec = harness.SPECS["wmt15_pairs"]
+    problem = harness.split(harness.load(data, spec, "names"), spec, 0)
+    configuration = gradients.Configuration(1.0, 9.0, 4)  # τ beyond every distance
+    found = gradients.adaptive(problem, 8.0, 1e-5, 0, configuration=configuration)
+    assert 0 < found.details["steps_done"] <= 100
+    assert len(found.margins) == len(problem.x)
 
 
 def test_ties_of_rankings_cannot_be_dropped(harness: ModuleType, data: Path) -> None:
@@ -254,3 +302,65 @@ def test_figures_are_small_pictures(harness: ModuleType, finished: Path, tmp_pat
 def test_missing_data_names_the_option(harness: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="--data"):
         harness.main(_arguments(tmp_path, tmp_path / "runs.jsonl"))
+
+
+def test_any_file_with_labelers_is_read_as_a_release_reads_it(
+    harness: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(3)
+    texts = [
+        "a short answer",
+        "a somewhat longer answer than that",
+        "and this is by far the longest answer of the three",
+    ]
+    rows = [
+        {
+            "prompt": f"question {number % 30}",
+            "response_a": texts[one],
+            "response_b": texts[other],
+            "label": int(one > other) if generator.random() < 0.8 else int(one < other),
+            "labeler_id": f"person {number % 25}",
+        }
+        for number in range(600)
+        for one, other in [generator.choice(3, 2, replace=False)]
+    ]
+    file, results = tmp_path / "labels.csv", tmp_path / "runs.jsonl"
+    pl.DataFrame(rows).write_csv(file)
+    arguments = ["--data", str(file), "--features", "length", "--seeds", "2", "--epsilons", "3"]
+    arguments += ["--results", str(results)]
+    for name in ("non-private", "statistic-planned", "rr", "rr-cap-1"):
+        harness.main([*arguments, "--mechanism", name])
+    capsys.readouterr()
+    harness.main([*arguments, "--mechanism", "rr", "--against", str(results)])
+    records = _records(results)
+    assert {record["dataset"] for record in records} == {"labels.csv"}
+    assert {record["labelers"] for record in records} == {20}
+    planned = [r["accuracy"] for r in records if r["mechanism"] == "statistic-planned"]
+    assert min(planned) > 0.65
+    printed = capsys.readouterr().out
+    assert "rr, best bound" in printed and "(+.000 ± .000)" in printed
+
+
+def test_a_difference_is_as_sure_as_its_labelers_are_many(harness: ModuleType) -> None:
+    def record(seed: int, right: list[int]) -> dict[str, Any]:
+        by_labeler = [[unit, 10, count] for unit, count in enumerate(right)]
+        return {"seed": seed, "accuracy": sum(right) / 50, "by_labeler": by_labeler}
+
+    before = {seed: record(seed, [5, 5, 5, 5, 5]) for seed in range(16)}
+    now = {seed: record(seed, [10, 5, 5, 5, 5]) for seed in range(16)}
+    found = harness.paired.paired(now, before)
+    assert found.now - found.before == pytest.approx(0.1)
+    assert found.over_splits == pytest.approx(0)  # sixteen times the same
+    # One labeler of five made all of it: √(Σ (won − .1 · 10)²)/50 of 5 − 1 and four of −1.
+    assert found.error == pytest.approx(20**0.5 / 50)
+    assert harness.paired.paired(now, {}) is None
+
+
+def test_a_reliable_head_has_no_error_beyond_the_floor(harness: ModuleType) -> None:
+    rng = np.random.default_rng(0)
+    margin = rng.normal(size=20_000)
+    label = (rng.random(20_000) < 1 / (1 + np.exp(-margin))).astype(np.uint8)
+    found, timid = harness.reliability(margin, label), harness.reliability(margin / 2, label)
+    assert abs(found["calibration_excess"]) < 0.01 < 0.06 < timid["calibration_excess"]
+    assert found["log_loss"] < timid["log_loss"]
+    assert len(found["reliability"]) == 10

@@ -19,9 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from support.arenas import SOURCES, arena
 from support.hooks import serving
 from support.tools import connected, hear
 
+import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.ledger.ledger import Ledger
 from labelguard.project.project import find
@@ -125,7 +127,7 @@ def test_every_command_has_an_example_that_runs(
     found = examples(command)
     assert found, f"labelguard {' '.join(path)} has no example in its help"
     if path[0] not in FROM_NOTHING:
-        stage = {"privatize": "new", "score": "head"}.get(path[0], "released")
+        stage = {"privatize": "new", "leaderboard": "new", "score": "head"}.get(path[0], "released")
         _begin(stages[stage], tmp_path, monkeypatch)
     if path[0] in OF_TOOLS:
         _tool(tmp_path, monkeypatch)
@@ -152,6 +154,11 @@ def _policy() -> None:
 
 def _groups() -> None:
     Path("groups.csv").write_text("labeler_id,group_id\nnew-1,household\nnew-2,household\n")
+
+
+def _arena() -> None:
+    """A release of comparisons of systems."""
+    lg.privatize(arena(10), project=find(Path()), **SOURCES)
 
 
 def _studies() -> None:
@@ -200,6 +207,7 @@ PREPARED = {
     ("policy", "activate"): _policy,
     ("policy", "show"): _policy,
     ("policy", "groups"): _groups,
+    ("leaderboard",): _arena,
     ("hook", "run"): lambda: run("labelguard source add label-studio"),
     ("release", "abandon"): _crashed,
     ("project", "witness"): _lost_witnesses,
@@ -217,9 +225,13 @@ def console_lines(page: Path) -> Iterator[str]:
 
 
 TUTORIALS = pytest.mark.parametrize(
-    "name", ["README.md", pytest.param("docs/quickstart.md", marks=pytest.mark.slow)]
+    "name",
+    [
+        *("README.md", "docs/features.md"),
+        pytest.param("docs/quickstart.md", marks=pytest.mark.slow),
+    ],
 )
-"""The second one is long, and its commands run in their own examples too."""
+"""The last one is long, and its commands run in their own examples too."""
 
 
 @pytest.fixture
@@ -231,6 +243,8 @@ def preferences() -> None:
         "prompt": [f"question {row // 2}" for row in range(count)],
         "chosen": ["yes" if row % 3 else "no" for row in range(count)],
         "rejected": ["no" if row % 3 else "yes" for row in range(count)],
+        "model_chosen": ["small" if row % 3 else "large" for row in range(count)],
+        "model_rejected": ["older" if row % 3 else "small" for row in range(count)],
     }
     pq.write_table(pa.table(own), "preferences.parquet")
 

@@ -120,6 +120,8 @@ class Home:
                 Policy(3, 1e-5),
                 {int(k): {"threshold": HALF // int(k)} for k in plan.capacity},
                 Coins.fresh(),
+                labelers=True,
+                choices=False,
             )
             assert list(over_buckets(Threads(1), rr.randomize_bucket, task))
             private_map.complete(release, drawn)

@@ -18,6 +18,7 @@ from labelguard.ingest.groups import read_groups
 from labelguard.ingest.layouts import Reading
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
+from labelguard.learning.carried import Carried
 from labelguard.storage import buckets as segments
 
 ROWS = 150
@@ -68,7 +69,7 @@ def staged_rows(table: pa.Table, directory: Path, unit: str = "labeler") -> list
     ring = KeyRing.unkeyed()
     names = table.column_names
     columns = {"question": "question"} if "question" in names else {}
-    reading = Reading(columns, unit, ("score",) if "score_a" in names else ())
+    reading = Reading(columns, unit, (Carried("score"),) if "score_a" in names else ())
     members = pa.table({"labeler_id": ["0", "2"], "group_id": ["g", "g"]})
     groups = read_groups(members, ring, "") if unit == "group" else None
     staged = stage(table, directory, ring, StagingOptions(reading, "", groups=groups))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.arenas import SOURCES, arena
 from support.preferences import STATISTIC
 
 import labelguard as lg
@@ -23,7 +24,9 @@ from labelguard.ingest.inbox import Event, Inbox
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.runs import HISTORY, JobRun
+from labelguard.release.leaderboard import leaderboard
 from labelguard.report.outlook import outlook
+from labelguard.report.page.board import write as write_board
 from labelguard.report.page.report import write
 from labelguard.simulation import SimulationConfig, simulate
 
@@ -83,9 +86,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         write(here / "full.html", project=project)
         write(here / "release.html", made.id, project)
         write(here / "empty.html", project=empty)
+        board = lg.init(here / "arena", max_epsilon=1e6)
+        systems = lg.privatize(arena(10), project=board, **SOURCES)
+        write_board(leaderboard(systems.path), systems.id, here / "board.html")
         (made.path / "data.parquet").write_bytes(b"")
         write(here / "broken.html", project=project)
-    return {name: here / f"{name}.html" for name in ("full", "release", "empty", "broken")}
+    names = ("full", "release", "empty", "broken", "board")
+    return {name: here / f"{name}.html" for name in names}
 
 
 def run(week: int, release: str, told: dict[str, Any] | None) -> JobRun:
@@ -112,7 +119,7 @@ def opened(browser: Browser, path: Path, said: list[str], **options: Any) -> Pag
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["full", "release", "empty", "broken"])
+@pytest.mark.parametrize("name", ["full", "release", "empty", "broken", "board"])
 def test_it_opens_without_a_word_and_asks_for_nothing(
     browser: Browser, pages: dict[str, Path], name: str, mode: Any, width: int
 ) -> None:
@@ -124,7 +131,7 @@ def test_it_opens_without_a_word_and_asks_for_nothing(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     loaded = "[...document.images].map(i => i.complete && i.naturalWidth > 0)"
     drawn = page.evaluate(loaded)
-    assert all(drawn) and (len(drawn) > 3) == (name != "empty")
+    assert all(drawn) and len(drawn) >= {"empty": 0, "board": 1}.get(name, 4)
     wanted = "dark" if mode == "dark" else "light"
     background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 29)"}[wanted]
@@ -132,7 +139,7 @@ def test_it_opens_without_a_word_and_asks_for_nothing(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["full", "empty", "broken"])
+@pytest.mark.parametrize("name", ["full", "empty", "broken", "board"])
 def test_axe_finds_nothing_to_object_to(
     browser: Browser, pages: dict[str, Path], name: str, mode: Any
 ) -> None:

@@ -17,14 +17,18 @@ import pyarrow as pa
 import pytest
 from support.installed import without
 
+from labelguard import doors
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.extras import MissingExtra
 from labelguard.learning.features import (
+    GROUP,
     FeatureProvider,
+    Group,
     PairFeatures,
     default_features,
     open_provider,
 )
+from labelguard.learning.style import FUNCTIONS
 from labelguard.storage import blocks
 
 ROUNDING = 1e-5  # float32 sums in another order
@@ -160,6 +164,15 @@ def hidden_states(directory: Path, ids: list[int]) -> np.ndarray[Any, Any]:
     return np.asarray(hidden[0].numpy())
 
 
+def raw(spec: str) -> FeatureProvider:
+    """One part of features by itself, which is not scaled."""
+    name, _, options = spec.partition(":")
+    entry = doors.door(GROUP, name)
+    assert entry
+    provider: FeatureProvider = entry.load()(options, None)
+    return provider
+
+
 def fitted(spec: str, table: pa.Table) -> PairFeatures:
     provider = open_provider(spec)
     provider.fit(table)
@@ -195,7 +208,7 @@ def test_minilm_is_what_sentence_transformers_computes(cache: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     model = library.SentenceTransformer(str(package.get_model_path()), device="cpu")
     table = pairs()
-    features = open_provider("minilm:dtype=float32,input=both")(table)
+    features = raw("minilm:dtype=float32,input=both")(table)
     first, second = (
         model.encode(
             [
@@ -212,7 +225,7 @@ def test_minilm_is_what_sentence_transformers_computes(cache: Path) -> None:
     # By default the response is read alone: other vectors, by far more than rounding.
     bare = model.encode(table["first"].to_pylist()) - model.encode(table["second"].to_pylist())
     assert np.abs(features - bare).max() > 100 * ROUNDING
-    np.testing.assert_allclose(open_provider("minilm:dtype=float32")(table), bare, atol=ROUNDING)
+    np.testing.assert_allclose(raw("minilm:dtype=float32")(table), bare, atol=ROUNDING)
 
 
 def test_batches_do_not_change_a_vector(bert: Path, tmp_path: Path) -> None:
@@ -230,7 +243,7 @@ def test_batches_do_not_change_a_vector(bert: Path, tmp_path: Path) -> None:
 def test_a_language_model_is_pooled_over_prompt_line_break_and_response(
     pooling: str, gpt: Path
 ) -> None:
-    provider = open_provider(f"hf:{gpt},pooling={pooling},dtype=float32")
+    provider = raw(f"hf:{gpt},pooling={pooling},dtype=float32")
     pooled = []
     for response in ("short", "a longer answer"):
         hidden = hidden_states(gpt, byte_tokenizer()(f"Why?\n{response}")["input_ids"])
@@ -240,7 +253,7 @@ def test_a_language_model_is_pooled_over_prompt_line_break_and_response(
 
 
 def test_chats_are_read_as_lines_of_role_and_content(gpt: Path) -> None:
-    provider = open_provider(f"hf:{gpt},dtype=float32")
+    provider = raw(f"hf:{gpt},dtype=float32")
     lines = one_pair("system: be brief\nuser: Why?", "assistant: short", "assistant: because")
     chat = one_pair(
         [*said("system", "be brief"), *said("user", "Why?")],
@@ -251,7 +264,7 @@ def test_chats_are_read_as_lines_of_role_and_content(gpt: Path) -> None:
 
 
 def test_a_chat_template_renders_prompt_and_response_together(gpt: Path) -> None:
-    provider = open_provider(f"hf:{gpt},template=chat,dtype=float32")
+    provider = raw(f"hf:{gpt},template=chat,dtype=float32")
     chat = one_pair(said("user", "Why?"), said("assistant", "so"), said("assistant", "because"))
     expected = [
         hidden_states(gpt, byte_tokenizer()(rendered)["input_ids"]).mean(axis=0)
@@ -262,11 +275,11 @@ def test_a_chat_template_renders_prompt_and_response_together(gpt: Path) -> None
 
 def test_a_missing_chat_template_is_named(bert: Path) -> None:
     with pytest.raises(LabelguardError, match="no chat template; leave out template=chat"):
-        open_provider(f"hf:{bert},template=chat")(chats(pairs()))
+        raw(f"hf:{bert},template=chat")(chats(pairs()))
 
 
 def test_a_long_prompt_is_cut_from_the_left_until_the_response_fits(bert: Path) -> None:
-    provider = open_provider(f"hf:{bert},dtype=float32")
+    provider = raw(f"hf:{bert},dtype=float32")
     before = provider(one_pair("x" * 5000 + "z" * 60, "yes", "no"))
     assert before.any()
     assert np.array_equal(provider(one_pair("y" * 5000 + "z" * 60, "yes", "no")), before)
@@ -274,7 +287,7 @@ def test_a_long_prompt_is_cut_from_the_left_until_the_response_fits(bert: Path) 
 
 
 def test_a_response_too_long_by_itself_keeps_its_beginning(bert: Path) -> None:
-    provider = open_provider(f"hf:{bert},dtype=float32")
+    provider = raw(f"hf:{bert},dtype=float32")
     long = one_pair("Why?", "a" * 64 + "b" * 5000, "a" * 64 + "c" * 5000)
     assert np.abs(provider(long)).max() <= ROUNDING  # one input twice, perhaps in two batches
     assert np.abs(provider(one_pair("Why?", "b" * 5000, "c" * 5000))).max() > 100 * ROUNDING
@@ -295,7 +308,7 @@ def test_no_pairs_have_features_of_the_same_width(bert: Path) -> None:
 
 
 def test_length_counts_characters_of_texts_and_of_messages() -> None:
-    provider = open_provider("length")
+    provider = raw("length")
     expected = np.float32(np.log(4 / 8))
     assert provider(one_pair("p", "äöü", "seven…!")) == expected
     two = [*said("assistant", "sev"), *said("assistant", "en…!")]
@@ -307,33 +320,53 @@ def test_length_counts_characters_of_texts_and_of_messages() -> None:
 )
 def test_every_type_of_text_is_read(kind: pa.DataType) -> None:
     table = pa.table({name: pairs()[name].cast(kind) for name in pairs().column_names})
-    assert np.array_equal(open_provider("length")(table), open_provider("length")(pairs()))
+    assert np.array_equal(raw("length")(table), raw("length")(pairs()))
 
 
 def test_slices_of_chats_are_read(bert: Path) -> None:
     whole = pa.concat_tables([chats(pairs(4, seed)) for seed in range(3)])
     for spec in ("length", f"hf:{bert},dtype=float32"):
-        provider = open_provider(spec)
+        provider = raw(spec)
         assert np.array_equal(provider(whole[5:9]), provider(whole)[5:9])
 
 
 def test_columns_are_taken_as_differences() -> None:
     table = pairs(3).append_column("feature_a", [[1, -2, 3]])
     table = table.append_column("feature_b", [[True, False, True]])
-    assert open_provider("columns:b,a")(table).tolist() == [[1, 1], [0, -2], [1, 3]]
+    assert raw("columns:b,a")(table).tolist() == [[1, 1], [0, -2], [1, 3]]
 
 
-def test_parts_are_scaled_to_one_on_the_pairs_they_are_fitted_on() -> None:
+@pytest.mark.parametrize("spec", ["columns:a", "columns:a+length", "style+columns:a+text"])
+def test_groups_are_scaled_to_one_on_the_pairs_they_are_fitted_on(spec: str) -> None:
     table = pairs().append_column("feature_a", [np.arange(12) * 1e6 + 1])
-    provider = fitted("columns:a+length", table)
-    features = provider(table)
-    assert rms(features[:, :1]) == pytest.approx(1) and rms(features[:, 1:]) == pytest.approx(1)
-    half = provider(table[:6])
+    provider = fitted(spec, table)
+    features, half = provider(table), provider(table[:6])
+    for group in provider.groups():
+        own = slice(group.start, group.stop)
+        wanted = 0.5 if group.name == "style" else 1  # its weight is a quarter
+        assert rms(features[:, own]) == pytest.approx(wanted, rel=1e-6)
+        assert rms(half[:, own]) != pytest.approx(wanted, rel=1e-3)  # not scaled anew
     assert np.array_equal(half, features[:6])
-    assert rms(half[:, :1]) < 0.9  # not scaled anew
 
 
-@pytest.mark.parametrize("spec", ["text", "text+length", "length+text+hf:BERT"])
+def test_groups_say_what_each_column_is(bert: Path) -> None:
+    table = pairs().append_column("feature_a", [np.arange(12.0)])
+    table = table.append_column("feature_b", [np.arange(12.0)])
+    provider = fitted(f"columns:a,b+hf:{bert}+length+style", table)
+    style = tuple(one.name for one in FUNCTIONS)
+    expected = (
+        Group("columns:a,b", 0, 2, ("a", "b")),
+        Group(f"hf:{bert}", 2, 34, None),
+        Group("length", 34, 35, ("length",)),
+        Group("style", 35, 35 + len(style), style),
+    )
+    assert provider.groups() == expected
+    spec = f"columns:a,b+hf:{bert}+length+style"
+    assert open_provider(spec, provider.state()).groups() == expected
+    assert provider(table).shape[1] == expected[-1].stop
+
+
+@pytest.mark.parametrize("spec", ["length", "text", "text+length", "length+text+hf:BERT"])
 def test_the_same_features_come_from_a_stored_state(spec: str, bert: Path, tmp_path: Path) -> None:
     spec = spec.replace("BERT", str(bert))
     provider = fitted(spec, pairs(30))
@@ -361,12 +394,12 @@ def test_word_features_tell_topics_apart() -> None:
 def test_a_second_run_encodes_nothing_and_gives_the_same_bits(
     bert: Path, forward_calls: list[str]
 ) -> None:
-    first = open_provider(f"hf:{bert}")(pairs())
+    first = raw(f"hf:{bert}")(pairs())
     assert forward_calls
     forward_calls.clear()
-    assert np.array_equal(open_provider(f"hf:{bert}")(pairs()), first)
+    assert np.array_equal(raw(f"hf:{bert}")(pairs()), first)
     assert not forward_calls
-    open_provider(f"hf:{bert}")(pairs(13))
+    raw(f"hf:{bert}")(pairs(13))
     assert forward_calls
 
 
@@ -398,7 +431,7 @@ def test_texts_that_join_alike_are_kept_apart() -> None:
 
 
 def test_the_cache_holds_no_texts(bert: Path, cache: Path) -> None:
-    open_provider(f"hf:{bert}")(pairs())
+    raw(f"hf:{bert}")(pairs())
     [segment] = cache.rglob("*.arrow")
     stored = segment.read_bytes()
     assert not any(topic.encode() in stored for topic in TOPICS)
@@ -428,14 +461,14 @@ def replace_by_a_directory(path: Path) -> None:
 def test_a_damaged_segment_is_encoded_again(
     damage: Callable[[Path], None], bert: Path, cache: Path, forward_calls: list[str]
 ) -> None:
-    before = open_provider(f"hf:{bert}")(pairs())
+    before = raw(f"hf:{bert}")(pairs())
     for segment in cache.rglob("*.arrow"):
         damage(segment)
     forward_calls.clear()
-    assert np.array_equal(open_provider(f"hf:{bert}")(pairs()), before)
+    assert np.array_equal(raw(f"hf:{bert}")(pairs()), before)
     assert forward_calls
     forward_calls.clear()
-    open_provider(f"hf:{bert}")(pairs())
+    raw(f"hf:{bert}")(pairs())
     assert not forward_calls
 
 
@@ -498,7 +531,7 @@ def test_a_cache_that_cannot_be_written_is_reported_before_anything_is_encoded(
 ) -> None:
     cache.write_text("a file where a directory should be")
     with pytest.raises(LabelguardError, match="set LABELGUARD_CACHE"):
-        open_provider(f"hf:{bert}")(pairs())
+        raw(f"hf:{bert}")(pairs())
     assert not forward_calls
 
 
@@ -575,13 +608,13 @@ def test_features_that_are_no_finite_numbers_are_refused(bad: float) -> None:
     features[[1, 4], 2] = bad
     features[4, 1] = -bad
     with pytest.raises(InvalidLabels, match="given: 2 of 5 pairs"):
-        given(features)(pairs(5))
+        given(features).fit(pairs(5))
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 3), (5, 0), (5, 3, 1)])
 def test_features_of_a_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidLabels, match=r"given: expected shape \(5, d\)"):
-        given(np.ones(shape))(pairs(5))
+        given(np.ones(shape)).fit(pairs(5))
 
 
 @pytest.mark.parametrize("spec", ["columns:a", "columns:a+length"])
@@ -596,7 +629,10 @@ def test_features_that_tell_no_pair_apart_are_refused_when_fitted(spec: str) -> 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("nonsense", "no features 'nonsense'; available: columns, hf, length, minilm, style, text"),
+        (
+            "nonsense",
+            "no features 'nonsense'; available: columns, hf, length, minilm, reward, sou",
+        ),
         ("", "no features ''"),
         ("length+", "no features ''"),
         ("length:3", "length take no options, found 3"),
@@ -624,7 +660,7 @@ def test_damaged_weights_are_an_error_of_one_line(bert: Path, tmp_path: Path) ->
     for path in bert.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes()[:2000])
     with pytest.raises(LabelguardError, match="cannot load the encoder in") as raised:
-        open_provider(f"hf:{tmp_path}")(pairs())
+        raw(f"hf:{tmp_path}")(pairs())
     assert "\n" not in str(raised.value)
 
 
@@ -642,22 +678,22 @@ def test_damaged_weights_are_an_error_of_one_line(bert: Path, tmp_path: Path) ->
 )
 def test_pairs_of_a_wrong_form_are_explained(table: pa.Table, message: str) -> None:
     with pytest.raises(InvalidLabels, match=message):
-        open_provider("length")(table)
+        raw("length")(table)
 
 
 def test_columns_that_are_missing_empty_or_no_numbers_are_explained() -> None:
     table = pairs(2).append_column("feature_a", [[1.0, None]])
     table = table.append_column("feature_b", [["x", "y"]])
     with pytest.raises(InvalidLabels, match="no column feature_c; found feature_a, feature_b"):
-        open_provider("columns:c")(table)
+        fitted("columns:c", table)
     with pytest.raises(InvalidLabels, match="columns:a: 1 of 2 pairs"):
-        open_provider("columns:a")(table)
+        fitted("columns:a", table)
     with pytest.raises(InvalidLabels, match="feature_b must hold numbers, found string"):
-        open_provider("columns:b")(table)
+        fitted("columns:b", table)
 
 
 def test_features_are_not_computed_before_they_are_fitted() -> None:
-    for spec in ("text", "length+length"):
+    for spec in ("text", "length", "length+length"):
         with pytest.raises(LabelguardError, match="must be fitted on public pairs before use"):
             open_provider(spec)(pairs())
 
@@ -688,9 +724,9 @@ def test_a_missing_extra_says_what_to_install(
 
 
 def test_default_features_are_the_best_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert default_features() == "minilm+length"
+    assert default_features() == "length+style+minilm"
     without(monkeypatch, "torch")
-    assert default_features() == "text+length"
+    assert default_features() == "length+style+text"
 
 
 def test_other_packages_bring_providers_through_the_same_door(
@@ -699,7 +735,7 @@ def test_other_packages_bring_providers_through_the_same_door(
     (tmp_path / "vowels.py").write_text(
         "from labelguard.learning.features import open_provider\n"
         "def vowels(options, state):\n"
-        "    return open_provider('length')\n"
+        "    return open_provider('length')._parts[0]\n"
     )
     about = tmp_path / "vowels-1.dist-info"
     about.mkdir()
@@ -708,7 +744,7 @@ def test_other_packages_bring_providers_through_the_same_door(
         "[labelguard.features]\nvowels = vowels:vowels\nbroken = a_package_that_is_missing:x\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert np.array_equal(open_provider("vowels")(pairs()), open_provider("length")(pairs()))
+    assert np.array_equal(fitted("vowels", pairs())(pairs()), fitted("length", pairs())(pairs()))
     with pytest.raises(MissingExtra, match=r"broken cannot be loaded: .*a_package_that_is_missing"):
         open_provider("broken")
 

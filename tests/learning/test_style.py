@@ -83,7 +83,8 @@ def test_what_is_learnt_depends_on_distinct_responses_alone() -> None:
 
 def test_one_strange_response_stays_within_five_deviations() -> None:
     ordinary = [f"It rains {n} days. " * (1 + n % 3) for n in range(200)]
-    features = open_fitted("style", _pairs(ordinary, ordinary[::-1]), silent)
+    features = StyleFeatures()
+    features.fit(_pairs(ordinary, ordinary[::-1]))
     x = features(_pairs(["WHY?! " * 9_000, ""], [ordinary[0], "🙂\u200b\n\n"]))
     assert np.isfinite(x).all() and np.abs(x).max() <= 2 * CLIP
     assert np.abs(x[0]).max() > CLIP - 1

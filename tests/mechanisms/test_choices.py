@@ -22,6 +22,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.learning import heads
 from labelguard.mechanisms import choices, statistic
 from labelguard.mechanisms.choices import Choices
+from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
 
 FALSE_FAILURE = 1e-6
@@ -279,7 +280,7 @@ def test_choices_between_two_are_comparisons() -> None:
     assert of_choices.sensitivity == pytest.approx(of_pairs.sensitivity)
     labels = rng.integers(0, 3, 60).astype(np.uint8)
     best = np.stack([labels > 0, labels != 1], axis=1).ravel()  # a tie marks both
-    step = statistic.grid(of_pairs, 4, 1.0).step
+    step = statistic.grid(of_pairs, 4, Noise("gaussian", 1.0)).step
     assert (
         choices.exact_sum(features, asked, best, of_pairs, step).tolist()
         == statistic.exact_sum(z, rows, labels, of_pairs, step).tolist()
@@ -372,7 +373,7 @@ def test_order_chunks_and_a_common_shift_change_nothing(
     features[0] += 1
     bounds = choices.bounds(features, asked, 0.5)
     best = np.where(np.repeat(np.arange(len(sizes)) % 3, asked.size) > 0, best, features[:, 0] > 0)
-    step = statistic.grid(bounds, 3, 1.0).step
+    step = statistic.grid(bounds, 3, Noise("gaussian", 1.0)).step
     expected = choices.exact_sum(features, asked, best, bounds, step)
     theta = choices.fit(features, asked, 1.0, expected * step, 1.0)
     order = rng.permutation(len(sizes))
@@ -400,7 +401,7 @@ def test_noise_goes_on_as_for_comparisons() -> None:
     asked = among([3, 4, 2], [0, 1, 2])
     features = normal(asked, 5, 14)
     bounds = choices.bounds(features, asked, 0.5)
-    grid = statistic.grid(bounds, 5, 2.0)
+    grid = statistic.grid(bounds, 5, Noise("gaussian", 2.0))
     exact = choices.exact_sum(features, asked, np.arange(9) % 3 == 0, bounds, grid.step)
     released = statistic.noisy(exact, grid, bytes(32))
     assert (released - exact).tolist() == statistic.noisy(0 * exact, grid, bytes(32)).tolist()

@@ -14,6 +14,7 @@ from support.label_changes import (
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Shape
+from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Bounds
 
 
@@ -128,4 +129,4 @@ def test_equal_features_are_refused() -> None:
     with pytest.raises(InvalidLabels, match="no labeled pair differs"):
         statistic.bounds(nothing, comparisons([]), 0.5)
     with pytest.raises(InvalidLabels, match="no label can move"):
-        statistic.grid(Bounds(1.0, np.ones(1), 0.0), 3, 1.0)
+        statistic.grid(Bounds(1.0, np.ones(1), 0.0), 3, Noise("gaussian", 1.0))

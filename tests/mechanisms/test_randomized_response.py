@@ -20,10 +20,15 @@ from support import world
 
 import labelguard as lg
 from labelguard.accounting import randomized_response as accounting
+from labelguard.accounting.kary import KAry
 from labelguard.keys.coins import Coins, Purpose
 from labelguard.keys.prf import Prf
 from labelguard.keys.row_keys import RowKeys
-from labelguard.mechanisms.randomized_response import randomize, randomize_ternary
+from labelguard.mechanisms.randomized_response import (
+    randomize,
+    randomize_choices,
+    randomize_ternary,
+)
 from labelguard.policy import pricing
 from labelguard.storage.blocks import from_bytes, to_bytes
 from labelguard.terms import LABEL_TIE
@@ -204,6 +209,71 @@ def test_a_ternary_step_does_not_depend_on_the_label(rows: Rows) -> None:
     steps = (rows.released(labels, randomize_ternary).astype(int) - labels) % 3
     assert (steps == rows.released(constant(0), randomize_ternary)).all()
     assert independent(steps, rows.flips())
+
+
+SIZES = np.array([2, 3, 4, 7])
+
+
+def answers(rows: Rows, chosen: NDArray[np.int16], weaker: float = 1.0) -> NDArray[np.int64]:
+    """How far released choices are from the true ones, at thresholds that are `weaker` than told.
+
+    Rows are choices among 2, 3, 4 and 7 in turn, priced as choices among 2.
+    """
+    options = SIZES[np.arange(ROWS) % len(SIZES)]
+    told = {k: KAry(2).among(k, THRESHOLD) for k in SIZES.tolist()}
+    each = [int(weaker * threshold) // (k - 1) * (k - 1) for k, threshold in told.items()]
+    thresholds = np.array(each, np.uint64)[np.arange(ROWS) % len(SIZES)]
+    released = randomize_choices(chosen, rows.coins, rows.keys, thresholds, options)
+    assert (released < options).all()
+    steps: NDArray[np.int64] = (released.astype(np.int64) - chosen) % options
+    return steps
+
+
+def choices_fit(steps: NDArray[np.int64]) -> bool:
+    """Whether every choice is kept as often as is charged, and otherwise becomes any other."""
+    odds = GAMMA / (1 - GAMMA)
+    for place, options in enumerate(SIZES.tolist()):
+        counts = np.bincount(steps[place :: len(SIZES)], minlength=options)
+        expected = np.append(1, np.full(options - 1, odds)) / (1 + (options - 1) * odds)
+        if stats.chisquare(counts, expected * counts.sum()).pvalue <= FALSE_FAILURE:
+            return False
+    return True
+
+
+def some_choices(seed: int) -> NDArray[np.int16]:
+    options = SIZES[np.arange(ROWS) % len(SIZES)]
+    return np.random.default_rng(seed).integers(0, options).astype(np.int16)
+
+
+def test_a_choice_is_kept_or_becomes_each_other_alike(rows: Rows) -> None:
+    assert choices_fit(answers(rows, some_choices(0)))
+    assert choices_fit(answers(rows, constant(1).astype(np.int16)))
+
+
+@pytest.mark.parametrize("weaker", [0.7, 0.97])
+def test_choices_with_too_little_noise_are_caught(weaker: float, rows: Rows) -> None:
+    assert not choices_fit(answers(rows, some_choices(0), weaker))
+
+
+def test_a_step_of_a_choice_does_not_depend_on_what_was_chosen(rows: Rows) -> None:
+    chosen = some_choices(1)
+    steps = answers(rows, chosen)
+    assert (steps == answers(rows, constant(0).astype(np.int16))).all()
+    assert independent(steps, rows.flips())
+
+
+def test_a_choice_of_nothing_becomes_any(rows: Rows) -> None:
+    nothing, least = np.full(ROWS, -1, np.int16), np.full(ROWS, 6, np.uint64)  # changes nobody
+    released = randomize_choices(nothing, rows.coins, rows.keys, least, np.full(ROWS, 7))
+    assert stats.chisquare(np.bincount(released, minlength=7)).pvalue > FALSE_FAILURE
+
+
+def test_choices_among_two_are_coins_of_another_purpose(rows: Rows) -> None:
+    flips = np.full(ROWS, THRESHOLD, np.uint64)
+    drawn = randomize_choices(some_choices(0) % 2, rows.coins, rows.keys, flips, np.full(ROWS, 2))
+    flipped = drawn ^ (some_choices(0) % 2).astype(np.uint8)
+    assert fits(int(flipped.sum()), ROWS, GAMMA)
+    assert independent(flipped, rows.flips())
 
 
 def test_a_prf_takes_messages_of_its_length_only() -> None:

@@ -38,7 +38,7 @@ from support.label_changes import (
 
 from labelguard.errors import InvalidLabels
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.geometry import squared_norms
+from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.terms import LABEL_A, LABEL_B
 
@@ -62,7 +62,7 @@ def test_no_labels_of_one_labeler_move_the_sum_by_more_than_the_sensitivity(
             statistic.bounds(z, rows, quantile)
         return
     for bounds in (statistic.bounds(z, rows, quantile), unclipped(z, rows)):
-        step = statistic.grid(bounds, components, 1.0).step
+        step = statistic.grid(bounds, components, Noise("gaussian", 1.0)).step
         for unit in np.flatnonzero(counts).tolist():
             own = bad_labels(z[rows.unit == unit], rng)
             assert_bounded(z, rows, unit, own, bounds, min(step, bounds.clip / 2**10))
@@ -98,7 +98,7 @@ def test_a_labeler_with_very_many_labels_is_bounded_as_well() -> None:
 def test_the_clip_decides_and_is_attained() -> None:
     z, rows = np.ones((16, 2), np.float32), comparisons([16])
     bounds = statistic.bounds(z, rows, 0.5)
-    step = statistic.grid(bounds, 2, 1.0).step
+    step = statistic.grid(bounds, 2, Noise("gaussian", 1.0)).step
     assert bounds.sensitivity == 2 * bounds.clip
     one, zero = np.ones(16, np.uint8), np.zeros(16, np.uint8)
     moved = assert_bounded(z, rows, 0, [one, zero], bounds, step)
@@ -207,8 +207,7 @@ def test_the_sensitivity_is_the_largest_of_all_labelers(
         triangle = float(share @ np.linalg.norm(mine, axis=1))
         bound = min(triangle, spectral_by_definition(mine, of_row, own))
         largest = max(largest, min(2 * clip, weight[unit] * bound))
-    norms = squared_norms(z)[rows.pair]
-    found = statistic._sensitivity(z, rows, norms, weight, clip)
+    found = statistic._sensitivity(z, rows, weight, clip)
     assert found == pytest.approx(largest, rel=1e-8)
 
 
@@ -310,7 +309,7 @@ def test_rounding_stays_in_the_ball_and_moves_less_than_a_step(coarse: int) -> N
         z = coordinates(KINDS[number % len(KINDS)], len(rows), 5, rng)
         z[0] += 1
         bounds = statistic.bounds(z, rows, 0.5)
-        step = statistic.grid(bounds, 5, 1.0).step * coarse
+        step = statistic.grid(bounds, 5, Noise("gaussian", 1.0)).step * coarse
         labels = rng.integers(0, 3, len(rows)).astype(np.uint8)
         rounded = statistic.exact_sum(z, rows, labels, bounds, step) * step
         [exact] = parts(z, rows, labels, bounds)
@@ -342,14 +341,16 @@ def test_a_sensitivity_of_one_clip_is_caught() -> None:
     own = bad_labels(np.ones((9, 1), np.float32), np.random.default_rng(0))
     wrong = Bounds(bounds.clip, bounds.weight, bounds.clip)
     with pytest.raises(AssertionError):
-        assert_bounded(z, rows, 0, own, wrong, statistic.grid(wrong, 1, 1.0).step)
-    assert_bounded(z, rows, 0, own, bounds, statistic.grid(bounds, 1, 1.0).step)
+        assert_bounded(
+            z, rows, 0, own, wrong, statistic.grid(wrong, 1, Noise("gaussian", 1.0)).step
+        )
+    assert_bounded(z, rows, 0, own, bounds, statistic.grid(bounds, 1, Noise("gaussian", 1.0)).step)
 
 
 def test_a_clip_and_weights_that_use_the_labels_are_caught() -> None:
     """The clip is the median of ‖v_u‖: one labeler moves it, and with it what all others add."""
     z, rows, bounds = aligned()
-    step = statistic.grid(bounds, 1, 1.0).step
+    step = statistic.grid(bounds, 1, Noise("gaussian", 1.0)).step
 
     def used(labels: Labels) -> Bounds:
         norm = np.abs(parts(z, rows, labels, bounds, clip=NO_CLIP)[:, 0])

@@ -7,6 +7,7 @@ claim; their nonces are fixed.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,34 +26,49 @@ from support.label_changes import (
     parts,
 )
 
+from labelguard.errors import PolicyError
 from labelguard.learning import heads
 from labelguard.mechanisms import geometry, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
+from labelguard.mechanisms.noise import Noise, NoiseKind
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.terms import LABEL_A, LABEL_TIE
 
 FALSE_FAILURE = 1e-6
-# As many squares as it takes to tell a scale from one 10% off: then their mean is 5.6 and more
-# standard deviations from what is accepted, so that a wrong scale passes with a probability < 1e-6.
-SQUARES = 6_000
+# As many coordinates as it takes to tell a scale from one 10% off: then a wrong scale passes with a
+# probability < 1e-6 (of squares 6,000 were enough, of radii it takes 10,000).
+SQUARES = 12_000
+GAUSSIAN = Noise("gaussian", 1.0)
 
 
 @given(
     clip=st.floats(1e-6, 1e6),
     relative=st.floats(1e-3, 2),
     components=st.integers(1, 400),
-    noise_multiplier=st.floats(0.1, 1e3),
+    scale=st.floats(0.1, 1e3),
+    kind=st.sampled_from(["gaussian", "ball"]),
 )
 @settings(max_examples=200, deadline=None)
 def test_the_noise_is_at_least_that_of_the_sensitivity_on_the_grid(
-    clip: float, relative: float, components: int, noise_multiplier: float
+    clip: float, relative: float, components: int, scale: float, kind: NoiseKind
 ) -> None:
     bounds = Bounds(clip, np.ones(1), relative * clip)
-    grid = statistic.grid(bounds, components, noise_multiplier)
+    grid = statistic.grid(bounds, components, Noise(kind, scale, 4))
     assert grid.step == bounds.sensitivity / 2**30
-    wanted = noise_multiplier * on_grid(bounds, components, grid.step) / grid.step
+    wanted = scale * on_grid(bounds, components, grid.step) / grid.step
     assert wanted <= grid.scale <= wanted * ROUNDING + 1
-    assert statistic.step_ratio(noise_multiplier) >= (1 - 1e-12) / grid.scale
+    assert (grid.kind, grid.components, grid.least) == (kind, components, 4)
+    deviation = Noise(kind, grid.scale * grid.step, 4).deviation(components)
+    assert grid.deviation == deviation >= (1 - 1e-12) * scale * bounds.sensitivity
+
+
+def test_noise_that_is_not_drawn_is_refused_before_anything_is() -> None:
+    bounds = Bounds(1.0, np.ones(1), 2.0)
+    with pytest.raises(PolicyError, match="at most 1,073,741,824 sensitivities, found 2e\\+09"):
+        statistic.grid(bounds, 1, Noise("gaussian", 2e9))
+    with pytest.raises(PolicyError, match="at most 65,536 components, found 70,000"):
+        statistic.grid(bounds, 70_000, Noise("gaussian", 1.0))
+    assert statistic.grid(bounds, 1, Noise("gaussian", 1e-12)).scale == 1  # never without noise
 
 
 def test_a_million_labelers_add_up_without_overflow() -> None:
@@ -61,7 +77,7 @@ def test_a_million_labelers_add_up_without_overflow() -> None:
     rows = Rows(np.zeros(labelers, np.intp), np.arange(labelers), labelers)
     z = np.ones((1, 1), np.float32)
     bounds = statistic.bounds(z, rows, 0.5)
-    step = statistic.grid(bounds, 1, 1.0).step
+    step = statistic.grid(bounds, 1, GAUSSIAN).step
     assert bounds.clip / step == 2**29
     labels = np.full(labelers, LABEL_A, np.uint8)
     assert statistic.exact_sum(z, rows, labels, bounds, step).tolist() == [labelers * 2**29]
@@ -83,7 +99,7 @@ def test_the_sum_depends_on_neither_the_order_of_rows_nor_the_size_of_chunks(
     z[:, 0] += 6
     labels = rng.integers(0, 3, len(unit)).astype(np.uint8)
     bounds = statistic.bounds(z, rows, 0.5)
-    step = statistic.grid(bounds, 3, 1.0).step
+    step = statistic.grid(bounds, 3, GAUSSIAN).step
     expected = statistic.exact_sum(z, rows, labels, bounds, step)
     plain = np.trunc(parts(z, rows, labels, bounds) / step).astype(np.int64).sum(axis=0)
     assert np.abs(expected - plain).max() <= 7  # a rounding may fall otherwise, once a labeler
@@ -184,14 +200,15 @@ def noise(grid: statistic.Grid, nonces: int, components: int) -> Floats:
     """Released less exact statistics in units of the claimed scale, shape (nonces, components)."""
     exact = np.arange(components) * 1_000_003 - 7
     released = [statistic.noisy(exact, grid, nonce(number)) - exact for number in range(nonces)]
-    return np.stack(released) / grid.scale
+    return np.stack(released).astype(np.float64) / grid.scale
 
 
-def has_scale(draws: Floats, factor: float = 1.0) -> bool:
-    """Whether the squares of draws, divided by a scale, add up to what they may."""
-    law = stats.chi2(draws.size)
-    squares = float(((draws / factor) ** 2).sum())
-    return bool(law.ppf(FALSE_FAILURE / 2) < squares < law.isf(FALSE_FAILURE / 2))
+def has_scale(kind: NoiseKind, draws: Floats) -> bool:
+    """Whether squares, which are chi-square, or radii, which are Gamma, add up as they may."""
+    radii = np.linalg.norm(draws, axis=1)
+    size = float((radii**2).sum() if kind == "gaussian" else 2 * radii.sum())
+    law = stats.chi2(draws.size if kind == "gaussian" else 2 * draws.size)
+    return bool(law.ppf(FALSE_FAILURE / 2) < size < law.isf(FALSE_FAILURE / 2))
 
 
 def unrelated(first: Floats, second: Floats) -> bool:
@@ -202,17 +219,20 @@ def unrelated(first: Floats, second: Floats) -> bool:
     return bool(abs(float((first * second).sum())) < 5 * math.sqrt(first.size))
 
 
-def release_grid() -> statistic.Grid:
+def release_grid(kind: NoiseKind = "gaussian", least: int = 1) -> statistic.Grid:
     z = coordinates("normal", 60, 50, np.random.default_rng(6))
-    return statistic.grid(statistic.bounds(z, comparisons([3] * 20), 0.5), 50, 2.5)
+    bounds = statistic.bounds(z, comparisons([3] * 20), 0.5)
+    return statistic.grid(bounds, 50, Noise(kind, 2.5, least))
 
 
-def test_the_released_statistic_has_the_claimed_noise() -> None:
-    draws = noise(release_grid(), SQUARES // 50, 50)
+@pytest.mark.parametrize("kind", ["gaussian", "ball"])
+def test_the_released_statistic_has_the_claimed_noise(kind: NoiseKind) -> None:
+    draws = noise(release_grid(kind), SQUARES // 50, 50)
     assert draws.size == SQUARES
-    assert has_scale(draws)
-    assert not has_scale(draws, 0.9) and not has_scale(draws, 1.1)
-    assert stats.kstest(draws.ravel(), "norm").pvalue > FALSE_FAILURE
+    assert has_scale(kind, draws)
+    assert not has_scale(kind, 0.9 * draws) and not has_scale(kind, 1.1 * draws)
+    if kind == "gaussian":
+        assert stats.kstest(draws.ravel(), "norm").pvalue > FALSE_FAILURE
 
 
 def test_noise_is_independent_over_coordinates_and_nonces() -> None:
@@ -225,9 +245,24 @@ def test_noise_is_independent_over_coordinates_and_nonces() -> None:
     assert not unrelated(half[:, 1:], half[:, :-1])
 
 
-def test_one_nonce_gives_one_noise() -> None:
-    grid = release_grid()
+def test_few_components_get_the_first_ones_of_the_noise_that_was_priced() -> None:
+    few = noise(replace(release_grid("ball", 8), components=3), SQUARES // 8, 3)
+    priced = noise(replace(release_grid("ball"), components=8), SQUARES // 8, 8)
+    assert few.tolist() == priced[:, :3].tolist()
+    assert has_scale("ball", priced) and not has_scale("ball", few)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "ball"])
+def test_the_noise_is_that_of_the_nonce_whatever_the_sum_is(kind: NoiseKind) -> None:
+    """Whole numbers pass through rounding as they are, even where they exceed 64 bits."""
+    grid = release_grid(kind)
     first, second = np.zeros(20, np.int64), np.arange(20) * 10**12
     noise_of_first = statistic.noisy(first, grid, nonce(1)) - first
     assert (statistic.noisy(second, grid, nonce(1)) - second).tolist() == noise_of_first.tolist()
     assert not (statistic.noisy(first, grid, nonce(2)) == noise_of_first).any()
+    largest = np.full(20, np.iinfo(np.int64).max)
+    huge = replace(grid, scale=2**56)
+    beyond = statistic.noisy(largest, huge, nonce(1))
+    assert max(beyond) > np.iinfo(np.int64).max
+    exact = [int(n) for n in statistic.noisy(first, huge, nonce(1))]
+    assert beyond.tolist() == [n + 2**63 - 1 for n in exact]

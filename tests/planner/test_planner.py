@@ -256,10 +256,17 @@ def test_words_and_plans_need_neither_torch_nor_the_trainer() -> None:
     assert done.stdout.startswith("(Recommendation(epsilon=1.0, mechanism=None, automatic=")
 
 
+def _said(found: Forecast, plain: Forecast) -> str:
+    sizing = Sizing.of(found, 1)
+    return advice.advised(sizing, sizing.mechanism, plain, 50, "labeler", lambda _: "").words
+
+
 def test_as_good_as_no_privacy_is_said_so() -> None:
     level = Interval(0.7, 0.68, 0.72)
     found = Forecast("statistic", 8.0, level, Interval(0.3, 0.2, 0.4))
-    said = advice.advised(Sizing.of(found, 1), found, 50, "labeler", lambda sizing: "").words
+    said = advice.advised(
+        Sizing.of(found, 1), found.mechanism, found, 50, "labeler", lambda sizing: ""
+    ).words
     assert "a model learns about as much as without privacy" in said
 
 
@@ -270,7 +277,9 @@ def test_what_a_bound_lets_in_is_said() -> None:
         max_labels_per_labeler=1,
         released=0.05,
     )
-    said = advice.advised(Sizing.of(found, 1), plain, 50, "labeler", lambda sizing: "").words
+    said = advice.advised(
+        Sizing.of(found, 1), found.mechanism, plain, 50, "labeler", lambda sizing: ""
+    ).words
     assert said == (
         "ε = 1: randomized response; a model learns about 50 of 100 of what it would learn without "
         "privacy; about 27 of 100 released labels differ from what labelers said; 5 of 100 labels "

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from labelguard.accounting import gaussian
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.learning import heads
 from labelguard.mechanisms.geometry import Shape
+from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Rows
-from labelguard.planner import trials, tuning
+from labelguard.planner import components, trials, tuning
 from labelguard.planner.prior import KINDS, Population, Prior
 from labelguard.planner.tuning import Forecast
 
@@ -63,13 +63,6 @@ def test_the_test_of_agreement_tells_another_agreement_apart() -> None:
     assert abs(ties - 0.15) > 0.018
 
 
-def test_few_labelers_get_few_components_and_many_get_many() -> None:
-    x, noise = features(600), gaussian.calibrate(1, DELTA)
-    few = tuning.choose(x, asked(30, 20, 600), noise)
-    many = tuning.choose(x, asked(3000, 10, 600), noise)
-    assert few.components <= 8 < 24 <= many.components
-
-
 def test_without_noise_a_statistic_is_as_good_as_raw_labels() -> None:
     plain, statistic, *_ = tuning.forecast(
         features(600), asked(100, 20, 600), [500.0], DELTA, growth=False
@@ -89,10 +82,10 @@ def test_a_forecast_names_every_mechanism_and_its_public_parameters(
 ) -> None:
     assert [(f.mechanism, f.epsilon) for f in forecasts] == [
         ("non-private", None),
-        *((m, e) for e in (1.0, 8.0) for m in ("statistic", "rr", "rr", "props")),
+        *((m, e) for e in (1.0, 8.0) for m in ("statistic", "rr", "rr", "props", "uls")),
     ]
     for f in forecasts:
-        assert (f.shape is not None) == (f.mechanism == "statistic")
+        assert (f.shape is not None) == (f.mechanism in ("statistic", "uls"))
         assert (f.flip_probability is not None) == (f.mechanism in ("rr", "props"))
         for interval in (f.accuracy, f.label_error):
             assert 0 <= interval.low <= interval.mean <= interval.high <= 1
@@ -149,14 +142,12 @@ def test_scores_are_those_of_realised_noise() -> None:
     x, rows = features(300, 10), asked(60, 10, 300)
     public = trials.public_side(x, rows)
     [trial] = public.trials(Prior(), 1)
-    one = trial.statistic_heads(3.7)
-    place = public.shapes.index(Shape(10, 0.5, trials.FLOOR, 0.5, public.ridges[3]))
-    mean, variance = one.mean[place], one.variance[place]
-    noise = np.random.default_rng(0).standard_normal((20_000, len(mean)))
-    drawn = trials.Heads(mean + np.sqrt(variance) * noise, np.zeros_like(noise))
+    one = trial.statistic_head(Shape(10), Noise("gaussian", 3.7))
+    noise = np.random.default_rng(0).standard_normal((20_000, one.mean.shape[1]))
+    drawn = trials.Heads(one.mean + np.sqrt(one.variance) * noise, np.zeros_like(noise))
     # Accuracies lie within [0, 1]: the standard error of 20,000 is at most .0036 (five: .018).
     for expected, realised in zip(trial.scores(one), trial.scores(drawn), strict=True):
-        assert expected[place] == pytest.approx(realised.mean(), abs=0.018)
+        assert expected[0] == pytest.approx(realised.mean(), abs=0.018)
 
 
 def test_fewer_labels_answered_more_truly_teach_more_where_labelers_are_many() -> None:
@@ -180,10 +171,15 @@ def test_randomized_response_is_forecast_with_all_labels_and_under_its_best_boun
     assert best.accuracy.mean > every.accuracy.mean and best.released < 1
 
 
-def test_components_never_exceed_the_rank_of_the_features() -> None:
-    x = np.repeat(features(200, 3), 2, axis=1)
-    shape = tuning.choose(x, asked(500, 10, 200), 1.0)
-    assert shape.components <= 3
+def test_a_forecast_says_the_shape_and_the_noise_that_a_release_would_have() -> None:
+    x, rows = np.repeat(features(200, 3), 2, axis=1), asked(40, 10, 200)
+    for periods in (1, 4):
+        found = tuning.forecast(x, rows, [1.0], DELTA, draws=3, growth=False, periods=periods)[1]
+        noises = components.cheapest(1.0, DELTA, periods)
+        assert found.shape == components.Directions.of_features(x, rows).shape(noises)
+        assert found.shape.components <= 3  # the rank of the features
+        assert found.noise == noises(found.shape.components)
+        assert found.noise.kind == ("ball" if periods == 1 else "gaussian")
 
 
 def test_pairs_of_rankings_can_be_forecast() -> None:
@@ -226,6 +222,6 @@ def test_a_budget_that_no_mechanism_has_is_refused(
 
 def test_pairs_without_features_or_labels_are_refused() -> None:
     with pytest.raises(InvalidLabels, match="equal features"):
-        tuning.choose(np.zeros((5, 3), np.float32), asked(2, 3, 5), 1.0)
+        tuning.forecast(np.zeros((5, 3), np.float32), asked(2, 3, 5), [1.0], DELTA)
     with pytest.raises(InvalidLabels, match="no labeled pair"):
-        tuning.choose(features(5), asked(2, 0, 5), 1.0)
+        tuning.forecast(features(5), asked(2, 0, 5), [1.0], DELTA)

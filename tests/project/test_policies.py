@@ -18,7 +18,7 @@ from support import world
 from support.preferences import STATISTIC, dump, files, spent
 
 import labelguard as lg
-from labelguard.accounting import gaussian, joint
+from labelguard.accounting import ball, gaussian, joint
 from labelguard.accounting import randomized_response as rr
 from labelguard.cli.main import main
 from labelguard.errors import BudgetExceeded, LedgerError, PolicyError
@@ -27,7 +27,7 @@ from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.witness import Witness
 from labelguard.policy import pricing
-from labelguard.policy.events import STATISTIC_RELEASES
+from labelguard.policy.label_values import Ties
 from labelguard.policy.policy import Allowance, Policy, Request
 from labelguard.project import policies
 from labelguard.project.project import Project
@@ -102,10 +102,51 @@ def test_one_allowance_costs_what_it_always_did() -> None:
     coins = pricing.prices(Policy(3, 1e-5, (Allowance("rr", 50),)), "rr", np.array([50]))
     assert coins == {50: {"threshold": rr.threshold(rr.calibrate(3, 1e-5, 50))}}
     policy = Policy(3, 1e-5, (Allowance("statistic", 12),), ties="zero")
-    sigma = gaussian.calibrate(3, 1e-5 * (1 - STATISTIC_RELEASES.grid_share), 12)
+    sigma = gaussian.calibrate(3, 1e-5 - 12 * (1 + math.exp(3)) * 2.0**-100, 12)
     found = pricing.prices(policy, "statistic", np.array([12]))
     assert found == {12: {"noise_multiplier": sigma}}
     assert pricing.read(pricing.written(found[12])) == found[12]
+
+
+BALL = Allowance("statistic", 1, ball=4)
+
+
+@pytest.mark.parametrize("ties", ["coin", "ternary"])
+def test_ball_noise_has_a_joint_price_that_the_ledger_keeps(ties: Ties) -> None:
+    policy = Policy(1, 1e-5, (Allowance("rr", 50), BALL), ties)
+    assert joint_delta(policy) <= pricing.continuous_delta(policy) < policy.delta
+    stored, prices = pricing.quote(policy)
+    assert stored["accountant"].endswith("× ball")
+    [(k, price)] = prices["statistic"].items()
+    assert k == 1 and list(price) == ["scale", "components"] and price["components"] == 4
+    assert pricing.read(pricing.written(price)) == price
+    shown = details(policy)
+    assert 1 - 1e-4 < shown.epsilon <= 1
+    ball_of = shown.events[1]
+    assert (ball_of.noise, ball_of.scale, ball_of.components) == ("ball", price["scale"], 4)
+    assert ball_of.noise_multiplier is None and "d ≥ 4" in ball_of.in_words()
+    parts = pricing.components(policy, prices)
+    less = replace(parts["statistic"], scale=0.9 * price["scale"])
+    assert joint.delta([parts["rr"], less], 1) > 1.5 * policy.delta
+
+
+def test_ball_noise_alone_costs_what_its_accountant_says() -> None:
+    policy = Policy(1, 1e-5, (BALL,), ties="zero")
+    scale = ball.calibrate(1, 1e-5 - (1 + math.e) * 2.0**-100, 4)
+    assert pricing.prices(policy, "statistic", np.array([1])) == {
+        1: {"scale": scale, "components": 4}
+    }
+    assert Policy.from_json(policy.to_json()) == policy
+    assert Request(event="statistic", ball=4).first_policy(10).allowances == (BALL,)
+
+
+def test_bits_of_noise_are_paid_for_every_release_and_no_bit_of_a_coin() -> None:
+    coins = Policy(3, 1e-5, (Allowance("rr", 50),))
+    assert pricing.continuous_delta(coins) == coins.delta
+    sums = Policy(40, 1e-9, (Allowance("statistic", 12), Allowance("rr", 50)), closing_points=2)
+    taken = 12 * (1 + math.exp(40)) * 2.0**-100
+    assert pricing.continuous_delta(sums) == pytest.approx(5e-10 - taken, rel=1e-15)
+    assert taken > 1e-13
 
 
 def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise() -> None:
@@ -139,6 +180,12 @@ def test_closing_points_rise_to_the_whole_price() -> None:
         ({"closing_points": 0}, "closing points must be at least 1"),
         ({"closing_points": 6}, "at most the smallest allowance, 5"),
         ({"delta": 0, "allow": ["statistic:releases=1"]}, "needs a delta above 0"),
+        ({"delta": 0, "allow": ["statistic:releases=1,ball=1"]}, "needs a delta above 0"),
+        ({"allow": ["statistic:releases=2,ball=4"]}, "one statistic release.*found 2"),
+        ({"allow": ["rr:labels=5,ball=4"]}, "an allowance of rr has no ball"),
+        ({"allow": ["statistic:releases=1,ball=0"]}, "for 1 component or more, found 0"),
+        ({"allow": ["statistic:releases=1,ball=65537"]}, "components must be in"),
+        ({"epsilon": 60, "allow": ["statistic:releases=1"]}, "256-bit numbers costs"),
         ({"ties": "half", "allow": ["rr:labels=5"]}, "--tie-status-public"),
         ({"ties": "zero"}, "statistics alone"),
         ({"epsilon": math.nan}, "epsilon must be a finite number"),

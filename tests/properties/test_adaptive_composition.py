@@ -126,7 +126,9 @@ def losses_of(
 @pytest.fixture(scope="module")
 def policy() -> tuple[BinaryAnswers, Gaussians]:
     coins, noise = joint.calibrate(
-        EPSILON, DELTA, [Share(BinaryAnswers, COINS), Share(Gaussians, STATISTICS)]
+        EPSILON,
+        DELTA,
+        [Share(BinaryAnswers.calibrated, COINS), Share(Gaussians.calibrated, STATISTICS)],
     )
     assert isinstance(coins, BinaryAnswers)
     assert isinstance(noise, Gaussians)
@@ -280,7 +282,9 @@ def test_a_second_policy_calibrated_to_what_a_closing_point_leaves_stays_inside(
     for place, price in enumerate(prices.tolist()):
         here = np.flatnonzero(closed_at == place)
         coins, noise = joint.calibrate(
-            total - price, SECOND_DELTA, [Share(BinaryAnswers, 5), Share(Gaussians, 2)]
+            total - price,
+            SECOND_DELTA,
+            [Share(BinaryAnswers.calibrated, 5), Share(Gaussians.calibrated, 2)],
         )
         assert isinstance(coins, BinaryAnswers)
         assert isinstance(noise, Gaussians)
@@ -302,8 +306,8 @@ def test_control_the_product_of_two_policies_does_not_cover_a_second_one_chosen_
     second_epsilon, second_delta = 1.0, 0.05
     first, first_delta = [BinaryAnswers(rr.threshold(0.3), 10)], 1e-3
     total = joint.epsilon(first, first_delta) + second_epsilon
-    steep = joint.calibrate(second_epsilon, second_delta, [Share(BinaryAnswers, 1)])
-    flat = joint.calibrate(second_epsilon, second_delta, [Share(Gaussians, 1)])
+    steep = joint.calibrate(second_epsilon, second_delta, [Share(BinaryAnswers.calibrated, 1)])
+    flat = joint.calibrate(second_epsilon, second_delta, [Share(Gaussians.calibrated, 1)])
 
     def at(epsilon: float) -> float:
         return max(joint.delta([*first, *second], epsilon) for second in (steep, flat))

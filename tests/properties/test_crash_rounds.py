@@ -61,6 +61,7 @@ def test_killed_at_any_step_the_same_command_ends_as_if_nothing_had_happened(
     [
         ("sqlite", "first", 2),
         ("sqlite", "statistic under a policy", 1),
+        ("sqlite", "uls", 2),
         ("sqlite", "activation", 2),
         ("sqlite", "props with a learner", 2),
         ("postgresql", "rr under a policy", 1),

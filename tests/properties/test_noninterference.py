@@ -21,17 +21,19 @@ import pytest
 from support import exports
 from support.preferences import LAYOUTS, opinions, public
 from support.scenarios import ALL, ONE, SCENARIOS
-from support.worlds import Coins, Scenario, differences, observed
+from support.worlds import Coins, Run, Scenario, differences, observed
 
 from labelguard.ingest import ordering, staging
 from labelguard.jobs import lessons
 from labelguard.jobs.settings import Job
 from labelguard.release import planning
+from labelguard.release.methods import rr
 from labelguard.terms import LABEL_TIE
 
 SAID = {1: 1, 0: 0, None: 1}
 """Label Studio has no ties: who has none here prefers the left."""
 EVERYWHERE = ("more labels later", "skips hidden among ties", "statistic", "props")
+EVERYWHERE += ("statistic of sources", "uls")
 """What other layouts than pairs go through in every run of the tests; the rest is slow."""
 SECOND = (
     "one worker",
@@ -40,9 +42,13 @@ SECOND = (
     "again refused",
     "statistic in windows",
     "statistic of numbers as text",
+    "statistic of sources as text",
     "statistic of public ties",
     "statistic of single labels",
     "props after rr",
+    "uls, as JSON",
+    "uls of single labels",
+    "uls beside the rest",
 )
 """Variants of what other scenarios go through in every run: slow."""
 
@@ -65,6 +71,8 @@ CASES = [
     for name, scenario in SCENARIOS.items()
     for who in (ALL, *([ONE] if name in ("one run", "more labels later", "refused") else []))
     if not (layout == "rankings" and (scenario.suffix != ".parquet" or "--again" in str(scenario)))
+    if layout == "pairs"
+    or not any(run.ingested for run in scenario.runs)  # the tool asks for pairs
 ]
 
 
@@ -103,6 +111,57 @@ def test_the_comparison_sees_everything_a_project_holds(tmp_path: Path) -> None:
     assert ".labelguard/keys/project.key" in seen and ".labelguard/ledger.sqlite3" in seen
     assert any(".labelguard/released/" in name for name in seen)
     assert len(seen["journal"]) == 6  # type: ignore[arg-type]
+
+
+CHOSEN = (
+    "one run",
+    "more labels later",
+    "bound",
+    "again",
+    "refused",
+    "single labels",
+    "quarantine",
+)
+"""What choices of the best of several go through, by randomized response."""
+
+
+def blank_choices(table: pa.Table) -> pa.Table:
+    """A blank where the last response was chosen, which is a tie."""
+    rows = table.to_pylist()
+    for row in rows:
+        row["choice"] = None if row["choice"] == len(row["responses"]) - 1 else row["choice"]
+    return pa.Table.from_pylist(rows)
+
+
+SKIPPED = Scenario((Run(("--skips", "tie")),), dressed=blank_choices)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        *(pytest.param(SCENARIOS[name], id=name) for name in CHOSEN),
+        pytest.param(SKIPPED, id="skips hidden among choices"),
+    ],
+)
+def test_nothing_but_released_choices_depends_on_raw_choices(
+    scenario: Scenario, tmp_path: Path
+) -> None:
+    assert differences(tmp_path, "choices", scenario, ALL) == []
+
+
+def test_a_choice_that_is_broken_into_its_pairs_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = rr._choices
+
+    def broken(task: Any, own: Any, label: Any, choices: Any) -> Any:
+        told = choices.published & (label[choices.rows] != LABEL_TIE)
+        object.__setattr__(choices, "published", told)
+        return drawn(task, own, label, choices)
+
+    monkeypatch.setattr(rr, "_choices", broken)
+    found = differences(tmp_path, "choices", SCENARIOS["one run"], ALL)
+    assert any("data.parquet" in name for name in found)
 
 
 # Negative controls: three natural mistakes, each of which the comparison must find.
@@ -170,6 +229,17 @@ def test_a_job_that_leaks_is_found(
 ) -> None:
     found = differences(tmp_path, "pairs", SCENARIOS["retraining"], ALL)
     assert any("history.jsonl" in name for name in found)
+
+
+@pytest.mark.parametrize("name", ["uls", "els", "els-group", "aup"])
+def test_without_noise_a_run_tells_labels(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: what is released follows from the sums, so they have to be noisy."""
+    monkeypatch.setattr(Coins, "noisy", lambda self, total, *_: total.astype(object))
+    found = differences(tmp_path, "pairs", SCENARIOS[name], ALL)
+    for part in ("data.parquet", "head.npz", "trained.npz"):
+        assert any(file.endswith(part) for file in found)
 
 
 @pytest.mark.parametrize(

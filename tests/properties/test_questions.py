@@ -259,5 +259,5 @@ def rankings_with_questions(asked: Public, ranks: Any, *, labelers: bool = True)
 def test_nothing_but_released_labels_depends_on_raw_labels_under_questions(
     make: Any, scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(preferences.LAYOUTS, "questions", make)
+    monkeypatch.setitem(preferences.LISTED, "questions", make)
     assert differences(tmp_path, "questions", SCENARIOS[scenario], ALL) == []

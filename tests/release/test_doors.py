@@ -97,7 +97,7 @@ def test_a_mechanism_of_another_package_releases_with_its_options(
 
     shown = run("--help")
     assert (
-        "rr|evaluation|props|stamped|statistic|auto" in shown
+        "rr|aup|els|els-group|evaluation|props|stamped|statistic|uls|auto" in shown
         and "stamped: What is stamped." in shown
     )
     project = lg.init(tmp_path)
@@ -120,8 +120,8 @@ def test_a_mechanism_that_cannot_be_loaded_hinders_no_other(
     project = lg.init(tmp_path)
     with pytest.raises(PolicyError, match=r"broken cannot be loaded: .*a_package_that_is_missing"):
         lg.privatize(TABLE, project=project, mechanism="broken", **BUDGET)
-    with pytest.raises(PolicyError, match="unknown mechanism 'uls'; available: rr, broken, evalu"):
-        lg.privatize(TABLE, project=project, mechanism="uls", **BUDGET)
+    with pytest.raises(PolicyError, match="unknown mechanism 'none'; available: rr, aup, broken,"):
+        lg.privatize(TABLE, project=project, mechanism="none", **BUDGET)
     assert lg.privatize(TABLE, project=project, mechanism="rr", **BUDGET).card["mechanism"] == "rr"
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from labelguard.keys import keyring
 from labelguard.mechanisms import statistic
-from labelguard.mechanisms.discrete_gaussian import NONCE_BYTES
 from labelguard.mechanisms.geometry import Basis, Shape
+from labelguard.mechanisms.noise import NONCE_BYTES, Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
 from labelguard.release.coordinates import Coordinates
 from labelguard.release.evaluation import Evaluation
@@ -58,7 +58,7 @@ class World:
     def evaluation(self, rng: np.random.Generator, noise: float) -> Evaluation:
         """What would be released; `noise` is its standard deviation."""
         bounds = self.bounds()
-        grid = statistic.Grid(2.0**-20, round(noise * 2**20))
+        grid = statistic.Grid(2.0**-20, round(noise * 2**20), "gaussian", D)
         total = statistic.exact_sum(self.z, self.rows, self.draw(rng), bounds, grid.step)
         noisy = statistic.noisy(total, grid, keyring.random_bytes(NONCE_BYTES)) * grid.step
         weight = statistic.pair_weights(self.rows, bounds, len(self.z))
@@ -196,7 +196,7 @@ def _agreeing(bounds: Callable[[NDArray[np.float32], Rows], Bounds]) -> tuple[Fl
     right, timid = head(1.5, -0.8, 0.4), head(0.3, -0.16, 0.08)
     mean = 1 / (1 + np.exp(-z[rows.pair].astype(np.float64) @ right.coefficients))
     found = bounds(z, rows)
-    grid = statistic.grid(found, D, 0.5)
+    grid = statistic.grid(found, D, Noise("gaussian", 0.5))
     weight = statistic.pair_weights(rows, found, len(z))
     bound, estimates, error = statistic.sampling_bound(z, rows, found), [], 0.0
     for _ in range(300):

@@ -196,10 +196,10 @@ def test_a_project_keeps_the_features_of_its_first_release(
     with monkeypatch.context() as light:
         without(light, "torch")
         first = lg.privatize(SMALL, project=project, epsilon=8, **shape)
-    assert first.card["statistic"]["features"] == "text+length"
+    assert first.card["statistic"]["features"] == "length+style+text"
     fresh = SMALL.with_columns(prompt=pl.lit("later: ") + pl.col("prompt"))
     later = lg.privatize(fresh, project=project, mechanism="auto", components=2, ridge=1.0)
-    assert later.card["statistic"]["features"] == "text+length"
+    assert later.card["statistic"]["features"] == "length+style+text"
 
 
 def test_features_that_cannot_be_computed_here_are_refused_before_anything_is_read(

@@ -20,7 +20,7 @@ from labelguard.errors import LedgerError, PolicyError, ProjectBusy
 from labelguard.ledger.people import Leaving
 from labelguard.project import backup, erasure, policies, recovery, rotation
 from labelguard.project.project import Project, find
-from labelguard.release.methods.relearners import _differing
+from labelguard.release.methods.relearners import differing
 from labelguard.release.run import Run
 from labelguard.report import doctor, overview
 
@@ -231,10 +231,10 @@ def test_a_release_goes_on_with_the_learner_that_it_was_begun_with(
 
 def test_of_settings_with_which_a_release_was_begun_those_that_differ_are_named() -> None:
     training = {"beta": 0.1, "epochs": 3}
-    told = _differing({"lora": None, "training": training}, {"lora": None, "training": {"beta": 1}})
+    told = differing({"lora": None, "training": training}, {"lora": None, "training": {"beta": 1}})
     assert told == (
         "training.beta 0.1, training.epochs 3",
         "training.beta 1, training.epochs not set",
     )
-    assert _differing({"training": {}}, {}) == ("training {}", "training not set")
-    assert _differing({"sizes": [1, 2]}, {"sizes": (1, 2)}) == ("", "")
+    assert differing({"training": {}}, {}) == ("training {}", "training not set")
+    assert differing({"sizes": [1, 2]}, {"sizes": (1, 2)}) == ("", "")

@@ -1,4 +1,4 @@
-"""Choices of the best of several responses: staged as pairs, summed by `statistic`, nothing else.
+"""Choices of the best of several responses: staged as pairs, and summed by `statistic`.
 
 Adversaries change all choices of one labeler, between two files, at will.
 """
@@ -29,6 +29,7 @@ from labelguard.ingest.layouts import Reading
 from labelguard.ingest.pairs import comparisons, distinct_pairs, read_pairs
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
+from labelguard.learning.carried import Carried
 from labelguard.mechanisms import choices, statistic
 from labelguard.mechanisms.choices import Choices, responses_of_pairs
 from labelguard.mechanisms.statistic import Bounds
@@ -88,7 +89,9 @@ class World:
 
     def __init__(self, source: pa.Table, directory: Path, **reading: Any) -> None:
         options = StagingOptions(
-            Reading({}, features=("quality", "brevity"), **reading), "", quarantine=False
+            Reading({}, features=(Carried("quality"), Carried("brevity")), **reading),
+            "",
+            quarantine=False,
         )
         staged = stage(source, directory, KeyRing.unkeyed(), options)
         staged.raise_for_labels()
@@ -239,8 +242,9 @@ def test_the_teacher_of_many_choices_is_their_conditional_logit(
     total = 1e-9 * choices.exact_sum(x, asked, best, bounds, 1e-9)
     expected = choices.fit(x, asked, choices.choice_weights(asked, bounds), total, 1e-3)
     # What clips take shrinks both alike; a logistic regression on pairs would find half of it.
-    margin = Head.load(made.path).margins(np.eye(2, dtype=np.float32))
-    np.testing.assert_allclose(margin, expected, rtol=0.01)
+    head = Head.load(made.path)
+    margin = head.margins(head.state["scale"].astype(np.float32) * np.eye(2, dtype=np.float32))
+    np.testing.assert_allclose(margin / head.scale, expected, rtol=0.01)
     assert np.abs(expected - theta).max() < 0.35
     assert made.card["counts"]["rows"] == 600 * 6
 
@@ -255,16 +259,14 @@ def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
     assert Window.load(tmp_path / "p.npz").sizes is None
 
 
-OTHERS = [("rr", {}), ("props", {"features": "length"})]
-
-
-@pytest.mark.parametrize(("mechanism", "options"), OTHERS)
-def test_only_a_statistic_takes_choices(
-    mechanism: str, options: dict[str, Any], project: Project
-) -> None:
-    with pytest.raises(PolicyError, match="they go with --mechanism statistic"):
+def test_stages_of_pairs_take_no_choices(project: Project) -> None:
+    with pytest.raises(PolicyError, match="they go with --mechanism statistic or rr"):
         lg.privatize(
-            table(random_choices(1)), mechanism=mechanism, project=project, **PRICE, **options
+            table(random_choices(1)),
+            mechanism="props",
+            project=project,
+            features="length",
+            **PRICE,
         )
 
 
@@ -293,7 +295,7 @@ def test_auto_and_plan_take_the_statistic(
     planned = CliRunner().invoke(main, command)
     assert planned.exit_code == 0, planned.output
     names = {one["mechanism"] for one in json.loads(planned.stdout)["forecasts"]}
-    assert names == {"non-private", "statistic"}
+    assert names == {"non-private", "statistic", "uls"}
 
 
 def test_choices_and_comparisons_are_in_no_sum_together(project: Project) -> None:

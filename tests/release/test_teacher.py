@@ -24,8 +24,10 @@ from labelguard.errors import (
     ProjectError,
 )
 from labelguard.mechanisms import statistic
+from labelguard.project import policies
 from labelguard.project.project import Project
-from labelguard.release.head import Head
+from labelguard.release import windows
+from labelguard.release.head import Head, Window
 from labelguard.report import overview
 
 SHAPE: dict[str, Any] = {
@@ -91,9 +93,37 @@ def test_a_labeler_pays_one_place_however_many_labels_they_gave(project: Project
 def test_more_releases_are_priced_together(project: Project, tmp_path: Path) -> None:
     one = lg.privatize(survey(), project=project, **TEACHER)
     many = lg.privatize(survey(), project=lg.init(tmp_path / "many"), releases=4, **TEACHER)
-    once, jointly = (release.card["statistic"]["noise_multiplier"] for release in (one, many))
-    assert once == pytest.approx(3.730632 * 1.0, rel=1e-3)
-    assert jointly == pytest.approx(2 * once, rel=1e-6)
+    once, jointly = (release.card["statistic"] for release in (one, many))
+    # One release has ball noise, which is less in two components; four have Gaussian noise.
+    assert (once["noise_kind"], once["noise_least_components"]) == ("ball", 2)
+    assert once["noise_scale"] == pytest.approx(0.999159, rel=1e-6)
+    assert jointly["noise_kind"] == "gaussian"
+    assert jointly["noise_scale"] == pytest.approx(2 * 3.730632, rel=1e-6)
+
+
+def test_noise_is_for_as_many_components_as_there_are_directions(project: Project) -> None:
+    release = lg.privatize(survey(), project=project, **TEACHER | {"components": 64})
+    found = release.card["statistic"]
+    assert (found["components"], found["noise_least_components"]) == (2, 2)
+
+
+def test_a_policy_of_ball_noise_is_released_with_it(project: Project) -> None:
+    allow = ["statistic:releases=1,ball=4"]
+    policies.new("few", epsilon=1, delta=1e-5, allow=allow, project=project)
+    policies.activate("few", project)
+    release = lg.privatize(survey(), project=project, **TEACHER)
+    said = release.card["statistic"]
+    assert (said["noise_kind"], said["noise_least_components"]) == ("ball", 4)
+    assert said["noise_scale"] == pytest.approx(0.985245, rel=1e-5)
+    # Two components get those of noise in four dimensions, of variance (4 + 1)s² each.
+    assert said["noise"] == pytest.approx(0.985245 * said["sensitivity"] * 5**0.5, rel=1e-5)
+    window = Window.load(project.released / release.id / windows.FILE)
+    assert (window.kind, window.least, window.noise) == ("ball", 4, said["noise"])
+    card = (release.path / "CARD.md").read_text()
+    assert "ball noise (K-norm mechanism of the l2 ball), 1 per labeler" in card
+    assert "scale 0.9852, priced for 4 components or more" in card
+    repeated = lg.privatize(survey().head(1000), project=project, **TEACHER)
+    assert repeated.card["statistic"]["noise_scale"] == pytest.approx(said["noise_scale"])
 
 
 def test_the_same_command_returns_the_same_release(project: Project) -> None:
@@ -183,10 +213,9 @@ def test_without_noise_or_clipping_the_head_is_logistic_regression(
     monkeypatch.setattr(statistic, "bounds", unclipped)
     head = Head.load(lg.privatize(raw, project=project, **options).path)
     sides = [raw.select(f"score_{side}", f"length_{side}").to_numpy() for side in "ab"]
-    x = sides[0] - sides[1]
-    # columns:… are scaled together, as one part: not at all.
+    x = head.state["scale"] * (sides[0] - sides[1])  # columns:… are one group, scaled together
     other = LogisticRegression(C=1.0, fit_intercept=False, tol=1e-10).fit(x, raw["label"] == 1)
-    assert head.coefficients == pytest.approx(other.coef_[0], abs=1e-4)
+    assert head.coefficients / head.scale == pytest.approx(other.coef_[0], abs=1e-4)
 
 
 def test_further_pairs_are_labeled_too_each_once(project: Project) -> None:
@@ -246,7 +275,9 @@ def test_a_release_that_crashed_before_its_map_was_complete_sums_up_the_labels_o
     release = lg.privatize(changed, project=project, **TEACHER)
     assert release.card["counts"]["charged"] == 120 == spent(project)
     other = lg.privatize(changed, project=lg.init(tmp_path / "other"), **TEACHER)
-    assert Head.load(release.path).coefficients == pytest.approx(Head.load(other.path).coefficients)
+    # The scale is simulated over labelers, whose order is each project's own.
+    one, two = (Head.load(made.path) for made in (release, other))
+    assert one.coefficients / one.scale == pytest.approx(two.coefficients / two.scale)
 
 
 def test_a_release_that_was_drawn_is_finished_from_its_map_whatever_the_labels_are_by_now(
@@ -280,9 +311,8 @@ def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
     ("options", "message"),
     [
         ({"delta": 0}, "needs a delta above 0"),
-        ({"delta": 1e-17, "epsilon": 8}, "delta 1e-17 is too small for noise on a grid"),
         ({"max_labels_per_labeler": 8}, "goes with randomized response"),
-        ({"ties": "coin"}, "in a statistic a tie adds nothing"),
+        ({"ties": "coin"}, "in a sum a tie adds nothing"),
         ({"ties": "drop"}, "declare it with --tie-status-public"),
         ({"releases": 0}, "releases must be at least 1"),
         ({"components": 0}, "components must be at least 1"),
@@ -293,9 +323,9 @@ def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
         ({"agreement": 0.4}, "agreement must be in"),
         ({"stages": 2}, "--stages does not go with --mechanism statistic"),
         ({"features": "columns:height"}, "no column 'height_a' for the feature height"),
-        ({"epsilon": 800.0}, "take a smaller epsilon"),
-        ({"delta": 1e-302}, "delta must be"),
-        ({"epsilon": 1e6}, "asks for less noise than the grid can hold"),
+        ({"epsilon": 800.0}, "take a larger delta, or a smaller epsilon"),
+        ({"delta": 1e-302}, "delta must be at least 1e-300"),
+        ({"delta": 1e-299}, "noise from 256-bit numbers costs"),
         ({"features": "minilmm"}, "there are no features 'minilmm'"),
     ],
 )

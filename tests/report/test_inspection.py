@@ -260,6 +260,50 @@ def test_personal_data_is_found_in_chats_and_never_shown() -> None:
     assert set(asdict(found).values()) <= set(range(10))
 
 
+def with_models(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    names = [(f"model {n % 3}", f"model {n % 4}") for n in range(len(rows))]
+    return [row | {"model_a": a, "model_b": b} for row, (a, b) in zip(rows, names, strict=True)]
+
+
+def test_sources_are_offered_with_their_condition(tmp_path: Path) -> None:
+    path = tmp_path / "labels.parquet"
+    rows = with_models(exports.answers())
+    pq.write_table(pa.Table.from_pylist([*rows, rows[0] | {"model_b": None}]), path)
+    found = lg.inspect(path)
+    (sources,) = found.sources
+    assert asdict(sources) == {
+        "features": "source:model",
+        "columns": ("model_a", "model_b"),
+        "names": 4,
+        "missing": 1,
+    }
+    text = said(str(path))
+    assert "4 in model_a, model_b, missing in 1 row" in " ".join(text.split())
+    assert "--assignment-reactive" in text and "fit the number of components" in text
+    features = [shlex.split(command) for command in found.next if "--features" in command]
+    assert [words[words.index("--features") + 1] for words in features] == [
+        "source:model",
+        "length+style+minilm+source:model",
+    ]
+    assert CliRunner().invoke(main, [*features[0][1:], "--epsilons", "8"]).exit_code == 0
+
+
+def test_sources_of_lists_and_of_columns_that_are_named_are_offered() -> None:
+    ranked = {"prompt": "p", "responses": ["a", "b", "c"], "ranks": [1, 2, 3], "labeler_id": "u"}
+    (found,) = lg.inspect(pl.DataFrame([ranked | {"systems": ["x", "y", "z"]}])).sources
+    assert (found.features, found.columns, found.names) == ("source:systems", ("systems",), 3)
+    columns = {"who_a": "response_a", "who_b": "response_b"}
+    (found,) = lg.inspect(pa.Table.from_pylist(exports.answers()), columns=columns).sources
+    assert found.columns == ("response_a", "response_b")
+
+
+def test_columns_that_tell_no_source_are_not_offered() -> None:
+    rows = [row | {"topic_a": "x", "topic_b": "y", "model": "m"} for row in exports.answers()]
+    assert lg.inspect(pa.Table.from_pylist(rows)).sources == ()
+    same = [row | {"model_a": "m", "model_b": "m"} for row in exports.answers()]
+    assert lg.inspect(pa.Table.from_pylist(same)).sources == ()
+
+
 def test_a_result_is_frozen_plain_data() -> None:
     found = lg.inspect(pairs(ASKED, RANKS))
     assert isinstance(found, Inspection)

@@ -225,15 +225,29 @@ def test_two_kinds_of_events_last_together(project: Project) -> None:
     assert labels_.lasting and statistics.lasting
     assert labels_.lasting.command == statistics.lasting.command
     assert (labels_.lasting.allowed, statistics.lasting.allowed) == (208, 52)
-    assert statistics.lasting.noise_multiplier and labels_.lasting.noise_multiplier is None
+    assert statistics.lasting.price.noise == "gaussian"
     # The command makes just that policy, and says the noise that was told.
     result = _run(project, labels_.lasting.command)
     made = policies.show("year", project)
     assert result.exit_code == 0
     noise = {one.event: one for one in made.quote.events}
-    assert noise["rr"].flip_probability == labels_.lasting.flip_probability
-    assert noise["statistic"].noise_multiplier == statistics.lasting.noise_multiplier
+    assert noise["rr"] == labels_.lasting.price
+    assert noise["statistic"] == statistics.lasting.price
     assert told(project, 3).events[0].lasting.command.startswith("labelguard policy new year-2 ")  # type: ignore[union-attr]
+
+
+def test_a_year_of_one_statistic_keeps_ball_noise_and_one_of_several_cannot(
+    project: Project,
+) -> None:
+    policy(project, "rr:labels=20", "statistic:releases=1,ball=4")
+    weekly(project, range(4), {"even": 2})
+    found = told(project, 3).events[0].lasting
+    assert found and "--allow statistic:releases=1,ball=4" in found.command
+    assert _run(project, found.command).exit_code == 0
+    weekly(project, range(4, 5), {"even": 2}, **STATISTIC)
+    year = next(one.lasting for one in told(project, 4).events if one.event == "statistic")
+    assert year and (year.allowed, year.price.noise) == (52, "gaussian")
+    assert "--allow statistic:releases=52" in year.command
 
 
 def _run(project: Project, line: str) -> Any:

@@ -34,6 +34,14 @@ BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5}
 RR = {"mechanism": "rr", "workers": 1}
 IMPLICIT_RR = RR | BUDGET | {"max_labels_per_labeler": 12}
 STATISTIC = preferences.STATISTIC | {"workers": 1}
+ULS = {
+    "mechanism": "uls",
+    "features": "length",
+    "components": 1,
+    "sampling_probability": 1.0,
+    "steps": 12,
+    "workers": 1,
+}
 INIT: Command = {"do": "init"}
 JOINT: Command = {
     "do": "policy",
@@ -65,6 +73,7 @@ SCENARIOS = {
     "first": Scenario((INIT,), FIRST),
     "again": Scenario((INIT, FIRST), privatize(IMPLICIT_RR | {"again": True, "exhausted": "drop"})),
     "statistic": Scenario((INIT,), privatize(BUDGET | STATISTIC)),
+    "uls": Scenario((INIT,), privatize(BUDGET | ULS)),
     "rr under a policy": Scenario((INIT, JOINT, ACTIVATE), privatize(RR)),
     "statistic under a policy": Scenario(
         (INIT, JOINT, ACTIVATE, privatize(RR)), privatize(STATISTIC)

@@ -59,8 +59,7 @@ def labels_of_orders(size: int) -> list[Labels]:
 def unclipped(z: Single, rows: Rows) -> Bounds:
     """Bounds of a clip that touches nobody, so that only the movement of labels counts."""
     weight, clip = np.ones(rows.units), 1e6 * float(np.sqrt(squared_norms(z)).sum())
-    norms = squared_norms(z)[rows.pair]
-    return Bounds(clip, weight, statistic._sensitivity(z, rows, norms, weight, clip))
+    return Bounds(clip, weight, statistic._sensitivity(z, rows, weight, clip))
 
 
 def parts(

@@ -23,6 +23,8 @@ RESPONSES = 3
 SCORES = (0.5, -1.25, 2.0)
 """Properties of responses; some pairs have equal ones."""
 WORDS = ("plain", "careful", "brief")
+MODELS = ("one", "two", "three")
+LANGUAGES = ("de", "en")
 
 
 STATISTIC: dict[str, Any] = {
@@ -81,6 +83,8 @@ def pairs(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> 
         "tie": tie,
         "score_a": [SCORES[i % 3] for i in asked.item],
         "score_b": [SCORES[i % 2] for i in asked.item],
+        "model_a": [MODELS[i % 3] for i in asked.item],
+        "model_b": [MODELS[i % 2] for i in asked.item],
     }
     return pa.table(columns | _who(asked, labelers))
 
@@ -92,6 +96,8 @@ def chosen(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) ->
     sides = [s[::-1] if v == 0 else s for s, v in zip(sides, value, strict=True)]
     scores = [(SCORES[i % 3], SCORES[i % 2]) for i in asked.item]
     scores = [s[::-1] if v == 0 else s for s, v in zip(scores, value, strict=True)]
+    models = [(MODELS[i % 3], MODELS[i % 2]) for i in asked.item]
+    models = [s[::-1] if v == 0 else s for s, v in zip(models, value, strict=True)]
     columns = {
         "prompt": [f"question {i}" for i in asked.item],
         "chosen": [side[0] for side in sides],
@@ -99,6 +105,8 @@ def chosen(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) ->
         "tie": value == 0.5,
         "score_chosen": [score[0] for score in scores],
         "score_rejected": [score[1] for score in scores],
+        "model_chosen": [model[0] for model in models],
+        "model_rejected": [model[1] for model in models],
     }
     return pa.table(columns | _who(asked, labelers))
 
@@ -110,6 +118,25 @@ def rankings(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) 
         "responses": [[f"{word} answer to {i}" for word in WORDS] for i in asked.item],
         "ranks": ranks.tolist(),
         "score": [[SCORES[i % 3], SCORES[i % 2], 0.25] for i in asked.item],
+        "model": [[MODELS[i % 3], MODELS[i % 2], MODELS[2]] for i in asked.item],
+    }
+    return pa.table(columns | _who(asked, labelers))
+
+
+def choices(asked: Public, ranks: NDArray[np.int64], *, labelers: bool = True) -> pa.Table:
+    """The layout (prompt, responses, choice): of 2 to 4 responses, two of them equal at times."""
+    last = [int(i % 3 > 0) + int(i % 5 > 3) for i in asked.item]
+    words = [[*WORDS[: 2 + i % 2], *["last"] * n] for i, n in zip(asked.item, last, strict=True)]
+    columns = {
+        "prompt": [f"question {i}" for i in asked.item],
+        "responses": [
+            [f"{word} answer to {i}" for word in listed]
+            for listed, i in zip(words, asked.item, strict=True)
+        ],
+        "choice": [
+            int(10 * best + worst) % len(listed)
+            for listed, (best, worst, _) in zip(words, ranks, strict=True)
+        ],
     }
     return pa.table(columns | _who(asked, labelers))
 
@@ -121,8 +148,13 @@ LAYOUTS: dict[str, Callable[..., pa.Table]] = {
 }
 
 
+LISTED = LAYOUTS | {"choices": choices}
+"""With the layout that not every mechanism takes."""
+
+
 def _who(asked: Public, labelers: bool) -> dict[str, list[str]]:
-    return {"labeler_id": [f"worker {u}" for u in asked.labeler]} if labelers else {}
+    language = {"language": [LANGUAGES[i % 5 % 2] for i in asked.item]}
+    return language | ({"labeler_id": [f"worker {u}" for u in asked.labeler]} if labelers else {})
 
 
 def write(table: pa.Table, path: Path) -> Path:

@@ -19,11 +19,15 @@ TUNED = ("--mechanism", "statistic", "--features", "text+length")
 STATISTIC = (*TUNED, *FEATURES[2:], "--whitening", "0.5", "--floor", "0.01")
 STATISTIC += ("--clip-quantile", "0.5")
 NUMBERS = (*STATISTIC[:3], "columns:score+length", *STATISTIC[4:])
+SOURCES = (*STATISTIC[:3], "source:model,by=language+columns:score", *STATISTIC[4:])
 WINDOWS = (*STATISTIC, "--releases", "2")
 AUTO = ("--mechanism", "auto", "--features", "text+length")
 LOOK = (*AUTO, "--dry-run")
 PROPS = ("--mechanism", "props", *FEATURES, "--stages", "3")
 SOFT = ("--combine", "soft")
+TRAINED = (*FEATURES, "--sampling-probability", "0.5", "--steps", "4", "--mechanism")
+FEW_EACH = (*TRAINED[:-1], "--records", "6", "--mechanism")
+UNPROVEN = (*TRAINED, "aup", "--accept-unproven", "--concentration", "3")
 
 
 def blanks(table: pa.Table) -> pa.Table:
@@ -75,6 +79,10 @@ SCENARIOS = {
     "statistic, tuned, as JSON": Scenario((Run(("--json", *TUNED)),)),
     "statistic of numeric columns": Scenario((Run(NUMBERS), Run(NUMBERS))),
     "statistic of numbers as text": Scenario((Run(NUMBERS),), suffix=".csv"),
+    "statistic of sources": Scenario((Run(SOURCES), Run(SOURCES))),
+    "statistic of sources as text": Scenario(
+        (Run((*SOURCES, "--bad-rows", "quarantine")),), suffix=".jsonl"
+    ),
     "statistic in windows": Scenario((Run(WINDOWS, HALF), Run(WINDOWS), Run(WINDOWS, HALF))),
     "statistic refused": Scenario((Run(STATISTIC, HALF), Run(STATISTIC, exits=3))),
     "statistic of single labels": Scenario((Run((*STATISTIC, "--unit", "item")),), labelers=False),
@@ -92,6 +100,20 @@ SCENARIOS = {
     ),
     "props": Scenario((Run(PROPS, HALF), Run(PROPS, HALF), Run((*PROPS, *SOFT), HALF))),
     "props after rr": Scenario((Run(), Run(PROPS))),
+    "uls": Scenario((Run((*TRAINED, "uls")), Run((*TRAINED, "uls")))),
+    "uls, as JSON": Scenario((Run((*TRAINED, "uls", "--json", "-o", "{output}")),)),
+    "uls refused": Scenario(
+        (
+            Run((*TRAINED, "uls"), HALF),
+            Run((*TRAINED, "uls"), exits=3),
+            Run((*TRAINED, "uls", "--exhausted", "drop"), exits=None),
+        )
+    ),
+    "uls of single labels": Scenario((Run((*TRAINED, "uls", "--unit", "item")),), labelers=False),
+    "els": Scenario((Run((*FEW_EACH, "els")), Run((*FEW_EACH, "els")))),
+    "els-group": Scenario((Run((*FEW_EACH, "els-group")),)),
+    "aup": Scenario((Run(UNPROVEN), Run(UNPROVEN))),
+    "aup that halts": Scenario((Run((*UNPROVEN[:-1], "0.001")),)),
 }
 DROP = ("--exhausted", "drop")
 JOINT = (
@@ -114,6 +136,11 @@ GROUPED = (
     "--allow statistic:releases=1",
     "policy activate groups --yes",
 )
+BESIDE = (
+    "policy new beside --epsilon 2 --delta 9e-6 --allow rr:labels=40 "
+    "--allow uls:runs=2,q=0.5,steps=4",
+    "policy activate beside --yes",
+)
 SCENARIOS |= {
     "a joint policy": Scenario(
         (
@@ -133,6 +160,13 @@ SCENARIOS |= {
         )
     ),
     "groups": Scenario((Run(before=GROUPED), Run(STATISTIC))),
+    "uls beside the rest": Scenario(
+        (
+            Run(rows=HALF, before=BESIDE),
+            Run((*TRAINED, "uls"), HALF),
+            Run((*TRAINED, "uls")),
+        )
+    ),
     "questions": Scenario((Run((*ROOM, "--question", "safer?"), HALF), Run((*ROOM, *DROP), HALF))),
     "somebody leaves": Scenario(
         (

@@ -11,10 +11,13 @@ import hashlib
 import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from labelguard import clock
 from labelguard.keys import keyring
+from labelguard.mechanisms import statistic
 
 NEW_YEAR = "2026-01-01T00:00:00Z"
 Clock = Callable[[], str]
@@ -65,3 +68,12 @@ def fix(
     """Both."""
     fix_randomness(patch, draw)
     fix_clock(patch, now)
+
+
+def hold_noisy_sum(patch: pytest.MonkeyPatch) -> None:
+    """Every noisy statistic is this one, whatever was summed; the rest must follow from it."""
+
+    def held(total: NDArray[np.int64], *_: object) -> NDArray[np.object_]:
+        return np.array([place << 32 for place in range(1, len(total) + 1)], object)
+
+    patch.setattr(statistic, "noisy", held)

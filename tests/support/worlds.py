@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from labelguard_trainer.gradient import aup
 from numpy.typing import NDArray
 from support import world
 from support.commands import PRIVATIZE
 from support.preferences import (
-    LAYOUTS,
+    LISTED,
     Public,
     dump,
     files,
@@ -103,7 +104,7 @@ class Coins:
 
     def wrap(self, draw: Callable[..., NDArray[np.uint8]]) -> Callable[..., NDArray[np.uint8]]:
         def drawn(
-            given: NDArray[np.uint8], coins: Any, row_keys: NDArray[np.uint64], price: Any
+            given: NDArray[Any], coins: Any, row_keys: NDArray[np.uint64], price: Any, *rest: Any
         ) -> NDArray[np.uint8]:
             # Of one release: its randomness tells it from others.
             release = coins.draw(Purpose.FLIP, np.zeros((1, 2), np.uint64)).tobytes()
@@ -111,7 +112,7 @@ class Coins:
             names = [release + row.tobytes() for row in rows]
             if self.replayed:
                 return np.array([self.outcomes[name] for name in names], np.uint8)
-            released = draw(given, coins, row_keys, price)
+            released = draw(given, coins, row_keys, price, *rest)
             self.outcomes.update(zip(names, released.tolist(), strict=True))
             return released
 
@@ -124,6 +125,14 @@ class Coins:
         public, released = self.statistics.pop(0)
         assert public == repr(grid)
         return released
+
+
+def concentration(gradients: NDArray[Any], distance: float) -> float:
+    """So far from the threshold that no noise matters: when `aup` halts is released, as noise is.
+
+    It halts at once if the distance is tiny, whatever the labels are, and else never.
+    """
+    return 1e6 if distance > 1e-2 else -1e6
 
 
 statistic_noisy = statistic.noisy
@@ -144,9 +153,10 @@ def observed(
     with pytest.MonkeyPatch.context() as patch:
         world.fix(patch, world.repeatable_bytes())
         patch.chdir(here)
-        for name in ("randomize", "randomize_ternary"):
+        for name in ("randomize", "randomize_ternary", "randomize_choices"):
             patch.setattr(rr, name, coins.wrap(getattr(rr, name)))
         patch.setattr(statistic, "noisy", coins.noisy)
+        patch.setattr(aup, "concentration", concentration)
         told: list[object] = []
         patch.setattr(notifying, "_post", lambda settings, message: told.append(message))
         patch.setenv("LABELGUARD_NOTIFY_SECRET", SECRET)
@@ -166,9 +176,7 @@ def observed(
             "labeler_id,group_id\n" + "".join(f"worker {n},{n // 2}\n" for n in range(5))
         )
         for number, run in enumerate(scenario.runs):
-            table = LAYOUTS[layout](
-                asked[: run.rows], ranks[: run.rows], labelers=scenario.labelers
-            )
+            table = LISTED[layout](asked[: run.rows], ranks[: run.rows], labelers=scenario.labelers)
             table = _damaged(table) if run.bad else table
             table = scenario.dressed(table)
             table = table.take(pa.array(ORDERS[order](ranks[: run.rows])))

@@ -26,7 +26,7 @@ from labelguard.ingest.formats.potato import POTATO
 from labelguard.ingest.formats.scores import SCORES, ULTRAFEEDBACK
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.transcripts import TRANSCRIPTS
-from labelguard.ingest.layouts import FEATURE_SIDES, Reading, closest
+from labelguard.ingest.layouts import Reading, closest
 from labelguard.ingest.sources import Part
 from labelguard.terms import AUTO_FORMAT
 
@@ -38,7 +38,6 @@ FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_SETS)}
 """Every format by name. The first that recognises a part is taken, in this order, of those that
 find the columns they read labels from.
 """
-_FEATURES = ("", *(side for sides in FEATURE_SIDES.values() for side in sides))
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def _recognised(seen: Seen) -> Format | None:
 
 def _hidden_feature(found: Format, seen: Seen) -> str | None:
     """A column of a feature that was asked for and that tells labels in a format, if any."""
-    columns = (name + side for name in seen.reading.features for side in _FEATURES)
+    columns = seen.reading.all_carried()
     return next((name for name in columns if name in found.private and name in seen.types), None)
 
 

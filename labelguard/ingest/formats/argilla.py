@@ -121,18 +121,26 @@ def _check_list(seen: Seen, name: str) -> None:
 
 def _records(seen: Seen) -> Adapted:
     """A row for each response of records as the REST interface gives them."""
-    records = "SELECT to_json(fields) AS fields, to_json(responses) AS responses FROM part"
+    metadata = "to_json(metadata)" if seen.has("metadata") else "NULL::JSON"
+    records = (
+        f"SELECT to_json(fields) AS fields, {metadata} AS metadata, "
+        "to_json(responses) AS responses FROM part"
+    )
     if _is_page(seen):
         records = (
-            "SELECT record->'fields' AS fields, record->'responses' AS responses "
+            "SELECT record->'fields' AS fields, record->'metadata' AS metadata, "
+            "record->'responses' AS responses "
             f"FROM (SELECT unnest({tasks.elements('items')}) AS record FROM part)"
         )
-    answers = f"SELECT fields, unnest({tasks.elements('responses')}) AS response FROM ({records})"
+    answers = (
+        f"SELECT fields, metadata, unnest({tasks.elements('responses')}) AS response "
+        f"FROM ({records})"
+    )
     query = (
         f"SELECT DISTINCT unnest(json_keys(response->'values')) AS name FROM ({answers}) "
         "ORDER BY name"
     )
-    task = Task.members(seen, records, "fields")
+    task = Task.members(seen, records, "fields").beside(seen, "metadata")
 
     def names() -> list[str]:
         return [name for (name,) in seen.names(query)]

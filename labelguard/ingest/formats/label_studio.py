@@ -187,6 +187,7 @@ def _rows(seen: Seen) -> Adapted:
     task = Task.columns(seen, (*_OF_ROWS, "created_at", "updated_at"))
     used = fields(seen, tuple(task.fields))
     taken = {used.prompt, *used.responses, "id", *seen.reading.columns.values()}
+    taken |= {*seen.reading.all_carried()}
     tags = [name for name in task.fields if name not in taken]
     asked = tasks.answered(seen, lambda: tags, "control tag", all_there=not seen.sparse)
     said = _said(seen, asked)

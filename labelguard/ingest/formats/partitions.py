@@ -45,5 +45,6 @@ def refuse_of(part: Part, found: Format, reading: Reading) -> None:
         return
     roles = [role for role in ROLES if role not in ANSWERS]
     named = [reading.columns[role] for role in roles if role in reading.columns]
+    named += reading.all_carried()
     public = {name.lower() for name in (*roles, *named, *_USUAL, *found.of_tool)}
     refuse(part, part.partitions - public)

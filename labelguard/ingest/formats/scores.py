@@ -21,6 +21,9 @@ OUTSIDE = literal("no number")
 
 _SCORES = ("score_a", "score_b")
 _BINARIZED = ("score_chosen", "score_rejected")
+_WRITER = "model"
+"""The member of a completion that says which model wrote it; of all others only the text is read.
+"""
 _MEMBERS = ("overall_score", "fine-grained_score", "rating", "score")
 
 
@@ -125,9 +128,13 @@ def _completions(seen: Seen) -> Adapted:
         ]
         found = f"coalesce({', '.join(whole)})"
         ranks = f", list_transform({found}, lambda s: -try_cast(s AS DOUBLE)) AS ranks"
+    writers = ""
+    if _WRITER in seen.reading.all_carried() and _WRITER not in seen.types:
+        writers = f", list_transform({listed}, lambda c: {_member('c', _WRITER, inner)}) AS model"
     query = (
         f"SELECT {seen.rest('prompt', 'responses', 'ranks', 'instruction', 'completions')}"
-        f"{seen.sql('instruction')}::VARCHAR AS prompt, {responses} AS responses{ranks} FROM part"
+        f"{seen.sql('instruction')}::VARCHAR AS prompt, {responses} AS responses{ranks}{writers} "
+        "FROM part"
     )
     return Adapted(
         query,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labelguard.errors import InvalidLabels, NotAnswered
@@ -26,10 +26,14 @@ RANKING = ("prompt", "responses", "ranks")
 
 @dataclass(frozen=True)
 class Task:
-    """The fields of a task: SQL of each by its name, and the structure of those that are JSON."""
+    """The fields of a task: SQL of each by its name, and the structure of those that are JSON.
+
+    `others` are members of its metadata that features read; none of them is a text to compare.
+    """
 
     fields: Mapping[str, str]
     structure: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def columns(cls, seen: Seen, but: Collection[str] = ()) -> Task:
@@ -45,6 +49,12 @@ class Task:
         sql = {name: _member(column, name, kind) for name, kind in members.items()}
         return cls(sql, members)
 
+    def beside(self, seen: Seen, column: str) -> Task:
+        """The same with what features read of a JSON object beside the fields."""
+        wanted = [name for name in seen.reading.all_carried() if name not in self.fields]
+        others = {name: f"json_extract({column}, {pointer(name)})" for name in wanted}
+        return replace(self, others=others)
+
     def select(self, seen: Seen, fields: Fields) -> str:
         """SELECT list of prompt and responses, and of other fields that were named."""
         prompt, sides = self.fields[fields.prompt], [self.fields[r] for r in fields.responses]
@@ -56,17 +66,19 @@ class Task:
         return ", ".join([*pieces, *self.further(seen, listed=len(sides) != len(SIDES))])
 
     def further(self, seen: Seen, *, listed: bool) -> list[str]:
-        """Pieces of a SELECT list: other fields that were named, and features, which stand in one
-        list for all responses where these are `listed`.
+        """Pieces of a SELECT list: other fields that were named, and what is carried for features,
+        which stands in one list for all responses where these are `listed`.
         """
-        ends = ("",) if listed else ("_a", "_b")
-        numbers = [feature + end for feature in seen.reading.features for end in ends]
+        kind = "ranking" if listed else "pairs"
+        carried = [c for one in seen.reading.features for c in seen.reading.carried(one, kind)]
         taken = {"prompt", "responses", *SIDES}
         named = [name for role, name in seen.reading.columns.items() if role not in taken]
+        others = {name: sql if listed else text(sql) for name, sql in self.others.items()}
+        found = {**others, **self.fields}
         return [
-            f"{self.fields[name]} AS {identifier(name)}"
-            for name in dict.fromkeys((*named, *numbers))
-            if name in self.fields and name not in taken
+            f"{found[name]} AS {identifier(name)}"
+            for name in dict.fromkeys((*named, *carried))
+            if name in found and name not in taken
         ]
 
 
@@ -81,14 +93,16 @@ def refuse_named(seen: Seen, tool: str, roles: Collection[str]) -> None:
 
 
 def refuse_answers(seen: Seen, tool: str, is_answer: Callable[[str, str], bool]) -> None:
-    """Raise `InvalidLabels` if `--columns` gives a role a column (role, column) that is an answer.
+    """Raise `InvalidLabels` if `--columns` gives a role a column (role, column) that is an answer,
+    or features read one.
 
     What was answered is private, and the columns of all roles but the label are published.
     """
-    for role, name in seen.reading.columns.items():
+    carried = {name: name for name in seen.reading.all_carried()}
+    for role, name in {**carried, **seen.reading.columns}.items():
         if role not in ANSWERS and seen.has(name) and is_answer(role, name):
             raise InvalidLabels(
-                f"{seen.part}: --columns names {role}={name}, but in an export of {tool} that "
+                f"{seen.part}: {role}={name} is asked for, but in an export of {tool} that "
                 f"column may be an answer, which is private; leave it out, or if it is none, "
                 f"rename it to {role}"
             )

@@ -1,4 +1,4 @@
-"""`--mechanism auto`: what `labelguard plan` recommends, or what the project's policy prices.
+"""`--mechanism auto`: what `labelguard plan` marks with *, or what the project's policy prices.
 
 The forecast reads public columns only, so the choice tells nothing about labels.
 """
@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from labelguard.errors import PolicyError
-from labelguard.ingest.pairs import comparisons, distinct_pairs
 from labelguard.ingest.staged import Staged
-from labelguard.learning.features import Wait, open_fitted
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
-from labelguard.planner import tuning
+from labelguard.planner import components, tuning
+from labelguard.planner.components import Directions
 from labelguard.planner.flips import bounds_for
 from labelguard.planner.outcomes import Sizing, best
 from labelguard.policy.events import EVENTS
+from labelguard.release.featured import Featured
 from labelguard.release.methods.options import FeatureOptions
 from labelguard.terms import Progress
 
@@ -28,7 +28,7 @@ _FEW_DRAWS = 6
 
 def named(terms: Mapping[str, Any]) -> str | None:
     """The mechanism that options of a policy mean: each kind of event has one of its own."""
-    found = [one.name for one in EVENTS.values() if terms.get(one.option) is not None]
+    found = [one.name for one in EVENTS.values() if one.option and terms.get(one.option)]
     if len(found) > 1:
         raise PolicyError(f"{' and '.join(found)} are two mechanisms: ask for one of them")
     if terms.get("ties") == "zero":
@@ -53,24 +53,21 @@ def standing(ledger: Ledger, record: PolicyRecord) -> str | None:
 
 
 def size(
-    staged: Staged,
+    featured: Featured,
     epsilon: float,
     delta: float,
     options: FeatureOptions,
     progress: Progress,
-    wait: Wait | None = None,
     *,
     mechanism: str | None = None,
     periods: int = 1,
 ) -> Sizing:
     """What serves best at this price, or what this `mechanism` gives, and what it has to be
-    allowed for so many releases like this one; `wait` as in `open_fitted`.
+    allowed for so many releases like this one.
 
     Raises `PolicyError` where randomized response serves best and further pairs want a head.
     """
-    pairs = distinct_pairs(staged)
-    features = open_fitted(options.features, pairs.table, progress, wait)
-    x, rows = features(pairs.table), comparisons(staged, pairs.of_row)
+    x, rows = featured.x, featured.compared
     prior = tuning.Prior(options.agreement)
     progress("comparing mechanisms on simulated labels", None)
     if mechanism is None and periods == 1 and not rows.choices:
@@ -90,6 +87,21 @@ def size(
     if mechanism is None and sizing.mechanism == "rr" and options.also is not None:
         raise PolicyError("auto chose rr, which has no head to label --also; leave it out")
     return sizing
+
+
+def ball(featured: Featured, epsilon: float, delta: float, options: FeatureOptions) -> int | None:
+    """The fewest components that a first policy's ball noise is for; None: Gaussian noise is less.
+
+    From public columns alone, and before anything is released: a shape of noise that were chosen
+    later would not be covered by the price. Components that are asked for count up to the number of
+    directions: noise for more would be paid for nothing, for the life of the policy.
+    """
+    tuning.check_budgets([epsilon], delta)
+    noises = components.cheapest(epsilon, delta)
+    directions = Directions.of_features(featured.x, featured.compared)
+    asked = options.components
+    noise = noises(directions.best(noises) if asked is None else min(asked, directions.rank))
+    return noise.least if noise.kind == "ball" else None
 
 
 def room(staged: Staged, periods: int) -> int:

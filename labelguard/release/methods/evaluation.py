@@ -127,9 +127,7 @@ class HeldOut(Mechanism[Design]):
     def draw(self, job: Job, prepared: Design, grant: Grant, drawn: Path | None) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
         if drawn is not None and (window := summing.draw(job, prepared, drawn)):
-            assert prepared.bounds
-            bound = statistic.sampling_bound(prepared.z, prepared.rows, prepared.bounds)
-            replace(window, sampling=bound).save(drawn / windows.FILE)
+            window.save(drawn / windows.FILE)
 
     def finish(self, job: Job, prepared: Design, grant: Grant) -> Finished:
         """The sum of all windows, as a file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from labelguard.errors import LedgerError
 from labelguard.ingest.pairs import DistinctPairs
 from labelguard.learning.features import PairFeatures
+from labelguard.release import planning
 from labelguard.release.head import FILE, Head
+from labelguard.release.planning import Plan
 from labelguard.release.protocol import Finished, Job
 from labelguard.storage import buckets
 from labelguard.storage.blocks import Blocks
@@ -27,13 +30,46 @@ def check_identity(what: str, recorded: str, found: str) -> None:
         )
 
 
+def label_pairs(
+    job: Job, plan: Plan, pairs: DistinctPairs, probability: NDArray[np.float64]
+) -> None:
+    """Write every planned row with its pair's `probability` (pairs,) of the first side."""
+    of_row = probability[pairs.of_row]
+    for bucket in range(buckets.BUCKETS):
+        found = planning.selected(plan.directory, job.staged.rows_directory, bucket)
+        if found is None:
+            continue
+        rows, table = found
+        row = buckets.column(table, "row")[rows.index].astype(np.intp)
+        items = buckets.blocks(table, "item")[rows.index]
+        write_labeled(job.outcomes, bucket, row, rows.key, items, of_row[row])
+
+
 def with_head(
     finished: Finished, job: Job, head: Head, provider: PairFeatures, labeled: DistinctPairs
 ) -> Finished:
     """The release with its head and, by it, labels of the further pairs that are not `labeled`."""
     file = job.opened.project.work / FILE
     file.write_bytes(head.to_bytes())
-    finished = replace(finished, files=(file,))
+    further = job.further
+
+    def probability(new: NDArray[np.intp]) -> NDArray[np.float64]:
+        assert further is not None
+        return head.probability(provider(further.pairs.table.take(pa.array(new))))
+
+    return with_further(replace(finished, files=(file,)), job, labeled, probability)
+
+
+def with_further(
+    finished: Finished,
+    job: Job,
+    labeled: DistinctPairs,
+    probability: Callable[[NDArray[np.intp]], NDArray[np.float64]],
+) -> Finished:
+    """The release with labels of the further pairs that are not `labeled`, if there are any.
+
+    `probability` tells that of the first side of those further pairs, by their numbers.
+    """
     if job.further is None:
         return finished
     pairs = job.further.pairs
@@ -41,10 +77,8 @@ def with_head(
     new = np.flatnonzero(~pairs.among(labeled))
     keys = np.zeros((len(new), 2), np.uint64)
     keys[:, 1] = new
-    probability: NDArray[np.float64] = np.zeros(0)
-    if len(new):
-        probability = head.probability(provider(pairs.table.take(pa.array(new))))
-    write_labeled(directory, 0, pairs.first_row[new], keys, pairs.items[new], probability)
+    found = probability(new) if len(new) else np.zeros(0)
+    write_labeled(directory, 0, pairs.first_row[new], keys, pairs.items[new], found)
     outcomes = (*finished.outcomes, (job.further.staged, directory))
     return replace(finished, outcomes=outcomes, further=len(new))
 

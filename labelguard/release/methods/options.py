@@ -69,9 +69,9 @@ class FeatureOptions:
     features: str = field(
         default_factory=_usual_features,
         metadata=option(
-            "minilm, hf:ID_OR_PATH, text, style, length, columns:a,b, or a sum of these; default: "
-            "those of the project's last release, or the best installed, minilm+length or "
-            "text+length.",
+            "length, style, minilm, hf:ID_OR_PATH, text, source:COLUMN, reward:ID_OR_PATH, "
+            "columns:a,b, or a sum of these; default: those of the project's last release, or the "
+            "best installed, length+style+minilm or length+style+text.",
             metavar="SPEC",
         ),
     )
@@ -96,6 +96,9 @@ class FeatureOptions:
     def __post_init__(self) -> None:
         if not 0.55 <= self.agreement <= 0.9:
             raise PolicyError(f"agreement must be in [0.55, 0.9], found {self.agreement}")
+        from labelguard.mechanisms.geometry import Shape
+
+        Shape(**self.given())
 
     def given(self) -> dict[str, Any]:
         """The parts of a `Shape` that are fixed by the request."""
@@ -150,26 +153,15 @@ class StatisticOptions(FeatureOptions):
 
 
 @dataclass(frozen=True)
-class PropsOptions(FeatureOptions):
-    """PROPS in `stages` stages, combining votes `hard` or `soft`, with a learner.
+class LearnerOptions(FeatureOptions):
+    """Options of mechanisms by which a model learns: the linear head on features, or another one.
 
-    `head` is the linear head on features; more are found by entry point.
+    `reward` and `dpo` train language models; more may be found by entry point.
     """
 
-    mechanism: ClassVar[str] = "labelguard.release.methods.props:Relabelling"
-    report: ClassVar[str] = "labelguard.release.methods.reports:props"
-
-    stages: int = field(default=2, metadata=option("Number of stages; default 2.", int))
-    combine: Literal["hard", "soft"] = field(
-        default="hard",
-        metadata=option(
-            "Votes decide (hard, default) or probabilities are combined (soft).",
-            choices=("hard", "soft"),
-        ),
-    )
     learner: str = field(
         default="head",
-        metadata=option("What learns in between; default head, a linear head on the features."),
+        metadata=option("What learns; default head, a linear head on the features."),
     )
     model: str | None = field(
         default=None,
@@ -186,10 +178,6 @@ class PropsOptions(FeatureOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.stages < 2:
-            raise PolicyError(f"stages must be at least 2, found {self.stages}")
-        if self.combine not in ("hard", "soft"):
-            raise PolicyError(f"combine must be hard or soft, found {self.combine!r}")
         head = self.learner == "head"
         for name in _OF_OTHER_LEARNERS if head else _OF_HEADS:
             if getattr(self, name) is not None:
@@ -197,11 +185,11 @@ class PropsOptions(FeatureOptions):
                 raise PolicyError(f"--{name.replace('_', '-')} goes with {learners} only")
 
     def settings(self) -> dict[str, Any]:
-        """With stages, combination and learner; of a learner's own options, those that are given.
+        """With the learner, and of its own options those that are given.
 
         Features are of the head alone. A file of settings counts by its content.
         """
-        own = {"stages": self.stages, "combine": self.combine, "learner": self.learner}
+        own: dict[str, Any] = {"learner": self.learner}
         if self.learner == "head":
             return super().settings() | own
         if self.train_config is not None:
@@ -209,7 +197,37 @@ class PropsOptions(FeatureOptions):
         return own | {name: value for name in ("model", "lora") if (value := getattr(self, name))}
 
 
-_OF_HEADS = ("components", "ridge", "also")
+@dataclass(frozen=True)
+class PropsOptions(LearnerOptions):
+    """PROPS in `stages` stages, combining votes `hard` or `soft`, with a learner."""
+
+    mechanism: ClassVar[str] = "labelguard.release.methods.props:Relabelling"
+    report: ClassVar[str] = "labelguard.release.methods.reports:props"
+
+    stages: int = field(default=2, metadata=option("Number of stages; default 2.", int))
+    combine: Literal["hard", "soft"] = field(
+        default="hard",
+        metadata=option(
+            "Votes decide (hard, default) or probabilities are combined (soft).",
+            choices=("hard", "soft"),
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.learner != "head" and self.also is not None:
+            raise PolicyError("--also goes with --learner head only")
+        if self.stages < 2:
+            raise PolicyError(f"stages must be at least 2, found {self.stages}")
+        if self.combine not in ("hard", "soft"):
+            raise PolicyError(f"combine must be hard or soft, found {self.combine!r}")
+
+    def settings(self) -> dict[str, Any]:
+        """With stages and combination."""
+        return super().settings() | {"stages": self.stages, "combine": self.combine}
+
+
+_OF_HEADS = ("components", "ridge")
 _OF_OTHER_LEARNERS = ("model", "lora", "train_config")
 
 

@@ -93,11 +93,11 @@ def prepared_learner(
         asked = LearnerOptions(options.model, options.lora, options.train_config)
         found = _factory(options.learner)(pairs.table, asked)
     if recorded:
-        check_identity(options.learner, *_differing(recorded["identity"], found.identity))
+        check_identity(options.learner, *differing(recorded["identity"], found.identity))
     return found
 
 
-def _differing(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
+def differing(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[str, str]:
     """What two identities say under the keys in which they differ; equal texts if in none."""
     before, now = dict(_flat(recorded)), dict(_flat(found))
     keys = [key for key in sorted(before | now) if before.get(key) != now.get(key)]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from labelguard.release.coefficients import COLUMNS, Coefficient, rows
 from labelguard.release.sections import Chart, Mark, Section, Series, Table, triple
 from labelguard.terms import DEFAULT_AGREEMENT, counted
 
@@ -14,7 +16,20 @@ Card = Mapping[str, Any]
 
 def randomized(card: Card) -> Iterator[Section]:
     """Of randomized response: how often labels were flipped, and what that asks of a loss."""
-    yield _flips(card, "released labels differ from what their labeler said")
+    if "choices" not in card:
+        yield _flips(card, "released labels differ from what their labeler said")
+        return
+    yield _flips(card, "released pairs are turned")
+    yield Section(
+        "choices",
+        "Choices of the best of several responses",
+        (
+            "Each choice was answered once, by a response drawn among all of its set, and its rows "
+            "are the pairs of that response and every other one. flip_probability is the share of "
+            "such pairs expected to be turned, whatever was chosen.",
+        ),
+        facts=(("priced as choices among", f"{card['choices']['fewest']} or more"),),
+    )
 
 
 def _flips(card: Card, differ: str) -> Section:
@@ -54,7 +69,38 @@ def statistic(card: Card) -> Iterator[Section]:
         "from it and labeled every pair: those labels are its own, nobody's answers."
     )
     title = "The noisy statistic and its teacher"
-    yield _noisy(card, "statistic", title, words, "windows of the statistic")
+    told = _noisy(card, "statistic", title, words, "windows of the statistic")
+    yield replace(told, facts=(*told.facts, ("probabilities", _scaled(card["statistic"]))))
+    if "head" in card:
+        yield _head(card["head"])
+
+
+def _scaled(made: Mapping[str, Any]) -> str:
+    """What the teacher's probabilities are about."""
+    return (
+        f"of labelers who call no tie; scaled by {made['probability_scale']:g}, found in simulated "
+        "worlds; in the fit a tie counts as half"
+    )
+
+
+def _head(head: Mapping[str, Any]) -> Section:
+    """What the teacher decides by."""
+    columns = [Coefficient(**one) for one in head["columns"]]
+    notes = "; ".join(head["notes"])
+    return Section(
+        "head",
+        "What the teacher decides by",
+        (
+            head["words"],
+            f"A coefficient is the log-odds that a typical difference of its column adds; {notes}.",
+        ),
+        Table("Coefficients of columns with names", COLUMNS, tuple(rows(columns)))
+        if columns
+        else None,
+        facts=tuple(
+            (one["group"], f"{one['share']:.0%} of the decision") for one in head["groups"]
+        ),
+    )
 
 
 def evaluation(card: Card) -> Iterator[Section]:
@@ -76,18 +122,26 @@ def _noisy(card: Card, identity: str, title: str, words: str, windows: str) -> S
         title,
         (
             words,
-            f"The noise has {made['noise_multiplier']:.3g} times the size of the most that one "
-            f"{unit} can change the vector by.",
+            f"The noise of each coordinate has {made['noise'] / made['sensitivity']:.3g} times the "
+            f"size of the most that one {unit} can change the vector by.",
         ),
         facts=(
             ("  newly charged", f"{counts['charged']:,} {unit}s, one statistic release each"),
             ("  released before", before),
             ("features", f"{made['features']}, {counted(made['components'], 'component')}"),
-            ("noise multiplier", f"{made['noise_multiplier']:.4f}"),
+            _scale(made),
             ("sensitivity, clip norm", f"{made['sensitivity']:.4g}, {made['clip']:.4g}"),
             (windows, f"{made['windows']}"),
         ),
     )
+
+
+def _scale(made: Card) -> tuple[str, str]:
+    """Of Gaussian noise σ, of ball noise s and the number of components it was priced for."""
+    if made["noise_kind"] == "gaussian":
+        return "noise multiplier", f"{made['noise_scale']:.4f}"
+    least = counted(made["noise_least_components"], "component")
+    return "ball noise", f"scale {made['noise_scale']:.4f}, priced for {least} or more"
 
 
 def props(card: Card) -> Iterator[Section]:

@@ -9,23 +9,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from labelguard.accounting.kary import KAry
+from labelguard.errors import PolicyError
 from labelguard.keys.coins import Coins
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import randomized_response
-from labelguard.mechanisms.randomized_response import randomize, randomize_ternary
-from labelguard.policy.events import RANDOMIZED_LABELS, Price
+from labelguard.mechanisms.randomized_response import (
+    randomize,
+    randomize_choices,
+    randomize_ternary,
+)
+from labelguard.policy.event_kind import PAIR, Price
+from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Policy
 from labelguard.project import private_map
 from labelguard.release import card, planning
+from labelguard.release.chosen import Choices
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
+from labelguard.release.selection import SelectedRows
 from labelguard.storage import buckets
+
+CHOICE_ROWS = (
+    "each choice is one randomized answer, shown as the pairs (released choice, another response); "
+    "flip_probability is the share of such pairs expected to be turned"
+)
+
+
+LEAST_EPSILON0 = 1e-12
+"""64-bit coins choose evenly among 256 up to an ε0 of 4e-15."""
 
 
 class RandomizedResponse(Mechanism[Prepared]):
@@ -34,12 +52,19 @@ class RandomizedResponse(Mechanism[Prepared]):
     name = randomized_response.NAME
     version = randomized_response.VERSION
     priced = RANDOMIZED_LABELS.name
+    choices = True
 
     def __init__(self, options: object = None) -> None:
         """There is nothing to choose."""
 
     def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Prepared:
-        """Nothing to choose."""
+        """Nothing to choose. `PolicyError` where no coin can be fair enough for choices."""
+        most = int(plan.capacity.max(initial=1))
+        if job.staged.choices and job.policy.epsilon / most < LEAST_EPSILON0:
+            raise PolicyError(
+                f"ε = {job.policy.epsilon:g} for {most} choices is too small: at least "
+                f"{LEAST_EPSILON0:g} for each"
+            )
         return Prepared(plan, {})
 
     def draw(self, job: Job, prepared: Prepared, grant: Grant, drawn: Path | None) -> None:
@@ -58,7 +83,8 @@ class Randomizing:
     `selected` are a plan's rows, `staged` those of the input; released rows go to `outcomes`, the
     map to `drawn`. Without it (the release was drawn before, and is being finished) the plan holds
     no new label, and the label column is not read. `coins` are of this release alone and end with
-    it; `prices` says for every k what a label costs.
+    it; `prices` says for every k what a label costs. `labelers`: rows say whose they are;
+    `choices`: they are pairs of choices.
     """
 
     staged: Path
@@ -68,6 +94,8 @@ class Randomizing:
     policy: Policy
     prices: Mapping[int, Price]
     coins: Coins
+    labelers: bool
+    choices: bool
 
 
 def draw_labels(job: Job, prepared: Prepared, grant: Grant, drawn: Path | None) -> None:
@@ -80,6 +108,8 @@ def draw_labels(job: Job, prepared: Prepared, grant: Grant, drawn: Path | None) 
         job.policy,
         grant.prices,
         Coins.fresh(),
+        job.staged.labelers,
+        job.staged.choices,
     )
     for _ in job.over_buckets("randomizing", randomize_bucket, task):
         pass
@@ -91,16 +121,14 @@ def randomize_bucket(task: Randomizing, bucket: int) -> None:
     if found is None:
         return
     rows, table = found
+    choices = Choices.of_bucket(table, labelers=task.labelers) if task.choices else None
     value, threshold = rows.value.copy(), rows.threshold.copy()
     new = np.flatnonzero(rows.new)
     if len(new) and task.drawn:
         own = rows[new]
-        label = buckets.column(table, "label")[own.index].astype(np.uint8)
-        draw = randomize_ternary if task.policy.ties == "ternary" else randomize
-        bounds, bound = np.unique(own.capacity, return_inverse=True)
-        prices = [task.prices[int(k)]["threshold"] for k in bounds]
-        threshold[new] = np.array(prices, np.uint64)[bound]
-        value[new] = draw(label, task.coins, own.key, threshold[new])
+        label = buckets.column(table, "label").astype(np.uint8)
+        draw = _pairs(task, own, label) if choices is None else _choices(task, own, label, choices)
+        value[new], threshold[new] = draw
         private_map.write_bucket(
             task.drawn,
             bucket,
@@ -111,17 +139,55 @@ def randomize_bucket(task: Randomizing, bucket: int) -> None:
             threshold[new],
             own.content,
         )
+    if choices is None:
+        index, label_of = rows.index, np.arange(len(rows.index))
+        flips = _flip_probabilities(task.policy, threshold)
+    else:
+        options = choices.options[choices.led_by(rows.index)]
+        index, label_of, value = choices.pairs_with(rows.index, value)
+        flips = _pair_flip_probabilities(threshold, options)[label_of]
     released = pa.table(
         {
-            "row": buckets.column(table, "row")[rows.index],
-            "key_hi": rows.key[:, 0],
-            "key_lo": rows.key[:, 1],
+            "row": buckets.column(table, "row")[index],
+            "key_hi": rows.key[label_of, 0],
+            "key_lo": rows.key[label_of, 1],
             "value": value,
-            "flip_probability": _flip_probabilities(task.policy, threshold),
+            "flip_probability": flips,
         }
     )
-    items = buckets.blocks(table, "item")[rows.index]
+    items = buckets.blocks(table, "item")[index]
     buckets.write_part(task.outcomes, bucket, released, buckets.bucket_of(items))
+
+
+Drawn: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.uint64]]
+"""Released values and the thresholds that their coins were compared with, each (n,)."""
+
+
+def _pairs(task: Randomizing, own: SelectedRows, label: NDArray[np.uint8]) -> Drawn:
+    """Draw labels of pairs; `label` is that of all staged rows."""
+    draw = randomize_ternary if task.policy.ties == "ternary" else randomize
+    bounds, bound = np.unique(own.capacity, return_inverse=True)
+    prices = [task.prices[int(k)]["threshold"] for k in bounds]
+    threshold = np.array(prices, np.uint64)[bound]
+    return draw(label[own.index], task.coins, own.key, threshold), threshold
+
+
+def _choices(
+    task: Randomizing, own: SelectedRows, label: NDArray[np.uint8], choices: Choices
+) -> Drawn:
+    """Draw choices, each among its own number of responses at no more than the price of fewest."""
+    choice = choices.led_by(own.index)
+    options = choices.options[choice]
+    priced, which = np.unique(np.stack([own.capacity, options]), axis=1, return_inverse=True)
+    thresholds = [_threshold(task.prices[k], among) for k, among in priced.T.tolist()]
+    threshold = np.array(thresholds, np.uint64)[which.ravel()]
+    chosen = choices.chosen(label)[choice]
+    return randomize_choices(chosen, task.coins, own.key, threshold, options), threshold
+
+
+def _threshold(price: Price, options: int) -> int:
+    """That of a choice among so many responses, at a price for as many or fewer."""
+    return KAry(price.get("options", PAIR)).among(options, price["threshold"])
 
 
 def randomized_card(job: Job) -> dict[str, Any]:
@@ -131,6 +197,9 @@ def randomized_card(job: Job) -> dict[str, Any]:
     """
     policy = job.policy
     kind = "ternary randomized response" if policy.ties == "ternary" else "randomized response"
+    fewest = job.allowance.choices
+    if job.staged.choices or fewest > PAIR:
+        kind = f"K-ary randomized response, K = {fewest} or more"
     rows = buckets.read_parts(job.outcomes)
     flips: NDArray[np.float64] = np.zeros(0)
     if rows is not None:
@@ -143,6 +212,7 @@ def randomized_card(job: Job) -> dict[str, Any]:
             + card.together(policy, RANDOMIZED_LABELS.name)
         },
         "flip_probability": spread,
+        **({"choices": {"fewest": fewest, "rows": CHOICE_ROWS}} if job.staged.choices else {}),
         "train_with": "forward",
         "not_protected": [card.LINKABLE] if differ else [],
     }
@@ -153,3 +223,14 @@ def _flip_probabilities(policy: Policy, threshold: NDArray[np.uint64]) -> NDArra
     distinct, index = np.unique(threshold, return_inverse=True)
     flip_probability = RANDOMIZED_LABELS.flip_probability
     return np.array([flip_probability(int(price), policy.ties) for price in distinct])[index]
+
+
+def _pair_flip_probabilities(
+    threshold: NDArray[np.uint64], options: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """γ of the pairs of every choice, (choices,)."""
+    both, index = np.unique(
+        np.stack([threshold, options.astype(np.uint64)]), axis=1, return_inverse=True
+    )
+    flip_probability = RANDOMIZED_LABELS.pair_flip_probability
+    return np.array([flip_probability(*one) for one in both.T.tolist()], np.float64)[index.ravel()]

@@ -9,25 +9,25 @@ labels are no increments.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from labelguard.learning.features import column_features
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import statistic
+from labelguard.mechanisms.noise import Noise
 from labelguard.policy.events import STATISTIC_RELEASES
-from labelguard.release import card, planning, windows
+from labelguard.release import card, windows
+from labelguard.release.coefficients import coefficients_of
 from labelguard.release.head import Head, Window, fit
-from labelguard.release.methods import summing
-from labelguard.release.methods.further import with_head, write_labeled
+from labelguard.release.methods import describing, summing
+from labelguard.release.methods.calibrating import calibration_of
+from labelguard.release.methods.further import label_pairs, with_head
 from labelguard.release.methods.options import StatisticOptions
 from labelguard.release.methods.statistic_design import Design, design
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Finished, Job, Mechanism
-from labelguard.storage import buckets
 
 
 class Teacher(Mechanism[Design]):
@@ -53,37 +53,49 @@ class Teacher(Mechanism[Design]):
     def draw(self, job: Job, prepared: Design, grant: Grant, drawn: Path | None) -> None:
         """Sum and add noise, whose randomness ends with this call; note which labels were used."""
         if drawn is not None and (window := summing.draw(job, prepared, drawn)):
-            window.save(drawn / windows.FILE)
+            before = summing.earlier(job, prepared, self.part)
+            found = calibration_of(job, prepared, window, before, self.options.agreement)
+            replace(window, **vars(found)).save(drawn / windows.FILE)
 
     def finish(self, job: Job, prepared: Design, grant: Grant) -> Finished:
         """Fit the teacher on all windows and label every pair by it."""
         design, provider = prepared, prepared.provider
         summed = summing.windows(job, grant, self.part)
         coefficients, total, noise = fit(summed, design.basis, design.shape)
+        scale = summed[-1].scale
         head = Head(
             self.options.features,
             provider.identity(),
             provider.state(),
             design.shape,
             design.basis,
-            coefficients,
+            scale * coefficients,
             total,
             noise,
+            scale,
+            describing.described(
+                provider.groups(),
+                design.x,
+                summed,
+                design.shape,
+                design.basis,
+                scale * coefficients,
+                scale=scale,
+                design_effect=summed[-1].design_effect,
+            ),
         )
-        probability = head.probability(design.x)[design.pairs.of_row]
-        selection, staged = design.plan.directory, job.staged.rows_directory
-        for bucket in range(buckets.BUCKETS):
-            found = planning.selected(selection, staged, bucket)
-            if found is None:
-                continue
-            rows, table = found
-            row = buckets.column(table, "row")[rows.index].astype(np.intp)
-            items = buckets.blocks(table, "item")[rows.index]
-            write_labeled(job.outcomes, bucket, row, rows.key, items, probability[row])
+        label_pairs(job, design.plan, design.pairs, head.probability(design.x))
         said = statistic_card(job, design, grant, summed, self.options.features)
-        said |= {"kind": "teacher", "train_with": "soft"}
+        said["statistic"] |= {"probability_scale": scale}
+        said |= {"kind": "teacher", "train_with": "soft", "head": coefficients_of(head).told()}
         finished = Finished(said, ((job.staged, job.outcomes),))
         return with_head(finished, job, head, provider, design.pairs)
+
+
+_ACCOUNTING = {
+    "gaussian": "analytic Gaussian mechanism",
+    "ball": "ball noise (K-norm mechanism of the l2 ball)",
+}
 
 
 def statistic_card(
@@ -94,17 +106,18 @@ def statistic_card(
     """
     last = found[-1]
     drawn = grant.release.drawn  # without new labels the last window is an old one
-    multiplier = design.noise_multiplier if drawn else last.noise / last.sensitivity
+    noise = design.noise if drawn else _noise_of(last)
     return {
         "privacy": {
-            "accounting": f"analytic Gaussian mechanism, {job.allowance.allowed} per "
-            f"{job.policy.unit}, noise on a grid"
-            + card.together(job.policy, STATISTIC_RELEASES.name)
+            "accounting": f"{_ACCOUNTING[design.noise.kind]}, {job.allowance.allowed} per "
+            f"{job.policy.unit}" + card.together(job.policy, STATISTIC_RELEASES.name)
         },
         "statistic": {
             "windows": len(found),
             "labels_in_window": drawn,
-            "noise_multiplier": multiplier,
+            "noise_kind": noise.kind,
+            "noise_scale": noise.scale,
+            "noise_least_components": noise.least,
             "noise": last.noise,
             "sensitivity": last.sensitivity,
             "clip": last.clip,
@@ -114,3 +127,9 @@ def statistic_card(
             **asdict(design.shape) | {"components": len(design.basis.metric)},
         },
     }
+
+
+def _noise_of(window: Window) -> Noise:
+    """The noise of a window that was released, in its sensitivities."""
+    one = Noise(window.kind, 1.0, window.least).deviation(len(window.statistic))
+    return Noise(window.kind, window.noise / window.sensitivity / one, window.least)

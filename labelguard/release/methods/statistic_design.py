@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelguard.accounting import gaussian
 from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
 from labelguard.keys.parts import Part
@@ -19,7 +18,9 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.noise import Noise, noise_of
 from labelguard.mechanisms.statistic import Bounds, Grid, Rows
+from labelguard.planner.components import Directions
 from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.policy.pricing import prices
 from labelguard.release import planning
@@ -47,7 +48,7 @@ class Design(Prepared):
     basis: Basis
     z: NDArray[np.float32]
     rows: Rows
-    noise_multiplier: float
+    noise: Noise
     bounds: Bounds | None
     grid: Grid | None
     first: str | None
@@ -65,21 +66,18 @@ def design(
     releases = job.opened.project.releases
     first = Head.load(releases / first_release) if first_release else None
     _check_kind(job, first_release)
-    pairs = distinct_pairs(job.staged)
-    provider = _provider(job, options.features, first, pairs)
+    pairs, provider, x = _features(job, options.features, first)
     identity = provider.identity()
     if recorded:
         check_identity("features", recorded["identity"], identity)
-    x = provider(pairs.table)
     counts, rows = compared(job, plan, pairs)
     if first is None and not recorded:
         check_new(rows)
-    multiplier = noise_multiplier(job)
     if first is not None:
         _check_shape(options, first)
         shape, coordinates = first.shape, first.basis
     else:
-        shape = _shape(x, rows, multiplier, options, recorded, job)
+        shape = _shape(x, rows, noise(job), options, recorded, job)
         coordinates = basis(spectrum(x, counts), shape)
     # What the ledger is given, so that a resumed release chooses nothing anew.
     parameters = {"identity": identity, "shape": asdict(shape), "first": first_release}
@@ -106,13 +104,11 @@ def window_of(
 ) -> Design:
     """The design of a window of labels `rows` on pairs at `z`, with its bounds and its noise.
 
-    `bounds` are None without a row; `known` are the other members of the design. Raises
-    `PolicyError` if the policy's δ is too small for noise on a grid.
+    `bounds` are None without a row; `known` are the other members of the design.
     """
-    multiplier, components = noise_multiplier(job), z.shape[1]
-    _check_discretisation(job, multiplier, components)
-    grid = statistic.grid(bounds, components, multiplier) if bounds else None
-    return Design(z=z, rows=rows, noise_multiplier=multiplier, bounds=bounds, grid=grid, **known)
+    paid = noise(job)
+    grid = statistic.grid(bounds, z.shape[1], paid) if bounds else None
+    return Design(z=z, rows=rows, noise=paid, bounds=bounds, grid=grid, **known)
 
 
 def check_new(rows: Rows) -> None:
@@ -132,6 +128,18 @@ def _check_kind(job: Job, first: str | None) -> None:
             "the sum that this window joins is of another kind: choices add up with choices, "
             "comparisons and rankings with each other; begin anew with --again"
         )
+
+
+def _features(
+    job: Job, spec: str, first: Head | None
+) -> tuple[DistinctPairs, PairFeatures, NDArray[np.float32]]:
+    """Distinct pairs and their features: of a first policy, those that it was sized by."""
+    known = job.featured
+    if known is not None and known.spec == spec and first is None:
+        return known.pairs, known.provider, known.x
+    pairs = distinct_pairs(job.staged)
+    provider = _provider(job, spec, first, pairs)
+    return pairs, provider, provider(pairs.table)
 
 
 def _provider(job: Job, spec: str, first: Head | None, pairs: DistinctPairs) -> PairFeatures:
@@ -164,91 +172,99 @@ def _check_shape(options: StatisticOptions, first: Head) -> None:
             )
 
 
-def noise_multiplier(job: Job) -> float:
-    """σ of each release: as the ledger has it, or calibrated for the first."""
-    releases = _releases(job)
+def noise(job: Job) -> Noise:
+    """The noise of each release: as the ledger has its price, or calibrated for the first."""
+    releases = job.allowance.allowed
+    assert releases is not None  # only coins go by labelers' own numbers
     stored = job.opened.ledger.prices(STATISTIC_RELEASES.name)
     stored = stored or prices(job.policy, STATISTIC_RELEASES.name, np.array([releases]))
-    return float(stored[releases]["noise_multiplier"])
-
-
-def _releases(job: Job) -> int:
-    """How many statistic releases the policy pays for."""
-    assert job.allowance.allowed is not None  # only coins go by labelers' own numbers
-    return job.allowance.allowed
+    return noise_of(stored[releases])
 
 
 def _shape(
     x: NDArray[np.float32],
     rows: Rows,
-    multiplier: float,
+    noise: Noise,
     options: StatisticOptions,
     recorded: Mapping[str, Any] | None,
     job: Job,
 ) -> Shape:
-    """As recorded, as asked, and for the rest by simulation on public data."""
+    """As recorded, as asked, and the number of components from public columns."""
     if recorded:
         return Shape(**recorded["shape"])
     given = options.given()
-    if len(given) == len(asdict(Shape())):
+    if {"components", "ridge"} <= given.keys():
         return Shape(**given)
-    from labelguard.planner import tuning
-
-    job.progress("tuning on simulated labels", None)
-    tuned = tuning.choose(x, rows, multiplier, prior=tuning.Prior(options.agreement))
-    return replace(tuned, **given)
+    return replace(Directions.of_features(x, rows).shape(lambda _: noise), **given)
 
 
 @dataclass(frozen=True)
 class _Compared:
-    """Public, of one bucket: the staged rows of all labels, and which of them are new.
+    """Public, of one bucket: the staged rows of all labels, and which of them are `used`.
 
-    `unit` (indices within the bucket), `item` and `size` (of rankings) are those of the new ones.
+    `unit` (indices within the bucket), `item` and `size` (of rankings) are those of the used ones.
     """
 
     row: NDArray[np.intp]
-    new: NDArray[np.bool_]
+    used: NDArray[np.bool_]
     unit: NDArray[np.intp]
     item: Blocks
     size: NDArray[np.int64] | None
 
 
-def compare(task: tuple[Path, Path], bucket: int) -> _Compared | None:
-    """What the labels of one bucket compare; the task names the selected and the staged rows."""
-    found = planning.selected(*task, bucket)
+@dataclass(frozen=True)
+class _Comparing:
+    """A task for `compare`: the selected and the staged rows, and whether all labels are used."""
+
+    selected: Path
+    staged: Path
+    released_too: bool
+
+
+def compare(task: _Comparing, bucket: int) -> _Compared | None:
+    """What the labels of one bucket compare."""
+    found = planning.selected(task.selected, task.staged, bucket)
     if found is None:
         return None
     rows, table = found
-    index = rows.index[rows.new]
+    used = rows.new
+    if task.released_too:
+        used = np.ones(len(rows.index), bool)
+        if "tie" in table.column_names:  # public ties are in no sum
+            used = buckets.column(table, "tie")[rows.index] != 1
+    index = rows.index[used]
     size = buckets.column(table, "size")[index] if "size" in table.column_names else None
     return _Compared(
         buckets.column(table, "row")[rows.index].astype(np.intp),
-        rows.new,
-        rows.unit[rows.new],
+        used,
+        rows.unit[used],
         buckets.blocks(table, "item")[index],
         None if size is None else size.astype(np.int64),
     )
 
 
-def compared(job: Job, plan: Plan, pairs: DistinctPairs) -> tuple[NDArray[np.int64], Rows]:
+def compared(
+    job: Job, plan: Plan, pairs: DistinctPairs, *, released_too: bool = False
+) -> tuple[NDArray[np.int64], Rows]:
     """How many labels of the release each pair has, new ones or not; and the rows of the new ones.
 
-    Public: which pairs these compare, and whose they are, bucket by bucket.
+    Public: which pairs these compare, and whose they are, bucket by bucket. `released_too`: the
+    rows are those of all labels, so that they are the same when a drawn release is finished.
     """
-    task = (plan.directory, job.staged.rows_directory)
+    task = _Comparing(plan.directory, job.staged.rows_directory, released_too)
     parts = list(enumerate(job.over_buckets("planning", compare, task)))
     found = [(plan.first_unit[bucket], part) for bucket, part in parts if part is not None]
     pair = [pairs.of_row[part.row] for _, part in found]
     counts = np.bincount(np.concatenate(pair), minlength=len(pairs))
     unit = np.concatenate([first + part.unit for first, part in found]).astype(np.intp)
-    of_new = np.concatenate([p[part.new] for p, (_, part) in zip(pair, found, strict=True)])
+    of_used = np.concatenate([p[part.used] for p, (_, part) in zip(pair, found, strict=True)])
     if not job.staged.pairs_of_rankings:
-        return counts, Rows(of_new, unit, len(plan.units))
+        return counts, Rows(of_used, unit, len(plan.units))
     # Not by ranking_id, which may be one for several rankings.
     group = blocks.unique(np.concatenate([part.item for _, part in found]))[1]
     ranking = np.unique(unit * (group.max(initial=0) + 1) + group, return_inverse=True)[1]
     size = np.concatenate([part.size for _, part in found if part.size is not None])
-    return counts, Rows(of_new, unit, len(plan.units), ranking, size, job.staged.choices)
+    return counts, Rows(of_used, unit, len(plan.units), ranking, size, job.staged.choices)
 
 
 def joined(job: Job, part: Part) -> str | None:
@@ -272,21 +288,3 @@ def committed(ledger: Ledger, part: Part) -> list[ReleaseRecord]:
         if record.state == "committed"
         and (record.event, record.part) == (STATISTIC_RELEASES.name, part)
     ]
-
-
-def _check_discretisation(job: Job, multiplier: float, components: int) -> None:
-    """Noise on a grid must cost no more δ than was set aside for it."""
-    policy = job.policy
-    ratio = statistic.step_ratio(multiplier)
-    if ratio > gaussian.LARGEST_STEP_RATIO:
-        raise PolicyError(
-            f"epsilon {policy.epsilon:g} asks for less noise than the grid can hold; ask for less"
-        )
-    spent = gaussian.discretisation_delta(policy.epsilon, components, ratio, _releases(job))
-    if spent > policy.delta_at_points * STATISTIC_RELEASES.grid_share:
-        least = spent / STATISTIC_RELEASES.grid_share * policy.closing_points
-        raise PolicyError(
-            f"delta {policy.delta:g} is too small for noise on a grid with {components} "
-            f"components at epsilon {policy.epsilon:g}; "
-            + (f"it must be at least {least:.1g}" if least < 0.01 else "take a smaller epsilon")
-        )

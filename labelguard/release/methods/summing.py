@@ -12,11 +12,12 @@ from labelguard.keys import keyring
 from labelguard.keys.parts import Part
 from labelguard.ledger.ledger import Grant
 from labelguard.mechanisms import choices, statistic
-from labelguard.mechanisms.discrete_gaussian import NONCE_BYTES
+from labelguard.mechanisms.noise import NONCE_BYTES
 from labelguard.mechanisms.statistic import Bounds, Floats
 from labelguard.project import private_map
 from labelguard.release import planning
 from labelguard.release.head import Window
+from labelguard.release.methods import describing
 from labelguard.release.methods.statistic_design import Design, committed
 from labelguard.release.protocol import Job
 from labelguard.release.windows import windows_of
@@ -45,10 +46,22 @@ def draw(job: Job, design: Design, drawn: Path) -> Window | None:
     labels = np.concatenate(found)
     total = statistic.exact_sum(design.z, design.rows, labels, design.bounds, design.grid.step)
     noisy = statistic.noisy(total, design.grid, keyring.random_bytes(NONCE_BYTES))
+    used = np.flatnonzero(statistic.pair_weights(design.rows, design.bounds, len(design.z)))
     return Window(
         np.asarray(noisy * design.grid.step, np.float64),
-        design.grid.scale * design.grid.step,
-        *_likelihood(design, design.bounds),
+        design.grid.deviation,
+        *_likelihood(design, design.bounds, used),
+        kind=design.grid.kind,
+        least=design.grid.least,
+        **describing.of_window(
+            design.x,
+            design.z,
+            design.rows,
+            design.bounds,
+            used,
+            design.provider.groups(),
+            design.provider.known(design.pairs.table),
+        ),
     )
 
 
@@ -72,12 +85,11 @@ def note(task: Noting, bucket: int) -> NDArray[np.uint8] | None:
 
 
 def _likelihood(
-    design: Design, bounds: Bounds
+    design: Design, bounds: Bounds, used: NDArray[np.intp]
 ) -> tuple[NDArray[np.float32], Floats, float, float, NDArray[np.int64] | None]:
     """What the likelihood needs beside the statistic, all public: see `Window`."""
     rows = design.rows
     weight = statistic.pair_weights(rows, bounds, len(design.z))
-    used = np.flatnonzero(weight)
     if not rows.choices or rows.size is None:
         return design.z[used], weight[used], bounds.clip, bounds.sensitivity, None
     size = np.zeros(len(design.z), np.int64)
@@ -89,6 +101,14 @@ def _likelihood(
     of_set = np.zeros(len(offsets) - 1)
     np.maximum.at(of_set, sets, weight[used] * size[used] / 2)  # a pair weighs w · 2/K
     return z, of_set, bounds.clip, bounds.sensitivity, np.diff(offsets).astype(np.int64)
+
+
+def earlier(job: Job, design: Design, part: Part) -> list[Window]:
+    """The windows of the sum that a new window joins; none if it begins one."""
+    if design.first is None:
+        return []
+    records = committed(job.opened.ledger, part)
+    return list(windows_of(job.opened.project.released, design.first, records))
 
 
 def windows(job: Job, grant: Grant, part: Part) -> list[Window]:

@@ -9,6 +9,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from labelguard.release.sections import Chart, Mark, Series
 from labelguard.terms import shown
 
@@ -41,13 +43,26 @@ _SHORT = 14
 """Letters of a line that no name is broken below."""
 _HATCHES = ("", "///", "...", "xxx")
 _DASHES = ("-", "--", "-.", ":")
+_LINE = 0.32
+"""Inches that a point and its name take."""
 _MARKERS = ("o", "s", "^", "D")
 
 
 def svg(chart: Chart, size: tuple[float, float] = WIDE) -> str:
     """A chart as SVG for light pages, whose text is text; it holds no date."""
+    metadata = {"Date": None, "Creator": None}
+    return _drawn(chart, size, format="svg", metadata=metadata).decode()
+
+
+def png(chart: Chart, size: tuple[float, float] = WIDE) -> bytes:
+    """A chart as PNG for light pages; the same chart, the same bytes."""
+    return _drawn(chart, size, format="png", metadata={"Software": None}, dpi=150)
+
+
+def _drawn(chart: Chart, size: tuple[float, float], **saving: Any) -> bytes:
+    """The picture, as `savefig` is told to save it."""
     from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     theme = LIGHT
@@ -67,16 +82,21 @@ def svg(chart: Chart, size: tuple[float, float] = WIDE) -> str:
     }
     with rc_context(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # letters that the measuring font lacks
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasSVG(figure)
+        figure = Figure(figsize=_sized(chart, size), layout="constrained")
+        FigureCanvasAgg(figure)
         figure.patch.set_facecolor(theme.background)
         axes = figure.subplots()
         axes.set_facecolor(theme.background)
-        (_bars if chart.kind == "bars" else _lines)(axes, chart, theme)
+        {"bars": _bars, "lines": _lines, "points": _points}[chart.kind](axes, chart, theme)
         _furnish(axes, chart, theme, size)
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue().decode()
+        figure.savefig(buffer, **saving)
+    return buffer.getvalue()
+
+
+def _sized(chart: Chart, size: tuple[float, float]) -> tuple[float, float]:
+    """Points stand one below the other, and take as much room as they are many."""
+    return (size[0], 1.1 + _LINE * len(chart.x)) if chart.kind == "points" else size
 
 
 def darkened(picture: str) -> str:
@@ -123,6 +143,26 @@ def _bars(axes: Axes, chart: Chart, theme: Theme) -> None:
     axes.tick_params(axis="x", length=0)
 
 
+def _points(axes: Axes, chart: Chart, theme: Theme) -> None:
+    """The first is above; what is in a series alone has its color and its mark."""
+    for number, one in enumerate(chart.series):
+        places = [p for p, value in enumerate(one.values) if value is not None]
+        ends = np.array(_ranges(one))[:, places] if one.low else None
+        axes.errorbar(
+            [one.values[p] or 0.0 for p in places],
+            [-p for p in places],
+            xerr=ends,
+            fmt=_MARKERS[number],
+            color=theme.series[number],
+            markersize=6,
+            capsize=3,
+            linewidth=1.6,
+            label=shown(one.name),
+        )
+    axes.set_yticks([-p for p in range(len(chart.x))], [shown(str(name)) for name in chart.x])
+    axes.set_ylim(0.6 - len(chart.x), 0.6)
+
+
 def _ranges(one: Series) -> Any:
     if not one.low:
         return None
@@ -155,10 +195,11 @@ def _lines(axes: Axes, chart: Chart, theme: Theme) -> None:
 def _furnish(axes: Axes, chart: Chart, theme: Theme, size: tuple[float, float]) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-    axes.set_xlabel(shown(chart.x_label))
-    axes.set_ylabel(shown(chart.y_label))
+    beside = chart.kind == "points"
+    axes.set_xlabel(shown(chart.y_label if beside else chart.x_label))
+    axes.set_ylabel("" if beside else shown(chart.y_label))
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.grid(axis="y", color=theme.grid, linewidth=0.8)
+    axes.grid(axis="x" if beside else "y", color=theme.grid, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     for mark in chart.marks:
@@ -168,16 +209,17 @@ def _furnish(axes: Axes, chart: Chart, theme: Theme, size: tuple[float, float]) 
     whole = all(float(v).is_integer() for one in chart.series for v in one.values if v is not None)
     if chart.percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    elif whole:
+    elif whole and not beside:
         axes.yaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     if chart.kind == "lines":
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    axes.margins(y=0.12)
+    if not beside:
+        axes.margins(y=0.12)
     named = len(axes.get_legend_handles_labels()[1])
     if named > 1:
-        beside = named if size == WIDE else 1
-        axes.figure.legend(frameon=False, loc="outside upper left", ncols=beside)
+        columns = named if size == WIDE else 1
+        axes.figure.legend(frameon=False, loc="outside upper left", ncols=columns)
 
 
 def _mark(axes: Axes, mark: Mark, theme: Theme) -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.policy import events
-from labelguard.policy.events import EventKind
+from labelguard.policy.event_kind import EventKind
 from labelguard.release.sections import Chart, Mark, Section, Series, Table
 from labelguard.report.page.project import Seen
 from labelguard.terms import DEFAULT_AGREEMENT, counted
 
 _SIZE = (
     "Noise is added to every sum that leaves the labels. The noise multiplier says how large it "
-    "is, as a multiple of the most that one of those who are protected can change the sum by."
+    "is, as a multiple of the most that one of those who are protected can change the sum by; so "
+    "does the scale of ball noise, in any number of components from the given one on."
 )
 Counts: TypeAlias = NDArray[np.int64]
 """Rows of (capacity, used, how many units), or one of these columns."""
@@ -149,7 +150,7 @@ def noise(seen: Seen) -> Iterator[Section]:
 def _noise(
     seen: Seen,
     kind: EventKind,
-    noises: dict[int, dict[str, float]],
+    noises: dict[int, dict[str, Any]],
     rows: Counts,
 ) -> Section:
     units = {k: int(rows[rows[:, 0] == k, 2].sum()) for k in noises}
@@ -157,7 +158,7 @@ def _noise(
     table = Table(
         f"Noise of {kind.noun}s",
         (f"{kind.noun}s allowed", f"{seen.unit}s", *(name.replace("_", " ") for name in names)),
-        tuple((k, units[k], *(f"{noise[n]:.4f}" for n in names)) for k, noise in noises.items()),
+        tuple((k, units[k], *map(_number, noise.values())) for k, noise in noises.items()),
     )
     flips = {
         k: noise["flip_probability"]
@@ -177,6 +178,10 @@ def _noise(
         table,
         _errors(flips),
     )
+
+
+def _number(value: float | str) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _error(seen: Seen, flips: dict[int, float], rows: Counts) -> str:

@@ -231,7 +231,7 @@ def test_answers_of_an_export_are_nothing_else_too(
     row, question, column = ANSWERED[name]
     path = as_json([row], tmp_path / "x.jsonl")
     message = str(staged(path, question=question, columns={role: column}).public)
-    assert f"--columns names {role}={column}" in message and "may be an answer" in message
+    assert f"{role}={column} is asked for" in message and "may be an answer" in message
 
 
 def test_ids_of_an_export_are_items_where_they_are_named(staged: Reader, tmp_path: Path) -> None:

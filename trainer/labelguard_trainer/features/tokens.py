@@ -77,6 +77,7 @@ class InputTokenizer:
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._template = template
+        self.padded = tokenizer.pad_token_id is not None
         self.padding: int = tokenizer.pad_token_id or 0
         self._separator = self._split(["\n"])[0]
         self._before, self._after = self._frame()

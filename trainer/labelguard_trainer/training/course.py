@@ -151,11 +151,17 @@ class Course:
 
     def merged(self, weights: Path) -> Any:
         """The base model with saved adapters merged into it."""
+        base = self.base_model()
+        with quiet():
+            return PeftModel.from_pretrained(base, str(weights)).merge_and_unload()
+
+    def base_model(self) -> Any:
+        """The base model, newly loaded; it pads with the tokenizer's token."""
         self._check_base()
         with quiet():
             base = models.load_model(self.kind, self.model, **self._init)
-            base.config.get_text_config().pad_token_id = self.tokenizer.pad_token_id
-            return PeftModel.from_pretrained(base, str(weights)).merge_and_unload()
+        base.config.get_text_config().pad_token_id = self.tokenizer.pad_token_id
+        return base
 
     @property
     def _init(self) -> Mapping[str, Any]:

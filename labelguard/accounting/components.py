@@ -1,0 +1,353 @@
+"""What a joint price is made of: coins, noisy sums and runs of gradient methods.
+
+Components say what the ledger stores, thresholds and scales of noise, so that what is priced is
+what is charged (ValueError for numbers that the accountants of a kind do not give).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, Self, TypeAlias
+
+from labelguard.accounting import _validate, ball, gaussian, group, mixture, subsampled
+from labelguard.accounting import randomized_response as rr
+from labelguard.accounting.kary import KAry
+
+__all__ = [
+    "Answers",
+    "AnyAnswers",
+    "Balls",
+    "BinaryAnswers",
+    "ChoiceAnswers",
+    "Component",
+    "Converted",
+    "Gaussians",
+    "Groups",
+    "Mixtures",
+    "Subsampled",
+    "TernaryAnswers",
+    "Unproven",
+]
+
+
+class _Accountant(Protocol):
+    """What `randomized_response` and `kary.KAry` have in common."""
+
+    def calibrate(self, epsilon: float, delta: float, k: int, /) -> float: ...
+    def delta(self, epsilon0: float, k: int, epsilon: float, /) -> float: ...
+    def threshold(self, epsilon0: float, /) -> int: ...
+    def epsilon0_of(self, threshold: int, /) -> float: ...
+
+
+class _AccountantOfRecords(Protocol):
+    """What `mixture` and `group` have in common."""
+
+    def calibrate(
+        self, epsilon: float, delta: float, sampling_probability: float, steps: int, records: int, /
+    ) -> float: ...
+    def delta(
+        self, noise: float, sampling_probability: float, steps: int, records: int, epsilon: float, /
+    ) -> float: ...
+    def check(
+        self, noise: float, sampling_probability: float, steps: int, records: int, /
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Answers:
+    """At most `count` labels, each answered otherwise with probability threshold/2^64."""
+
+    threshold: int
+    count: int
+
+    distribution: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        self.accountant.epsilon0_of(self.threshold)
+        _validate.at_least_one(count=self.count)
+
+    @property
+    def accountant(self) -> _Accountant:
+        """What prices answers of this kind alone."""
+        raise NotImplementedError
+
+    @property
+    def epsilon0(self) -> float:
+        """The largest loss of one answer, in nats."""
+        return self.accountant.epsilon0_of(self.threshold)
+
+
+@dataclass(frozen=True)
+class BinaryAnswers(Answers):
+    """Labels in {0, 1}, each flipped with probability threshold/2^64, at most ½."""
+
+    distribution: ClassVar[str] = "binomial"
+    options: ClassVar[int] = 2
+
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
+        """`count` answers with as little noise as (epsilon, delta) allows."""
+        return cls(rr.threshold(rr.calibrate(epsilon, delta, count)), count)
+
+    @property
+    def accountant(self) -> _Accountant:
+        """`randomized_response`."""
+        return rr
+
+
+@dataclass(frozen=True)
+class TernaryAnswers(Answers):
+    """Labels in {0, ½, 1}, each changed with probability threshold/2^64, even."""
+
+    distribution: ClassVar[str] = "trinomial"
+    options: ClassVar[int] = 3
+
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
+        """`count` answers with as little noise as (epsilon, delta) allows."""
+        one = KAry(cls.options)
+        return cls(one.threshold(one.calibrate(epsilon, delta, count)), count)
+
+    @property
+    def accountant(self) -> _Accountant:
+        """`KAry(3)`."""
+        return KAry(self.options)
+
+
+@dataclass(frozen=True)
+class ChoiceAnswers(Answers):
+    """Choices among `options` or more, changed with probability threshold/2^64.
+
+    The threshold is that of a choice among `options`; among more it is that of `KAry.among`.
+    """
+
+    options: int
+
+    distribution: ClassVar[str] = "multinomial"
+
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, count: int, options: int) -> Self:
+        """`count` answers with as little noise as (epsilon, delta) allows."""
+        one = KAry(options)
+        return cls(one.threshold(one.calibrate(epsilon, delta, count)), count, options)
+
+    @property
+    def accountant(self) -> _Accountant:
+        """`KAry` of its options."""
+        return KAry(self.options)
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    """At most `count` Gaussian releases whose noise has this deviation, in sensitivities."""
+
+    noise_multiplier: float
+    count: int
+
+    distribution: ClassVar[str] = "Gaussian"
+
+    def __post_init__(self) -> None:
+        _validate.positive(noise_multiplier=self.noise_multiplier)
+        _validate.within(0, 2**23, noise_multiplier=self.noise_multiplier)
+        _validate.at_least_one(count=self.count)
+
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
+        """`count` releases with as little noise as (epsilon, delta) allows."""
+        return cls(gaussian.calibrate(epsilon, delta, count), count)
+
+
+@dataclass(frozen=True)
+class Balls:
+    """One release with ball noise of this scale, in sensitivities, in so many components or more.
+
+    ValueError for more than one: Gaussian noise composes better.
+    """
+
+    scale: float
+    components: int
+    count: int = 1
+
+    distribution: ClassVar[str] = "ball"
+
+    def __post_init__(self) -> None:
+        _validate.positive(scale=self.scale)
+        _validate.within(0, 2**23, scale=self.scale)
+        _validate.at_least_one(components=self.components, count=self.count)
+        _validate.within(1, ball.MOST_COMPONENTS, components=self.components)
+        if self.count > 1:
+            raise ValueError(
+                f"ball noise has a price for one release only, found {self.count}; "
+                "use Gaussian noise for several"
+            )
+
+    @classmethod
+    def calibrated(cls, epsilon: float, delta: float, count: int, components: int) -> Self:
+        """A release with as little noise as (epsilon, delta) allows; `count` is 1."""
+        return cls(ball.calibrate(epsilon, delta, components), components, count)
+
+    @property
+    def epsilon0(self) -> float:
+        """The largest loss of the release, in nats."""
+        return ball.epsilon(self.scale, 0.0, self.components)
+
+
+@dataclass(frozen=True)
+class Subsampled:
+    """At most `count` runs of user-wise DP-SGD: noise relative to the clip norm (`subsampled`)."""
+
+    noise_multiplier: float
+    sampling_probability: float
+    steps: int
+    count: int
+
+    distribution: ClassVar[str] = "subsampled Gaussian"
+
+    def __post_init__(self) -> None:
+        subsampled.check(self.noise_multiplier, self.sampling_probability, self.steps)
+        _validate.at_least_one(count=self.count)
+
+    @classmethod
+    def calibrated(
+        cls, epsilon: float, delta: float, count: int, *, sampling_probability: float, steps: int
+    ) -> Self:
+        """`count` runs with as little noise as (epsilon, delta) allows them together."""
+        noise = subsampled.calibrate(epsilon, delta, sampling_probability, steps * count)
+        return cls(noise, sampling_probability, steps, count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """At most `count` runs of which a joint price takes no more than (epsilon, delta) each.
+
+    The guarantee of such a run does not come from a pair of distributions under `replace_labels`,
+    but was converted to an (epsilon, delta) from elsewhere. `delta_of_noise` says what the noise
+    gives at that epsilon, which a price does not believe: it has to be at most delta.
+    """
+
+    noise_multiplier: float
+    sampling_probability: float
+    steps: int
+    epsilon: float
+    delta: float
+    count: int
+
+    distribution: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        subsampled.check(self.noise_multiplier, self.sampling_probability, self.steps)
+        _validate.positive(epsilon=self.epsilon, delta=self.delta)
+        _validate.delta_below_one(self.delta)
+        _validate.at_least_one(count=self.count)
+
+    def delta_of_noise(self) -> float:
+        """The δ of one run at this epsilon; never below the true value."""
+        raise NotImplementedError
+
+
+def _each(epsilon: float, delta: float, count: int) -> tuple[float, float]:
+    """What each of `count` converted runs may cost, so that together they are (epsilon, delta).
+
+    Half of delta is for losses that are infinite, the rest for those of ±ε, which compose as coins.
+    A single one leaves 2^-30 of delta to the rounding of a joint price.
+    """
+    if count == 1:
+        return epsilon, delta * (1 - 2.0**-30)
+    return rr.calibrate(epsilon, delta / 2, count), delta / 2 / count
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfRecords(Converted):
+    """Runs that draw single records, of which a labeler has so many at most."""
+
+    records: int
+
+    accountant: ClassVar[_AccountantOfRecords]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.accountant.check(
+            self.noise_multiplier, self.sampling_probability, self.steps, self.records
+        )
+
+    @classmethod
+    def calibrated(
+        cls,
+        epsilon: float,
+        delta: float,
+        count: int,
+        *,
+        sampling_probability: float,
+        steps: int,
+        records: int,
+    ) -> Self:
+        """`count` runs with as little noise as (epsilon, delta) allows them together."""
+        each = _each(epsilon, delta, count)
+        return cls(
+            noise_multiplier=cls.accountant.calibrate(*each, sampling_probability, steps, records),
+            sampling_probability=sampling_probability,
+            steps=steps,
+            records=records,
+            epsilon=each[0],
+            delta=each[1],
+            count=count,
+        )
+
+    def delta_of_noise(self) -> float:
+        return self.accountant.delta(
+            self.noise_multiplier,
+            self.sampling_probability,
+            self.steps,
+            self.records,
+            self.epsilon,
+        )
+
+
+class Mixtures(_OfRecords):
+    """ELS: DP-SGD with example-level sampling (`mixture`)."""
+
+    distribution: ClassVar[str] = "mixture of Gaussians, converted"
+    accountant: ClassVar[_AccountantOfRecords] = mixture
+
+
+class Groups(_OfRecords):
+    """Example-level DP-SGD with group privacy (`group`)."""
+
+    distribution: ClassVar[str] = "subsampled Gaussian, group privacy"
+    accountant: ClassVar[_AccountantOfRecords] = group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unproven(Converted):
+    """AUP "as published": its (epsilon, delta) is NOT proven (aup-rlhf, algorithms 1 to 3).
+
+    The noise multiplier is that of a run of user-wise DP-SGD for (epsilon/2, delta/2), which is
+    what the algorithm spends on its noise; the price believes the paper for the rest.
+    """
+
+    distribution: ClassVar[str] = "as published, not proven"
+
+    @classmethod
+    def calibrated(
+        cls, epsilon: float, delta: float, count: int, *, sampling_probability: float, steps: int
+    ) -> Self:
+        """`count` runs with the noise published for (epsilon, delta) together."""
+        each = _each(epsilon, delta, count)
+        noise = subsampled.calibrate(each[0] / 2, each[1] / 2, sampling_probability, steps)
+        return cls(
+            noise_multiplier=noise,
+            sampling_probability=sampling_probability,
+            steps=steps,
+            epsilon=each[0],
+            delta=each[1],
+            count=count,
+        )
+
+    def delta_of_noise(self) -> float:
+        return 2 * subsampled.delta(
+            self.noise_multiplier, self.sampling_probability, self.steps, self.epsilon / 2
+        )
+
+
+AnyAnswers: TypeAlias = BinaryAnswers | TernaryAnswers | ChoiceAnswers
+Component: TypeAlias = AnyAnswers | Gaussians | Balls | Subsampled | Mixtures | Groups | Unproven

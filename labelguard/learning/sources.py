@@ -1,0 +1,234 @@
+"""Features of who wrote a response: `source:COLUMN`, or `source:COLUMN,by=COLUMN`.
+
+A source is a system, a model, a checkpoint: whatever a public pair of columns (`model_a` and
+`model_b`) names. Each has a coordinate: +1 where it wrote the first response, −1 where it wrote the
+second. With `by=`, each source has one in every stratum (a language, a domain) that it is in. A
+linear head on these is a Bradley–Terry model of the sources.
+
+Names are taken as they are written: `GPT-4` and `gpt-4` are two sources. A name `A+B` is that of
+one output that both A and B gave, where each of them is a source by itself in the same stratum:
+then it counts half for each. Elsewhere it is a name like any other.
+
+A pair in which either side's source, or a part of it, was not there in `fit` is 0 in all
+coordinates: to leave out the unknown side alone would credit the other with the whole difference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.learning.carried import Carried, source_options
+from labelguard.learning.features import Features, State
+from labelguard.terms import counted, shown
+
+__all__ = ["LONGEST_NAME", "MOST_SOURCES", "SourceFeatures", "source"]
+
+MOST_SOURCES = 4096
+"""More names than this are no systems: the column tells something else."""
+
+LONGEST_NAME = 256
+"""Characters: what is longer is a text, not the name of a system."""
+
+_STRATUM, _SOURCE = "stratum", "source"
+
+
+def source(options: str, state: State | None) -> SourceFeatures:
+    """The provider `source:COLUMN[,by=COLUMN]`, fitted earlier if `state` is given."""
+    return SourceFeatures(*source_options(options), state)
+
+
+class SourceFeatures:
+    """φ(prompt, response) is the indicator of the response's source; d is the number of sources.
+
+    What is learnt is the sorted list of names, with strata of (stratum, name), and nothing of order
+    or sides. The state holds them as UTF-8: `source`, the bytes of all names, and `source_ends`,
+    shape (d,), where each ends; with strata also `stratum` and `stratum_ends`.
+    """
+
+    def __init__(self, column: str, by: str | None, state: State | None = None) -> None:
+        """Raises `LabelguardError` for a state that is not one of `state()`."""
+        self._column, self._by = column, by
+        self._keys = (_STRATUM, _SOURCE) if by else (_SOURCE,)
+        self._known: pl.DataFrame | None = None
+        if state is not None:
+            self._known = _stored(self._keys, state)
+
+    def fit(self, pairs: pa.Table) -> None:
+        """Learn which sources there are; raises `InvalidLabels` if they are too many, or a name is
+        too long to be one.
+        """
+        found = _alone(self._sides(pairs).unique())
+        if len(found) > MOST_SOURCES:
+            raise InvalidLabels(
+                f"features source:{self._column}: {len(found):,} sources; expected the names of "
+                f"systems, {MOST_SOURCES:,} at most: name the column that tells which system wrote "
+                "a response"
+            )
+        for key, column in ((_SOURCE, self._column), (_STRATUM, self._by)):
+            longest = max(found[key].str.len_chars().to_list(), default=0) if column else 0
+            if longest > LONGEST_NAME:
+                raise InvalidLabels(
+                    f"features source:{self._column}: a name of {longest:,} characters in column "
+                    f"{column}; expected names, {LONGEST_NAME} characters at most: shorten them, "
+                    "or name another column"
+                )
+        self._known = found.sort(found.columns)
+
+    def __call__(self, pairs: pa.Table) -> Features:
+        """First side's indicators minus the second's, shape (n, d), float32; 0 where not `known`.
+
+        Raises `LabelguardError` before `fit`, `InvalidLabels` for a missing column or name.
+        """
+        place, indicators, known = self._looked_up(pairs)
+        x: Features = indicators[place[: pairs.num_rows]]
+        x -= indicators[place[pairs.num_rows :]]
+        x[~_both(known[place])] = 0
+        return x
+
+    def known(self, pairs: pa.Table) -> NDArray[np.bool_]:
+        """Whether the sources of both sides, all parts of A+B, were there in `fit`: shape (n,).
+
+        Public; raises as a call does.
+        """
+        place, _, known = self._looked_up(pairs)
+        return _both(known[place])
+
+    def _looked_up(self, pairs: pa.Table) -> tuple[NDArray[np.int64], Features, NDArray[np.bool_]]:
+        """What distinct sources there are: the number of each first and then each second side's
+        (2n,), their indicators (distinct, d), and whether each is known (distinct,).
+        """
+        names = self._fitted()
+        sides = self._sides(pairs)
+        distinct = sides.unique()
+        rows = distinct.with_row_index("row")
+        place = sides.join(rows, on=sides.columns, how="left", maintain_order="left")["row"]
+        given = _shares(distinct, names).join(
+            names.with_row_index("place"), on=distinct.columns, how="left"
+        )
+        known = np.ones(len(distinct), bool)
+        known[given.filter(pl.col("place").is_null())["row"].to_numpy()] = False
+        given = given.drop_nulls("place")
+        indicators: Features = np.zeros((len(distinct), len(names)), np.float32)
+        at = given["row"].to_numpy(), given["place"].to_numpy()
+        np.add.at(indicators, at, given["share"].to_numpy())
+        return place.to_numpy().astype(np.int64), indicators, known
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Names as the class says; {} before `fit`."""
+        if self._known is None:
+            return {}
+        return dict(pair for key in self._keys for pair in _bytes(key, self._known[key]))
+
+    def identity(self) -> str:
+        """The columns; which sources there were is named by the digest of the state."""
+        return f"source {self._column}" + (f" by {self._by}" if self._by else "")
+
+    def names(self) -> tuple[str, ...]:
+        """`gpt-4`, or with its stratum `de-en: gpt-4`; raises `LabelguardError` before `fit`."""
+        return tuple(f"{stratum}: {name}" if self._by else name for stratum, name in self.parts())
+
+    def parts(self) -> tuple[tuple[str, str], ...]:
+        """The stratum ("" without) and the name of each column, in one line each, as people read
+        them; raises `LabelguardError` before `fit`.
+        """
+        rows = self._fitted().rows()
+        return tuple((shown(row[0]) if self._by else "", shown(row[-1])) for row in rows)
+
+    def _fitted(self) -> pl.DataFrame:
+        if self._known is None:
+            raise LabelguardError("features source must be fitted on public pairs before use")
+        return self._known
+
+    def _sides(self, pairs: pa.Table) -> pl.DataFrame:
+        """The sources of all first and then of all second sides, each within its stratum."""
+        strata = {}
+        if self._by:
+            strata[_STRATUM] = _texts(pairs, *Carried(self._by, "stratum").columns)
+        sides = Carried(self._column, "source").columns
+        return pl.concat(
+            [pl.DataFrame({**strata, _SOURCE: _texts(pairs, column)}) for column in sides]
+        )
+
+
+def _alone(found: pl.DataFrame) -> pl.DataFrame:
+    """Sources without those that are several others of their stratum, joined by +."""
+    several = found.with_row_index("row").pipe(_split)
+    known = several.join(found.with_columns(known=True), on=found.columns, how="left")
+    shared = known.group_by("row").agg(pl.col("known").count() == pl.len(), parts=pl.len())
+    rows = shared.filter(pl.col("known"), pl.col("parts") > 1)["row"]
+    return found.with_row_index("row").filter(~pl.col("row").is_in(rows.implode())).drop("row")
+
+
+def _shares(found: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Which sources each row may be of, and how much: all of a known one, else of its parts."""
+    rows = found.with_row_index("row")
+    whole = rows.join(known, on=found.columns, how="semi").with_columns(share=pl.lit(1.0))
+    rest = _split(rows.join(known, on=found.columns, how="anti"))
+    return pl.concat([whole, rest.with_columns(share=1 / pl.len().over("row"))])
+
+
+def _split(rows: pl.DataFrame) -> pl.DataFrame:
+    """A line for each part of a name with +."""
+    return rows.with_columns(pl.col("source").str.split("+")).explode("source")
+
+
+def _texts(pairs: pa.Table, name: str) -> pl.Series:
+    """A column of names. Raises `InvalidLabels` if it lacks, or a name in it."""
+    if name not in pairs.column_names:
+        raise InvalidLabels(f"pairs have no column {name}; found {', '.join(pairs.column_names)}")
+    column = pl.Series(name, pairs[name])
+    missing = column.null_count()
+    if missing:
+        raise InvalidLabels(f"column {name}: {missing:,} of {len(column):,} pairs have no name")
+    return column.cast(pl.String)
+
+
+def _both(known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Of all first and then all second sides, (2n,): whether both of a pair are, (n,)."""
+    first, second = np.split(known, 2)
+    return first & second
+
+
+def _bytes(key: str, names: pl.Series) -> tuple[tuple[str, NDArray[Any]], ...]:
+    """The arrays of a column of names: a padded array would be as wide as the longest for all."""
+    ends = names.str.len_bytes().cast(pl.Int64).cum_sum().to_numpy()
+    return (key, np.frombuffer("".join(names).encode(), np.uint8)), (f"{key}_ends", ends)
+
+
+def _stored(keys: tuple[str, ...], state: State) -> pl.DataFrame:
+    """The names that a state holds. Raises `LabelguardError` for anything else."""
+    expected = {name for key in keys for name in (key, f"{key}_ends")}
+    try:
+        if set(state) != expected:
+            raise ValueError
+        found = pl.DataFrame({key: _names(state[key], state[f"{key}_ends"]) for key in keys})
+        if len(found) > MOST_SOURCES or found.is_duplicated().any():
+            raise ValueError
+    except (ValueError, TypeError, pl.exceptions.PolarsError):
+        raise LabelguardError(
+            f"expected a state of names, {counted(len(keys), 'list')} of distinct ones in UTF-8 "
+            f"({', '.join(sorted(expected))}), found {', '.join(sorted(state)) or 'nothing'}"
+        ) from None
+    return found
+
+
+def _names(text: NDArray[Any], ends: NDArray[Any]) -> pl.Series:
+    """The inverse of `_bytes`; raises `ValueError` for what no names give."""
+    if text.dtype != np.uint8 or text.ndim != 1 or ends.dtype != np.int64 or ends.ndim != 1:
+        raise ValueError
+    starts = np.concatenate([[0], ends[:-1]])
+    if len(ends) > MOST_SOURCES or not len(ends) or ends[-1] != len(text):
+        raise ValueError
+    if starts.min() < 0 or (ends < starts).any():
+        raise ValueError
+    if (ends - starts).max() > 4 * LONGEST_NAME:  # bytes of one character
+        raise ValueError
+    whole = text.tobytes()
+    names = [whole[a:b].decode() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return pl.Series(names, dtype=pl.String)

@@ -1,0 +1,297 @@
+"""How timid a released head is, found by running the release on simulated labels.
+
+A labeler who agrees with themselves has a contribution longer than the clip C, and the ridge
+shrinks what noise may have made up: a head says .60 where .70 are right. Its probabilities are
+σ(c·xᵀθ), and the one number c is found without any label: labels are simulated over the real public
+pairs, labelers and counts, run through this very release (weights, clip, noise, ridge, fit), and c
+minimises the mean log loss of fresh simulated labelers' strict labels. Accuracy and order are those
+of c = 1; a probability says how often a fresh labeler who does not call a tie prefers that side.
+
+The same worlds tell the *design effect*: by how much labelers scatter more than independent labels
+do, since each has a taste of their own.
+
+Nothing here has an argument that could hold labels. The numbers are functions of public columns and
+a prior.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.sparse import csr_array
+
+from labelguard.learning.heads import fit_statistic
+from labelguard.mechanisms.geometry import Basis, Shape, spectrum
+from labelguard.mechanisms.statistic import Bounds, Rows, noise_aware_ridge
+from labelguard.planner.prior import KINDS, Draw, Population, Prior
+from labelguard.terms import Progress, silent
+
+__all__ = [
+    "AXES",
+    "EXPLAINED",
+    "LARGEST",
+    "SMALLEST",
+    "WORLDS",
+    "Calibration",
+    "best_scale",
+    "calibrated",
+    "sampled",
+]
+
+WORLDS = 15 * len(KINDS)
+SMALLEST, LARGEST = 1.0, 10.0
+"""Clip and ridge only ever shrink a head, so that below 1 nothing but chance could lead; above 10
+the head is mostly noise, and no simulation of its size should be trusted."""
+
+EXPLAINED = 0.7
+"""The share of shared utility that is linear in the features, in these worlds: the upper end of
+what held-out accuracies on public sets imply (`Prior`): heads have several groups of features.
+With ½ the scale is 15 % smaller, and on texts the error left larger (200 labelers of ukpconvarg1,
+ε = 1, in one early comparison: .036 in place of .020; docs/results.md)."""
+
+AXES = 128
+"""Along which simulated utility is linear, as where shapes are chosen."""
+_MOST_ROWS = 120_000
+_MOST_PAIRS = 20_000  # that principal axes are found from
+_PRECISION = 1e-3
+_TINY = np.finfo(np.float64).tiny
+
+Floats = NDArray[np.float64]
+Small = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """`scale` is c, by which the coefficients of a head are multiplied, to two digits.
+
+    `design_effect`, at least 1, is the variance of the clipped sum over labelers of one world,
+    beside that of independent labels, Σ w_u² share² σ'(c·xᵀθ) z zᵀ: a mean over components.
+    """
+
+    scale: float
+    design_effect: float
+
+
+def calibrated(
+    x: NDArray[np.float32],
+    rows: Rows,
+    basis: Basis,
+    shape: Shape,
+    bounds: Bounds,
+    noise: float,
+    kind: Literal["gaussian", "ball"] = "gaussian",
+    prior: Prior | None = None,
+    *,
+    windows: float = 1.0,
+    worlds: int = WORLDS,
+    progress: Progress = silent,
+) -> Calibration:
+    """The scale and the design effect of one release, by simulation.
+
+    `x` (pairs, d) are public features; `rows`, `basis`, `shape` and `bounds` are the release's own,
+    and `noise` the standard deviation of its noise for each component, in units of the statistic.
+    Where a head is of the sum of several windows, these rows stand for `windows` times as many, and
+    `noise` is that of the sum. Of more than 120,000 rows those of some labelers are simulated,
+    drawn at random, and the noise is scaled to them.
+
+    The same for every order of rows. Choices are fitted as their pairs, which have the same
+    curvature and slope at margin 0. Raises `InvalidLabels` as `geometry.spectrum`.
+    """
+    prior = prior or Prior(explained=EXPLAINED)
+    release = _Release.of(x, rows, basis, shape, bounds, noise, windows)
+    generator = np.random.default_rng([prior.seed, WORLDS])
+    shocks = _shocks(kind, release.noise, worlds, len(basis.metric), generator)
+    simulated = []
+    for number, draw in enumerate(release.population(prior).draws(worlds, twins=True)):
+        progress("simulating calibration", number / worlds)
+        simulated.append(release.world(draw, shocks[number]))
+    scale = _scale(simulated)
+    effects = [release.excess(world, scale) for world in simulated]
+    return Calibration(round(scale, 2), round(max(1.0, float(np.mean(effects))), 2))
+
+
+@dataclass(frozen=True, eq=False)
+class _World:
+    """What became of one world: margins of the pairs under its head, and what fresh labelers do.
+
+    `difference` (components,) is that of the clipped sums of two populations of labelers.
+    """
+
+    margin: Floats
+    gain: Floats
+    strict: Floats
+    difference: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class _Release:
+    """A release over the sampled labelers, each of whom stands for as many as `noise` is scaled by.
+
+    `z` (pairs, components) are its coordinates, `axes` (pairs, axes) principal ones and `values`
+    what these vary by. `rows` are grouped by labeler, `weight` is that of each row's labeler.
+    """
+
+    z: Small
+    axes: Small
+    values: Floats
+    rows: Rows
+    weight: Floats
+    clip: float
+    noise: float
+    ridge: Floats
+
+    @classmethod
+    def of(
+        cls,
+        x: Small,
+        rows: Rows,
+        basis: Basis,
+        shape: Shape,
+        bounds: Bounds,
+        noise: float,
+        windows: float,
+    ) -> _Release:
+        mine, units, scale = sampled(rows)
+        scale *= windows
+        used, pair = np.unique(mine.pair, return_inverse=True)
+        x, mine = x[used], replace(mine, pair=pair.astype(np.intp))
+        counts = np.bincount(mine.pair)
+        every = slice(None, None, -(-len(x) // _MOST_PAIRS))
+        found = spectrum(x[every], counts[every])
+        size = min(AXES, found.rank)
+        z = basis.coordinates(x)
+        weight = bounds.weight[units][mine.unit]
+        times = weight * 4 * mine.information()
+        likelihood = np.bincount(mine.pair, times, len(z)).astype(np.float64)
+        # The sum, its noise and its ridge are all those of the whole, over `scale`.
+        ridge = noise_aware_ridge(z, likelihood * scale, shape.ridge * basis.metric**2, noise)
+        return cls(
+            z,
+            x @ found.axes[:, :size].astype(np.float32),
+            found.values[:size],
+            mine,
+            weight,
+            bounds.clip,
+            noise / scale,
+            ridge / scale,
+        )
+
+    def population(self, prior: Prior) -> Population:
+        """Labelers who label these pairs."""
+        return Population(self.axes, self.values, self.rows, prior)
+
+    @cached_property
+    def likelihood(self) -> Floats:
+        """What each pair weighs in the fit, shape (pairs,)."""
+        found = np.bincount(self.rows.pair, self.weight * 4 * self.rows.information())
+        return np.asarray(found, np.float64)
+
+    @cached_property
+    def curvature(self) -> Floats:
+        """¼ Σ w z zᵀ, shape (components, components)."""
+        return _gram(self.z, self.likelihood / 4)
+
+    @cached_property
+    def square_weight(self) -> Floats:
+        """Σ w_u² share² of each pair, shape (pairs,)."""
+        found = np.bincount(self.rows.pair, (self.weight * self.rows.share()) ** 2)
+        return np.asarray(found, np.float64)
+
+    @cached_property
+    def squares(self) -> Small:
+        """z², shape (pairs, components)."""
+        return np.square(self.z)
+
+    @cached_property
+    def counts(self) -> Floats:
+        """The share of all rows that each pair has."""
+        return np.bincount(self.rows.pair) / len(self.rows)
+
+    def clipped_sum(self, half: Small) -> Floats:
+        """Σ_u clip_C(w_u Σ_j share half z), shape (components,)."""
+        starts = np.searchsorted(self.rows.unit, np.arange(self.rows.units + 1))
+        factor = (half * self.rows.share() * self.weight).astype(np.float32)
+        shape = (self.rows.units, len(self.z))
+        part = csr_array((factor, self.rows.pair, starts), shape=shape) @ self.z
+        norm = np.sqrt(np.einsum("ij,ij->i", part, part, dtype=np.float64))
+        shrunk: Floats = np.minimum(1, self.clip / np.maximum(norm, self.clip)) @ part
+        return shrunk
+
+    def world(self, draw: Draw, shock: Floats) -> _World:
+        """The head of one world."""
+        assert draw.twin is not None
+        total, other = self.clipped_sum(draw.half), self.clipped_sum(draw.twin)
+        theta = fit_statistic(
+            self.z, self.likelihood, total + shock, self.ridge, curvature=self.curvature
+        )
+        margin = (self.z @ theta.astype(np.float32)).astype(np.float64)
+        return _World(margin, self.counts * draw.gain, self.counts * draw.strict, total - other)
+
+    def excess(self, world: _World, scale: float) -> float:
+        """½ d²/V, a mean over components: 1 on average were the labels of a labeler independent."""
+        slope = 1 / (4 * np.cosh(scale * world.margin / 2) ** 2)
+        variance = (self.square_weight * slope).astype(np.float32) @ self.squares
+        return float(np.mean(world.difference**2 / np.maximum(variance, _TINY))) / 2
+
+
+def _scale(worlds: list[_World]) -> float:
+    parts = ([getattr(one, name) for one in worlds] for name in ("margin", "gain", "strict"))
+    return best_scale(*map(np.concatenate, parts))
+
+
+def best_scale(margin: Floats, gain: Floats, strict: Floats) -> float:
+    """The c at which the mean log loss of fresh labelers' strict labels is least.
+
+    Of pairs of all worlds, each (pairs,): their margin, E[label − ½] and P(no tie), both times what
+    a pair weighs. Σ strict · log 2cosh(c m/2) − gain · c m is convex in c.
+    """
+    gained = float(gain @ margin)
+    pull = strict * margin / 2
+
+    def slope(scale: float) -> float:
+        return float(pull @ np.tanh(scale * margin / 2)) - gained
+
+    if slope(SMALLEST) >= 0:
+        return SMALLEST
+    if slope(LARGEST) <= 0:
+        return LARGEST
+    return float(brentq(slope, SMALLEST, LARGEST, xtol=_PRECISION))
+
+
+def _shocks(
+    kind: str, noise: float, worlds: int, components: int, generator: np.random.Generator
+) -> Floats:
+    """Noise of standard deviation `noise` in each component, shape (worlds, components)."""
+    normal = generator.standard_normal((worlds, components))
+    if kind == "gaussian":
+        return noise * normal
+    radius = generator.gamma(components, noise / np.sqrt(components + 1), (worlds, 1))
+    return np.asarray(radius * normal / np.linalg.norm(normal, axis=1, keepdims=True))
+
+
+def sampled(rows: Rows) -> tuple[Rows, NDArray[np.intp], float]:
+    """Rows grouped by labeler, of all or of some; who these are; how many each stands for."""
+    counts = np.bincount(rows.unit, minlength=rows.units)
+    units = np.flatnonzero(counts)
+    present = len(units)
+    if len(rows) > _MOST_ROWS:
+        order = np.random.default_rng(0).permutation(units)
+        within = int(np.searchsorted(np.cumsum(counts[order]), _MOST_ROWS, side="right"))
+        units = np.sort(order[: max(within, 1)])
+    code = np.full(rows.units, -1)
+    code[units] = np.arange(len(units))
+    order = np.lexsort((rows.pair, code[rows.unit]))
+    order = order[np.count_nonzero(code[rows.unit] < 0) :]
+    size = None if rows.size is None else rows.size[order]
+    mine = Rows(rows.pair[order], code[rows.unit[order]], len(units), None, size, rows.choices)
+    return mine, units, present / len(units)
+
+
+def _gram(z: Small, weight: Floats) -> Floats:
+    """Σ weight z zᵀ, (components, components)."""
+    return np.asarray((z * weight[:, None].astype(np.float32)).T @ z, np.float64)

@@ -1,0 +1,131 @@
+"""How many components a statistic should have, in closed form, from public columns alone.
+
+More components say more about what labelers prefer, and each brings noise. On principal axes x_j of
+the pairs' features a head's coefficient has a prior variance v; the labels inform about it by
+h_j = ¼ Σ w x_j², and the noise of a release with k components, whitened, costs as much as sampling
+does r_k times. v is ⅓ over the mean square norm of the features: margins are expected to vary as
+much, however many groups of features there are. The expected gain of k components is then
+
+    G(k) = Σ_{j≤k} e_j² / (e_j + 1 + r_k),    e_j = v h_j,    r_k = 4 k ν_k / n_eff,
+
+with ν_k the noise's variance per coordinate at sensitivity 1, and n_eff = Σ_u w_u b_u² / C² how
+many labelers of median length there are. No label is read and nothing is simulated: the choice is
+the same whatever the labels are, and it costs no privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.accounting import ball, gaussian
+from labelguard.errors import InvalidLabels
+from labelguard.mechanisms import statistic
+from labelguard.mechanisms.geometry import Shape, spectrum
+from labelguard.mechanisms.noise import Noise
+from labelguard.mechanisms.statistic import Rows
+
+__all__ = ["COUNTS", "Directions", "Noises", "cheapest"]
+
+COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
+"""The numbers of components to choose from."""
+
+Noises: TypeAlias = Callable[[int], Noise]
+"""The noise of a release with so many components, in sensitivities."""
+
+Floats = NDArray[np.float64]
+
+_LEADING = 4  # components from which labelers' weights are taken
+_WORTH = 1.0005  # a larger number has to gain this much
+_CHUNK = 1 << 12
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Public: what labels can say along principal axes.
+
+    `information` (axes,) is h, `labelers` is n_eff, and `ridge` 1/v, to two digits. `rank` counts
+    all directions, and h only those that a number of components is chosen among.
+    """
+
+    information: Floats
+    labelers: float
+    ridge: float
+    rank: int
+
+    @classmethod
+    def of_features(cls, x: NDArray[np.float32], rows: Rows) -> Self:
+        """Of pairs x (pairs, d) and who labels them.
+
+        Raises `InvalidLabels` if there are no rows, or no pair differs in any feature.
+        """
+        if not len(rows):
+            raise InvalidLabels("there is no labeled pair")
+        found = spectrum(x, np.bincount(rows.pair, minlength=len(x)))
+        axes = min(found.rank, COUNTS[-1])
+        z = x @ found.axes[:, :axes].astype(np.float32)
+        return cls.of_coordinates(z, found.values, rows)
+
+    @classmethod
+    def of_coordinates(cls, z: NDArray[np.float32], values: Floats, rows: Rows) -> Self:
+        """Of principal coordinates z (pairs, axes), along which H has the diagonal `values`, or
+        more of them.
+        """
+        shape, axes = Shape(), min(z.shape[1], COUNTS[-1])
+        leading = values[: min(axes, _LEADING)]
+        metric = (leading / values[0] + shape.floor) ** -shape.whitening
+        norms = statistic.without_signal(z[:, :_LEADING] * metric.astype(np.float32), rows)
+        clip, weight = statistic.clip_and_weights(norms, shape.clip_quantile)
+        of_pair = np.bincount(rows.pair, rows.information() * weight[rows.unit], len(z))
+        information = np.zeros(axes)
+        for start in range(0, len(z), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            information += of_pair[part] @ np.square(z[part, :axes], dtype=np.float64)
+        square = 4 * float(values.sum()) / len(rows)
+        ridge = float(f"{shape.ridge * square:.2g}")
+        rank = int((values > values[0] * 1e-9).sum())
+        return cls(information, float(weight @ norms**2) / clip**2, ridge, rank)
+
+    def shape(self, noises: Noises) -> Shape:
+        """The best number of components, and the ridge of what is expected of them."""
+        return Shape(self.best(noises), ridge=self.ridge)
+
+    def best(self, noises: Noises) -> int:
+        """The number of components of highest gain; a larger one only for .05 % more."""
+        chosen, gained = 1, 0.0
+        for components, gain in self.gains(noises).items():
+            if gain > gained * _WORTH:
+                chosen, gained = components, gain
+        return chosen
+
+    def gains(self, noises: Noises) -> dict[int, float]:
+        """G(k) for every k of `COUNTS` that there are directions for, or for all of them."""
+        expected = self.information / self.ridge
+        found = {}
+        for count in sorted({min(count, len(expected)) for count in COUNTS}):
+            of_noise = 4 * count * noises(count).deviation(count) ** 2 / self.labelers
+            own = expected[:count]
+            found[count] = float((own**2 / (own + 1 + of_noise)).sum())
+        return found
+
+
+def cheapest(epsilon: float, delta: float, releases: int = 1) -> Noises:
+    """For every number of components the smaller noise that (epsilon, delta) buys.
+
+    Ball noise is for one release alone: of several, Gaussian noise composes better. Whichever is
+    taken has to be fixed with the policy (docs/guarantees.md).
+    """
+    gaussians = Noise("gaussian", gaussian.calibrate(epsilon, delta, releases))
+
+    def of(components: int) -> Noise:
+        if releases > 1:
+            return gaussians
+        balls = Noise("ball", ball.calibrate(epsilon, delta, components), components)
+        one, other = (noise.deviation(components) for noise in (balls, gaussians))
+        return balls if one < other else gaussians
+
+    return of

@@ -1,0 +1,149 @@
+"""Choices of the best of several responses, put together again from the pairs they are staged as.
+
+A choice is staged as all pairs of its responses, in canonical order (`labelguard.ingest.query`).
+Here one label is made of them: the number of the chosen response among those that differ, in that
+order. Which pairs there are, and how many responses differ, follows from public columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from labelguard.ingest.staged import Staged
+from labelguard.release.labelers import authors
+from labelguard.storage import blocks, buckets
+from labelguard.terms import LABEL_A, LABEL_B
+
+NOTHING = -1
+"""A choice that names no response."""
+_FIRST_NUMBER = 2**15
+"""Numbers of pairs within a ranking are below it: no choice shares a row key with any of them."""
+
+
+@dataclass(frozen=True, repr=False)
+class Choices:
+    """The latest submission of every choice of a bucket. Its repr shows nothing.
+
+    `rows` (n,) are the staged rows of their pairs, choice by choice, `of` (n,) says of which
+    choice, and `first` and `second` (n,) are the numbers of the two responses. `published` (n,):
+    rows that show each pair of different responses once. `options` (choices,) counts the different
+    responses, `submissions` (choices,) how often each choice was made.
+    """
+
+    rows: NDArray[np.intp]
+    of: NDArray[np.intp]
+    first: NDArray[np.int16]
+    second: NDArray[np.int16]
+    published: NDArray[np.bool_]
+    options: NDArray[np.int64]
+    submissions: NDArray[np.int64]
+
+    @classmethod
+    def of_bucket(cls, table: pa.Table, *, labelers: bool) -> Choices:
+        """From the public columns of a staged bucket; `labelers`: rows say whose they are."""
+        _, author = blocks.unique(authors(table, labelers=labelers))
+        _, item = blocks.unique(buckets.blocks(table, "item"))
+        pair = buckets.column(table, "pair").astype(np.intp)
+        size = buckets.column(table, "size").astype(np.intp)
+        # Stable: of several submissions the latest stays the last, pair by pair.
+        order = np.lexsort((pair, item, author))
+        whose = np.stack([author, item, pair], axis=1)[order]
+        begins = np.append(True, (np.diff(whose[:, :2], axis=0) != 0).any(axis=1))
+        ends = np.append((np.diff(whose, axis=0) != 0).any(axis=1), True)
+        submissions = np.diff(np.append(np.flatnonzero(begins), len(order)))
+        pairs = np.bincount(np.cumsum(begins)[ends] - 1)
+        rows, of = order[ends], (np.cumsum(begins) - 1)[ends]
+        one, other = _sides(pair[rows], size[rows])
+        # Equal responses stand together, and no pair of them is staged: a response differs from
+        # the one before it if they are a pair.
+        begin = np.append(0, np.cumsum(size[rows][np.append(True, np.diff(of) != 0)]))
+        differs = np.zeros(begin[-1], np.intp)
+        differs[(begin[of] + other)[other == one + 1]] = 1
+        number = np.cumsum(differs)
+        options = number[begin[1:] - 1] - number[begin[:-1]] + 1
+        number -= np.repeat(number[begin[:-1]], np.diff(begin))
+        differs[begin[:-1]] = 1
+        one, other = begin[of] + one, begin[of] + other
+        return cls(
+            rows,
+            of,
+            number[one].astype(np.int16),
+            number[other].astype(np.int16),
+            (differs[one] & differs[other]).astype(bool),
+            options,
+            submissions // pairs,
+        )
+
+    @property
+    def leading(self) -> NDArray[np.intp]:
+        """The staged row that stands for each choice, (choices,): that of its first pair."""
+        leading: NDArray[np.intp] = self.rows[np.append(True, np.diff(self.of) != 0)]
+        return leading
+
+    def led_by(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The choices that these `leading` rows stand for, shape (rows,)."""
+        leading = self.leading
+        order = np.argsort(leading)
+        found: NDArray[np.intp] = order[np.searchsorted(leading, rows, sorter=order)]
+        return found
+
+    def pairs_with(
+        self, rows: NDArray[np.intp], value: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.uint8]]:
+        """The pairs of a released response, `value`, and every other one, of some choices.
+
+        `rows` are leading ones, (n,). Returns staged rows, by choice and number of the pair; which
+        of the `rows` each belongs to; and 1 where the released response is the first side, else 0.
+        """
+        place = np.full(len(self.options), -1, np.intp)
+        place[self.led_by(rows)] = np.arange(len(rows))
+        at = place[self.of]
+        released = value[at].astype(np.int16)
+        shown = (at >= 0) & self.published
+        shown &= (self.first == released) | (self.second == released)
+        first = (self.first == released)[shown].astype(np.uint8)
+        return self.rows[shown], at[shown], first
+
+    def numbers(self) -> NDArray[np.uint16]:
+        """What stands for the number of a pair in row keys, (choices,): other sizes, other keys."""
+        return (_FIRST_NUMBER + self.options).astype(np.uint16)
+
+    def chosen(self, labels: NDArray[np.uint8]) -> NDArray[np.int16]:
+        """PRIVATE: the number of each chosen response, (choices,), or `NOTHING`.
+
+        `labels` are those of all staged rows.
+        """
+        label = labels[self.rows]
+        named = np.where(label == LABEL_A, self.first, np.int16(NOTHING))
+        named = np.where(label == LABEL_B, self.second, named)
+        found = np.full(len(self.options), NOTHING, np.int16)
+        np.maximum.at(found, self.of, named)
+        return found
+
+
+def fewest(staged: Staged) -> int:
+    """The fewest different responses that a label of an input chooses among; of pairs 2."""
+    found = [2] if not staged.choices else []
+    for bucket in range(buckets.BUCKETS if staged.choices else 0):
+        table = buckets.read_bucket(staged.rows_directory, bucket)
+        if table is not None:
+            public = [name for name in table.column_names if name != "label"]
+            choices = Choices.of_bucket(table.select(public), labelers=staged.labelers)
+            found.append(int(choices.options.min()))
+    return min(found, default=2)
+
+
+def _sides(
+    pair: NDArray[np.intp], size: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The two places of pairs, (n,), by their numbers among all pairs of so many places."""
+    one, other = np.zeros_like(pair), np.zeros_like(pair)
+    for places in np.unique(size).tolist():
+        among = size == places
+        first, second = np.triu_indices(places, 1)
+        one[among], other[among] = first[pair[among]], second[pair[among]]
+    return one, other

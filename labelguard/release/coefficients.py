@@ -1,0 +1,295 @@
+"""The coefficients of a released head for people: signed, with intervals, by what each carries.
+
+A coefficient is told per typical difference of its column (its root mean square over the release's
+pairs), in log-odds, so that columns compare. Post-processing of a release: nothing is charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.errors import ProjectError
+from labelguard.learning.features import Group
+from labelguard.release.described import Described
+from labelguard.release.head import Head
+from labelguard.release.uncertainty import LEVEL, half_widths
+from labelguard.release.unseen import islands, unseen
+
+__all__ = [
+    "COLUMNS",
+    "Coefficient",
+    "Coefficients",
+    "GroupShare",
+    "coefficients_of",
+    "described_head",
+    "rows",
+    "unknown_sources",
+]
+
+MOST = 40
+"""Columns that are told one by one; of more, those that carry most."""
+_IN_WORDS = 4
+_PHRASES = {
+    "length": ("longer responses", "shorter responses"),
+    "sentence-length": ("longer sentences", "shorter sentences"),
+    "word-length": ("longer words", "shorter words"),
+    "reading-ease": ("easier reading", "harder reading"),
+    "overlap": ("more of the prompt's words", "fewer of the prompt's words"),
+}
+"""What is preferred where a coefficient is above 0, and below."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """What one column adds to a decision."""
+
+    group: str
+    """the group of features that it is of"""
+    name: str
+    """what it is"""
+    value: float
+    """log-odds for the first side, for a typical difference of this column"""
+    low: float | None
+    """lower end of its interval; null without one"""
+    high: float | None
+    """upper end"""
+    clustered: float | None
+    """half-width that holds however the labels of one labeler hang together"""
+    share: float
+    """share of the decision that it carries; below 0 where it works against the rest"""
+
+
+@dataclass(frozen=True)
+class GroupShare:
+    """What one group of features adds to a decision."""
+
+    group: str
+    """the part of the features' specification"""
+    columns: int
+    """how many columns it has"""
+    share: float
+    """share of the decision that it carries"""
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """What a head decides by."""
+
+    features: str
+    """its features"""
+    components: int
+    """directions that were released"""
+    directions: int
+    """columns that there are; more than components: the rest is held at 0"""
+    level: float
+    """nominal coverage of each interval"""
+    groups: tuple[GroupShare, ...]
+    """its groups, in order"""
+    columns: tuple[Coefficient, ...]
+    """the columns that have names, by the share that they carry"""
+    words: str
+    """what stands out, in a sentence"""
+    notes: tuple[str, ...]
+    """what intervals take for granted"""
+
+    def told(self) -> dict[str, Any]:
+        """For a card."""
+        return asdict(self)
+
+
+COLUMNS = ("column", "log-odds", "interval", "whatever labels are", "share")
+"""The headings of `rows`."""
+
+
+def rows(columns: Iterable[Coefficient]) -> Iterator[tuple[str, str, str, str, str]]:
+    """Columns as cells: a typical difference's log-odds, its intervals, and what it carries."""
+    for one in columns:
+        yield (
+            one.name,
+            f"{one.value:+.3f}",
+            "–" if one.low is None else f"{one.low:+.3f} to {one.high:+.3f}",
+            "–" if one.clustered is None else f"± {one.clustered:.3f}",
+            f"{one.share:.0%}",
+        )
+
+
+def described_head(release: Path) -> Head:
+    """The head of a release directory with what it says of itself.
+
+    Raises `ProjectError` if there is none, or one of an older version, or of another mechanism.
+    """
+    head = Head.load(release)
+    if head.about is None:
+        raise ProjectError(
+            f"the head in {release} does not say what its columns are: expected one of --mechanism "
+            "statistic by this version or a later one; release anew, which the policy has to pay"
+        )
+    return head
+
+
+def coefficients_of(head: Head) -> Coefficients:
+    """The coefficients of a head that says what its columns are."""
+    about = head.about
+    assert about is not None
+    columns: list[tuple[int, Group, str]] = []
+    for group in about.groups:
+        names = group.names or ()
+        columns += [(group.start + at, group, name) for at, name in enumerate(names)]
+    columns = [one for one in columns if about.spread[one[0]] > 0]
+    columns.sort(key=lambda one: (-abs(about.share[one[0]]), one[0]))
+    stated = _stated(head, about, columns)
+    columns = columns[:MOST]
+    index = np.array([column for column, _, _ in columns], np.intp)
+    value = (head.coefficients * about.spread)[index]
+    wide: Floats | None = None
+    clustered: Floats | None = None
+    if about.errors is not None and len(index):
+        contrasts = _contrasts(about, columns)
+        errors, hidden = _errors(head, contrasts)
+        wide = half_widths(errors)
+        bound = about.errors.clustered(head.basis.projection.T @ contrasts)
+        clustered = np.hypot(bound, half_widths(hidden))
+    told = tuple(
+        Coefficient(
+            group.name,
+            name,
+            float(value[at]),
+            None if wide is None else float(value[at] - wide[at]),
+            None if wide is None else float(value[at] + wide[at]),
+            None if clustered is None else float(clustered[at]),
+            float(about.share[column]),
+        )
+        for at, (column, group, name) in enumerate(columns)
+    )
+    groups = tuple(
+        GroupShare(one.name, one.stop - one.start, float(about.share[one.start : one.stop].sum()))
+        for one in about.groups
+    )
+    components, d = head.basis.projection.shape[1], len(head.coefficients)
+    return Coefficients(
+        head.features,
+        components,
+        d,
+        LEVEL,
+        groups,
+        told,
+        _words(head, about, stated),
+        tuple(_notes(head, components, d)),
+    )
+
+
+def _contrasts(about: Described, columns: list[tuple[int, Group, str]]) -> Floats:
+    """Directions of raw features (d, n) whose coefficients are told of columns.
+
+    Of sources only what tells them from those that they were compared with means anything.
+    """
+    found = np.zeros((len(about.spread), len(columns)))
+    for at, (column, group, _) in enumerate(columns):
+        found[column, at] = about.spread[column]
+        if _of_sources(group):
+            own = np.arange(group.start, group.stop)
+            if about.standings:
+                island = islands(about.standings, group)
+                own = own[island == island[column - group.start]]
+            found[own, at] -= about.spread[column] / len(own)
+    return found
+
+
+def _errors(head: Head, contrasts: Floats) -> tuple[Floats, Floats]:
+    """Simulated errors along contrasts (d, n), shape (draws, n), and the part that is of what was
+    not released.
+    """
+    assert head.about and head.about.errors
+    projection = head.basis.projection
+    known = np.asarray(np.linalg.lstsq(projection, head.coefficients, rcond=None)[0], np.float64)
+    hidden = unseen(head, contrasts, known).draws()
+    return head.about.errors.draws() @ (projection.T @ contrasts) + hidden, hidden
+
+
+def _stated(
+    head: Head, about: Described, columns: list[tuple[int, Group, str]]
+) -> list[tuple[str, float]] | None:
+    """Columns, not of sources, and values whose signs are right all together with probability
+    `LEVEL`; those that carry most first. None without intervals.
+    """
+    if about.errors is None:
+        return None
+    asked = [one for one in columns if not _of_sources(one[1])]
+    if not asked:
+        return []
+    contrasts = _contrasts(about, asked)
+    errors = _errors(head, contrasts)[0]
+    spread = np.maximum(errors.std(axis=0), np.finfo(float).tiny)
+    factor = np.quantile(np.abs(errors / spread).max(axis=1), LEVEL)
+    value = head.coefficients @ contrasts
+    sure = np.flatnonzero(np.abs(value) > factor * spread)
+    return [(asked[at][2], float(value[at])) for at in sure]
+
+
+def _of_sources(group: Group) -> bool:
+    return group.name.partition(":")[0] == "source"
+
+
+def _words(head: Head, about: Described, stated: list[tuple[str, float]] | None) -> str:
+    """What labelers prefer, of columns whose intervals exclude 0 all at once; of sources only
+    where that is told.
+    """
+    words = []
+    if stated is None:
+        words.append("Nothing is said of what stands out: these coefficients have no intervals.")
+    elif stated:
+        said = [_phrase(name, value) for name, value in stated[:_IN_WORDS]]
+        listed = said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
+        words.append(f"These labelers prefer {listed}.")
+    elif any(one.names and not _of_sources(one) for one in about.groups):
+        words.append("No named column stands out: all intervals together leave room for 0.")
+    if any(map(_of_sources, about.groups)):
+        words.append("`labelguard leaderboard` tells which sources are ahead of others.")
+    return " ".join(words) or "No column has a name."
+
+
+def _phrase(name: str, value: float) -> str:
+    """One preference."""
+    name = " ".join(name.split())
+    more, less = _PHRASES.get(name, (f"more {name}", f"less {name}"))
+    if name.endswith("s") and name not in _PHRASES:
+        less = f"fewer {name}"
+    return more if value > 0 else less
+
+
+def unknown_sources(comparisons: int) -> str:
+    """What is said of comparisons that a sum could not use."""
+    many = "1 comparison" if comparisons == 1 else f"{comparisons:,} comparisons"
+    return (
+        f"{many} of this sum were with sources that its first window did not know, and say nothing "
+        "of any source: begin a new sum with --again to rank them"
+    )
+
+
+def _notes(head: Head, components: int, d: int) -> list[str]:
+    found = []
+    assert head.about
+    if head.about.errors is None:
+        found.append("heads of choices have no intervals yet")
+    else:
+        found.append(
+            "intervals hold the noise and the scatter of labels around what the fit, which "
+            "shrinks toward 0, gives on average; each holds by itself, not all of them at once; "
+            "the sentence on preferences holds as a whole"
+        )
+    if head.about.unknown:
+        found.append(unknown_sources(head.about.unknown))
+    if components < d:
+        found.append(
+            f"{components:,} directions of {d:,} columns were released: columns that go together "
+            "share what is known of them, and intervals are wider for what was not released"
+        )
+    return found

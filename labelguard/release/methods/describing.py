@@ -1,0 +1,210 @@
+"""What a teacher says of itself (`release.described`): from public columns and statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.learning.features import Group
+from labelguard.mechanisms import moments, statistic
+from labelguard.mechanisms.geometry import Basis, Shape
+from labelguard.mechanisms.moments import Asked
+from labelguard.mechanisms.statistic import Bounds, Rows
+from labelguard.release.described import Described, Standings
+from labelguard.release.head import Window
+from labelguard.release.uncertainty import Errors, Release
+
+__all__ = ["described", "of_window", "sources"]
+
+SOURCE = "source"
+MOST_SOURCES = 512
+"""Of more there is no leaderboard: nobody reads it, and its matrices are large."""
+
+Floats = NDArray[np.float64]
+
+
+def sources(groups: Sequence[Group]) -> list[Group]:
+    """The groups whose columns say which source wrote a response."""
+    return [one for one in groups if one.name.partition(":")[0] == SOURCE]
+
+
+def of_window(
+    x: NDArray[np.float32],
+    z: NDArray[np.float32],
+    rows: Rows,
+    bounds: Bounds,
+    used: NDArray[np.intp],
+    groups: Sequence[Group],
+    known: NDArray[np.bool_] | None = None,
+) -> dict[str, Any]:
+    """What a `Window` on the pairs `used` tells of who compared what, all public.
+
+    `known` (pairs,) says of which pairs all sources are known.
+    """
+    size = _spread(rows)
+    shares = (rows.share() * bounds.weight[rows.unit]) ** 2 * size
+    told: dict[str, Any] = {"sampling": statistic.sampling_bound(z, rows, bounds)}
+    told["radius"] = bounds.clip * math.sqrt(len(np.unique(rows.unit)))
+    if known is not None:
+        told["unknown"] = int((~known[rows.pair]).sum())
+    if rows.choices:
+        return told
+    told["square_weight"] = np.bincount(rows.pair, shares, len(z))[used]
+    found = sources(groups)
+    if found and sum(one.stop - one.start for one in found) <= MOST_SOURCES:
+        place = np.full(len(z), -1)
+        place[used] = np.arange(len(used))
+        told["edges"] = np.concatenate([_edges(x, rows, group) for group in found])
+        told["row_pair"] = place[rows.pair].astype(np.int32)
+        told["row_unit"] = rows.unit.astype(np.int32)
+        told["row_size"] = rows.size
+        told["unit_weight"] = bounds.weight
+    return told
+
+
+def _spread(rows: Rows) -> Floats:
+    """By what the variance of rows exceeds that of independent ones, shape (n,).
+
+    The pairs of a ranking of K hang together: one at random has the covariance
+    K (K + 1) / (12 (K − 1)²) ΦᵀΦ, its K (K − 1) / 2 pairs would have 3 / (K + 1) of that.
+    """
+    if rows.size is None or rows.choices:
+        return np.ones(len(rows))
+    return (rows.size + 1) / 3.0
+
+
+def _edges(x: NDArray[np.float32], rows: Rows, group: Group) -> NDArray[np.int64]:
+    """Which two columns of a group met, and in how many rows: shape (edges, 3)."""
+    count = np.bincount(rows.pair, minlength=len(x)).astype(np.float32)
+    part = x[:, group.start : group.stop]
+    unit = max(float(np.abs(part).max()), float(np.finfo(np.float32).tiny))
+    met = (np.maximum(part, 0).T * count) @ np.maximum(-part, 0) / unit**2  # A+B is half of each
+    met = np.triu(met + met.T, 1)
+    one, other = np.nonzero(met)
+    times = np.maximum(np.rint(met[one, other]), 1)
+    return np.column_stack([one + group.start, other + group.start, times]).astype(np.int64)
+
+
+def described(
+    groups: tuple[Group, ...],
+    x: NDArray[np.float32],
+    windows: Sequence[Window],
+    shape: Shape,
+    basis: Basis,
+    coefficients: Floats,
+    *,
+    scale: float = 1.0,
+    design_effect: float = 1.0,
+) -> Described:
+    """Of a head with `coefficients` (d,) on pairs x (pairs, d), fitted from `windows`.
+
+    `scale` is what its coefficients were multiplied by beyond the fit, and `design_effect` by what
+    labels scatter more than independent ones.
+    """
+    margin = (x @ coefficients.astype(np.float32)).astype(np.float64)
+    square = np.einsum("ij,ij->j", x, x, dtype=np.float64) / len(x)
+    # The sides' order is arbitrary: moments are around 0.
+    carried = (margin @ x.astype(np.float64)) / len(x) * coefficients
+    whole = float(carried.sum())
+    share = carried / whole if whole > 0 else np.zeros_like(carried)
+    errors = _errors(windows, shape, basis, coefficients, scale, design_effect)
+    board = _standings(windows, basis) if errors else None
+    units = [float(np.abs(x[:, one.start : one.stop]).max()) for one in groups]
+    unknown = sum(window.unknown for window in windows)
+    return Described(groups, np.sqrt(square), share, np.array(units), errors, board, unknown)
+
+
+def _releases(windows: Sequence[Window]) -> tuple[Release, ...]:
+    return tuple(Release(window.kind, window.noise, window.least) for window in windows)
+
+
+def _errors(
+    windows: Sequence[Window],
+    shape: Shape,
+    basis: Basis,
+    coefficients: Floats,
+    scale: float,
+    design_effect: float,
+) -> Errors | None:
+    """J (V + N) J of the ridge fit, scaled with it; None of choices."""
+    theta = np.linalg.lstsq(basis.projection, coefficients, rcond=None)[0] / scale
+    components = len(theta)
+    curvature, scatter = np.zeros((2, components, components))
+    for window in windows:
+        if window.square_weight is None:
+            return None
+        z = window.z.astype(np.float64)
+        bend = 0.25 / np.cosh(np.minimum(np.abs(z @ theta) / 2, 300)) ** 2
+        curvature += (z * (bend * window.weight)[:, None]).T @ z
+        scatter += (z * (bend * window.square_weight)[:, None]).T @ z
+    noise = float(np.sqrt(sum(window.noise**2 for window in windows)))
+    every = np.concatenate([window.z for window in windows])
+    weight = np.concatenate([window.weight for window in windows])
+    ridge = statistic.noise_aware_ridge(every, weight, shape.ridge * basis.metric**2, noise)
+    # Labels of one labeler in several windows may hang together.
+    several = len(windows)
+    return Errors(
+        np.asarray(scale * np.linalg.inv(curvature + np.diag(ridge)), np.float64),
+        several * design_effect * scatter,
+        several * _bound(windows),
+        np.zeros((components, components)),
+        np.zeros(components),
+        _radius(windows),
+        _releases(windows),
+    )
+
+
+def _radius(windows: Sequence[Window]) -> float:
+    """Labelers of several windows may be the same, so that windows' radii are added."""
+    return float(sum(window.radius for window in windows))
+
+
+def _bound(windows: Sequence[Window]) -> Floats:
+    found = [window.sampling for window in windows if window.sampling is not None]
+    return np.asarray(np.sum(found, axis=0))
+
+
+def _standings(windows: Sequence[Window], basis: Basis) -> Standings | None:
+    """Coefficients for a leaderboard, if all windows tell who compared what."""
+    asked = []
+    for window in windows:
+        if window.row_pair is None or window.row_unit is None or window.unit_weight is None:
+            return None
+        size = window.row_size
+        asked.append(
+            Asked(
+                window.z,
+                window.row_pair.astype(np.intp),
+                window.row_unit.astype(np.intp),
+                np.ones(len(window.row_pair)) if size is None else 1 / (size - 1.0),
+                np.ones(len(window.row_pair)) if size is None else (size + 1) / 3.0,
+                window.unit_weight,
+                window.clip,
+            )
+        )
+    total = np.sum([window.statistic for window in windows], axis=0)
+    noise = float(np.sqrt(sum(window.noise**2 for window in windows)))
+    found = moments.estimate(asked, basis.metric, total, noise)
+    bound = len(windows) * _bound(windows)
+    errors = Errors(
+        found.gain,
+        found.scatter,
+        bound,
+        found.prior,
+        found.drift,
+        _radius(windows),
+        _releases(windows),
+    )
+    edges = [window.edges for window in windows if window.edges is not None]
+    return Standings(found.theta, errors, _added(np.concatenate(edges)))
+
+
+def _added(edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Equal edges once, with the sum of their counts."""
+    pairs, which = np.unique(edges[:, :2], axis=0, return_inverse=True)
+    times = np.bincount(which.ravel(), edges[:, 2], len(pairs)).astype(np.int64)
+    return np.column_stack([pairs, times]).astype(np.int64)

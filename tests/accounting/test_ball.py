@@ -1,0 +1,220 @@
+"""The price of ball noise, against independent computations of the same numbers."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import flint
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import integrate
+from scipy.special import k0, k1
+from support.balls import delta_of_ball
+
+from labelguard.accounting import ball, gaussian
+
+Floats = NDArray[np.float64]
+
+
+def by_radius_and_angle(scale: float, epsilon: float, dimension: int) -> float:
+    """δ(ε) by brute force over y = radius · (cos angle, …), where η never occurs."""
+    radius, radius_weights = np.polynomial.laguerre.laggauss(120)
+    angle = math.pi * (np.arange(4000) + 0.5) / 4000
+    measure = radius_weights[:, np.newaxis] * radius[:, np.newaxis] ** (dimension - 1)
+    measure = measure * np.sin(angle) ** (dimension - 2)
+    along = radius[:, np.newaxis] * np.cos(angle)
+    across = radius[:, np.newaxis] * np.sin(angle)
+    loss = np.hypot(along + 1 / scale, across) - radius[:, np.newaxis]
+    gain = np.maximum(0.0, -np.expm1(epsilon - loss))
+    return float((measure * gain).sum() / measure.sum())
+
+
+# --- measured vectors ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("components", "epsilon", "scale"),
+    [
+        (4, 0.5, 1.957804),
+        (4, 1, 0.985245),
+        (4, 3, 0.330868),
+        (8, 0.5, 1.787299),
+        (8, 1, 0.913308),
+        (8, 3, 0.314461),
+        (16, 0.5, 1.479235),
+        (16, 1, 0.767810),
+        (16, 3, 0.272697),
+        (3, 1, 0.994848),
+    ],
+)
+def test_calibration_gives_the_measured_scale(
+    components: int, epsilon: float, scale: float
+) -> None:
+    assert ball.calibrate(epsilon, 1e-5, components) == pytest.approx(scale, abs=5.1e-7)
+
+
+@pytest.mark.parametrize(
+    ("components", "ratio"), [(2, 0.22), (4, 0.35), (8, 0.54), (16, 0.72), (32, 0.85)]
+)
+def test_few_components_need_less_variance_than_a_gaussian(components: int, ratio: float) -> None:
+    variance = (components + 1) * ball.calibrate(1, 1e-5, components) ** 2
+    assert variance / gaussian.calibrate(1, 1e-5) ** 2 == pytest.approx(ratio, abs=5.1e-3)
+
+
+def test_with_many_components_the_noise_is_that_of_a_gaussian() -> None:
+    deviation = math.sqrt(20_001) * ball.calibrate(1, 1e-5, 20_000)
+    assert deviation == pytest.approx(gaussian.calibrate(1, 1e-5), rel=2e-4)
+
+
+# --- against independent computations ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("components", "scale", "epsilon", "margin"),
+    [
+        (2, 0.9991, 1.0, 3e-11),
+        (2, 0.5, 0.0, 1e-12),
+        (3, 0.994848, 1.0, 1e-11),
+        (4, 0.330868, 3.0, 1e-11),
+        (5, 0.125, 7.5, 1e-11),
+        (7, 0.01, 3.0, 1e-12),
+        (7, 0.01, 90.0, 1e-11),
+        (16, 1.479235, 0.5, 1e-12),
+        (16, 1.479235, 0.67, 1e-11),
+        (33, 1e4, 1e-5, 1e-11),
+        (64, 0.4435, 1.0, 1e-12),
+        (101, 0.01, 60.0, 1e-11),
+        (512, 0.17, 1.0, 1e-11),
+    ],
+)
+def test_delta_is_never_below_the_truth_and_hardly_above(
+    components: int, scale: float, epsilon: float, margin: float
+) -> None:
+    truth = delta_of_ball(scale, epsilon, components)
+    assert truth > 1e-300
+    assert truth.rel_accuracy_bits() > 60
+    found = flint.arb(ball.delta(scale, epsilon, components))
+    assert truth <= found
+    assert found <= truth * (1 + margin)
+
+
+@pytest.mark.parametrize("components", [2, 3, 8])
+@pytest.mark.parametrize(("scale", "epsilon"), [(0.9, 0.6), (0.3, 1.0)])
+def test_integration_over_radius_and_angle_finds_the_same_delta(
+    components: int, scale: float, epsilon: float
+) -> None:
+    truth = by_radius_and_angle(scale, epsilon, components)
+    assert ball.delta(scale, epsilon, components) == pytest.approx(truth, rel=2e-3)
+
+
+@pytest.mark.parametrize("components", [1, 2, 3, 12])
+def test_the_loss_of_sampled_noise_has_this_delta_at_every_sign_of_epsilon(components: int) -> None:
+    scale, count = 0.4, 200_000
+    generator = np.random.default_rng(5)
+    direction = generator.normal(size=(count, components))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    noise = direction * generator.gamma(components, scale, size=(count, 1))
+    moved = noise.copy()
+    moved[:, 0] += 1
+    loss = (np.linalg.norm(moved, axis=1) - np.linalg.norm(noise, axis=1)) / scale
+    epsilons = np.array([-3.0, -2.4, -1.0, -0.1, 0.0, 0.3, 1.0, 2.0, 2.6])
+    sampled = np.maximum(0.0, -np.expm1(epsilons[:, np.newaxis] - loss))
+    # One check in 1.7 million errs by chance at five standard errors.
+    error = 5 * sampled.std(axis=1) / math.sqrt(count) + 1e-12
+    found = ball.deltas(epsilons, scale, components)
+    assert np.all(np.abs(found - sampled.mean(axis=1)) <= error)
+
+
+def test_one_component_is_laplace_noise() -> None:
+    scale, epsilon = 0.7, 0.9
+    # The densities are |y| and |y − 1| apart; the loss passes ε at this place.
+    end = (1 - epsilon * scale) / 2
+    one, _ = integrate.quad(lambda y: math.exp(-abs(y) / scale) / (2 * scale), -50, end, points=[0])
+    other, _ = integrate.quad(lambda y: math.exp(-abs(y - 1) / scale) / (2 * scale), -50, end)
+    truth = one - math.exp(epsilon) * other
+    assert ball.delta(scale, epsilon, 1) == pytest.approx(truth, rel=1e-9)
+
+
+def test_the_ratio_of_bessel_functions_of_two_components() -> None:
+    for a in (1e-3, 0.5, 20.0):
+        assert ball._bessel_ratio(2, a) == pytest.approx(k1(a) / k0(a), rel=1e-14)
+
+
+# --- laws ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("components", [1, 2, 3, 17])
+@pytest.mark.parametrize("epsilon", [0.1, 1 / 3, 1.0, 7.0])
+def test_the_reciprocal_scale_is_pure(epsilon: float, components: int) -> None:
+    scale = ball.calibrate(epsilon, 0.0, components)
+    assert Fraction(scale) == Fraction(math.ceil(2**40 / Fraction(epsilon)), 2**40)
+    assert ball.delta(scale, epsilon, components) == 0
+    assert ball.epsilon(scale, 0.0, components) <= epsilon
+    assert ball.delta(scale * (1 - 1e-6), epsilon, components) > 0
+
+
+def test_delta_falls_in_components_in_scale_and_in_epsilon() -> None:
+    epsilons = np.linspace(-4, 4, 33)
+    by_components = np.stack([ball.deltas(epsilons, 0.4, d) for d in (1, 2, 3, 4, 8, 32, 200)])
+    assert np.all(np.diff(by_components, axis=0) <= 1e-12)
+    by_scale = np.stack([ball.deltas(epsilons, s, 5) for s in (0.1, 0.2, 0.4, 0.8, 3.0)])
+    assert np.all(np.diff(by_scale, axis=0) <= 1e-12)
+    assert np.all(np.diff(by_components, axis=1) <= 0)
+
+
+def test_epsilon_beyond_the_range_of_the_loss() -> None:
+    at = np.array([-800.0, -2.5, -2.0, 2.5, 2.500001, 900.0])
+    found = ball.deltas(at, 0.4, 6)
+    assert found[:2] == pytest.approx(-np.expm1(at[:2]), rel=1e-14)
+    assert found[2] > -np.expm1(-2.0)
+    assert np.all(found[3:] == 0)
+
+
+@pytest.mark.parametrize("components", [1, 2, 9, 100])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.2, 1e-9), (1.0, 1e-5), (20.0, 0.3)])
+def test_calibration_and_epsilon_are_inverses_on_the_safe_side(
+    epsilon: float, delta: float, components: int
+) -> None:
+    scale = ball.calibrate(epsilon, delta, components)
+    assert scale * 2**40 == int(scale * 2**40)
+    assert ball.delta(scale, epsilon, components) <= delta
+    assert ball.delta(scale - 2**-40, epsilon, components) > delta
+    back = ball.epsilon(scale, delta, components)
+    assert ball.delta(scale, back, components) <= delta
+    assert epsilon * (1 - 1e-8) <= back <= epsilon
+
+
+def test_a_release_that_reveals_little_is_free() -> None:
+    assert ball.epsilon(1e3, 0.2, 4) == 0
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scale", "epsilon", "components", "text"),
+    [
+        (0.0, 1.0, 2, "scale must be finite and > 0"),
+        (1.0, -1.0, 2, "epsilon must be finite and >= 0"),
+        (1.0, 0.5, 0, "components must be an integer >= 1"),
+        (1.0, 0.5, 2.0, "components must be an integer >= 1"),
+        (1.0, 0.5, 2**16 + 1, "components must be in .1, 65536."),
+        (1e-9, 1.0, 3, "expected a scale of 1e-4 or more"),
+    ],
+)
+def test_values_that_have_no_price(
+    scale: float, epsilon: float, components: int, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        ball.delta(scale, epsilon, components)
+
+
+def test_a_budget_that_is_none() -> None:
+    with pytest.raises(ValueError, match="components must be in"):
+        ball.calibrate(1.0, 1e-5, 10**9)
+    with pytest.raises(ValueError, match="delta must be in"):
+        ball.calibrate(1.0, 1.0, 3)
+    with pytest.raises(ValueError, match="epsilon must be finite and > 0"):
+        ball.calibrate(0.0, 1e-5, 3)

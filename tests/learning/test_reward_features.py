@@ -1,0 +1,182 @@
+"""The feature `reward`: the scalar of a sequence-classification model, made on the spot."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.tiny_models import config, tokenizer
+
+from labelguard.errors import LabelguardError
+from labelguard.learning.features import open_fitted
+from labelguard.terms import silent
+
+ANSWERS = ("so", "because it is", "no", "a much longer answer than all others", "yes!")
+PROMPTS = ("Why?", "How does rain fall?", "Is it?", "And then?", "Well?")
+ROUNDING = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LABELGUARD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 with one label, random weights, and a chat template."""
+    directory = tmp_path_factory.mktemp("judge")
+    classifier(1).save_pretrained(directory)
+    tokenizer(chat=True).save_pretrained(directory)
+    return directory
+
+
+def classifier(labels: int) -> Any:
+    from transformers import GPT2ForSequenceClassification, set_seed
+
+    set_seed(3)
+    settings = config()
+    settings.num_labels = labels
+    model = GPT2ForSequenceClassification(settings)
+    model.score.weight.data *= 100  # scores of order 1
+    return model
+
+
+def pairs() -> pa.Table:
+    return pa.table({"prompt": PROMPTS, "first": ANSWERS, "second": ANSWERS[1:] + ANSWERS[:1]})
+
+
+def chats() -> pa.Table:
+    """The same as chats."""
+    role = {"prompt": "user", "first": "assistant", "second": "assistant"}
+    return pa.table(
+        {
+            name: [[{"role": role[name], "content": text}] for text in column.to_pylist()]
+            for name, column in zip(pairs().column_names, pairs().columns, strict=True)
+        }
+    )
+
+
+def scores(directory: Path, texts: list[str]) -> np.ndarray[Any, Any]:
+    """By the library's own classes, one text after the other, without padding."""
+    import torch
+    from transformers import GPT2ForSequenceClassification
+
+    model = GPT2ForSequenceClassification.from_pretrained(directory).eval()
+    own = tokenizer()
+    with torch.inference_mode():
+        found = [
+            model(input_ids=torch.tensor([own(text, add_special_tokens=False)["input_ids"]])).logits
+            for text in texts
+        ]
+    return np.concatenate([one.numpy() for one in found])[:, 0]
+
+
+def expected(directory: Path, *, template: bool = True) -> np.ndarray[Any, Any]:
+    table = pairs().to_pylist()
+    shown = "<|user|>{}<eos><|assistant|>{}<eos>" if template else "{}\n{}"
+    sides = [[shown.format(row["prompt"], row[side]) for row in table] for side in SIDES]
+    first, second = (scores(directory, side) for side in sides)
+    return np.asarray(first - second)
+
+
+SIDES = ("first", "second")
+
+
+def given(directory: Path, table: pa.Table, options: str = ",dtype=float32") -> Any:
+    """The unscaled feature of every pair."""
+    fitted = open_fitted(f"reward:{directory}{options}", table, silent)
+    found = fitted(table) / np.float32(fitted.state()["scale"][0])
+    assert found.shape == (table.num_rows, 1)
+    return found[:, 0]
+
+
+@pytest.mark.parametrize("table", [pairs(), chats()], ids=["texts", "chats"])
+def test_it_is_the_models_scalar_in_the_chat_template_of_its_tokenizer(
+    table: pa.Table, judge: Path
+) -> None:
+    own = expected(judge)
+    assert np.abs(own).min() > 100 * ROUNDING
+    np.testing.assert_allclose(given(judge, table), own, atol=10 * ROUNDING)
+
+
+def test_without_a_template_texts_are_lines(judge: Path) -> None:
+    found = given(judge, pairs(), ",dtype=float32,template=lines")
+    np.testing.assert_allclose(found, expected(judge, template=False), atol=10 * ROUNDING)
+
+
+def test_a_tokenizer_without_template_and_padding_scores_the_same(
+    judge: Path, tmp_path: Path
+) -> None:
+    """Padding is needed for batches alone, and must not be taken for the end of a text."""
+    bare = tmp_path / "bare"
+    shutil.copytree(judge, bare)
+    (bare / "chat_template.jinja").unlink()
+    own = tokenizer()
+    own.pad_token = None
+    own.save_pretrained(bare)
+    model = classifier(1)
+    model.config.pad_token_id = None
+    model.save_pretrained(bare)
+    found = given(bare, pairs())
+    np.testing.assert_allclose(found, expected(judge, template=False), atol=10 * ROUNDING)
+
+
+def test_a_second_run_scores_nothing_anew(judge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from labelguard_trainer.features.reward import RewardScore
+
+    before = given(judge, pairs())
+    monkeypatch.setattr(RewardScore, "_model", None)
+    assert np.array_equal(given(judge, pairs()), before)
+
+
+def test_it_is_a_group_of_one_named_column(judge: Path) -> None:
+    spec = f"length+reward:{judge},dtype=float32"
+    provider = open_fitted(spec, pairs(), silent)
+    group = provider.groups()[1]
+    assert (group.start, group.stop, group.names) == (1, 2, ("reward",))
+    assert (provider(pairs())[:, 1] ** 2).mean() == pytest.approx(1)
+
+
+def test_an_identity_names_weights_and_precision_but_no_path(judge: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(judge, other)
+    same = open_fitted(f"reward:{other},dtype=float32", pairs(), silent).identity()
+    own = open_fitted(f"reward:{judge},dtype=float32", pairs(), silent).identity()
+    assert own == same and str(judge) not in own
+    assert own.startswith("reward:GPT2ForSequenceClassification")
+    coarse = open_fitted(f"reward:{judge},dtype=bfloat16", pairs(), silent).identity()
+    weights = bytearray((other / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (other / "model.safetensors").write_bytes(weights)
+    changed = open_fitted(f"reward:{other},dtype=float32", pairs(), silent).identity()
+    assert len({own, coarse, changed}) == 3
+
+
+def test_models_that_give_no_scalar_are_refused(tmp_path: Path) -> None:
+    classifier(2).save_pretrained(tmp_path / "two")
+    with pytest.raises(LabelguardError, match=r"expected one label.*found 2 labels"):
+        open_fitted(f"reward:{tmp_path / 'two'}", pairs(), silent)
+    from transformers import GPT2Model
+
+    GPT2Model(config()).save_pretrained(tmp_path / "none")
+    with pytest.raises(LabelguardError, match=r"expected a sequence-cl.*found GPT2Model; an enc"):
+        open_fitted(f"reward:{tmp_path / 'none'}", pairs(), silent)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("reward:", "expected reward:ID_OR_PATH, found no model"),
+        ("reward:./nowhere", r"no model directory \./nowhere"),
+        ("reward:.,pooling=last", "reward have no option 'pooling=last'"),
+        ("reward:.", "no reward model: expected .* found no architecture in config.json"),
+    ],
+)
+def test_a_specification_that_makes_no_sense_is_explained(spec: str, message: str) -> None:
+    with pytest.raises(LabelguardError, match=message):
+        open_fitted(spec, pairs(), silent)

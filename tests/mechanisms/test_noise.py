@@ -1,0 +1,190 @@
+"""The noise of a statistic has exactly the law that is priced, in both shapes.
+
+A statistical test accepts what happens unless it has a probability below FALSE_FAILURE under the
+claim; noise that is 10% too small or too large is rejected but with that probability. All nonces
+are fixed, so that a test fails at random only when the stream changes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from labelguard.mechanisms.noise import (
+    SCALE_LIMIT,
+    Noise,
+    NoiseKind,
+    NoiseStream,
+    noise_of,
+    sample,
+)
+
+FALSE_FAILURE = 1e-6
+BEYOND = float(stats.norm.isf(FALSE_FAILURE / 2))
+LARGE = 2**31
+COORDINATES = 12_000  # to tell a scale from one 10% off, see the power below
+KINDS: tuple[NoiseKind, ...] = ("gaussian", "ball")
+
+Floats = NDArray[np.float64]
+
+
+def stream(number: int = 0) -> NoiseStream:
+    return NoiseStream(number.to_bytes(32, "big"))
+
+
+@cache
+def draws(kind: NoiseKind, dimension: int, scale: int = LARGE) -> Floats:
+    """Noise in units of the scale, (COORDINATES / dimension, dimension), read-only."""
+    source = stream(dimension)
+    drawn = [sample(kind, scale, dimension, source) for _ in range(COORDINATES // dimension)]
+    found = np.array(drawn, np.float64) / scale
+    found.flags.writeable = False
+    return found
+
+
+# --- the scale -----------------------------------------------------------------------------------
+
+
+def size(kind: NoiseKind, found: Floats) -> float:
+    """The sum of squares: chi-square. Or of radii, which is Gamma(COORDINATES, s) for the ball."""
+    radii = np.linalg.norm(found, axis=1)
+    return float((radii**2).sum() if kind == "gaussian" else 2 * radii.sum())
+
+
+def law(kind: NoiseKind, factor: float = 1.0) -> stats.distributions.rv_frozen:
+    """Of `size`, of noise that is too large by a factor."""
+    if kind == "gaussian":
+        return stats.chi2(COORDINATES, scale=factor**2)
+    return stats.chi2(2 * COORDINATES, scale=factor)
+
+
+def has_scale(kind: NoiseKind, found: Floats) -> bool:
+    right = law(kind)
+    return bool(right.ppf(FALSE_FAILURE / 2) < size(kind, found) < right.isf(FALSE_FAILURE / 2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dimension", [1, 2, 5, 40, 1000])
+def test_noise_has_its_scale_and_none_that_is_ten_percent_off(
+    kind: NoiseKind, dimension: int
+) -> None:
+    found = draws(kind, dimension)
+    assert has_scale(kind, found)
+    assert not has_scale(kind, 0.9 * found) and not has_scale(kind, 1.1 * found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_a_wrong_scale_is_missed_less_often_than_a_right_one_is_rejected(
+    kind: NoiseKind, factor: float
+) -> None:
+    """The power of the test above, by the law under the wrong scale."""
+    right, wrong = law(kind), law(kind, factor)
+    low, high = right.ppf(FALSE_FAILURE / 2), right.isf(FALSE_FAILURE / 2)
+    assert wrong.cdf(high) - wrong.cdf(low) < FALSE_FAILURE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [LARGE + 12345, 2**56, SCALE_LIMIT])
+def test_large_scales_are_accepted_too(kind: NoiseKind, scale: int) -> None:
+    assert has_scale(kind, draws(kind, 10, scale))
+
+
+# --- the shape -----------------------------------------------------------------------------------
+
+
+def follows(values: Floats, expected: stats.distributions.rv_frozen) -> bool:
+    return bool(stats.kstest(values, expected.cdf).pvalue > FALSE_FAILURE)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 5, 40])
+def test_a_radius_of_the_ball_is_gamma_and_no_normal_one(dimension: int) -> None:
+    expected = stats.gamma(dimension)
+    assert follows(np.linalg.norm(draws("ball", dimension), axis=1), expected)
+    normal = draws("gaussian", dimension)
+    if dimension < 40:  # of 300 radii, 40 dimensions are too few to tell
+        as_large = normal * np.sqrt(dimension + 1)
+        assert not follows(np.linalg.norm(as_large, axis=1), expected)
+
+
+def test_the_noise_of_one_component_is_laplace_or_normal() -> None:
+    ball, normal = draws("ball", 1).ravel(), draws("gaussian", 1).ravel()
+    assert follows(ball, stats.laplace()) and not follows(ball, stats.norm(scale=2**0.5))
+    assert follows(normal, stats.norm()) and not follows(normal, stats.laplace(scale=0.5**0.5))
+
+
+@pytest.mark.parametrize("dimension", [2, 5, 40, 1000])
+def test_every_coordinate_of_gaussian_noise_is_normal(dimension: int) -> None:
+    found = draws("gaussian", dimension)
+    assert follows(found.ravel(), stats.norm())
+    assert follows(found[:, 0], stats.norm()) and follows(found[:, -1], stats.norm())
+
+
+@pytest.mark.parametrize("dimension", [2, 3, 5, 40])
+def test_the_direction_is_uniform(dimension: int) -> None:
+    found = draws("ball", dimension)
+    directions = found / np.linalg.norm(found, axis=1, keepdims=True)
+    for place in {0, 1, dimension - 1}:  # one of an odd number is half of a pair
+        along = (1 + directions[:, place]) / 2
+        assert follows(along, stats.beta((dimension - 1) / 2, (dimension - 1) / 2))
+    squeezed = found * np.where(np.arange(dimension) == 0, 0.5, 1)
+    squeezed /= np.linalg.norm(squeezed, axis=1, keepdims=True)
+    if dimension < 40:
+        along = (1 + squeezed[:, 0]) / 2
+        assert not follows(along, stats.beta((dimension - 1) / 2, (dimension - 1) / 2))
+
+
+def test_the_angle_of_two_components_is_uniform_whatever_the_radius_is() -> None:
+    found = draws("ball", 2)
+    angle = np.arctan2(found[:, 1], found[:, 0])
+    assert follows(angle, stats.uniform(-np.pi, 2 * np.pi))
+    radius = np.linalg.norm(found, axis=1)
+    table = stats.contingency.crosstab(np.digitize(angle, [-2, -1, 0, 1, 2]), radius > 2).count
+    assert stats.chi2_contingency(table).pvalue > FALSE_FAILURE
+    table = stats.contingency.crosstab(np.abs(found[:, 0]) > 2, radius > 2).count
+    assert stats.chi2_contingency(table).pvalue < FALSE_FAILURE
+
+
+def unrelated(one: Floats, other: Floats) -> bool:
+    """Whether the products of independent variables of mean 0 add up to what they may."""
+    bound = BEYOND * float(one.std() * other.std()) * np.sqrt(one.size)
+    return bool(abs(float((one * other).sum())) < bound)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_coordinates_draws_and_streams_are_independent(kind: NoiseKind) -> None:
+    found = draws(kind, 40)
+    for lag in (1, 2, 20):
+        assert unrelated(found[:, lag:], found[:, :-lag])
+        assert unrelated(found[lag:], found[:-lag])
+        if kind == "gaussian":  # the squares of the ball's coordinates share its radius
+            assert unrelated(found[:, lag:] ** 2 - 1, found[:, :-lag] ** 2 - 1)
+    half = (found[:, 1:] + found[:, :-1]) / np.sqrt(2)  # a correlation of ½ between neighbours
+    assert not unrelated(half[:, 1:], half[:, :-1])
+    for bit in (0, 131, 255):
+        other = np.array(sample(kind, LARGE, 4000, stream(1 << bit))) / LARGE
+        assert unrelated(np.array(sample(kind, LARGE, 4000, stream())) / LARGE, other)
+
+
+# --- what is public of it ------------------------------------------------------------------------
+
+
+def test_the_deviation_of_a_coordinate_is_that_of_what_is_drawn() -> None:
+    assert Noise("gaussian", 2.5).deviation(7) == 2.5
+    assert Noise("ball", 2.0).deviation(8) == 6 and Noise("ball", 2.0, least=8).deviation(3) == 6
+    for dimension in (1, 2, 5, 40):
+        squares = draws("ball", dimension)[:, 0] ** 2
+        variance = Noise("ball", 1.0).deviation(dimension) ** 2
+        # E y⁴ = 3(d+1)(d+3)
+        error = np.sqrt((3 * variance * (dimension + 3) - variance**2) / len(squares))
+        assert abs(squares.mean() - variance) < 7 * error  # squares have heavier tails than normal
+        assert error < variance / 4
+
+
+def test_a_price_names_its_noise() -> None:
+    assert noise_of({"noise_multiplier": 3.7}) == Noise("gaussian", 3.7)
+    assert noise_of({"scale": 0.98, "components": 4}) == Noise("ball", 0.98, 4)

@@ -1,0 +1,192 @@
+"""The scale that makes a head's probabilities mean what they say: public, and worth having."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from labelguard.learning.heads import fit_statistic
+from labelguard.mechanisms import choices, statistic
+from labelguard.mechanisms.choices import Choices
+from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.statistic import Bounds, Rows
+from labelguard.planner import calibration
+from labelguard.planner.calibration import Calibration, calibrated
+from labelguard.planner.prior import Draw, Population, Prior
+from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
+
+PAIRS = 300
+PRIOR = Prior(explained=calibration.EXPLAINED)
+WORLDS = 12  # a quarter of what a release takes
+Floats = NDArray[np.float64]
+
+
+def features(pairs: int = PAIRS, d: int = 12) -> NDArray[np.float32]:
+    """Pairs whose features have standard deviations from 1 down to .3."""
+    rng = np.random.default_rng(0)
+    return (rng.standard_normal((pairs, d)) * np.geomspace(1, 0.3, d)).astype(np.float32)
+
+
+def asked(labelers: int = 60, each: int = 40, pairs: int = PAIRS) -> Rows:
+    """Every labeler labels as many pairs."""
+    rng = np.random.default_rng(1)
+    unit = np.repeat(np.arange(labelers), each)
+    return Rows(rng.integers(pairs, size=len(unit)), unit, labelers)
+
+
+class Release:
+    """A release of six components with Gaussian noise of 2 sensitivities."""
+
+    def __init__(self, rows: Rows, shape: Shape | None = None) -> None:
+        self.x, self.rows, self.shape = features(), rows, shape or Shape(components=6)
+        counts = np.bincount(rows.pair, minlength=PAIRS)
+        self.basis: Basis = basis(spectrum(self.x, counts), self.shape)
+        self.z = self.basis.coordinates(self.x)
+        self.bounds: Bounds = statistic.bounds(self.z, rows, self.shape.clip_quantile)
+        self.noise = 2 * self.bounds.sensitivity
+
+    def calibrated(self, noise: float | None = None, **options: object) -> Calibration:
+        return calibrated(
+            self.x,
+            self.rows,
+            self.basis,
+            self.shape,
+            self.bounds,
+            self.noise if noise is None else noise,
+            **{"worlds": WORLDS} | options,  # type: ignore[arg-type]
+        )
+
+    def margins(self, draw: Draw, rng: np.random.Generator) -> Floats:
+        """What a head of one world's labels says, by the mechanism's own code."""
+        labels = np.where(draw.half == 0, LABEL_TIE, np.where(draw.half > 0, LABEL_A, LABEL_B))
+        step = self.bounds.clip * 1e-6
+        total = statistic.exact_sum(self.z, self.rows, labels, self.bounds, step) * step
+        total = total + self.noise * rng.standard_normal(len(total))
+        weight = statistic.pair_weights(self.rows, self.bounds, PAIRS)
+        penalty = self.shape.ridge * self.basis.metric**2
+        ridge = statistic.noise_aware_ridge(self.z, weight, penalty, self.noise)
+        return self.z @ fit_statistic(self.z, weight, total, ridge)
+
+
+def worlds(release: Release, seed: int, number: int = 6) -> list[tuple[Floats, Floats, Floats]]:
+    """Margins, and E[label − ½] and P(no tie) of fresh labelers, in worlds of another seed."""
+    axes = spectrum(release.x)
+    z = release.x @ axes.axes.astype(np.float32)
+    rng = np.random.default_rng(seed)
+    draws = Population(z, axes.values, release.rows, replace(PRIOR, seed=seed)).draws(number)
+    return [(release.margins(draw, rng), draw.gain, draw.strict) for draw in draws]
+
+
+def calibration_error(scale: float, found: list[tuple[Floats, Floats, Floats]]) -> float:
+    """Mean gap between a probability and what it is about, in ten bins, of exact chances."""
+    margin, gain, strict = (np.concatenate(part) for part in zip(*found, strict=True))
+    order = np.argsort(margin)
+    said = 1 / (1 + np.exp(-scale * margin))
+    gaps = [abs(((said - 0.5) * strict - gain)[part].sum()) for part in np.array_split(order, 10)]
+    return float(np.sum(gaps) / strict.sum())
+
+
+def test_probabilities_of_a_scaled_head_mean_what_they_say() -> None:
+    release = Release(asked())
+    scale = release.calibrated().scale
+    found = worlds(release, seed=7)
+    raw, scaled = calibration_error(1.0, found), calibration_error(scale, found)
+    assert raw > 0.06  # the negative control: as it is fitted a head is too timid
+    assert scaled < raw / 2
+    assert scale > 1.3
+
+
+def test_ball_noise_of_the_same_deviation_needs_about_the_same_scale() -> None:
+    release = Release(asked())
+    one, other = (release.calibrated(kind=kind).scale for kind in ("gaussian", "ball"))
+    assert one == pytest.approx(other, abs=0.35)
+    assert one != other
+
+
+def test_the_order_of_rows_changes_nothing() -> None:
+    release = Release(asked())
+    rows, other = release.rows, np.random.default_rng(3).permutation(len(release.rows))
+    shuffled = replace(rows, pair=rows.pair[other], unit=rows.unit[other])
+    assert release.calibrated() == replace_rows(release, shuffled).calibrated()
+
+
+def replace_rows(release: Release, rows: Rows) -> Release:
+    """The same release, its rows in another order."""
+    other = Release(release.rows)
+    other.rows = rows
+    return other
+
+
+def test_another_seed_is_another_simulation() -> None:
+    release = Release(asked())
+    assert release.calibrated() != release.calibrated(prior=replace(PRIOR, seed=1))
+
+
+def test_a_scale_never_shrinks_a_head_and_never_explodes() -> None:
+    release = Release(asked())
+    loud = release.calibrated(noise=300 * release.noise)
+    assert calibration.SMALLEST <= loud.scale <= calibration.LARGEST
+    assert release.calibrated(noise=0.0).scale >= calibration.SMALLEST
+    assert loud.design_effect >= 1
+
+
+def test_a_window_that_stands_for_two_is_like_twice_the_labelers() -> None:
+    rows = asked()
+    twice = Rows(np.tile(rows.pair, 2), np.concatenate([rows.unit, rows.unit + 60]), 120)
+    one, both = Release(rows), Release(twice)
+    stands = one.calibrated(noise=both.noise, windows=2.0, worlds=24).scale
+    assert stands == pytest.approx(both.calibrated(worlds=24).scale, abs=0.15)
+    assert abs(one.calibrated(noise=both.noise * 2, worlds=24).scale - stands) > 0.15
+
+
+def test_some_of_many_labelers_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = Release(asked(labelers=240))
+    whole = release.calibrated(worlds=30).scale
+    monkeypatch.setattr(calibration, "_MOST_ROWS", 3000)
+    assert release.calibrated(worlds=30).scale == pytest.approx(whole, abs=0.2)
+
+
+def test_choices_of_two_are_comparisons() -> None:
+    release = Release(asked())
+    plain, rows = release.calibrated(), release.rows
+    release.rows = replace(rows, size=np.full(len(rows), 2), choices=True)
+    assert release.calibrated() == plain
+
+
+def test_a_head_of_choices_is_scaled_by_its_pairs() -> None:
+    sets, size, rng = 600, 4, np.random.default_rng(5)
+    phi = rng.standard_normal((sets, size, 3))
+    utility = 1.2 * phi[..., 0] + rng.standard_normal((sets, size))
+    best = (utility + rng.gumbel(size=(sets, size))).argmax(axis=1)
+    one, other = np.triu_indices(size, 1)
+    x = (phi[:, one] - phi[:, other]).reshape(-1, 3).astype(np.float32)
+    unit = np.arange(sets) // 10
+    rows = Rows(np.arange(len(x)), np.repeat(unit, len(one)), 60, None, np.full(len(x), size), True)
+    shape = Shape(components=3)
+    axes = basis(spectrum(x), shape)
+    z = axes.coordinates(x)
+    bounds = statistic.bounds(z, rows, shape.clip_quantile)
+    asked = Choices(np.arange(0, sets * size + 1, size), unit, 60)
+    responses = (phi.reshape(-1, 3) @ axes.projection).astype(np.float32)
+    step = bounds.clip * 1e-6
+    chosen = np.eye(size, dtype=bool)[best].reshape(-1)
+    total = choices.exact_sum(responses, asked, chosen, bounds, step) * step
+    weight = choices.choice_weights(asked, bounds)
+    theta = choices.fit(responses, asked, weight, total, shape.ridge * axes.metric**2)
+    gap = (utility[:, one] - utility[:, other]).reshape(-1)
+    margin, right = z @ theta, 1 / (1 + np.exp(-gap))
+    found = [(margin, right - 0.5, np.ones(len(margin)))]
+    scale = calibrated(x, rows, axes, shape, bounds, 0.0, worlds=WORLDS).scale
+    assert calibration_error(scale, found) < 0.7 * calibration_error(1.0, found)
+
+
+def test_labelers_with_tastes_of_their_own_scatter_more_than_independent_labels() -> None:
+    wide, short = Release(asked(labelers=30, each=200)), Release(asked(labelers=300, each=2))
+    for release in (wide, short):  # the clip hides what it cuts
+        release.bounds = replace(release.bounds, clip=100 * release.bounds.clip)
+    prior = Prior(0.6, tie_rate=0.0)
+    assert wide.calibrated(prior=prior, worlds=30).design_effect > 1.5
+    assert short.calibrated(prior=prior, worlds=30).design_effect < 1.2

@@ -1,0 +1,87 @@
+"""The public rule for features of sources: alone, or as one more group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from labelguard.learning.features import Group
+from labelguard.mechanisms.geometry import Shape
+from labelguard.planner import source_advice
+from labelguard.planner.forecast import PlanOptions, plan
+from labelguard.planner.outcomes import Forecast, Interval
+
+SHARE = Interval(0.7, 0.6, 0.8)
+
+
+def indicators(pairs: list[tuple[int, int]], sources: int) -> np.ndarray:
+    x = np.zeros((len(pairs), sources), np.float32)
+    for row, (one, other) in enumerate(pairs):
+        x[row, one] += 1 / 3
+        x[row, other] -= 1 / 3
+    return x
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([(0, 1), (1, 2), (2, 3)], 3),
+        ([(0, 1), (2, 3)], 2),
+        ([(0, 1), (1, 0), (2, 2), (3, 3)], 1),
+        ([(0, 1), (1, 2), (2, 0), (3, 3)], 2),
+    ],
+)
+def test_directions_of_comparisons_are_sources_less_islands_of_them(
+    pairs: list[tuple[int, int]], expected: int
+) -> None:
+    x = indicators(pairs, 4)
+    assert source_advice.directions(x) == expected
+    assert np.linalg.matrix_rank(x.astype(np.float64)) == expected
+
+
+def test_a_source_that_was_seen_once_among_many_is_a_direction() -> None:
+    rng = np.random.default_rng(0)
+    pairs = [tuple(rng.choice(40, 2, replace=False)) for _ in range(20_000)]
+    assert source_advice.directions(indicators([*pairs, (40, 0)], 41)) == 40
+
+
+def test_an_output_of_two_sources_ties_no_two_differences_together() -> None:
+    """One comparison is one direction, however many sources it is between."""
+    x = np.array([[0.5, 0.5, -1.0]], np.float32)
+    assert source_advice.directions(x) == 1
+    assert source_advice.directions(np.zeros((2, 3), np.float32)) == 0
+
+
+def forecast(epsilon: float, components: int) -> Forecast:
+    shape = replace(Shape(), components=components)
+    return Forecast("statistic", epsilon, SHARE, SHARE, shape=shape)
+
+
+def test_each_epsilon_is_told_what_its_components_have_room_for() -> None:
+    x = np.column_stack([np.ones(3), indicators([(0, 1), (1, 2), (2, 3)], 4)]).astype(np.float32)
+    groups = (Group("length", 0, 1, None), Group("source:model", 1, 5, None))
+    forecasts = [Forecast("rr", 1.0, SHARE, SHARE), forecast(1.0, 2), forecast(8.0, 3)]
+    (note,) = source_advice.notes(x, groups, forecasts)
+    assert "source:model has 3 directions; a release has room for 2 at ε = 1, 3 at ε = 8" in note
+    assert "beside others at ε = 1: --features length+style+minilm+source:model" in note
+    assert "alone at ε = 8: --features source:model" in note
+    assert source_advice.notes(x, groups[:1], forecasts) == ()
+    assert source_advice.notes(x, groups, forecasts[:1]) == ()
+
+
+def test_a_plan_says_it() -> None:
+    rng = np.random.default_rng(1)
+    first, second = rng.integers(0, 3, (2, 120))
+    rows = {
+        "prompt": [f"question {n}" for n in range(120)],
+        "response_a": [f"answer {n}" for n in range(120)],
+        "response_b": [f"reply {n}" for n in range(120)],
+        "labeler_id": [f"worker {n % 30}" for n in range(120)],
+        "model_a": [f"model {n}" for n in first],
+        "model_b": [f"model {n}" for n in second],
+    }
+    found = plan(pa.table(rows), PlanOptions(epsilons=(8.0,), features="source:model"))
+    assert any("source:model has 2 directions" in note for note in found.notes)

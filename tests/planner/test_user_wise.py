@@ -1,0 +1,114 @@
+"""The forecast of user-wise DP-SGD is what its own runs give, at the price of real ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelguard_trainer.gradient import loop
+from labelguard_trainer.gradient.checkpoints import Checkpoints
+from labelguard_trainer.gradient.course import Course
+from labelguard_trainer.gradient.head_records import Comparisons, weights
+from labelguard_trainer.gradient.heads import HeadProblem, clip_norm, rates
+from numpy.typing import NDArray
+
+from labelguard.accounting import gaussian, subsampled
+from labelguard.keys import keyring
+from labelguard.mechanisms.geometry import basis, spectrum
+from labelguard.mechanisms.noise import Noise
+from labelguard.mechanisms.statistic import Rows
+from labelguard.planner import outcomes, tuning
+from labelguard.planner.outcomes import INDISTINCT, Forecast, Interval
+from labelguard.planner.prior import Population, Prior
+from labelguard.planner.worlds import Worlds
+
+DELTA, PROBABILITY, STEPS, WORLDS, REPEATED = 1e-5, 0.2, 100, 9, 2
+
+
+def features(pairs: int, d: int = 40) -> NDArray[np.float32]:
+    """Pairs whose features have standard deviations from 1 down to 0.1."""
+    drawn = np.random.default_rng(0).standard_normal((pairs, d)) * np.geomspace(1, 0.1, d)
+    return drawn.astype(np.float32)
+
+
+def heavy_tailed(labelers: int, pairs: int) -> Rows:
+    """A few labelers give hundreds of labels, most give few."""
+    rng = np.random.default_rng(1)
+    counts = np.ceil(rng.lognormal(2, 1.3, labelers)).astype(int)
+    unit = np.repeat(np.arange(labelers), counts)
+    return Rows(rng.integers(pairs, size=len(unit)), unit, labelers)
+
+
+def measured(worlds: Worlds, x: NDArray[np.float32], rows: Rows, epsilon: float) -> float:
+    """Mean accuracy of real runs in the worlds of a forecast."""
+    multiplier = subsampled.calibrate(epsilon, DELTA, PROBABILITY, STEPS)
+    mean = multiplier / (2 * PROBABILITY * STEPS**0.5)  # of the noise of all steps, as a release's
+    shape = worlds.public.directions.shape(lambda _: Noise("gaussian", mean))
+    axes = basis(spectrum(x, np.bincount(rows.pair, minlength=len(x))), shape)
+    z = axes.coordinates(x)
+    records = Comparisons.of(z, rows)
+    weight = weights(records, "root")
+    clip = clip_norm(records, weight)
+    course = Course.priced(
+        {
+            "noise_multiplier": multiplier,
+            "sampling_probability": PROBABILITY,
+            "steps": STEPS,
+        },
+        clip,
+        rows.units,
+    )
+    spread = 2 * mean * clip / rows.units
+    rate = rates(records, weight, shape.ridge * axes.metric**2, spread, STEPS)
+    public, found = worlds.public, []
+    draws = Population(public.z, public.values, public.rows, worlds.prior).draws(WORLDS)
+    for trial, draw in zip(worlds.trials, draws, strict=True):
+        labels = np.empty(len(rows))
+        labels[np.argsort(rows.unit, kind="stable")] = draw.half + 0.5
+        for _ in range(REPEATED):
+            problem = HeadProblem(z, records, weight, rate, clip)
+            nowhere = Checkpoints(Path("nowhere"), STEPS, bytes)
+            loop.train(problem, labels, course, nowhere, lambda share: None)
+            found.append(trial.accuracy(problem.margins()))
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_a_forecast_is_what_runs_of_user_wise_dp_sgd_give(
+    epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within .01, with secrets from a seed: nothing here is left to chance."""
+    monkeypatch.setattr(keyring, "random_bytes", np.random.default_rng(2).bytes)
+    x, rows = features(600), heavy_tailed(200, 600)
+    worlds = Worlds.of(x, rows, Prior(), WORLDS)
+    noise = Noise("gaussian", gaussian.calibrate(epsilon, DELTA))
+    shape = worlds.public.directions.shape(lambda _: noise)
+    forecast = worlds.user_wise(epsilon, noise, shape).accuracy.mean
+    assert forecast == pytest.approx(measured(worlds, x, rows, epsilon), abs=0.01)
+    # The test would tell: noise that is wrong by a factor of four is another forecast.
+    wrong = replace(noise, scale=noise.scale * 4)
+    assert worlds.user_wise(epsilon, wrong, shape).accuracy.mean < forecast - 0.01
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0, 8.0])
+def test_the_mean_noise_of_a_run_is_that_of_one_release(epsilon: float) -> None:
+    run = subsampled.calibrate(epsilon, DELTA, PROBABILITY, STEPS)
+    mean = run / (2 * PROBABILITY * STEPS**0.5)
+    assert mean == pytest.approx(gaussian.calibrate(epsilon, DELTA), rel=0.02)
+
+
+def forecast(mechanism: str, accuracy: float) -> Forecast:
+    interval = Interval(accuracy, accuracy, accuracy)
+    return Forecast(mechanism, 1.0, interval, interval)
+
+
+def test_a_run_is_recommended_only_where_it_is_clearly_better_and_never_automatic() -> None:
+    statistic, rr = forecast("statistic", 0.7), forecast("rr", 0.65)
+    for gain, wanted in ((INDISTINCT / 2, "statistic"), (2 * INDISTINCT, "uls")):
+        every = [statistic, forecast("uls", 0.7 + gain), rr]
+        assert tuning.worth_training(every, 1.0).mechanism == wanted
+        assert outcomes.best(every, 1.0).mechanism == "statistic"
+    better = [forecast("rr", 0.75), statistic, forecast("uls", 0.76)]
+    assert tuning.worth_training(better, 1.0).mechanism == "rr"

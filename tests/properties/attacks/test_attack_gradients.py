@@ -1,0 +1,490 @@
+"""Attacks on training runs: whoever stops them, copies them, plants what they go on from, or lies.
+
+A run may depend on labels through exactly as many noised sums as were charged, each at most 2C
+apart when one labeler's labels change, whatever happens on the way.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from labelguard_trainer.gradient import heads, loop, mechanism
+from labelguard_trainer.gradient.checkpoints import Checkpoints
+from labelguard_trainer.gradient.course import Course
+from labelguard_trainer.gradient.head_records import Comparisons
+from labelguard_trainer.gradient.heads import HeadProblem
+from support import world
+from support.preferences import labels, opinions, pairs, public
+
+import labelguard as lg
+from labelguard.accounting import gaussian
+from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError, ProjectError
+from labelguard.mechanisms import statistic
+from labelguard.mechanisms.statistic import Rows
+from labelguard.project import erasure, policies, recovery
+from labelguard.project.backup import backup
+from labelguard.project.project import Project, find
+from labelguard.project.restore import Since, restore
+from labelguard.release.drawn import Drawn
+from labelguard.release.head import Head
+from labelguard.report import overview
+from labelguard.storage import arrays
+
+ASKED = public()
+RANKS = opinions(len(ASKED), 1)
+TABLE = pairs(ASKED, RANKS)
+OTHERS = pairs(ASKED, opinions(len(ASKED), 99))
+STEPS = 25
+"""Two checkpoints, and some steps after the last one."""
+ULS: dict[str, Any] = {
+    "mechanism": "uls",
+    "features": "length",
+    "components": 1,
+    "sampling_probability": 1.0,
+    "steps": STEPS,
+    "epsilon": 3.0,
+    "delta": 1e-5,
+}
+"""Everybody is in every step: a price in closed form, which nobody waits for."""
+ELS = ULS | {"mechanism": "els-group", "records": 4, "sampling_probability": 0.5, "steps": 4}
+AUP = ULS | {"mechanism": "aup", "accept_unproven": True, "steps": 4}
+
+
+class Killed(BaseException):
+    """In place of SIGKILL."""
+
+
+@pytest.fixture
+def sums(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """The exact sum of every step that noise is drawn for, in grid steps."""
+    noted: list[np.ndarray] = []
+    noisy = statistic.noisy
+
+    def noting(total: np.ndarray, *rest: Any) -> Any:
+        noted.append(total)
+        return noisy(total, *rest)
+
+    monkeypatch.setattr(statistic, "noisy", noting)
+    return noted
+
+
+def killed(project: Project, step: int, table: pa.Table = TABLE, **options: Any) -> None:
+    """A run that ends in this step, counted from where it begins."""
+    sampled, taken = loop.cohort, []
+
+    def deadly(*arguments: Any) -> Any:
+        taken.append(arguments)
+        if len(taken) == step:
+            raise Killed
+        return sampled(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(loop, "cohort", deadly)
+        lg.privatize(table, project=project, **ULS | options)
+
+
+def checkpoint(project: Project) -> Path:
+    [path] = project.stages.rglob("checkpoint.npz")
+    return path
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[HeadProblem, Course]]:
+    """What every run is made of, as it begins."""
+    seen: list[tuple[HeadProblem, Course]] = []
+    train = loop.train
+
+    def watching(problem: HeadProblem, labels: Any, course: Course, *rest: Any) -> None:
+        seen.append((problem, course))
+        train(problem, labels, course, *rest)
+
+    monkeypatch.setattr(loop, "train", watching)
+    return seen
+
+
+# Who is in a run.
+
+
+def test_who_is_exhausted_is_no_unit_and_everybody_else_is_sampled(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early = TABLE.filter(pc.is_in(TABLE["labeler_id"], pa.array(["worker 0", "worker 3"])))
+    lg.privatize(early, project=project, **ULS)
+    seen = watched(monkeypatch)
+    lg.privatize(TABLE, project=project, exhausted="drop", **ULS)
+    [(problem, course)] = seen
+    counts = problem._records.counts()
+    assert course.units == len(counts) == 5 and (counts == 12).all()
+    assert course.divisor == 5
+
+
+def test_everybody_is_charged_whoever_a_step_happens_to_sample(project: Project) -> None:
+    few = ULS | {"sampling_probability": 1e-3, "steps": 1}
+    lg.privatize(TABLE, project=project, **few)
+    [allowance] = overview.budget(project.state).allowances
+    assert allowance.used == 7
+    with pytest.raises(BudgetExceeded):
+        lg.privatize(OTHERS, project=project, again=True, **few)
+
+
+def test_two_runs_and_no_third(project: Project) -> None:
+    allow = [f"uls:runs=2,q=1.0,steps={STEPS}"]
+    policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)
+    policies.activate("two", project)
+    first = lg.privatize(TABLE, project=project, **ULS)
+    assert lg.privatize(TABLE, project=project, **ULS).reused
+    again = lg.privatize(TABLE, project=project, again=True, **ULS)
+    assert Head.load(first.path).coefficients != pytest.approx(Head.load(again.path).coefficients)
+    for table in (TABLE, OTHERS):
+        with pytest.raises(BudgetExceeded):
+            lg.privatize(table, project=project, again=True, **ULS)
+
+
+def test_which_labels_els_uses_depends_on_neither_labels_nor_order(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a labeler's first labels in a file sorted by them would be of one kind."""
+    world.fix_randomness(monkeypatch)  # keys, which items are digested by
+    seen = watched(monkeypatch)
+    for number, table in enumerate((TABLE, OTHERS)):
+        order = np.argsort(labels(RANKS)) if number else np.arange(len(ASKED))
+        here = lg.init(tmp_path / str(number))
+        lg.privatize(table.take(pa.array(order)), project=here, **ELS)
+    one, other = (problem._records for problem, _ in seen)
+    assert len(one.index) == 7 * 4
+    assert np.array_equal(one.index, other.index) and np.array_equal(one.row, other.row)
+
+
+def test_a_labeler_with_all_the_labels_moves_a_sum_by_two_clip_norms_at_most(
+    project: Project, tmp_path: Path, sums: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(monkeypatch)
+    one_person = pa.array(["worker 0"] * len(ASKED))
+    for table in (TABLE, OTHERS):
+        here = lg.init(tmp_path / str(len(sums)))
+        table = table.set_column(
+            table.schema.get_field_index("labeler_id"), "labeler_id", one_person
+        )
+        lg.privatize(table, project=here, **ULS | {"steps": 1})
+    (problem, course), _ = seen
+    assert course.units == 1
+    moved = np.linalg.norm((sums[0] - sums[1]).astype(float)) * problem._grid
+    assert 0 < moved <= 2 * course.clip
+
+
+# A run that is stopped.
+
+
+def test_a_release_that_was_drawn_is_finished_from_its_map(
+    project: Project, monkeypatch: pytest.MonkeyPatch, sums: list[np.ndarray]
+) -> None:
+    def crash(self: Drawn) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Drawn, "publish", crash)
+        lg.privatize(TABLE, project=project, **ULS)
+    release = lg.privatize(OTHERS, project=project, **ULS)
+    assert not release.reused and len(sums) == STEPS, "no label was read again"
+    with np.load(project.released / release.id / mechanism.FILE) as kept:
+        head = Head.load(release.path)
+        projected = head.scale * head.basis.projection @ kept["theta"]
+    assert np.array_equal(head.coefficients, projected)
+    assert release.card["training"]["population"] == 7
+    assert lg.load(release).height == len(ASKED)
+
+
+def test_a_killed_run_that_goes_on_with_other_labels_shows_as_many_sums_as_were_charged(
+    project: Project, sums: list[np.ndarray]
+) -> None:
+    killed(project, 24)
+    before = len(sums)
+    with np.load(checkpoint(project)) as kept:
+        assert int(kept["steps taken"]) == 20
+    lg.privatize(OTHERS, project=project, **ULS)
+    assert len(sums) - before == STEPS - 20
+    [allowance] = overview.budget(project.state).allowances
+    assert allowance.used == 7
+
+
+def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(
+    project: Project, tmp_path: Path, sums: list[np.ndarray]
+) -> None:
+    """What both show depends on 20 sums that they have in common, and on 5 of each: 30 of 50."""
+    killed(project, 24)
+    copy = find(shutil.copytree(project.state.parent, tmp_path / "copy"))
+    common = len(sums)
+    heads = []
+    for here in (project, copy):
+        heads.append(Head.load(lg.privatize(TABLE, project=here, **ULS).path))
+        [allowance] = overview.budget(here.state).allowances
+        assert allowance.used == 7
+    assert len(sums) - common == 2 * (STEPS - 20)
+    assert (heads[0].coefficients != heads[1].coefficients).any(), "noise served two copies"
+
+
+def test_a_backup_has_no_checkpoint_and_what_it_had_begun_is_given_up(
+    project: Project, tmp_path: Path
+) -> None:
+    killed(project, 24)
+    assert checkpoint(project).stat().st_mode & 0o077 == 0
+    made = backup(tmp_path / "backup.tar.zst", project=project)
+    back = restore(made.path, tmp_path / "back", keys=project.keys, since=Since(lost=()))
+    assert made.unfinished == back.abandoned and len(back.abandoned) == 1
+    assert not list((tmp_path / "back").rglob("checkpoint*"))
+    [allowance] = overview.budget(project.state).allowances
+    assert allowance.used == 7
+
+
+def test_an_abandoned_run_leaves_no_checkpoint(project: Project) -> None:
+    killed(project, 24)
+    [release] = overview.releases(project.state)
+    recovery.abandon(release.id, project)
+    assert not list(project.stages.rglob("checkpoint*"))
+
+
+# What a run goes on from.
+
+
+def _planted(project: Project, tmp_path: Path, **other: Any) -> bytes:
+    """The checkpoint of a run in another project."""
+    there = lg.init(tmp_path / "other")
+    killed(there, 24, OTHERS, **other)
+    return checkpoint(there).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda data: data[:-1], id="cut"),
+        pytest.param(lambda data: b"", id="empty"),
+        pytest.param(lambda data: _with(data, **{"steps taken": np.array(-100)}), id="fewer steps"),
+        pytest.param(lambda data: _with(data, theta=np.ones(1)), id="another state"),
+        pytest.param(lambda data: _with(data, seal=np.zeros(32, np.uint8)), id="another seal"),
+    ],
+)
+def test_a_checkpoint_that_was_altered_is_refused(
+    change: Callable[[bytes], bytes], project: Project
+) -> None:
+    """One that says −100 steps were taken would let a run show 100 sums that nobody paid for."""
+    killed(project, 24)
+    path = checkpoint(project)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ProjectError, match="begins the run anew"):
+        lg.privatize(TABLE, project=project, **ULS)
+    path.unlink()
+    lg.privatize(TABLE, project=project, **ULS)
+
+
+def _with(data: bytes, **changed: Any) -> bytes:
+    with np.load(io.BytesIO(data)) as found:
+        return arrays.packed({**found, **changed})
+
+
+def test_a_checkpoint_of_another_project_is_refused(project: Project, tmp_path: Path) -> None:
+    killed(project, 24)
+    checkpoint(project).write_bytes(_planted(project, tmp_path))
+    with pytest.raises(ProjectError, match="another run"):
+        lg.privatize(TABLE, project=project, **ULS)
+
+
+def test_a_checkpoint_of_another_release_is_refused(project: Project) -> None:
+    """Its steps were charged once already, and what it shows has been seen."""
+    allow = [f"uls:runs=2,q=1.0,steps={STEPS}"]
+    policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)
+    policies.activate("two", project)
+    killed(project, 24)
+    earlier = checkpoint(project).read_bytes()
+    lg.privatize(TABLE, project=project, **ULS)
+    killed(project, 14, again=True)
+    checkpoint(project).write_bytes(earlier)
+    with pytest.raises(ProjectError, match="another run"):
+        lg.privatize(TABLE, project=project, again=True, **ULS)
+
+
+# What is asked for.
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"steps": 0}, "steps must be between 1"),
+        ({"steps": 10**6}, "steps must be between 1"),
+        ({"sampling_probability": 0.0}, "q must be in"),
+        ({"sampling_probability": float("nan")}, "q must be in"),
+        ({"weighting": "none"}, "weighting must be"),
+    ],
+)
+def test_a_run_out_of_range_is_refused_before_anything_is_charged(
+    asked: dict[str, Any], said: str, project: Project
+) -> None:
+    with pytest.raises(PolicyError, match=said):
+        lg.privatize(TABLE, project=project, **ULS | asked)
+    assert not overview.releases(project.state)
+
+
+@pytest.mark.parametrize("distance", [0.0, -1.0, float("nan"), float("inf"), 1e300])
+def test_a_distance_that_is_none_is_refused_before_anything_is_charged(
+    distance: float, project: Project
+) -> None:
+    with pytest.raises(PolicyError, match="concentration must be"):
+        lg.privatize(TABLE, project=project, **AUP | {"concentration": distance})
+    assert not overview.releases(project.state)
+
+
+def test_records_below_one_are_refused(project: Project) -> None:
+    with pytest.raises(PolicyError, match="records must be between 1"):
+        lg.privatize(TABLE, project=project, **ELS | {"records": 0})
+
+
+@pytest.mark.parametrize("asked", [{"steps": 30}, {"sampling_probability": 0.5}])
+def test_a_sampling_is_not_changed_by_a_second_request(
+    asked: dict[str, Any], project: Project
+) -> None:
+    few = TABLE.slice(0, 40)
+    lg.privatize(few, project=project, **ULS)
+    with pytest.raises(PolicyError, match="fixed when it was made"):
+        lg.privatize(TABLE, project=project, exhausted="drop", **ULS | asked)
+
+
+def test_recurring_runs_are_asked_of_a_policy(project: Project) -> None:
+    with pytest.raises(PolicyError, match=r"--allow uls:runs=52,q=1\.0,steps=25"):
+        lg.privatize(TABLE, project=project, recurring="weekly", duration="1y", **ULS)
+
+
+def test_a_price_for_another_sampling_is_not_found_under_a_later_policy(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lg.privatize(TABLE.slice(0, 40), project=project, **ULS)
+    allow = ["uls:runs=1,q=1.0,steps=3"]
+    policies.new("later", epsilon=2, delta=1e-6, allow=allow, project=project)
+    policies.activate("later", project)
+    seen = watched(monkeypatch)
+    lg.privatize(TABLE, project=project, **ULS | {"steps": 3, "epsilon": 5.0, "delta": 1.1e-5})
+    [(_, course)] = seen
+    assert course.steps == 3
+    least = gaussian.calibrate(2, 1e-6, 3)
+    assert course.noise_multiplier == pytest.approx(2 * least, rel=1e-4)
+
+
+# What can be seen.
+
+
+def test_nothing_private_is_in_reprs_of_a_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    train = loop.train
+
+    def watching(problem: Any, labels: Any, course: Course, kept: Checkpoints, watch: Any) -> None:
+        shown.extend(map(repr, (problem, course, kept)))
+        train(problem, labels, course, kept, watch)
+
+    monkeypatch.setattr(loop, "train", watching)
+    draw = mechanism.Training.draw
+
+    def drawing(self: Any, job: Any, prepared: Any, grant: Any, drawn: Any) -> None:
+        shown.extend(map(repr, (self, prepared, grant)))
+        draw(self, job, prepared, grant, drawn)
+
+    monkeypatch.setattr(mechanism.Training, "draw", drawing)
+    noted = world.note_randomness(monkeypatch)
+    lg.privatize(TABLE, project=project, **ULS)
+    text = " ".join(shown)
+    assert len(shown) == 6 and "worker" not in text
+    assert not any(secret.hex() in text or repr(secret) in text for secret in noted)
+
+
+def test_what_is_told_of_a_run_is_the_same_whatever_the_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[Any]] = []
+    for table in (TABLE, OTHERS):
+        heard: list[tuple[str, float | None]] = []
+
+        def hear(step: str, share: float | None, heard: list[Any] = heard) -> None:
+            heard.append((step, share))
+
+        here = lg.init(tmp_path / str(len(told)))
+        lg.privatize(table, project=here, progress=hear, **ULS)
+        told.append([said for said in heard if said[0] == "training"])
+    assert told[0] == told[1] and 10 < len(told[0]) <= 20
+
+
+def test_nothing_random_of_a_run_is_left_in_a_project(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = world.note_randomness(monkeypatch)
+    killed(project, 24)
+    lg.privatize(TABLE, project=project, **ULS)
+    everything = b"".join(p.read_bytes() for p in project.state.rglob("*") if p.is_file())
+    assert len(noted) >= 2 * STEPS
+    assert not any(s in everything or s.hex().encode() in everything for s in noted)
+
+
+@pytest.mark.parametrize("huge", [2e19, 1e30, np.inf, np.nan])
+def test_features_that_are_too_large_to_square_are_refused(huge: float) -> None:
+    """0 · ∞ and ½ · ∞ differ: what became of them would tell a label."""
+    z = np.ones((3, 2), np.float32)
+    records = Comparisons.of(z, Rows(np.arange(3), np.arange(3), 3))
+    assert heads.clip_norm(records, np.ones(3)) > 0
+    z[1] = huge
+    with pytest.raises(InvalidLabels, match="finite"):
+        heads.clip_norm(records, np.ones(3))
+
+
+def test_one_huge_feature_hides_no_other_labeler() -> None:
+    z = np.ones((3, 2), np.float32)
+    z[0] = 1e15
+    records = Comparisons.of(z, Rows(np.arange(3), np.arange(3), 3))
+    assert records.energy()[1:] == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize("theta", [1e30, 1e200, np.inf])
+def test_whatever_the_parameters_have_become_labels_move_a_sum_by_two_clip_norms_at_most(
+    theta: float,
+) -> None:
+    """Noise may throw parameters anywhere, and scores beyond what single precision holds."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(12, 2)).astype(np.float32)
+    rows = Rows(np.arange(12), np.arange(12) // 4, 3)
+    made = HeadProblem(z, Comparisons.of(z, rows), np.ones(3), np.ones(2), 0.5)
+    made.theta = np.array([theta, -theta])
+    one, other = np.zeros(12), np.zeros(12)
+    other[:4] = 1
+    with np.errstate(all="ignore"):
+        moved = [made.clipped_sum(np.arange(3), labels, 0.5) for labels in (one, other)]
+    assert np.linalg.norm(moved[0] - moved[1]) <= 1.0
+
+
+# Who leaves.
+
+
+def test_who_is_erased_is_in_no_map_of_a_run_and_a_run_under_way_is_given_up(
+    project: Project,
+) -> None:
+    lg.privatize(TABLE, project=project, **ULS)
+    assert erasure.preview("worker 2", "erased", project).rows_remembered == 12
+    left = erasure.leave("worker 2", "erased", project)
+    assert left.rows_remembered == 12 and [taken.used for taken in left.releases] == [1]
+    assert erasure.preview("worker 2", "erased", project).rows_remembered == 0
+    assert overview.verify(project.state).ok
+
+
+def test_a_run_under_way_is_given_up_when_one_of_its_labelers_is_erased(project: Project) -> None:
+    killed(project, 24)
+    assert len(erasure.leave("worker 2", "erased", project).given_up) == 1
+    assert not list(project.stages.rglob("checkpoint*"))
+
+
+def test_a_run_on_contents_is_given_up_when_somebody_is_erased(project: Project) -> None:
+    killed(project, 24, unit="item")
+    assert len(erasure.leave("worker 2", "erased", project).given_up) == 1
+    assert not list(project.stages.rglob("checkpoint*"))

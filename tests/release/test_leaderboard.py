@@ -1,0 +1,285 @@
+"""Leaderboards and coefficients of released heads, from the release alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from support.arenas import SOURCES, STRENGTHS, arena
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import LabelguardError, ProjectError
+from labelguard.project.project import Project
+from labelguard.release.coefficients import coefficients_of, described_head
+from labelguard.release.head import FILE
+from labelguard.release.leaderboard import Standing, leaderboard, surely_ahead, ties
+from labelguard.release.sections import of_card
+from labelguard.release.writer import Release
+from labelguard.storage import arrays
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return lg.init(tmp_path_factory.mktemp("arena"), max_epsilon=1e6)
+
+
+@pytest.fixture(scope="module")
+def released(project: Project) -> Release:
+    return lg.privatize(arena(), project=project, **SOURCES)
+
+
+def standing(source: str, rank: int, worst: int) -> Standing:
+    return Standing(source, rank, worst, 1000.0, 990.0, 1010.0, 20.0, 10)
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(main, [*arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def test_who_is_surely_ahead_follows_from_errors_that_are_shared() -> None:
+    rng = np.random.default_rng(0)
+    shared, own = rng.normal(size=(5_000, 1)), rng.normal(size=(5_000, 3))
+    score = np.array([10.0, 0.0, -1.0])
+    # What moves all scores alike moves no difference.
+    ahead = surely_ahead(score, 50 * shared + own)
+    assert ahead.tolist() == [[False, True, True], [False] * 3, [False] * 3]
+    assert not surely_ahead(score, 50 * own).any()
+
+
+def test_ties_are_said() -> None:
+    assert "share rank 1" in ties((standing("a", 1, 2), standing("b", 1, 2)))
+    said = ties((standing("a", 1, 1), standing("b", 2, 3), standing("c", 2, 3)))
+    assert said == "a is surely ahead of all others. b and c share rank 2."
+    assert ties((standing("a", 1, 2), standing("b", 2, 3))).startswith("a has rank 1 alone")
+
+
+# ---------------------------------------------------------------- of a release
+
+
+def test_scores_and_ranks_are_those_of_the_judges(released: Release) -> None:
+    [board] = leaderboard(released.path).boards
+    of = {one.source: one for one in board.standings}
+    assert set(of) == set(STRENGTHS)
+    assert np.mean([one.score for one in board.standings]) == pytest.approx(1000)
+    # A judge who met a pair twice was heard once.
+    assert 0.9 < sum(one.comparisons for one in board.standings) / (2 * arena().height) <= 1
+    assert of["alpha"].low > 1000 > of["epsilon"].high
+    assert of["alpha"].rank < of["delta"].rank
+    for one in board.standings:
+        assert one.low < one.score < one.high
+        assert one.clustered > one.high - one.score  # the bound takes nothing for granted
+        assert 1 <= one.rank <= one.worst_rank <= 5
+
+
+def test_a_copy_of_the_release_is_enough(released: Release, tmp_path: Path) -> None:
+    shutil.copytree(released.path, tmp_path / "copy")
+    assert leaderboard(tmp_path / "copy") == leaderboard(released.path)
+
+
+def test_the_release_tells_nothing_of_who_compared_what(released: Release) -> None:
+    found = arrays.load(released.path / FILE)
+    components, rows = 4, arena().height
+    assert all(rows not in values.shape for values in found.values())
+    assert found["described/standings/gain"].shape == (components, components)
+
+
+def test_windows_add_up(tmp_path: Path) -> None:
+    project = lg.init(tmp_path / "windows", max_epsilon=1e6)
+    asked = SOURCES | {"project": project, "releases": 2}
+    first = lg.privatize(arena(15), **asked)
+    both = lg.privatize(pl.concat([arena(15), arena(15, seed=1, first=15)]), **asked)
+    one, two = (leaderboard(release.path).boards[0].standings for release in (first, both))
+    assert sum(s.comparisons for s in two) > 1.9 * sum(s.comparisons for s in one)
+
+
+def test_strata_have_boards_of_their_own(tmp_path: Path) -> None:
+    project = lg.init(tmp_path / "strata", max_epsilon=1e6)
+    asked = SOURCES | {"features": "source:model,by=language+length", "components": 6}
+    release = lg.privatize(arena(30), project=project, **asked)
+    found = leaderboard(release.path)
+    assert [board.stratum for board in found.boards] == ["de", "en"]
+    notes = " ".join(found.notes)
+    assert "net of length" in notes and "only 6 directions were released" in notes
+    assert leaderboard(release.path, "en").boards == found.boards[1:]
+    with pytest.raises(LabelguardError, match="no stratum 'fr'; found: de, en"):
+        leaderboard(release.path, "fr")
+    told = coefficients_of(described_head(release.path))
+    assert sum(group.share for group in told.groups) == pytest.approx(1)
+    assert [group.group for group in told.groups] == ["source:model,by=language", "length"]
+    output = tmp_path / "board.png"
+    result = CliRunner().invoke(main, ["leaderboard", str(release.path), "-o", str(output)])
+    assert result.exit_code == 1 and "name one with --stratum" in result.output
+    run("leaderboard", str(release.path), "--stratum", "de", "-o", str(output))
+    assert output.read_bytes().startswith(b"\x89PNG")
+
+
+def test_names_with_colons_are_theirs(tmp_path: Path) -> None:
+    frame = arena(30).with_columns(
+        pl.col("language").replace_strict({"de": "eu: de", "en": "eu: en"}),
+        pl.col("model_a", "model_b").replace("alpha", "lab: alpha"),
+    )
+    # A stratum in which one system meets nobody but itself has no board, and its own name.
+    lonely = frame.head(1).with_columns(
+        language=pl.lit("fr"), model_a=pl.lit("x: y"), model_b=pl.lit("x: y"), prompt=pl.lit("q")
+    )
+    project = lg.init(tmp_path / "strata", max_epsilon=1e6)
+    asked = SOURCES | {"features": "source:model,by=language", "components": 8}
+    release = lg.privatize(pl.concat([frame, lonely]), project=project, **asked)
+    found = leaderboard(release.path)
+    assert [board.stratum for board in found.boards] == ["eu: de", "eu: en"]
+    expected = set(STRENGTHS) - {"alpha"} | {"lab: alpha"}
+    assert {one.source for one in found.boards[0].standings} == expected
+    assert found.alone == ("fr: x: y",)
+    assert leaderboard(release.path, "eu: en").alone == ()
+    assert leaderboard(release.path, "fr").alone == found.alone
+
+
+def test_comparisons_with_systems_of_later_are_counted(tmp_path: Path) -> None:
+    project = lg.init(tmp_path / "windows", max_epsilon=1e6)
+    asked = SOURCES | {"project": project, "releases": 2}
+    first = lg.privatize(arena(15), **asked)
+    assert "did not know" not in " ".join(leaderboard(first.path).notes)
+    newer = arena(15, seed=1, first=15).with_columns(
+        pl.col("model_a", "model_b").replace("epsilon", "newest")
+    )
+    second = lg.privatize(pl.concat([arena(15), newer]), **asked)
+    head = described_head(second.path)
+    met = newer.filter((pl.col("model_a") == "newest") | (pl.col("model_b") == "newest")).height
+    assert head.about is not None and 0.9 * met < head.about.unknown <= met
+    said = f"{head.about.unknown:,} comparisons of this sum were with sources"
+    assert said in " ".join(leaderboard(second.path).notes)
+    assert said in " ".join(second.card["head"]["notes"]) and "--again" in said + str(second.card)
+
+
+def test_what_nothing_connects_is_not_compared(tmp_path: Path) -> None:
+    both = {"alpha", "beta"}
+    apart = arena(20).filter(pl.col("model_a").is_in(both) == pl.col("model_b").is_in(both))
+    release = lg.privatize(apart, project=lg.init(tmp_path, max_epsilon=1e6), **SOURCES)
+    one, two = leaderboard(release.path).boards
+    assert {s.source for s in one.standings} == set(STRENGTHS) - both
+    assert {s.source for s in two.standings} == both
+
+
+# ---------------------------------------------------------------- commands
+
+
+def test_the_command_prints_and_writes_it(released: Release, tmp_path: Path) -> None:
+    text = run("leaderboard", str(released.path))
+    assert "alpha" in text and "share rank" in text and "points of Elo" in text
+    found = json.loads(run("leaderboard", str(released.path), "--json"))
+    assert found["boards"][0]["standings"][0]["source"] == "alpha"
+    for kind in ("html", "md", "json", "svg"):
+        run("leaderboard", str(released.path), "-o", str(tmp_path / f"board.{kind}"))
+        assert "alpha" in (tmp_path / f"board.{kind}").read_text()
+    page = (tmp_path / "board.html").read_text()
+    assert "default-src" in page and "<script" not in page
+
+
+def test_files_of_other_kinds_are_not_written(released: Release, tmp_path: Path) -> None:
+    for name in ("board.csv", "board"):
+        asked = ["leaderboard", str(released.path), "-o", str(tmp_path / name)]
+        result = CliRunner().invoke(main, asked)
+        assert result.exit_code == 1 and "ends in .html, .md, .json" in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_head_is_told_in_words(released: Release) -> None:
+    text = run("release", "show", "--head", str(released.path))
+    assert "`labelguard leaderboard` tells" in text and "whatever labels are" in text
+    told = json.loads(run("release", "show", "--head", str(released.path), "--json"))
+    assert {one["name"] for one in told["columns"]} == set(STRENGTHS)
+    alpha = next(one for one in told["columns"] if one["name"] == "alpha")
+    assert 0 < alpha["low"] < alpha["value"] < alpha["high"]
+    section = next(one for one in of_card(released.card) if one.id == "head")
+    assert section.text[0] == told["words"] and section.table and len(section.table.rows) == 5
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_heads_without_sources_have_no_leaderboard(tmp_path: Path) -> None:
+    asked = SOURCES | {"features": "length", "components": 1}
+    release = lg.privatize(arena(20), project=lg.init(tmp_path, max_epsilon=1e6), **asked)
+    with pytest.raises(LabelguardError, match="do not say which source wrote a response"):
+        leaderboard(release.path)
+    words = coefficients_of(described_head(release.path)).words
+    assert words.endswith(".") and (
+        "longer" in words or "shorter" in words or "stands out" in words
+    )
+
+
+def test_older_heads_are_refused_in_words(released: Release, tmp_path: Path) -> None:
+    found = arrays.load(released.path / FILE)
+    old = {name: values for name, values in found.items() if not name.startswith("described/")}
+    (tmp_path / FILE).write_bytes(arrays.packed(old))
+    with pytest.raises(ProjectError, match="does not say what its columns are"):
+        leaderboard(tmp_path)
+
+
+def groups(*found: object) -> np.ndarray:
+    return np.frombuffer(json.dumps(found).encode(), np.uint8)
+
+
+GROUP = {"name": "source:model", "start": 0, "stop": 5, "names": None, "strata": None}
+DAMAGES: dict[str, tuple[str, np.ndarray]] = {
+    "no group": ("groups", groups()),
+    "no list": ("groups", np.frombuffer(b"{}", np.uint8)),
+    "deep": ("groups", np.frombuffer(b"[" * 100_000, np.uint8)),
+    "a gap": ("groups", groups(GROUP | {"start": 1})),
+    "too long": ("groups", groups(GROUP | {"stop": 6})),
+    "a group of text": ("groups", groups("source:model")),
+    "names of numbers": ("groups", groups(GROUP | {"names": [1, 2, 3, 4, 5]})),
+    "strata alone": ("groups", groups(GROUP | {"strata": ["de"] * 5})),
+    "spread": ("spread", np.zeros(1)),
+    "units": ("units", np.array([np.nan])),
+    "unknown": ("unknown", np.array(-1)),
+    "theta": ("standings/theta", np.zeros(3)),
+    "gain": ("standings/gain", np.zeros(1)),
+    "gain of NaN": ("standings/gain", np.full((4, 4), np.nan)),
+    "a large least": ("standings/least", np.array([10**9])),
+    "least of text": ("standings/least", np.array(["x"])),
+    "kinds": ("standings/kinds", np.array(["zz"])),
+    "negative deviation": ("standings/deviations", np.array([-1.0])),
+    "edges of fractions": ("standings/edges", np.array([[0.5, 1.5, 2.5]])),
+    "negative edges": ("standings/edges", np.array([[-1, 1, 2]])),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_heads_are_refused(released: Release, tmp_path: Path, damage: str) -> None:
+    name, values = DAMAGES[damage]
+    refused(released, tmp_path, {f"described/{name}": values}, "damaged")
+
+
+@pytest.mark.parametrize("name", ["coefficients", "projection"])
+def test_heads_of_other_shapes_are_refused(released: Release, tmp_path: Path, name: str) -> None:
+    short = arrays.load(released.path / FILE)[name][:4]
+    refused(released, tmp_path, {name: short}, "damaged")
+
+
+def test_heads_without_a_scale_are_told_apart(released: Release, tmp_path: Path) -> None:
+    refused(released, tmp_path, {"scale": np.array(np.nan)}, "is damaged")
+    refused(released, tmp_path, {"scale": None}, "older version")
+
+
+def refused(
+    release: Release, directory: Path, changes: dict[str, np.ndarray | None], match: str
+) -> None:
+    found = {**arrays.load(release.path / FILE), **changes}
+    kept = {name: values for name, values in found.items() if values is not None}
+    (directory / FILE).write_bytes(arrays.packed(kept))
+    with pytest.raises(ProjectError, match=match):
+        leaderboard(directory)
+    with pytest.raises(ProjectError, match=match):
+        coefficients_of(described_head(directory))

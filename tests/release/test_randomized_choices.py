@@ -1,0 +1,431 @@
+"""Choices of the best of several responses, released by randomized response: one coin each.
+
+Statistical tests accept what happens unless it has a probability below FALSE_FAILURE under the
+claim; they run on fixed randomness.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from scipy import stats
+from support import world
+from support.exports import write
+
+import labelguard as lg
+from labelguard.accounting import joint
+from labelguard.accounting import randomized_response as binary
+from labelguard.accounting.joint import ChoiceAnswers
+from labelguard.accounting.kary import KAry
+from labelguard.cli.main import main
+from labelguard.errors import BudgetExceeded, PolicyError
+from labelguard.policy.events import RANDOMIZED_LABELS
+from labelguard.project import policies
+from labelguard.project.project import Project
+from labelguard.release import publish
+from labelguard.release.methods import rr
+from labelguard.release.writer import Release
+
+FALSE_FAILURE = 1e-6
+SIZES = (3, 4, 6)
+PER_LABELER = 6
+PRICE: dict[str, Any] = {"epsilon": 3, "delta": 1e-5}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    world.fix(monkeypatch, world.repeatable_bytes("choices"))
+    return lg.init(tmp_path / "project", max_epsilon=500, max_delta=1e-2)
+
+
+def size(item: int) -> int:
+    return SIZES[item % len(SIZES)]
+
+
+def rows(labelers: int = 4, seed: int = 0, sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
+    """Everybody chooses among the same sets of 3, 4 and 6 responses, or of these `sizes`."""
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "labeler_id": f"worker {labeler}",
+            "prompt": f"question {item}",
+            "responses": [f"answer {place} to {item}" for place in range(sizes[item % len(sizes)])],
+            "choice": int(rng.integers(sizes[item % len(sizes)])),
+        }
+        for labeler in range(labelers)
+        for item in range(PER_LABELER)
+    ]
+
+
+def released(source: Sequence[dict[str, Any]], project: Project, **options: Any) -> Release:
+    return lg.privatize(
+        pa.Table.from_pylist(list(source)), mechanism="rr", project=project, **options
+    )
+
+
+def same_rows(one: Release, other: Release) -> bool:
+    keys = ["item_id", "chosen", "rejected", "flip_probability"]
+    return bool(lg.load(one).sort(keys).equals(lg.load(other).sort(keys)))
+
+
+def map_of(project: Project, release: Release) -> pl.DataFrame:
+    """PRIVATE: what was drawn."""
+    return pl.read_parquet(project.released / release.id / "*.parquet")
+
+
+# --- what a release holds ------------------------------------------------------------------------
+
+
+def test_a_choice_is_one_answer_with_all_its_pairs_and_one_charge(project: Project) -> None:
+    made = released(rows(labelers=1), project, **PRICE)
+    found = lg.load(made)
+    assert made.card["counts"]["charged"] == PER_LABELER
+    assert made.card["counts"]["released_ties_dropped"] == 0
+    assert made.card["choices"]["fewest"] == 3
+    assert len(found) == sum(size(item) - 1 for item in range(PER_LABELER))
+    for (prompt,), own in found.group_by("prompt"):
+        item = int(str(prompt).split()[1])
+        every = {f"answer {place} to {item}" for place in range(size(item))}
+        assert own["chosen"].n_unique() == 1
+        assert {own["chosen"][0], *own["rejected"]} == every
+        assert len(own) == size(item) - 1
+
+
+def test_flip_probabilities_are_those_of_the_price(project: Project) -> None:
+    made = released(rows(), project, **PRICE)
+    epsilon0 = KAry(3).calibrate(3, 1e-5, 8)
+    found = lg.load(made).group_by("prompt").agg(pl.col("flip_probability").unique())
+    for prompt, flips in found.iter_rows():
+        options = size(int(prompt.split()[1]))
+        expected = options / (2 * (math.exp(epsilon0) + options - 1))
+        assert flips == [pytest.approx(expected, rel=1e-9)]
+        assert flips[0] < 0.5
+
+
+def test_equal_responses_count_once(project: Project) -> None:
+    one = {"labeler_id": "w", "prompt": "p", "responses": ["b", "a", "b", "c"], "choice": 2}
+    alike = {"labeler_id": "w", "prompt": "q", "responses": ["a", "a"], "choice": 0}
+    made = released([one, alike], project, epsilon=200, delta=0)
+    found = lg.load(made)
+    assert made.card["counts"]["charged"] == 1 and made.card["choices"]["fewest"] == 3
+    assert found["chosen"].to_list() == ["b", "b"]
+    assert sorted(found["rejected"]) == ["a", "c"]
+    (threshold,) = map_of(project, made)["threshold"]
+    assert KAry(3).epsilon0_of(threshold) <= 200 / 8
+
+
+def test_a_blank_among_ties_becomes_any_response(project: Project) -> None:
+    source = rows(labelers=120, sizes=[4])
+    blank = [row | {"choice": None} for row in source]
+    made = released([*blank], project, epsilon=400, delta=0, skips="tie")
+    chosen = lg.load(made).unique(["item_id", "chosen", "rejected"], maintain_order=True)
+    assert made.card["counts"]["charged"] == len(source)
+    assert len(chosen) == PER_LABELER * 4 * 3  # every response was released for every set
+    counts = map_of(project, made)["value"].value_counts()["count"].to_numpy()
+    assert stats.chisquare(counts).pvalue > FALSE_FAILURE
+
+
+# --- released values are permanent ---------------------------------------------------------------
+
+
+def test_order_of_responses_and_rows_and_copies_are_nothing_new(project: Project) -> None:
+    source = rows()
+    made = released(source, project, **PRICE)
+    turned = [
+        row
+        | {
+            "responses": row["responses"][::-1],
+            "choice": len(row["responses"]) - 1 - row["choice"],
+        }
+        for row in source
+    ]
+    again = released([*turned[::-1], *source[:5], *turned[:5]], project)
+    assert again.id != made.id and again.card["counts"]["charged"] == 0
+    assert again.card["counts"]["released_before"] == len(source)
+    assert again.card["counts"]["duplicates"] == 10
+    assert same_rows(made, again)
+
+
+def test_a_changed_choice_keeps_its_answer(project: Project) -> None:
+    made = released(rows(seed=1), project, **PRICE)
+    again = released(rows(seed=2), project)
+    assert again.reused and again.id == made.id  # the public columns are equal
+
+
+def test_a_release_that_crashed_is_finished_from_its_map_without_labels(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish, "publish", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            released(rows(seed=1), project, **PRICE)
+    made = released(rows(seed=2), project, **PRICE)
+    assert made.card["counts"]["charged"] == len(rows())
+    drawn = map_of(project, made)["value"].value_counts().sort("value")
+    number = lg.load(made).unique(["item_id", "chosen"])["chosen"].str.extract(r"answer (\d)")
+    assert set(number.cast(pl.UInt8)) == set(drawn["value"])
+    assert same_rows(made, released([*rows(seed=3), *rows(labelers=1)], project))
+
+
+def test_again_draws_every_choice_anew_at_a_new_charge(project: Project) -> None:
+    made = released(rows(labelers=20), project, max_labels_per_labeler=12, **PRICE)
+    again = released(rows(labelers=20), project, again=True)
+    assert again.card["counts"]["charged"] == made.card["counts"]["charged"] == 20 * PER_LABELER
+    assert not same_rows(made, again)
+    third = released(rows(labelers=20)[::-1] + rows(labelers=1), project)
+    assert same_rows(third, again)
+
+
+def test_a_bound_counts_choices(project: Project) -> None:
+    made = released(rows(), project, max_labels_per_labeler=4, **PRICE)
+    assert made.card["counts"]["charged"] == 4 * 4
+    assert made.card["counts"]["dropped_by_bound"] == 4 * (PER_LABELER - 4)
+    for (_, _), own in lg.load(made).group_by("item_id", "chosen"):
+        item = int(own["prompt"][0].split()[1])
+        assert len(own) % (size(item) - 1) == 0
+    with pytest.raises(BudgetExceeded):
+        released([{**row, "prompt": row["prompt"] + "?"} for row in rows()], project)
+
+
+# --- the price -----------------------------------------------------------------------------------
+
+
+def test_answers_have_the_distribution_that_is_charged(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = [row | {"choice": len(row["prompt"]) % 3} for row in rows(labelers=250)]
+
+    def deviates(home: Project) -> bool:
+        made = released(source, home, epsilon=20, delta=1e-5)
+        kept = kept_by_size(made, source)
+        epsilon0 = KAry(3).calibrate(20, 1e-5, 8)
+        return any(
+            stats.binomtest(
+                hits, total, math.exp(epsilon0) / (math.exp(epsilon0) + options - 1)
+            ).pvalue
+            <= FALSE_FAILURE
+            for options, (hits, total) in kept.items()
+        )
+
+    assert not deviates(project)
+    draw = rr.randomize_choices
+
+    def with_less_noise(chosen: Any, coins: Any, keys: Any, threshold: Any, options: Any) -> Any:
+        others = (options - 1).astype(np.uint64)
+        return draw(
+            chosen,
+            coins,
+            keys,
+            threshold // np.uint64(10) * np.uint64(7) // others * others,
+            options,
+        )
+
+    monkeypatch.setattr(rr, "randomize_choices", with_less_noise)
+    assert deviates(lg.init(tmp_path / "less noise", max_epsilon=500))
+
+
+def kept_by_size(made: Release, source: Sequence[dict[str, Any]]) -> dict[int, tuple[int, int]]:
+    """How many released choices are as given, and how many there are, by number of responses.
+
+    Everybody chose the same response of a set here, so that no answer has to be matched with who
+    gave it.
+    """
+    raw: dict[str, list[str]] = {}
+    for row in source:
+        raw.setdefault(row["prompt"], []).append(row["responses"][row["choice"]])
+    found: dict[int, tuple[int, int]] = {}
+    shown = lg.load(made).group_by("prompt", "chosen").len()
+    for prompt, given in raw.items():
+        options = size(int(prompt.split()[1]))
+        own = shown.filter(prompt=prompt)
+        counts = dict(zip(own["chosen"], own["len"] // (options - 1), strict=True))
+        (only,) = set(given)
+        hits, total = found.get(options, (0, 0))
+        found[options] = hits + counts.get(only, 0), total + len(given)
+    return found
+
+
+def test_a_labeler_with_sets_of_several_sizes_is_within_the_price(project: Project) -> None:
+    source = rows(labelers=1)
+    made = released(source, project, epsilon=3, delta=1e-3, max_labels_per_labeler=PER_LABELER)
+    thresholds = sorted(map_of(project, made)["threshold"].to_list())
+    sizes = sorted(size(item) for item in range(PER_LABELER))
+    assert len(set(thresholds)) == len(SIZES)
+    used = [ChoiceAnswers(t, 1, k) for t, k in zip(thresholds, sizes, strict=True)]
+    assert all(one.epsilon0 <= KAry(3).calibrate(3, 1e-3, PER_LABELER) + 1e-15 for one in used)
+    assert joint.delta(used, 3) <= 1e-3
+    # Each at the price of its own size would be too much for fewer responses.
+    own = [KAry(6).calibrate(3, 1e-3, PER_LABELER)] * PER_LABELER
+    loose = [ChoiceAnswers(KAry(k).threshold(e), 1, k) for k, e in zip(sizes, own, strict=True)]
+    assert joint.delta(loose, 3) > 1e-3
+
+
+def test_the_first_policy_prices_the_fewest_responses_and_takes_no_fewer(project: Project) -> None:
+    made = released(rows(sizes=[4, 5]), project, max_labels_per_labeler=20, **PRICE)
+    (record,) = policies.show(None, project).allowances
+    assert record.choices == 4
+    few = [{**row, "prompt": row["prompt"] + "?"} for row in rows(sizes=[3, 6])]
+    with pytest.raises(PolicyError, match="a choice among 3 different responses costs more"):
+        released(few, project)
+    pair = {"labeler_id": "w", "prompt": "p", "response_a": "x", "response_b": "y", "label": 1}
+    with pytest.raises(PolicyError, match="a label of a pair costs more than this policy prices"):
+        released([pair], project)
+    same = [{**row, "responses": [*row["responses"][:3], row["responses"][0]]} for row in few]
+    with pytest.raises(PolicyError, match="a choice among 3 different responses costs more"):
+        released([row | {"choice": 0} for row in same], project)
+    more = [{**row, "prompt": row["prompt"] + "!"} for row in rows(sizes=[9])]
+    assert released(more, project).card["counts"]["charged"] == len(more)
+    assert made.card["counts"]["charged"] == len(more)
+
+
+def test_a_policy_of_pairs_takes_choices_as_well(project: Project) -> None:
+    policies.new("both", **PRICE, allow=["rr:labels=50"], project=project)
+    policies.activate("both", project=project)
+    made = released(rows(), project)
+    epsilon0 = binary.calibrate(3, 1e-5, 50)
+    thresholds = sorted(set(map_of(project, made)["threshold"]))
+    for options, threshold in zip(SIZES, thresholds, strict=True):
+        assert KAry(options).epsilon0_of(threshold) == pytest.approx(epsilon0, rel=1e-9)
+    ranked = [
+        {k: v for k, v in row.items() if k != "choice"}
+        | {"ranks": list(range(len(row["responses"])))}
+        for row in rows()[:2]
+    ]
+    pairs = sum(math.comb(len(row["responses"]), 2) for row in ranked)
+    assert released(ranked, project).card["counts"]["charged"] == pairs  # labels of their own
+
+
+def test_choices_and_statistics_are_priced_together(project: Project) -> None:
+    policies.new(
+        "both",
+        **PRICE,
+        allow=["rr:labels=12,choices=3", "statistic:releases=2"],
+        project=project,
+    )
+    policies.activate("both", project=project)
+    made = released(rows(), project)
+    assert "priced together with 2 statistic releases" in made.card["privacy"]["accounting"]
+    alone = KAry(3).calibrate(3, 1e-5, 12)
+    least = min(map_of(project, made)["threshold"])  # of choices among three
+    assert KAry(3).epsilon0_of(least) < alone
+
+
+@pytest.mark.parametrize(
+    ("allow", "ties", "message"),
+    [
+        ("rr:labels=5,choices=1", "coin", "choices are among 2 to 256 responses, found 1"),
+        ("rr:labels=5,choices=257", "coin", "choices are among 2 to 256 responses, found 257"),
+        ("rr:labels=5,choices=3", "ternary", "--ties ternary goes with pairs and rankings"),
+        ("statistic:releases=5,choices=3", "zero", "an allowance of statistic has no choices"),
+        ("rr:labels=5,choices=x", "coin", "--allow expects"),
+    ],
+)
+def test_a_policy_that_choices_cannot_have_is_refused(
+    allow: str, ties: Any, message: str, project: Project
+) -> None:
+    with pytest.raises(PolicyError, match=message):
+        policies.new("wrong", **PRICE, allow=[allow], ties=ties, project=project)
+
+
+def test_ternary_ties_and_too_small_an_epsilon_are_refused_before_any_charge(
+    project: Project,
+) -> None:
+    with pytest.raises(PolicyError, match="--ties ternary goes with pairs and rankings"):
+        released(rows(), project, ties="ternary", **PRICE)
+    with pytest.raises(PolicyError, match="too small"):
+        released(rows(), project, epsilon=2e-12, delta=0)
+
+
+# --- what flip_probability means -----------------------------------------------------------------
+
+
+def answer_probabilities(options: int, epsilon0: float) -> NDArray[np.float64]:
+    """Row: true choice; column: answer."""
+    other = 1 / (math.exp(epsilon0) + options - 1)
+    return np.full((options, options), other) + np.eye(options) * (math.exp(epsilon0) - 1) * other
+
+
+CASES = [(2, 0.4), (3, 0.1), (4, 1.0), (9, 2.5)]
+
+
+@pytest.mark.parametrize(("options", "epsilon0"), CASES)
+def test_the_share_of_turned_pairs_is_the_flip_probability_whatever_is_preferred(
+    options: int, epsilon0: float
+) -> None:
+    """Under Plackett–Luce: a shown pair's direction, against the preference between its two."""
+    gamma = RANDOMIZED_LABELS.pair_flip_probability(KAry(options).threshold(epsilon0), options)
+    assert gamma == pytest.approx(options / (2 * (math.exp(epsilon0) + options - 1)), rel=1e-9)
+    other = answer_probabilities(options, epsilon0)[0, 1]
+    for seed in range(3):
+        best = np.random.default_rng(seed).dirichlet(np.ones(options))
+        answers = best @ answer_probabilities(options, epsilon0)
+        turned = shown = 0.0
+        for i, j in itertools.combinations(range(options), 2):
+            appears, among = answers[i] + answers[j], best[i] + best[j]
+            # P[i is shown as chosen | the pair is shown] = (1 − γ_ij) b_i/(b_i + b_j) + γ_ij …
+            own = other / appears
+            first = (1 - own) * best[i] / among + own * best[j] / among
+            assert answers[i] / appears == pytest.approx(first, rel=1e-9)
+            shown += appears
+            turned += own * appears
+        assert turned / shown == pytest.approx(gamma, rel=1e-9)
+
+
+@pytest.mark.parametrize(("options", "epsilon0"), CASES)
+def test_de_biased_pairs_have_the_statistic_of_the_choices_in_expectation(
+    options: int, epsilon0: float
+) -> None:
+    """Σ over rows of φ(chosen) − φ(rejected), over 1 − 2γ, is unbiased for every true choice."""
+    gamma = RANDOMIZED_LABELS.pair_flip_probability(KAry(options).threshold(epsilon0), options)
+    features = np.random.default_rng(0).normal(size=(options, 3))
+    statistic = options * (features - features.mean(axis=0))  # of each choice, over its K−1 pairs
+    expected = answer_probabilities(options, epsilon0) @ statistic
+    np.testing.assert_allclose(expected / (1 - 2 * gamma), statistic, rtol=1e-9, atol=1e-9)
+    changed = KAry(options).threshold(epsilon0) / 2**64
+    if options > 2:  # the probability that a choice changed is no γ of its pairs
+        assert np.abs(expected / (1 - 2 * changed) - statistic).max() > 0.1
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_documentation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "choices.jsonl", rows())
+    command = "privatize choices.jsonl --mechanism rr --epsilon 3 --delta 1e-5"
+    for document in ("formats.md", "concepts.md"):
+        text = (Path(__file__).parents[2] / "docs" / document).read_text()
+        assert f"labelguard {command}" in text
+    assert CliRunner().invoke(main, ["init"]).exit_code == 0
+    looked = CliRunner().invoke(main, [*command.split(), "--dry-run", "--json"])
+    assert looked.exit_code == 0, looked.output
+    told = json.loads(looked.stdout)
+    assert told["choices"] == 3 and told["charged"] == 4 * PER_LABELER
+    looked = CliRunner().invoke(main, [*command.split(), "--dry-run"])
+    assert "each a choice among 3 responses or more" in looked.stdout
+    made = CliRunner().invoke(main, [*command.split(), "--yes"])
+    assert made.exit_code == 0, made.output
+    shown = CliRunner().invoke(main, ["policy", "show"])
+    assert "each a choice among 3 or more" in " ".join(shown.stdout.split())
+    (card,) = tmp_path.glob(".labelguard/releases/*/CARD.md")
+    assert "priced as choices among" in card.read_text()
+    told_of = CliRunner().invoke(main, ["agreement", str(card.parent)])
+    assert told_of.exit_code == 0 and "tell no agreement" in told_of.output
+    fits = CliRunner().invoke(main, ["policy", "check", "choices.jsonl", "--mechanism", "rr"])
+    assert fits.exit_code == 0, fits.output

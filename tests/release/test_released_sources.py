@@ -1,0 +1,114 @@
+"""Releases whose head learns which system wrote a response: windows, further pairs, scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from support.preferences import STATISTIC
+
+import labelguard as lg
+from labelguard.errors import InvalidLabels
+from labelguard.learning.features import open_provider
+from labelguard.release.head import Head
+
+MODELS = ("best", "middle", "worst")
+OPTIONS: dict[str, Any] = STATISTIC | {
+    "features": "source:model",
+    "components": 2,
+    "epsilon": 8,
+    "delta": 1e-5,
+    "releases": 2,
+}
+
+
+def battles(seed: int, *, labelers: int = 60, labels: int = 20) -> pl.DataFrame:
+    """Everybody prefers the better model nine times of ten."""
+    rng = np.random.default_rng(seed)
+    rows = labelers * labels
+    first = rng.integers(0, 3, rows)
+    second = (first + rng.integers(1, 3, rows)) % 3
+    right = rng.random(rows) < 0.9
+    return pl.DataFrame(
+        {
+            "labeler_id": [f"worker {n % labelers}" for n in range(rows)],
+            "prompt": [f"question {seed} {n}" for n in range(rows)],
+            "response_a": [f"answer {n}" for n in range(rows)],
+            "response_b": [f"reply {n}" for n in range(rows)],
+            "label": ((first < second) == right).astype(int),
+            "model_a": [MODELS[n] for n in first],
+            "model_b": [MODELS[n] for n in second],
+        }
+    )
+
+
+def pair(one: str, other: str) -> pl.DataFrame:
+    row = {"prompt": "new", "response_a": "a", "response_b": "b"}
+    return pl.DataFrame([row | {"model_a": one, "model_b": other}])
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    lg.init(tmp_path / "project")
+    return tmp_path / "project"
+
+
+def test_a_head_on_sources_labels_what_it_has_not_seen(project: Path) -> None:
+    also = pl.concat(
+        [pair("best", "worst"), pair("worst", "best").with_columns(prompt=pl.lit("q"))]
+    )
+    release = lg.privatize(battles(0), project=project, also=also, **OPTIONS)
+    head = Head.load(release.path)
+    provider = open_provider(head.features, head.state)
+    assert provider.groups()[0].names == MODELS
+    rows = lg.load(release)
+    chosen = rows.filter(pl.col("prompt").is_in(["new", "q"])).sort("prompt")["chosen"].to_list()
+    assert chosen == ["a", "b"]
+    known, unknown = (lg.score(release, pair("best", name)) for name in ("worst", "nobody"))
+    assert known["chosen"].to_list() == ["a"] and known["label_probability"][0] > 0.6
+    assert unknown["label_probability"][0] == 0.5
+    neither = lg.score(release, pair("no", "body"))
+    assert neither["label_probability"][0] == 0.5
+    renamed = pair("worst", "best").rename({"model_a": "left", "model_b": "right"})
+    columns = {"model_a": "left", "model_b": "right"}
+    assert lg.score(release, renamed, columns=columns)["chosen"].to_list() == ["b"]
+    with pytest.raises(InvalidLabels, match="no column 'model_a' for the source model"):
+        lg.score(release, renamed)
+    with pytest.raises(InvalidLabels, match="column model_a or model_b: expected the name"):
+        lg.score(release, pair("best", " "))
+
+
+def test_a_later_window_has_the_sources_of_the_first(project: Path) -> None:
+    lg.privatize(battles(0), project=project, **OPTIONS)
+    newer = battles(1).with_columns(model_a=pl.col("model_a").replace("worst", "newest"))
+    later = lg.privatize(newer, project=project, **OPTIONS)
+    head = Head.load(later.path)
+    assert later.card["statistic"]["windows"] == 2
+    assert open_provider(head.features, head.state).groups()[0].names == MODELS
+
+
+def test_a_system_that_the_sum_does_not_know_moves_no_other(project: Path) -> None:
+    """The newest loses to the worst: a coordinate for that side alone would be a win of it."""
+    first = Head.load(lg.privatize(battles(0), project=project, **OPTIONS).path)
+    met = [pl.col(f"model_{side}") == "worst" for side in "ba"]
+    newest = [pl.when(one).then(pl.lit("newest")) for one in met]
+    newer = battles(1).with_columns(
+        model_a=newest[0].otherwise("model_a"),
+        model_b=newest[1].otherwise("model_b"),
+        label=pl.when(met[0]).then(0).when(met[1]).then(1).otherwise("label"),
+    )
+    head = Head.load(lg.privatize(newer, project=project, **OPTIONS).path)
+    before, after = (one.coefficients[0] - one.coefficients[2] for one in (first, head))
+    assert after > 0.8 * before
+
+
+def test_side_roles_may_be_named_where_nothing_reads_them(project: Path) -> None:
+    columns = {"system_a": "model_a", "system_b": "model_b"}
+    release = lg.privatize(
+        battles(0), project=project, columns=columns, mechanism="rr", epsilon=3, delta=1e-5
+    )
+    assert release.card["counts"]["rows"] == 1200
+    assert "model_a" not in lg.load(release).columns

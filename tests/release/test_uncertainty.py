@@ -1,0 +1,92 @@
+"""Errors of released coefficients: what they are made of, and how they are kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from labelguard.release.uncertainty import (
+    DRAWS,
+    Errors,
+    Release,
+    half_widths,
+    normal_draws,
+    simultaneous,
+)
+
+EYE = np.eye(2)
+
+
+def errors(**more: object) -> Errors:
+    nothing = np.zeros((2, 2))
+    known = {
+        "gain": EYE,
+        "scatter": nothing,
+        "bound": nothing,
+        "prior": nothing,
+        "drift": np.zeros(2),
+        "radius": 100.0,
+        "noises": (),
+    }
+    return Errors(**(known | more))  # type: ignore[arg-type]
+
+
+def test_errors_have_the_covariance_of_their_parts() -> None:
+    gain = np.array([[2.0, 0.0], [1.0, 1.0]])
+    scatter, prior = np.array([[2.0, 0.5], [0.5, 1.0]]), np.diag([0.5, 0.0])
+    made = errors(
+        gain=gain,
+        scatter=scatter,
+        prior=prior,
+        drift=np.array([0.3, 0.0]),
+        noises=(Release("gaussian", 1.5), Release("ball", 2.0)),
+    )
+    expected = gain @ (scatter + (1.5**2 + 2.0**2) * EYE) @ gain.T + prior + np.diag([0.09, 0])
+    # 20,000 draws: a standard error of a variance is 1 to 2 %.
+    assert np.cov(made.draws().T) == pytest.approx(expected, rel=0.08, abs=0.1)
+    assert np.array_equal(made.draws(), made.draws())
+
+
+@pytest.mark.parametrize("least", [1, 12])
+def test_ball_noise_has_its_deviation_and_is_not_normal(least: int) -> None:
+    noise = Release("ball", 3.0, least)
+    drawn = noise.draws(1, np.random.default_rng(0))
+    assert drawn.shape == (DRAWS, 1)
+    assert drawn.std() == pytest.approx(3.0, rel=0.04)
+    kurtosis = float((drawn**4).mean() / (drawn**2).mean() ** 2)
+    # Laplace noise has 6, a normal 3, the first of 12 coordinates a little more than that.
+    assert kurtosis > (4.5 if least == 1 else 3.05)
+    normal = 1.96 * 3.0
+    assert abs(half_widths(drawn)[0] - normal) > 0.01 * normal
+
+
+def test_the_bound_never_exceeds_what_the_clip_allows() -> None:
+    wide = errors(bound=1e6 * EYE, radius=2.0)
+    narrow = errors(bound=EYE, radius=2.0)
+    assert wide.clustered(EYE) == pytest.approx(1.96 * 2.0, rel=1e-3)
+    assert narrow.clustered(EYE) == pytest.approx(1.96, rel=1e-3)
+
+
+def test_differences_are_covered_together() -> None:
+    drawn = normal_draws(np.eye(6))
+    factor, spread = simultaneous(drawn)
+    assert spread[0, 1] == pytest.approx(np.sqrt(2), rel=0.03)
+    assert 2.7 < factor < 3.0  # Tukey's range of six, 4.03, over √2
+
+
+def test_errors_are_kept_as_arrays() -> None:
+    made = errors(noises=(Release("ball", 2.0, 4),), drift=np.array([0.1, 0.2]))
+    again = Errors.of_arrays(made.arrays("here/"), "here/", 2)
+    assert again is not None and again.noises == made.noises and again.radius == made.radius
+    assert np.array_equal(again.draws(), made.draws())
+    assert Errors.of_arrays({}, "here/", 2) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("gain", np.eye(3)), ("drift", np.full(2, np.nan)), ("kinds", np.array(["laplace"]))],
+)
+def test_damaged_errors_are_refused(name: str, value: np.ndarray) -> None:
+    arrays = errors(noises=(Release("ball", 2.0, 4),)).arrays("") | {name: value}
+    with pytest.raises(ValueError, match=r"shape|kind|broadcast|finite|found"):
+        Errors.of_arrays(arrays, "", 2)

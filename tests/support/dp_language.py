@@ -1,0 +1,64 @@
+"""Language models of DP-SGD on planted pairs, made in a moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from labelguard_trainer.gradient.language import LanguageProblem
+from labelguard_trainer.gradient.language_options import PreparedLanguage
+from labelguard_trainer.gradient.records import Records
+from labelguard_trainer.training.settings import Kind
+from support import tiny_models
+
+from labelguard.learning.learners import LearnerOptions
+
+PAIRS, RECORDS, LABELERS, LIMIT = 16, 40, 8, 4
+LORA = "r=4,alpha=8"
+
+
+def pairs(*, swapped: bool = False) -> pa.Table:
+    """Planted pairs whose first side is preferred, or their second if `swapped`."""
+    names = ["prompt", "second", "first"] if swapped else ["prompt", "first", "second"]
+    columns = ["prompt", "chosen", "rejected"]
+    return tiny_models.planted(PAIRS, seed=4).select(columns).rename_columns(names)
+
+
+def records(limit: int = LIMIT, weighting: Any = "mean") -> Records:
+    """Of `LABELERS` labelers, who have from none to many; the last has none."""
+    draw = np.random.default_rng(2)
+    units = np.sort(draw.integers(0, LABELERS - 1, RECORDS))
+    return Records(draw.integers(0, PAIRS, RECORDS), units, LABELERS, limit, weighting)
+
+
+def labels() -> np.ndarray[Any, Any]:
+    """Of all records, ties among them."""
+    return np.random.default_rng(3).choice([0.0, 0.5, 1.0], RECORDS)
+
+
+def problem(
+    kind: Kind,
+    base: Path,
+    lora: str | None = LORA,
+    of: Records | None = None,
+    *,
+    swapped: bool = False,
+    **settings: Any,
+) -> LanguageProblem:
+    """On a CPU; `settings` are those of a training configuration."""
+    config = base.parent / "config.yaml"
+    usual = {"max_length": 48, "per_device_train_batch_size": 6, "learning_rate": 0.01}
+    given = {**usual, **settings}
+    config.write_text("\n".join(f"{name}: {value}" for name, value in given.items()))
+    options = LearnerOptions(str(base), lora, str(config))
+    prepared = PreparedLanguage.of(kind, pairs(swapped=swapped), options)
+    return prepared.open(of or records(), "cpu")
+
+
+def moved(found: LanguageProblem, steps: int = 2) -> LanguageProblem:
+    """The problem a few random steps on, so that no matrix is zero."""
+    for step in range(steps):
+        found.step(found.noised(0.0, 1.0, bytes([step]) * 32))
+    return found

@@ -1,0 +1,89 @@
+"""Adaptive user-level private SGD: its score moves by 2 at most, outliers go, and it halts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from labelguard_trainer.gradient import aup
+from labelguard_trainer.gradient.aup import AupCourse
+from labelguard_trainer.gradient.cohorts import COIN_RANGE
+from labelguard_trainer.gradient.head_records import Comparisons
+from labelguard_trainer.gradient.heads import HeadProblem
+
+from labelguard.mechanisms.statistic import Rows
+
+
+def cohort(members: int, seed: int) -> np.ndarray:
+    """Most close together, some far away."""
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random((members, 1)) < 0.2, 3.0, 0.1) * rng.normal(size=(members, 2))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_one_labeler_moves_the_score_by_two_at_most(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    gradients = cohort(int(rng.integers(2, 40)), seed)
+    other = gradients.copy()
+    other[0] = rng.choice([-9.0, 0.0, 9.0], 2)
+    moved = aup.concentration(gradients, 0.5) - aup.concentration(other, 0.5)
+    assert abs(moved) <= 2
+    without = aup.concentration(gradients[1:], 0.5) - 4 * (len(gradients) - 1) / 5
+    with_them = aup.concentration(gradients, 0.5) - 4 * len(gradients) / 5
+    assert abs(with_them - without) <= 2
+
+
+def test_divided_by_the_expected_size_a_score_moves_by_more() -> None:
+    """The control, as published: a cohort that turns out twice as large as expected."""
+    expected, members = 10, 20
+    together = np.zeros((members, 2))
+    apart = together.copy()
+    apart[0] = 9.0
+    published = (
+        members
+        / expected
+        * np.array([aup.concentration(together, 0.5), aup.concentration(apart, 0.5)])
+    )
+    assert published[0] - published[1] > 3.5
+
+
+def test_outliers_are_left_out_and_those_in_between_by_coin() -> None:
+    gradients = np.zeros((12, 2))
+    gradients[9:] = [[9.0, 0], [0, 9.0], [-9.0, 0]]
+    assert aup.staying(gradients, 0.5, np.full(12, 0.999)).tolist() == [True] * 9 + [False] * 3
+    gradients[7:9] = [[0, -9.0], [7.0, 7.0]]  # seven of twelve lie close together: p = 1/2
+    assert aup.staying(gradients, 0.5, np.full(12, 0.49))[:7].all()
+    assert not aup.staying(gradients, 0.5, np.full(12, 0.51)).any()
+    assert not aup.staying(np.zeros((0, 2)), 0.5, np.zeros(0)).any()
+
+
+def test_noise_is_that_of_line_15() -> None:
+    course = AupCourse(COIN_RANGE // 5, 100, 3.0, 0.7, 500, 2.0, 1e-5)
+    log = 2.0 + np.log(100 / 1e-5)
+    assert course.deviation**2 == pytest.approx(8 * 0.7**2 * log * 3.0**2 / 100**2)
+
+
+def run(distance: float, epsilon: float, steps: int = 30) -> tuple[int, HeadProblem]:
+    """200 labelers who agree, and how many steps they were good for."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(400, 3)).astype(np.float32)
+    rows = Rows(rng.integers(400, size=4000), np.repeat(np.arange(200), 20), 200)
+    records = Comparisons.of(z, rows)
+    labels = (z[rows.pair] @ np.array([1.0, -1.0, 0.5]) > 0).astype(float)
+    problem = HeadProblem(z, records, np.full(200, 1 / 20), np.full(3, 0.5), 0.5)
+    course = AupCourse(COIN_RANGE // 2, steps, 0.05, distance, 200, epsilon, 1e-5)
+    return aup.train(problem, labels, course, lambda share: None), problem
+
+
+def test_it_learns_while_cohorts_are_concentrated_and_halts_when_they_are_not() -> None:
+    done, problem = run(2.0, 20.0)
+    assert done == 30
+    direction = problem.theta / np.linalg.norm(problem.theta)
+    assert direction @ np.array([1.0, -1.0, 0.5]) / 1.5 > 0.8
+    halted, stopped = run(1e-3, 20.0)
+    assert halted == 0 and not stopped.theta.any()
+
+
+def test_whether_it_halts_is_itself_noisy() -> None:
+    """At a small ε AboveThreshold's noise is far larger than the score of 100 labelers."""
+    done = {run(1e-3, 0.01, steps=3)[0] for _ in range(40)}
+    assert max(done) > 0  # a coin each time, about: all 40 at 0 has a probability below 1e-6

@@ -1,0 +1,347 @@
+"""Reward models and DPO by labeler-level DP-SGD: gradients, clipping, checkpoints, exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelguard_trainer.gradient.backward import OwnBackward, SharedBackward
+from labelguard_trainer.gradient.language import LanguageProblem
+from labelguard_trainer.gradient.language_options import PreparedLanguage
+from labelguard_trainer.gradient.records import Records
+from support import dp_language, tiny_models
+from support.dp_language import LABELERS, LIMIT, LORA, PAIRS, RECORDS, labels, moved, records
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
+
+from labelguard.errors import LabelguardError
+from labelguard.learning.learners import LearnerOptions
+
+pytestmark = pytest.mark.xdist_group("trl")
+
+EVERYONE = np.arange(LABELERS)
+BETA = 0.1
+BOTH = pytest.mark.parametrize("kind", ["dpo", "reward"])
+ALL = pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "LoRA"])
+Made = Callable[..., LanguageProblem]
+
+
+def tensors(problem: LanguageProblem, units: Any, labels: Any) -> torch.Tensor:
+    """Its gradients, to be compared as torch compares."""
+    return torch.from_numpy(problem.gradients(units, labels))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.saved(tmp_path_factory.mktemp("base") / "base")
+
+
+@pytest.fixture(scope="module")
+def made(base: Path) -> Made:
+    """A problem; equal ones are made once, since most tests leave them as they are."""
+    kept: dict[Any, LanguageProblem] = {}
+
+    def problem(kind: Any, lora: str | None = LORA) -> LanguageProblem:
+        if (kind, lora) not in kept:
+            kept[kind, lora] = moved(dp_language.problem(kind, base, lora))
+        return kept[kind, lora]
+
+    return problem
+
+
+def _written_down(found: LanguageProblem, base: Path, labeler: int) -> torch.Tensor:
+    """The mean gradient of a labeler's records in use, one text after another, by autograd."""
+    reference = AutoModelForCausalLM.from_pretrained(base).eval()
+    tokens = found.base.tokens.to_pylist()
+
+    def score(model: Any, pair: int, side: str) -> torch.Tensor:
+        prompt = tokens[pair].get("prompt_ids", [])
+        ids = torch.tensor([prompt + tokens[pair][side]])[:, :48]
+        if found.base.kind == "reward":
+            score: torch.Tensor = model(ids).logits[0, 0]
+            return score
+        log_probs = model(ids).logits[0, :-1].log_softmax(-1)
+        own = log_probs.gather(1, ids[0, 1:, None])[:, 0]
+        return own[len(prompt) - 1 :].sum()
+
+    def loss(record: int) -> torch.Tensor:
+        pair = int(held.pairs[record])
+        sides = [score(found._model, pair, side) for side in ("chosen_ids", "rejected_ids")]
+        if found.base.kind == "dpo":
+            with torch.no_grad():
+                fixed = [score(reference, pair, s) for s in ("chosen_ids", "rejected_ids")]
+            sides = [BETA * (side - ref) for side, ref in zip(sides, fixed, strict=True)]
+        y, z = float(labels()[record]), sides[0] - sides[1]
+        return -y * torch.sigmoid(z).log() - (1 - y) * torch.sigmoid(-z).log()
+
+    held = records()
+    rows = np.flatnonzero(held.units == labeler)
+    step = int(found.state()["steps"])
+    used = [rows[(step * LIMIT + place) % len(rows)] for place in range(min(len(rows), LIMIT))]
+    trainable = [p.requires_grad for p in found._parameters]
+    for parameter in found._parameters:
+        parameter.requires_grad_(True)
+    mean = torch.stack([loss(row) for row in used]).mean()
+    gradients = torch.autograd.grad(mean, found._parameters)
+    for parameter, before in zip(found._parameters, trainable, strict=True):
+        parameter.requires_grad_(before)
+    return torch.cat([gradient.flatten() for gradient in gradients])
+
+
+@BOTH
+@ALL
+def test_a_labelers_gradient_is_that_of_the_loss_written_down(
+    kind: Any, lora: str | None, made: Made, base: Path
+) -> None:
+    found = made(kind, lora)
+    gradients = tensors(found, EVERYONE, labels())
+    assert type(found._backward) is (OwnBackward if lora is None else SharedBackward)
+    assert not gradients[-1].any(), "a labeler without records has no gradient"
+    for labeler in range(LABELERS - 1):
+        expected = _written_down(found, base, labeler)
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(gradients[labeler], expected, rtol=1e-3, atol=1e-4 * scale)
+        assert scale > 1e-4
+
+
+@BOTH
+def test_sharing_a_backward_pass_changes_no_gradient(kind: Any, base: Path) -> None:
+    found = moved(dp_language.problem(kind, base))
+    shared = tensors(found, EVERYONE, labels())
+    assert isinstance(found._backward, SharedBackward)
+    found._backward.close()
+    found._backward = OwnBackward(found._parameters)
+    own = tensors(found, EVERYONE, labels())
+    torch.testing.assert_close(shared, own, rtol=0, atol=float(1e-5 * own.abs().max()))
+
+
+@ALL
+def test_the_size_of_batches_changes_no_gradient(lora: str | None, base: Path) -> None:
+    of = records(limit=7)
+    found = [
+        tensors(
+            moved(dp_language.problem("reward", base, lora, of, per_device_train_batch_size=size)),
+            EVERYONE,
+            labels(),
+        )
+        for size in (1, 3, 64)
+    ]
+    for one in found[:2]:
+        torch.testing.assert_close(one, found[2], rtol=0, atol=float(1e-5 * found[2].abs().max()))
+
+
+@BOTH
+@ALL
+def test_other_labels_of_a_labeler_change_no_other_gradient_at_all(
+    kind: Any, lora: str | None, made: Made
+) -> None:
+    found, held = made(kind, lora), records()
+    replaced = np.where(held.units == 3, 1 - labels(), labels())
+    replaced[held.units == 3] = np.where(replaced == 0.5, 1.0, replaced)[held.units == 3]
+    before, after = (tensors(found, EVERYONE, y) for y in (labels(), replaced))
+    others = EVERYONE != 3
+    assert torch.equal(before[others], after[others])
+    assert not torch.equal(before[3], after[3])
+
+
+@BOTH
+@ALL
+def test_a_labeler_moves_the_sum_by_no_more_than_the_clip_norm(
+    kind: Any, lora: str | None, made: Made
+) -> None:
+    found, held = made(kind, lora), records()
+    clip = 0.1 * float(tensors(found, EVERYONE, labels()).norm(dim=1)[:-1].min())
+    with_, without = (found.clipped_sum(u, labels(), clip) for u in (EVERYONE, EVERYONE[1:]))
+    assert 0.99 * clip < float((with_ - without).double().norm()) <= clip
+    replaced = np.where(held.units == 0, 1 - labels(), labels())
+    change = found.clipped_sum(EVERYONE, replaced, clip) - with_
+    assert float(change.double().norm()) <= 2 * clip
+
+
+def test_clipping_each_record_would_let_a_labeler_move_the_sum_by_more(base: Path) -> None:
+    held = records()
+    alone = Records(held.pairs, np.arange(RECORDS), RECORDS, 1, "mean")
+    found = moved(dp_language.problem("reward", base, of=alone))
+    always = np.ones(RECORDS)
+    clip = 0.1 * float(tensors(found, np.arange(RECORDS), always).norm(dim=1).min())
+    of_one = np.flatnonzero(held.units == 0)[:LIMIT]
+    assert float(found.clipped_sum(of_one, always, clip).norm()) > 1.5 * clip
+
+
+@BOTH
+@ALL
+def test_sums_of_labelers_add_up(kind: Any, lora: str | None, made: Made) -> None:
+    found, clip = made(kind, lora), 0.05
+    both = found.clipped_sum(np.array([2, 5]), labels(), clip)
+    alone = [found.clipped_sum(np.array([u]), labels(), clip) for u in (2, 5)]
+    torch.testing.assert_close(both, alone[0] + alone[1], rtol=0, atol=1e-5 * clip)
+    assert not found.clipped_sum(np.array([], np.intp), labels(), clip).any()
+
+
+@ALL
+def test_the_order_of_a_cohort_changes_no_bit(lora: str | None, made: Made) -> None:
+    found = made("dpo", lora)
+    one, other = (found.clipped_sum(u, labels(), 0.1) for u in (EVERYONE, EVERYONE[::-1]))
+    assert torch.equal(one, other)
+    with pytest.raises(ValueError, match="once"):
+        found.clipped_sum(np.array([1, 1]), labels(), 0.1)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw_torch", "sgd"])
+@ALL
+def test_a_restored_problem_goes_on_to_the_last_bit(
+    lora: str | None, optimizer: str, base: Path
+) -> None:
+    def learn(problem: LanguageProblem, steps: range) -> None:
+        for step in steps:
+            total = problem.clipped_sum(EVERYONE[:-2], labels(), 0.5)
+            problem.step(problem.noised(total, 0.1, bytes([step]) * 32) / 6)
+
+    first, second = (
+        dp_language.problem("reward", base, lora, optim=optimizer, seed=seed) for seed in (0, 1)
+    )
+    learn(first, range(2))
+    kept = first.state()
+    learn(first, range(2, 4))
+    second.restore(kept)
+    learn(second, range(2, 4))
+    ends = first.state(), second.state()
+    assert ends[0].keys() == ends[1].keys()
+    assert all(np.array_equal(ends[0][name], ends[1][name]) for name in ends[0])
+    assert np.array_equal(first.margins(), second.margins())
+    assert not np.array_equal(ends[0]["parameters"], kept["parameters"])
+    with pytest.raises(ValueError, match="another"):
+        second.restore({**kept, "parameters": kept["parameters"][1:]})
+
+
+@BOTH
+@ALL
+def test_margins_change_their_sign_with_the_sides(
+    kind: Any, lora: str | None, made: Made, base: Path
+) -> None:
+    found = made(kind, lora)
+    swapped = dp_language.problem(kind, base, lora, swapped=True)
+    swapped.restore(found.state())
+    np.testing.assert_allclose(found.margins(), -swapped.margins(), rtol=1e-4, atol=2e-6)
+    assert np.abs(found.margins()).max() > 1e-3
+
+
+@BOTH
+def test_before_the_first_step_dpo_is_its_reference_and_new_weights_are_the_seeds(
+    kind: Any, base: Path
+) -> None:
+    one, other = (dp_language.problem(kind, base, seed=7).margins() for _ in range(2))
+    assert np.array_equal(one, other)
+    assert (np.abs(one).max() < 1e-6) == (kind == "dpo")
+
+
+def test_a_root_weighted_sum_is_the_mean_times_the_root_of_its_records(base: Path) -> None:
+    mean, root = (
+        tensors(
+            moved(dp_language.problem("dpo", base, of=records(weighting=w))), EVERYONE, labels()
+        )
+        for w in ("mean", "root")
+    )
+    used = np.minimum(np.bincount(records().units, minlength=LABELERS), LIMIT)
+    np.testing.assert_allclose(root, mean * used[:, None] ** 0.5, rtol=1e-4, atol=1e-6)
+
+
+@BOTH
+@ALL
+def test_what_is_exported_has_the_same_margins(
+    kind: Any, lora: str | None, made: Made, base: Path, tmp_path: Path
+) -> None:
+    found = made(kind, lora)
+    [directory] = found.export(tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokens = found.base.tokens.to_pylist()
+
+    def scores(model: Any, side: str) -> Any:
+        texts = [row.get("prompt_ids", []) + row[side] for row in tokens]
+        batch = tokenizer.pad({"input_ids": texts}, padding_side="right", return_tensors="pt")
+        logits = model.eval()(**batch).logits
+        if kind == "reward":
+            return logits[:, 0]
+        own = logits[:, :-1].log_softmax(-1).gather(2, batch["input_ids"][:, 1:, None])[:, :, 0]
+        place = torch.arange(1, batch["input_ids"].shape[1])
+        begins = torch.tensor([len(row["prompt_ids"]) for row in tokens])[:, None]
+        return (own * ((place >= begins) & (batch["attention_mask"][:, 1:] == 1))).sum(1)
+
+    kinds = {"dpo": AutoModelForCausalLM, "reward": AutoModelForSequenceClassification}
+    with torch.no_grad():
+        model = kinds[kind].from_pretrained(directory)
+        sides = [scores(model, side) for side in ("chosen_ids", "rejected_ids")]
+        if kind == "dpo":
+            before = AutoModelForCausalLM.from_pretrained(base)
+            fixed = [scores(before, side) for side in ("chosen_ids", "rejected_ids")]
+            sides = [BETA * (side - ref) for side, ref in zip(sides, fixed, strict=True)]
+    np.testing.assert_allclose(found.margins(), sides[0] - sides[1], rtol=1e-3, atol=1e-4)
+
+
+@BOTH
+def test_gradients_in_bfloat16_point_where_those_in_float32_do(kind: Any, base: Path) -> None:
+    exact, rounded = (
+        tensors(
+            moved(dp_language.problem(kind, base, bf16=bf16, use_cpu="true")), EVERYONE, labels()
+        )[:-1]
+        for bf16 in ("false", "true")
+    )
+    assert torch.cosine_similarity(exact.flatten(), rounded.flatten(), dim=0) > 0.99
+    assert rounded.dtype == torch.float32
+
+
+@BOTH
+@ALL
+def test_a_planted_preference_is_learned_through_clipping_and_noise(
+    kind: Any, lora: str | None, base: Path
+) -> None:
+    found = dp_language.problem(kind, base, lora)
+    for step in range(20):
+        total = found.clipped_sum(EVERYONE[:-1], np.ones(RECORDS), 1.0)
+        found.step(found.noised(total, 0.001, bytes([step]) * 32) / LABELERS)
+    assert (found.margins() > 0).mean() > 0.9
+
+
+def test_a_repr_shows_no_label(made: Made) -> None:
+    assert repr(made("dpo")) == "LanguageProblem('dpo')"
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "words"),
+    [
+        ({}, "", "--model"),
+        ({"lora": "r=2,alpha=4,dropout=0.1"}, "", "dropout"),
+        ({}, "num_train_epochs: 2", "num_train_epochs"),
+        ({}, "optim: adafactor", "optim"),
+        ({}, "trust_remote_code: true", "trust_remote_code"),
+        ({}, "max_length: 4096", "positions"),
+        ({"lora": "r=2,alpha=4,targets=c_nothing"}, "", "c_nothing"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_before_there_is_a_model(
+    options: dict[str, Any], settings: str, words: str, base: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(settings)
+    model = None if words == "--model" else str(base)
+    asked = LearnerOptions(model=model, config=str(config), **options)
+    with pytest.raises(LabelguardError, match=words):
+        PreparedLanguage.of("dpo", dp_language.pairs(), asked)
+
+
+def test_the_identity_tells_how_the_model_learns(base: Path) -> None:
+    prepared = PreparedLanguage.of(
+        "dpo", dp_language.pairs(), LearnerOptions(str(base), LORA, None)
+    )
+    assert prepared.identity["model"].startswith("sha256:")
+    assert prepared.identity["lora"] == {"r": 4, "lora_alpha": 8}
+    assert prepared.identity["training"]["max_length"] == 256
+    assert len(prepared.base.tokens) == PAIRS

@@ -1,0 +1,136 @@
+"""A run depends on exactly as many noised steps as were charged, however often it is killed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelguard_trainer.gradient.checkpoints import Checkpoints
+from labelguard_trainer.gradient.cohorts import COIN_RANGE
+from labelguard_trainer.gradient.course import Course
+from labelguard_trainer.gradient.loop import train
+
+from labelguard.errors import ProjectError
+
+COURSE = Course(COIN_RANGE // 4, 23, 1.0, 0.5, 40)
+
+
+def seal(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+class Killed(Exception):
+    """In place of SIGKILL."""
+
+
+class Noting:
+    """A problem whose state is which noise it has seen, and how large its cohorts were."""
+
+    def __init__(self, dies: int | None = None) -> None:
+        self.seen, self.cohorts, self._dies = np.zeros(0), [], dies
+        self.divided: list[float] = []
+
+    def clipped_sum(self, units: np.ndarray, labels: np.ndarray, clip: float) -> float:
+        assert clip == COURSE.clip
+        self.cohorts.append(units)
+        if len(self.cohorts) == self._dies:
+            raise Killed
+        return 0.0
+
+    def noised(self, total: float, deviation: float, secret: bytes) -> float:
+        assert deviation == pytest.approx(COURSE.noise_multiplier * COURSE.clip, rel=1e-5)
+        return total + float(int.from_bytes(secret[:6], "big"))
+
+    def step(self, gradient: float) -> None:
+        self.seen = np.append(self.seen, gradient * COURSE.divisor)
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"seen": self.seen}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def finished(directory: Path, *kills: int) -> Noting:
+    """A run that was killed in these of its steps, one after the other, and then went on."""
+    for dies in kills:
+        with pytest.raises(Killed):
+            train(
+                Noting(dies),
+                np.zeros(0),
+                COURSE,
+                Checkpoints(directory, 5, seal),
+                lambda share: None,
+            )
+    last = Noting()
+    train(last, np.zeros(0), COURSE, Checkpoints(directory, 5, seal), lambda share: None)
+    return last
+
+
+@pytest.mark.parametrize("kills", [(), (1,), (6,), (23,), (13, 7, 3), (23, 3, 3)])
+def test_what_is_visible_depends_on_as_many_noised_steps_as_were_charged(
+    kills: tuple[int, ...], tmp_path: Path
+) -> None:
+    seen = finished(tmp_path, *kills).seen
+    assert len(seen) == COURSE.steps
+    assert len(set(seen)) == COURSE.steps, "noise served two steps"
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_with_fresh_cohorts(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(
+            first := Noting(14),
+            np.zeros(0),
+            COURSE,
+            Checkpoints(tmp_path, 5, seal),
+            lambda share: None,
+        )
+    second = finished(tmp_path)
+    assert len(second.cohorts) == COURSE.steps - 10
+    repeated = [
+        np.array_equal(a, b) for a, b in zip(first.cohorts[10:], second.cohorts, strict=False)
+    ]
+    assert repeated and not any(repeated)
+    assert np.array_equal(second.seen[:10], first.seen[:10])
+
+
+def test_a_checkpoint_holds_nothing_of_labels_but_what_was_noised(tmp_path: Path) -> None:
+    finished(tmp_path, 14)
+    with np.load(tmp_path / "checkpoint.npz") as file:
+        assert set(file.files) == {"seen", "steps taken", "seal"}
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.npz"]
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    finished(tmp_path, 14)
+    path = tmp_path / "checkpoint.npz"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ProjectError, match="begins the run anew"):
+        finished(tmp_path)
+
+
+def test_a_checkpoint_with_another_seal_is_not_gone_on_from(tmp_path: Path) -> None:
+    finished(tmp_path, 14)
+    with pytest.raises(ProjectError, match="of another run"):
+        Checkpoints(tmp_path, 5, lambda data: bytes(32)).restore(Noting())
+    assert Checkpoints(tmp_path, 5, seal).restore(Noting()) == 20
+
+
+def test_progress_tells_no_step_by_itself(tmp_path: Path) -> None:
+    told: list[float] = []
+    long = Course(COIN_RANGE // 4, 400, 1.0, 0.5, 40)
+    problem = Noting()
+    train(problem, np.zeros(0), long, Checkpoints(tmp_path, 400, seal), told.append)
+    assert len(told) == 20 and told[-1] == 1.0
+
+
+def test_a_sum_is_divided_by_a_public_number() -> None:
+    priced = {"sampling_probability": 0.2, "steps": 9, "noise_multiplier": 2.0}
+    course = Course.priced(priced, 0.5, 50)
+    assert course.divisor == pytest.approx(10)
+    assert course.probability <= 0.2
+    assert course.deviation >= 1.0

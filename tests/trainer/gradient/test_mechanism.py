@@ -1,0 +1,249 @@
+"""`privatize --mechanism uls|els|els-group|aup` with heads: through the protocol, one charge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from labelguard_trainer.gradient import loop
+from labelguard_trainer.gradient.checkpoints import Checkpoints
+from support.preferences import spent
+from support.surveys import label_error, survey
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import BudgetExceeded, PolicyError
+from labelguard.mechanisms import statistic
+from labelguard.project import policies
+from labelguard.project.project import Project
+from labelguard.release.head import Head
+
+FEATURES = "columns:score,length"
+SHORT: dict[str, Any] = {"features": FEATURES, "sampling_probability": 0.25, "steps": 30}
+ULS: dict[str, Any] = {"mechanism": "uls", "epsilon": 3.0, "delta": 1e-5, **SHORT}
+BY_RECORD = {"sampling_probability": 0.125, "steps": 8, "records": 4}
+EVERY = {
+    "uls": {},
+    "els": BY_RECORD,
+    "els-group": BY_RECORD,
+    "aup": {"accept_unproven": True, "concentration": 20.0},
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return lg.init(tmp_path / "project", max_epsilon=1e6)
+
+
+def made(project: Project, **options: Any) -> lg.Release:
+    return lg.privatize(survey(), project=project, **ULS | options)
+
+
+@pytest.mark.parametrize("mechanism", EVERY)
+def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(
+    mechanism: str, project: Project
+) -> None:
+    release = made(project, mechanism=mechanism, epsilon=8.0, **EVERY[mechanism])
+    rows = lg.load(release, "polars")
+    assert rows.height == survey().height
+    assert rows["label_probability"].is_between(0.5, 1).all()
+    assert spent(project) == 120
+    said = release.card
+    assert (said["kind"], said["train_with"]) == ("teacher", "soft")
+    run = said["training"]
+    assert run["steps"] == (8 if "els" in mechanism else 30)
+    assert run["sampled"] == ("labels" if "els" in mechanism else "labelers")
+    assert run["population"] == (480 if "els" in mechanism else 120)
+    assert ("NOT PROVEN" in said["privacy"]["accounting"]) == (mechanism == "aup")
+    assert ("NOT PROVEN" in (release.path / "CARD.md").read_text()) == (mechanism == "aup")
+    again = made(project, mechanism=mechanism, epsilon=8.0, **EVERY[mechanism])
+    assert again.reused and again.id == release.id
+    assert not any(project.stages.glob(f"{release.id}*"))
+
+
+def test_labels_of_a_run_are_far_better_than_randomized_ones(
+    project: Project, tmp_path: Path
+) -> None:
+    raw = survey()
+    randomized = lg.privatize(
+        raw, project=lg.init(tmp_path / "other"), mechanism="rr", epsilon=3.0, delta=1e-5
+    )
+    own, coins = (label_error(lg.load(r, "polars"), raw) for r in (made(project), randomized))
+    assert own < coins - 0.1
+
+
+def test_its_head_scores_other_pairs_and_labels_those_that_nobody_labeled(project: Project) -> None:
+    further = survey(labelers=1, items=900, seed=5).drop("labeler_id", "label")
+    release = made(project, also=further)
+    rows = lg.load(release, "polars")
+    new = set(further["prompt"]) - set(survey()["prompt"])
+    assert len(new) >= 10
+    assert rows.height == survey().height + len(new)
+    head = Head.load(release.path)
+    assert head.features == FEATURES and head.statistic is None
+    assert np.isfinite(head.coefficients).all() and head.coefficients.any()
+    scored = lg.score(release, further)
+    assert scored.height == len(set(further["prompt"]))
+    assert scored["label_probability"].max() > 0.55
+
+
+def test_how_a_run_samples_is_fixed_with_the_policy(project: Project) -> None:
+    made(project)
+    (policy,) = policies.listing(project)
+    shown = policies.show(policy.name, project)
+    [allowance] = shown.allowances
+    assert (allowance.sampling.probability, allowance.sampling.steps) == (0.25, 30)
+    [price] = shown.quote.events
+    assert (price.sampling_probability, price.steps) == (0.25, 30)
+
+
+def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(project: Project) -> None:
+    allow = ["uls:runs=2,q=0.25,steps=30"]
+    policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)
+    policies.activate("two", project)
+    plain = {
+        name: value for name, value in ULS.items() if name not in ("sampling_probability", "steps")
+    }
+    first = lg.privatize(survey(), project=project, **plain)
+    later = pl.concat(
+        [survey(), survey(labelers=3, seed=9).with_columns(pl.col("labeler_id") + 500)]
+    )
+    second = lg.privatize(later, project=project, **plain)
+    assert spent(project) == 120 + 123
+    assert second.card["training"]["population"] == 123
+    assert second.card["training"]["noise_multiplier"] == first.card["training"]["noise_multiplier"]
+    with pytest.raises(BudgetExceeded):
+        lg.privatize(survey(), project=project, **plain, again=True)
+
+
+def test_an_unproven_mechanism_is_refused_unless_the_policy_accepts_it(project: Project) -> None:
+    with pytest.raises(PolicyError, match="--accept-unproven"):
+        made(project, mechanism="aup")
+    assert spent(project) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"learner": "forest"}, "learner must be"),
+        ({"model": "gpt2"}, "another learner than head"),
+        ({"steps": 0}, "steps must be between 1"),
+        ({"sampling_probability": 1.5}, "q must be in"),
+        ({"records": 3}, "does not go with --mechanism uls"),
+        ({"weighting": "sum"}, "weighting must be mean or root"),
+        ({"max_labels_per_labeler": 3}, "goes with randomized response"),
+        ({"ties": "coin"}, "goes with randomized response"),
+    ],
+)
+def test_what_does_not_go_with_a_run_is_said(
+    options: dict[str, Any], words: str, project: Project
+) -> None:
+    with pytest.raises(PolicyError, match=words):
+        made(project, **options)
+    assert spent(project) == 0
+
+
+class Killed(BaseException):
+    """In place of SIGKILL."""
+
+
+@pytest.fixture
+def noise_drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """The secrets by which sums were noised, in order."""
+    drawn: list[bytes] = []
+    noisy = statistic.noisy
+
+    def noting(total: Any, grid: Any, nonce: bytes) -> Any:
+        drawn.append(nonce)
+        return noisy(total, grid, nonce)
+
+    monkeypatch.setattr(statistic, "noisy", noting)
+    yield drawn
+
+
+def test_a_killed_run_goes_on_and_is_charged_once(
+    project: Project, monkeypatch: pytest.MonkeyPatch, noise_drawn: list[bytes]
+) -> None:
+    keep = Checkpoints.keep
+
+    def dying(self: Checkpoints, step: int, *arguments: Any, **options: Any) -> None:
+        keep(self, step, *arguments, **options)
+        if step == 23:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "keep", dying)
+        with pytest.raises(Killed):
+            made(project)
+    assert len(noise_drawn) == 23
+    [waiting] = list(project.stages.rglob("*.npz"))
+    release = made(project)
+    assert not waiting.exists()
+    assert len(noise_drawn) == 23 + 10, "twenty steps were kept"
+    assert len(set(noise_drawn)) == len(noise_drawn)
+    assert spent(project) == 120
+    assert release.card["training"]["steps"] == 30
+
+
+def test_raw_labels_are_on_disk_nowhere_while_it_trains_but_in_scratch_space(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    train = loop.train
+
+    def looking(*arguments: Any) -> None:
+        train(*arguments)
+        found.extend(path.name for path in project.stages.rglob("*") if path.is_file())
+
+    monkeypatch.setattr(loop, "train", looking)
+    made(project)
+    assert found == ["checkpoint.npz"]
+
+
+def test_rankings_and_choices_are_learned_from(project: Project, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    for labeler in range(60):
+        for item in range(8):
+            number = 8 * labeler + item
+            quality = np.random.default_rng(number).normal(size=3)
+            order = np.argsort(np.argsort(-(quality * 3 + rng.gumbel(size=3))))
+            responses = [f"answer {place} to {number}" for place in range(3)]
+            rows.append(
+                {
+                    "labeler_id": f"labeler {labeler}",
+                    "prompt": f"question {number}",
+                    "responses": responses,
+                    "ranks": (order + 1).tolist(),
+                    "choice": int(order.argmin()),
+                    "quality": quality.tolist(),
+                }
+            )
+    for name, drop in (("ranks", "choice"), ("choice", "ranks")):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps([{k: v for k, v in row.items() if k != drop} for row in rows]))
+        release = lg.privatize(
+            path,
+            project=lg.init(tmp_path / name),
+            **ULS | {"features": "columns:quality", "epsilon": 8.0},
+        )
+        head = Head.load(release.path)
+        assert head.coefficients[0] > 0.5
+
+
+def test_how_a_first_run_would_sample_is_said_before_it_is_fixed(
+    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    survey().write_parquet(tmp_path / "labels.parquet")
+    monkeypatch.chdir(project.state.parent)
+    arguments = ["--mechanism", "els", "--features", FEATURES, "--steps", "8", "--dry-run"]
+    told = CliRunner().invoke(main, ["privatize", str(tmp_path / "labels.parquet"), *arguments])
+    said = " ".join(told.output.split())
+    assert "8 steps, each label in a step with probability 0.2; of one labeler 20 labels at" in said
+    assert spent(project) == 0

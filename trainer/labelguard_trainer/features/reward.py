@@ -1,0 +1,136 @@
+"""The provider `reward:ID_OR_PATH`: what a reward model says of each response, one number.
+
+A reward model is a sequence-classification model with one label. Its scalar is computed as its
+authors' own pipeline would: prompt and response in the chat template of its tokenizer, plain texts
+as a user's message and an assistant's; without a template, as lines. Everything else, from cache to
+batches, is an encoder's (`encoder`).
+
+A reward model that was trained on raw labels of the same people is no public feature.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from labelguard import extras
+from labelguard.errors import LabelguardError
+from labelguard.learning.content import content_column
+from labelguard.learning.features import State
+from labelguard_trainer.features.encoder import FrozenEncoder, device
+from labelguard_trainer.features.providers import (
+    EXTRA,
+    configured,
+    directory_of,
+    read_json,
+    read_options,
+)
+from labelguard_trainer.features.tokens import DistinctTexts
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+_HEAD = "ForSequenceClassification"
+
+
+def reward(options: str, state: State | None) -> RewardScore:
+    """The provider `reward:ID_OR_PATH`; d = 1.
+
+    A model directory, or the name of one on the Hugging Face hub; options `template=chat|lines`
+    (default: chat if the tokenizer has a template), `max_tokens=N`, `dtype=float32|bfloat16`.
+    Code that comes with a model is never run, and weights are read from safetensors only. Raises
+    `LabelguardError` for a model that gives no scalar.
+    """
+    extras.require(EXTRA, "features reward")
+    source, *rest = options.split(",")
+    if not source:
+        raise LabelguardError("expected reward:ID_OR_PATH, found no model")
+    chosen = read_options("reward", rest, {"template", "dtype", "max_tokens"})
+    directory = directory_of(source)
+    _check_scalar(directory)
+    usual = {"template": "chat" if _has_template(directory) else "lines"}
+    return RewardScore(configured("reward", directory, usual | chosen))
+
+
+reward.extra = EXTRA  # type: ignore[attr-defined]  # see `features.check_features`
+
+
+class RewardScore(FrozenEncoder):
+    """The scalar of a reward model for (prompt, response), cached; nothing is learnt from pairs."""
+
+    def names(self) -> tuple[str, ...]:
+        """`reward`."""
+        return ("reward",)
+
+    def _texts(self, pairs: pa.Table) -> DistinctTexts:
+        chats = _as_chats(pairs) if self.config.template == "chat" else pairs
+        return super()._texts(chats)
+
+    @property
+    def _width(self) -> int:
+        return 1
+
+    @cached_property
+    def _model(self) -> PreTrainedModel:
+        """The model with its head."""
+        from transformers import AutoModelForSequenceClassification
+
+        return self._loaded(AutoModelForSequenceClassification).to(device()).eval()
+
+    def _computed(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Scores of a batch, (b, t), (b, t) → (b, 1)."""
+        # A model that reads the last token finds it by what is no padding. Without a token of its
+        # own for that, any will do that is not in the texts; the mask hides it from the model.
+        if self._input_tokenizer.padded:
+            padding = self._input_tokenizer.padding
+        else:
+            used = set(ids[mask].tolist())
+            padding = next(number for number in range(len(used) + 1) if number not in used)
+            ids = ids.masked_fill(~mask, padding)
+        for config in (self._model.config, self._model.config.get_text_config()):
+            config.pad_token_id = padding
+        logits: torch.Tensor = self._model(input_ids=ids, attention_mask=mask.long()).logits
+        return logits
+
+
+def _check_scalar(directory: Path) -> None:
+    """Raise `LabelguardError` unless a model's own files say that it gives one number."""
+    settings = read_json(directory / "config.json")
+    names = [str(name) for name in settings.get("architectures") or ()]
+    if not any(name.endswith(_HEAD) for name in names):
+        raise LabelguardError(
+            f"{directory} is no reward model: expected a sequence-classification model "
+            f"(…{_HEAD}), found {', '.join(names) or 'no architecture in config.json'}; an encoder "
+            "goes with hf:ID_OR_PATH"
+        )
+    labels = len(settings["id2label"]) if "id2label" in settings else settings.get("num_labels", 2)
+    if labels != 1:
+        raise LabelguardError(
+            f"{directory} is no reward model: expected one label, whose logit is the reward, found "
+            f"{labels} labels; a classifier says which class, not how good a response is"
+        )
+
+
+def _has_template(directory: Path) -> bool:
+    settings = read_json(directory / "tokenizer_config.json")
+    return bool(settings.get("chat_template")) or (directory / "chat_template.jinja").is_file()
+
+
+def _as_chats(pairs: pa.Table) -> pa.Table:
+    """The same pairs; plain texts as a user's message and an assistant's answers."""
+    columns = {}
+    for name, role in (("prompt", "user"), ("first", "assistant"), ("second", "assistant")):
+        column = content_column(pairs, name)
+        if pa.types.is_large_string(column.type):
+            roles = pa.repeat(pa.scalar(role, pa.large_string()), len(column))
+            messages = pa.StructArray.from_arrays([roles, column], names=["role", "content"])
+            column = pa.LargeListArray.from_arrays(
+                pa.array(np.arange(len(column) + 1), pa.int64()), messages
+            )
+        columns[name] = column
+    return pa.table(columns)

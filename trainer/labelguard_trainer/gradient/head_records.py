@@ -1,0 +1,252 @@
+"""The public records of a run on frozen features: comparisons, rankings or choices, whose they are.
+
+Rows of responses are contracted by sparse products, a cohort at once: no loop over records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.ingest.pairs import DistinctPairs
+from labelguard.mechanisms import choices
+from labelguard.mechanisms.statistic import Rows
+from labelguard.storage import blocks
+from labelguard_trainer.gradient.options import Weighting
+
+__all__ = ["Comparisons", "Rankings", "Records", "of_pairs", "weights"]
+
+Floats = NDArray[np.float64]
+
+
+class Records(Protocol):
+    """Records as rows of a matrix of features, grouped by unit."""
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        """Rows that the score of a record is made of, (rows, d)."""
+        ...
+
+    @property
+    def index(self) -> NDArray[np.intp]:
+        """Which of them, (n,), unit after unit."""
+        ...
+
+    @property
+    def starts(self) -> NDArray[np.intp]:
+        """Where each unit's begin in `index`, (units + 1,)."""
+        ...
+
+    def residuals(
+        self, score: NDArray[np.float32], places: NDArray[np.intp], labels: Floats
+    ) -> Floats:
+        """∂loss/∂score of the rows `index[places]` with these scores; `places` hold units whole.
+
+        `labels` are those of the rows that a release reads, in their order there.
+        """
+        ...
+
+    def counts(self) -> NDArray[np.int64]:
+        """How many records each unit has, (units,)."""
+        ...
+
+    def energy(self) -> Floats:
+        """E‖gradient‖² of each unit's records at θ = 0, summed, if labels are random, (units,)."""
+        ...
+
+    def curvature(self, weight: Floats) -> Floats:
+        """Σ over records, each of its unit's weight, of the loss's curvature at θ = 0, (d,)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Comparisons:
+    """Pairs, scored by the difference of their sides: Bradley and Terry's loss.
+
+    −y log σ(z) − (1 − y) log σ(−z), z = x·θ, has the derivative σ(z) − y. `row` (n,) are the rows
+    of a release that `index` was sorted from.
+    """
+
+    features: NDArray[np.float32]
+    index: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    row: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, z: NDArray[np.float32], rows: Rows) -> Self:
+        """Of coordinates z (pairs, d) and who compared what."""
+        order = np.argsort(rows.unit, kind="stable")
+        starts = np.searchsorted(rows.unit[order], np.arange(rows.units + 1))
+        return cls(z, rows.pair[order], starts, order)
+
+    def residuals(
+        self, score: NDArray[np.float32], places: NDArray[np.intp], labels: Floats
+    ) -> Floats:
+        """σ(z) − y."""
+        return 0.5 * (1 + np.tanh(score / 2)) - labels[self.row[places]]
+
+    def counts(self) -> NDArray[np.int64]:
+        """One record a row."""
+        return np.diff(self.starts)
+
+    def energy(self) -> Floats:
+        """¼ ‖z‖²."""
+        return _by_unit(self, np.einsum("ij,ij->i", self.features, self.features) / 4)
+
+    def curvature(self, weight: Floats) -> Floats:
+        """¼ z²."""
+        return _weighed(self, np.square(self.features), weight) / 4
+
+
+@dataclass(frozen=True, eq=False)
+class Rankings:
+    """Rankings of K responses, or choices of the best of K: Plackett-Luce loss (aup-rlhf B.4).
+
+    `features` are centred responses, set after set. `index` are the responses of every record, and
+    `record` (n,) numbers the records; those of a choice count for their first place alone. `row`
+    (rows,), `record_of_row`, `one` and `other` (rows,) say which response each row of a release
+    prefers to which: so a response has as many wins as there are those that it was preferred to.
+    """
+
+    features: NDArray[np.float32]
+    index: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    record: NDArray[np.intp]
+    first_only: bool
+    one: NDArray[np.intp]
+    other: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, z: NDArray[np.float32], rows: Rows, pairs: DistinctPairs) -> Self:
+        """Of coordinates z (pairs, d), rows that were broken from rankings, and the pairs' sets."""
+        assert rows.ranking is not None and rows.size is not None
+        used, pair = np.unique(rows.pair, return_inverse=True)
+        size = np.zeros(len(used), np.int64)
+        size[pair] = rows.size
+        sets = blocks.unique(pairs.items[used])[1]
+        number = pairs.number[used]
+        features, offsets = choices.responses_of_pairs(z[used], sets, number, size)
+        records, record_of_row = np.unique(rows.ranking, return_inverse=True)
+        first = np.unique(record_of_row, return_index=True)[1]
+        unit, of_set = rows.unit[first], sets[pair[first]]
+        order = np.argsort(unit, kind="stable")
+        sizes = np.diff(offsets)[of_set[order]]
+        begins = np.append(0, np.cumsum(sizes))
+        index = np.repeat(offsets[of_set[order]] - begins[:-1], sizes) + np.arange(begins[-1])
+        place = np.empty(len(records), np.intp)
+        place[order] = begins[:-1]
+        one, other = choices.places(number, size)
+        at = place[record_of_row]
+        return cls(
+            features,
+            index,
+            begins[np.searchsorted(unit[order], np.arange(rows.units + 1))],
+            np.repeat(np.arange(len(records)), sizes),
+            rows.choices,
+            at + one[pair],
+            at + other[pair],
+        )
+
+    def residuals(
+        self, score: NDArray[np.float32], places: NDArray[np.intp], labels: Floats
+    ) -> Floats:
+        """Of a response, Σ of its probabilities in the draws that it is in, less 1 if it is drawn.
+
+        Responses that tie are drawn from all that are not better, each by itself; of a choice they
+        share the first place.
+        """
+        wins = np.bincount(self.one, labels, len(self.index))
+        wins += np.bincount(self.other, 1 - labels, len(self.index))
+        record, wins = self.record[places], wins[places]
+        begins = np.flatnonzero(np.diff(record, prepend=-1))
+        sizes = np.diff(np.append(begins, len(record)))
+        rows = np.repeat(np.arange(len(begins)), sizes)
+        columns = np.arange(len(record)) - np.repeat(begins, sizes)
+        shape = (len(begins), int(sizes.max(initial=1)))
+        of_place = np.full(shape, -np.inf)
+        of_place[rows, columns] = score
+        won = np.full(shape, -1.0)
+        won[rows, columns] = wins
+        power = np.exp(of_place - of_place.max(axis=1, keepdims=True))
+        if self.first_only:
+            best = (won == won.max(axis=1, keepdims=True)) & (won >= 0)
+            found = power / power.sum(axis=1, keepdims=True) - best / best.sum(
+                axis=1, keepdims=True
+            )
+        else:
+            # in_draw[r, j, k]: response k was still there when j was drawn.
+            in_draw = (won[:, None, :] <= won[:, :, None]) & (won >= 0)[:, :, None]
+            total = np.einsum("rjk,rk->rj", in_draw, power)
+            share = np.divide(1.0, total, out=np.zeros_like(total), where=won >= 0)
+            found = power * np.einsum("rjk,rj->rk", in_draw, share) - 1
+        return np.asarray(found[rows, columns])
+
+    def counts(self) -> NDArray[np.int64]:
+        """One record a ranking."""
+        first = np.append(0, np.cumsum(np.diff(self.record, prepend=-1) > 0))
+        return np.diff(first[self.starts])
+
+    def energy(self) -> Floats:
+        """Σ a² / (K − 1) · Σ ‖φ‖², a the residuals of a random order, or 1/K Σ ‖φ‖² of a choice."""
+        size = np.bincount(self.record)[self.record]
+        factor = 1 / size if self.first_only else _scatter(size)
+        squares = np.einsum("ij,ij->i", self.features, self.features)[self.index] * factor
+        return np.asarray(np.add.reduceat(np.append(squares, 0), self.starts[:-1])) * (
+            np.diff(self.starts) > 0
+        )
+
+    def curvature(self, weight: Floats) -> Floats:
+        """Σ over draws of the variance of a response at random, along each axis."""
+        size = np.bincount(self.record)[self.record]
+        draws = 1 / size if self.first_only else _draws(size)
+        each = np.repeat(weight, np.diff(self.starts)) * draws
+        of_response = np.bincount(self.index, each, len(self.features))
+        return np.asarray(of_response @ np.square(self.features), np.float64)
+
+
+def of_pairs(z: NDArray[np.float32], rows: Rows, pairs: DistinctPairs) -> Records:
+    """The records of rows on pairs at z (pairs, d)."""
+    if rows.ranking is None:
+        return Comparisons.of(z, rows)
+    return Rankings.of(z, rows, pairs)
+
+
+def weights(records: Records, weighting: Weighting) -> Floats:
+    """What each record of a unit weighs: 1/m, or 1/√m, of m records; (units,)."""
+    counts = np.maximum(records.counts(), 1)
+    return 1 / (counts if weighting == "mean" else np.sqrt(counts))
+
+
+def _by_unit(records: Comparisons, of_feature: NDArray[np.floating]) -> Floats:
+    """Σ over the rows of each unit, (units,): no difference of sums over others."""
+    sizes = np.diff(records.starts)
+    unit = np.repeat(np.arange(len(sizes)), sizes)
+    each = of_feature[records.index].astype(np.float64)
+    return np.asarray(np.bincount(unit, each, len(sizes)), np.float64)
+
+
+def _weighed(records: Comparisons, squares: NDArray[np.float32], weight: Floats) -> Floats:
+    """Σ over rows of squares (rows, d), each times its unit's weight, (d,)."""
+    each = np.repeat(weight, np.diff(records.starts))
+    return np.asarray(np.bincount(records.index, each, len(squares)) @ squares, np.float64)
+
+
+def _scatter(size: NDArray[np.int64]) -> Floats:
+    """Σ a² / (K − 1), a_r = Σ_{j ≤ r} 1/(K − j + 1) − 1 the residual at rank r of K."""
+    table = np.zeros(int(size.max(initial=2)) + 1)
+    for k in range(2, len(table)):
+        residual = np.cumsum(1 / np.arange(k, 0, -1)) - 1
+        table[k] = residual @ residual / (k - 1)
+    return np.asarray(table[size])
+
+
+def _draws(size: NDArray[np.int64]) -> Floats:
+    """Σ_{r = 2 … K} (r − 1) / (r (K − 1)): what the draws of a ranking of K tell of Σ φ²."""
+    table = np.zeros(int(size.max(initial=2)) + 1)
+    for k in range(2, len(table)):
+        left = np.arange(2, k + 1)
+        table[k] = ((left - 1) / left).sum() / (k - 1)
+    return np.asarray(table[size])

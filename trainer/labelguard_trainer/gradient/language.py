@@ -1,0 +1,307 @@
+"""Language models as a `Problem`: reward models and DPO by labeler-level DP-SGD, whole or by LoRA.
+
+z is the margin of a pair's first side, r(first) − r(second) for `reward` (Ouyang et al. 2022,
+eq. 1) and β[log π/π_ref(first) − log π/π_ref(second)] for `dpo` (Rafailov et al. 2023, eq. 7), and
+the loss of a label y ∈ {0, ½, 1} is −y log σ(z) − (1−y) log σ(−z) (aup-rlhf, section 5).
+
+There is no dropout. Which texts a batch holds, and in which order, follows from the cohort and
+public things; labels enter where losses are computed, each its own record's.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from trl.trainer.utils import add_fused_lm_head
+
+from labelguard_trainer.gradient.backward import Backward, OwnBackward, SharedBackward, views
+from labelguard_trainer.gradient.clipping import ClippedSum
+from labelguard_trainer.gradient.noise import gaussian
+from labelguard_trainer.gradient.optimizers import OPTIMIZERS, Optimizer
+from labelguard_trainer.gradient.records import Drawn, Records
+from labelguard_trainer.gradient.sides import Sides
+from labelguard_trainer.training import guard
+from labelguard_trainer.training.course import Course
+from labelguard_trainer.training.losses import soft
+from labelguard_trainer.training.reporting import quiet
+from labelguard_trainer.training.reward import HEAD
+
+__all__ = ["LanguageProblem"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Indices: TypeAlias = NDArray[np.intp]
+
+_RATE, _RATE_OF_LORA = 1e-5, 1e-3
+_TASKS = {"dpo": "CAUSAL_LM", "reward": "SEQ_CLS"}
+_USUAL = {
+    "beta": 0.1,
+    "learning_rate": None,
+    "bf16": None,
+    "max_length": None,
+    "optim": "adamw_torch",
+    "per_device_eval_batch_size": 16,
+    "per_device_train_batch_size": 16,
+    "seed": 42,
+    "use_cpu": False,
+}
+
+
+class LanguageProblem:
+    """A `Problem`: the base model of `base` and whose records it learns from. Its repr is bare.
+
+    `device` is a GPU if there is one, unless the settings of `base` say `use_cpu`. Of these it
+    reads `learning_rate`, `max_length`, `beta`, `bf16` (of the arithmetic; what is trained is kept
+    in float32), `optim`, `seed` (of new weights), `per_device_train_batch_size` (pairs that are
+    passed through the model at once) and `per_device_eval_batch_size`.
+    """
+
+    def __init__(
+        self, base: Course, records: Records, *, device: torch.device | str | None = None
+    ) -> None:
+        self.base = base
+        self._records = records
+        settings = {**_USUAL, **base.settings}
+        on_gpu = torch.cuda.is_available() and not settings["use_cpu"]
+        self._device = torch.device(device or ("cuda" if on_gpu else "cpu"))
+        self._beta = float(settings["beta"])
+        self._bf16 = _bf16(settings["bf16"], self._device)
+        self._together = int(settings["per_device_train_batch_size"])
+        self._scored = int(settings["per_device_eval_batch_size"])
+        usual = _RATE if base.lora is None else _RATE_OF_LORA
+        self._rate = float(
+            usual if settings["learning_rate"] is None else settings["learning_rate"]
+        )
+        self._sides = Sides(base.tokens, settings["max_length"], base.tokenizer.pad_token_id)
+        self._model = _trainable(base, int(settings["seed"])).to(self._device).eval()
+        self._parameters = [p for p in self._model.parameters() if p.requires_grad]
+        for parameter in self._parameters:
+            parameter.data = parameter.data.float()
+        self.size = sum(parameter.numel() for parameter in self._parameters)
+        self._steps = 0
+        self._optimizer: Optimizer = OPTIMIZERS[settings["optim"]](self.size, self._device)
+        self._reference = self._reference_log_probs()
+        self._backward = self._shared_backward() or OwnBackward(self._parameters)
+
+    def __repr__(self) -> str:
+        return f"LanguageProblem({self.base.kind!r})"
+
+    def clipped_sum(self, units: Indices, labels: Floats, clip: float) -> Tensor:
+        """PRIVATE: Σ over distinct labelers of clip_C(the weighted gradients of their records).
+
+        `labels`, shape (n,), are those of all records. Float64, shape (size,), equal whatever the
+        order of `units`. Replacing one labeler's labels moves it by at most 2C.
+        """
+        found = ClippedSum(self.size, clip, self._device)
+        for _, gradients in self._gradients(self._by_length(units), labels):
+            found.add(gradients)
+        return found.total
+
+    def gradients(self, units: Indices, labels: Floats) -> NDArray[np.float32]:
+        """PRIVATE: each labeler's weighted gradient before clipping, shape (len(units), size)."""
+        found = np.empty((len(units), self.size), np.float32)
+        for at, gradients in self._gradients(units, labels):
+            found[at] = gradients.cpu().numpy()
+        return found
+
+    def noised(self, total: Any, deviation: float, secret: bytes) -> Tensor:
+        """With Gaussian noise of that deviation in each coordinate, shape (size,); see `noise`."""
+        noise = gaussian(self.size, deviation, secret, self._device)
+        return noise.add_(torch.as_tensor(total, device=self._device))
+
+    def step(self, gradient: Tensor) -> None:
+        """One step of the optimizer, with a gradient of shape (size,)."""
+        self._steps += 1
+        update = self._optimizer.update(gradient, self._rate, self._steps)
+        with torch.no_grad():
+            for parameter, part in zip(
+                self._parameters, views(update, self._parameters), strict=True
+            ):
+                parameter -= part
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """`parameters`, shape (size,), float32; `steps`; the optimizer's tensors by name."""
+        flat = torch.cat([parameter.detach().flatten() for parameter in self._parameters])
+        kept = {"parameters": flat, **self._optimizer.state()}
+        arrays = {name: values.cpu().numpy().copy() for name, values in kept.items()}
+        return {**arrays, "steps": np.array(self._steps)}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from a `state()` of an equal problem. Raises `ValueError` if it is another's."""
+        kept = self._optimizer.state()
+        if set(state) != {"parameters", "steps", *kept} or any(
+            state[name].shape != (self.size,) for name in ("parameters", *kept)
+        ):
+            raise ValueError("the state is that of another model or optimizer")
+        with torch.no_grad():
+            flat = torch.tensor(state["parameters"], device=self._device)
+            for parameter, part in zip(
+                self._parameters, views(flat, self._parameters), strict=True
+            ):
+                parameter.copy_(part)
+            for name, values in kept.items():
+                values.copy_(torch.tensor(state[name]))
+        self._steps = int(state["steps"])
+
+    def margins(self) -> Floats:
+        """z of every distinct pair, shape (pairs,); of raw labels' model PRIVATE until released."""
+        found = np.zeros(len(self._sides.lengths))
+        with torch.no_grad():
+            for pairs in self._scoring():
+                found[pairs] = self._margins(pairs).double().cpu().numpy()
+        return found
+
+    def export(self, directory: Path) -> tuple[Path, ...]:
+        """Write the model as `from_pretrained` reads it, adapters merged, with its tokenizer.
+
+        `directory` appears whole, or not at all.
+        """
+        with tempfile.TemporaryDirectory(dir=directory.parent) as weights:
+            with guard.saving(directory), quiet():
+                self._model.save_pretrained(weights)
+            return (self.base.export(Path(weights), directory),)
+
+    def _gradients(self, units: Indices, labels: Floats) -> Iterator[tuple[slice, Tensor]]:
+        """Places in `units` and their labelers' gradients, shape (labelers, size)."""
+        drawn = self._records.drawn(self._steps, units)
+        used = np.bincount(drawn.owners, minlength=len(units))
+        ends = np.cumsum(used)
+        for at in _grouped(used, self._together if self._backward.together else 1):
+            gradients = torch.zeros(at.stop - at.start, self.size, device=self._device)
+            first, last = ends[at.start] - used[at.start], ends[at.stop - 1]
+            for begin in range(first, last, self._together):
+                rows = slice(begin, min(begin + self._together, last))
+                self._accumulate(gradients, drawn, rows, at.start, labels)
+            yield at, gradients
+
+    def _accumulate(
+        self, gradients: Tensor, drawn: Drawn, rows: slice, first: int, labels: Floats
+    ) -> None:
+        """Add the gradients of some of the drawn records to their labelers' rows."""
+        records = drawn.rows[rows]
+        target = self._tensor(labels[records])
+        weight = self._tensor(drawn.weights[rows])
+        owners = torch.from_numpy(drawn.owners[rows] - first).to(self._device)
+
+        def loss(margins: Tensor) -> Tensor:
+            return (weight * soft(margins, target, torch.zeros_like(target))).sum()
+
+        forward = partial(self._margins, self._records.pairs[records])
+        self._backward.accumulate(gradients, owners, forward, loss)
+
+    def _margins(self, pairs: Indices) -> Tensor:
+        """z of k pairs, shape (k,)."""
+        sides = self._scores(pairs)
+        if self._reference is not None:
+            sides = self._beta * (sides - self._reference[:, pairs])
+        return sides[0] - sides[1]
+
+    def _scores(self, pairs: Indices) -> Tensor:
+        """Rewards, or log-probabilities of responses: shape (2, k), the first sides in row 0."""
+        padded = self._sides.padded(pairs)
+        ids = torch.from_numpy(padded.ids).to(self._device)
+        given = {
+            "input_ids": ids,
+            "attention_mask": torch.from_numpy(padded.real).long().to(self._device),
+            "use_cache": False,
+        }
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            if self.base.kind == "reward":
+                scores = self._model(**given).logits.squeeze(-1)
+            else:
+                response = torch.from_numpy(padded.response).to(self._device)
+                targets = ids.masked_fill(~response, -100)
+                outputs = self._model(**given, labels=targets, fused_lm_head=True)
+                scores = outputs.log_probs.float().sum(1)
+        sides: Tensor = scores.float().view(2, -1)
+        return sides
+
+    def _reference_log_probs(self) -> Tensor | None:
+        """Of both sides of every pair by the base model, shape (2, pairs), for `dpo`; public."""
+        if self.base.kind == "reward":
+            return None
+        found = torch.zeros(2, len(self._sides.lengths), device=self._device)
+        with torch.no_grad(), self._base_only():
+            for pairs in self._scoring():
+                found[:, pairs] = self._scores(pairs)
+        return found
+
+    def _base_only(self) -> AbstractContextManager[Any]:
+        if self.base.lora is None:  # nothing has been learned yet
+            return nullcontext()
+        context: AbstractContextManager[Any] = self._model.disable_adapter()
+        return context
+
+    def _shared_backward(self) -> Backward | None:
+        if self.base.lora is None:
+            return None
+        pairs = np.arange(2) % len(self._sides.lengths)
+        if self._sides.padded(pairs).ids.shape == (4, 4):
+            pairs = np.arange(3) % len(self._sides.lengths)
+        shape = self._sides.padded(pairs).ids.shape
+        forward = partial(self._margins, pairs)
+        return SharedBackward.of(self._model, self._parameters, forward, shape)
+
+    def _scoring(self) -> list[Indices]:
+        """All pairs in batches of similar length."""
+        order = np.argsort(-self._sides.lengths.max(1), kind="stable")
+        return np.split(order, range(self._scored, len(order), self._scored))
+
+    def _by_length(self, units: Indices) -> Indices:
+        """Labelers in one order, whatever the order given; those with texts alike in length meet.
+
+        Raises `ValueError` if one is named twice: they would be clipped twice.
+        """
+        distinct = np.unique(units)
+        if len(distinct) != len(units):
+            raise ValueError("a labeler is in a cohort once")
+        drawn = self._records.drawn(self._steps, distinct)
+        longest = np.zeros(len(distinct), np.intp)
+        pairs = self._records.pairs[drawn.rows]
+        np.maximum.at(longest, drawn.owners, self._sides.lengths[pairs].max(1))
+        return distinct[np.argsort(longest, kind="stable")]
+
+    def _tensor(self, values: Floats) -> Tensor:
+        return torch.from_numpy(values.astype(np.float32)).to(self._device)
+
+
+def _bf16(asked: bool | None, device: torch.device) -> bool:
+    """What was asked for; else whether the device is made for it."""
+    if asked is not None:
+        return asked
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def _trainable(base: Course, seed: int) -> Any:
+    """The base model with its adapters, if it has any; new weights are those of the seed."""
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.manual_seed(seed)
+        model = base.base_model()
+        if base.kind == "dpo":
+            add_fused_lm_head(model)
+        if base.lora is None:
+            return model
+        head = {"modules_to_save": [HEAD]} if base.kind == "reward" else {}
+        lora = LoraConfig(task_type=_TASKS[base.kind], **base.lora, **head)
+        return get_peft_model(model, lora)
+
+
+def _grouped(counts: Indices, most: int) -> Iterator[slice]:
+    """Runs of labelers that have at most so many records together, or are one alone."""
+    begin, held = 0, 0
+    for at, count in enumerate(counts.tolist()):
+        if at > begin and (held + count > most or most == 1):
+            yield slice(begin, at)
+            begin, held = at, 0
+        held += count
+    if begin < len(counts):
+        yield slice(begin, len(counts))

@@ -1,0 +1,257 @@
+"""`--mechanism uls|els|els-group|aup`: a model learns from labels by noisy gradients.
+
+The run is planned, charged and only then trained; what is released is the model and the labels that
+it gives to every pair of the input, and to further ones. Every labeler of the input is charged a
+run, whoever a step happened to sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelguard.accounting import subsampled
+from labelguard.errors import PolicyError, ProjectError
+from labelguard.ingest.pairs import DistinctPairs, distinct_pairs
+from labelguard.learning.features import column_features
+from labelguard.learning.learners import LearnerOptions
+from labelguard.ledger.ledger import Grant
+from labelguard.mechanisms.statistic import Rows
+from labelguard.policy import pricing
+from labelguard.policy.event_kind import Price
+from labelguard.policy.sampling import Sampling
+from labelguard.release.featured import Featured
+from labelguard.release.methods import summing
+from labelguard.release.methods.further import check_identity, label_pairs
+from labelguard.release.methods.relearners import HEAD, differing
+from labelguard.release.methods.statistic_design import check_new, compared
+from labelguard.release.planning import Plan
+from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
+from labelguard.storage import arrays
+from labelguard.terms import LABEL_A, LABEL_TIE
+from labelguard_trainer.gradient import aup, loop, telling
+from labelguard_trainer.gradient.aup import AupCourse
+from labelguard_trainer.gradient.checkpoints import Checkpoints
+from labelguard_trainer.gradient.course import Course
+from labelguard_trainer.gradient.head_runs import head_run
+from labelguard_trainer.gradient.options import AupOptions, GradientOptions
+from labelguard_trainer.gradient.runs import LearnerRun
+
+__all__ = ["Training", "used"]
+
+FILE = "trained.npz"
+"""What a run became, in the private map of its release."""
+
+_KEPT = 10  # steps between two checkpoints
+
+
+@dataclass(frozen=True)
+class Run(Prepared):
+    """What a run learns from, all of it public; `own` (n,) are the rows of the release it uses."""
+
+    pairs: DistinctPairs
+    learner: LearnerRun
+    own: NDArray[np.intp]
+    course: Course | AupCourse
+
+
+class Training(Mechanism[Run]):
+    """A gradient mechanism; which one, its options say."""
+
+    version = 1
+    choices = True
+
+    def __init__(self, options: GradientOptions) -> None:
+        self.options = options
+        self.name = self.priced = options.kind.name
+        self.also = options.also
+        if options.learner == HEAD:
+            self.features = column_features(options.features)
+
+    def settings(self) -> dict[str, Any]:
+        """What learns, from what, and how it is weighed; the policy has the rest."""
+        return self.options.settings()
+
+    def first(self, counts: NDArray[np.int64]) -> dict[str, Any]:
+        """The sampling."""
+        return {"sampling": self.options.sampling(counts)}
+
+    def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Run:
+        """Coordinates or tokens, clip norm and rates, from public columns only."""
+        sampling = job.allowance.sampling
+        assert sampling is not None
+        self.options.check(sampling)
+        seen = self._seen(job)
+        pairs = seen.pairs if seen else distinct_pairs(job.staged)
+        rows = compared(job, plan, pairs, released_too=True)[1]
+        check_new(rows)
+        own, rows = used(rows, sampling, by_record=self.options.kind.by_record)
+        price = _price(job, self.priced)
+        learner: LearnerRun
+        if seen is None:
+            learner = self._language(job, pairs, rows, sampling, recorded)
+        else:
+            if recorded:
+                check_identity("features", recorded["identity"], seen.provider.identity())
+            proven = self.options.kind.proven  # a run that may halt is not simulated
+            learner = head_run(
+                seen,
+                rows,
+                price,
+                self.options.weighting,
+                recorded["shape"] if recorded else self.options.given(),
+                self.options.agreement if proven else None,
+                job.progress,
+            )
+        course: Course | AupCourse
+        if isinstance(self.options, AupOptions):
+            distance = self.options.distance * learner.clip
+            course = AupCourse.priced(price, distance, rows.units)
+        else:
+            course = Course.priced(price, learner.clip, rows.units)
+        return Run(plan, learner.parameters, pairs, learner, own, course)
+
+    def _seen(self, job: Job) -> Featured | None:
+        """For a head, the input with features that are fitted to it."""
+        if self.options.learner != HEAD:
+            return None
+        known = job.featured
+        if known is not None and known.spec == self.options.features:
+            return known
+        return Featured.of(job.staged, self.options.features, job.progress)
+
+    def _language(
+        self,
+        job: Job,
+        pairs: DistinctPairs,
+        rows: Rows,
+        sampling: Sampling,
+        recorded: Mapping[str, Any] | None,
+    ) -> LearnerRun:
+        """A language model, and what of its identity is recorded."""
+        from labelguard_trainer.gradient.language_runs import language_run
+
+        if rows.choices or (rows.size is not None and (rows.size > 2).any()):
+            raise PolicyError(
+                "rankings and choices of several responses go with --learner head; a language "
+                "model learns from pairs"
+            )
+        options, policy = self.options, job.policy
+        found = language_run(
+            "reward" if options.learner == "reward" else "dpo",
+            LearnerOptions(options.model, options.lora, options.train_config),
+            pairs,
+            job.further.pairs if job.further else None,
+            rows,
+            weighting=options.weighting,
+            cohort=_doubling(policy.epsilon, policy.delta, sampling),
+            recorded=recorded,
+        )
+        if recorded:
+            before, now = recorded["identity"], found.parameters["identity"]
+            check_identity(options.learner, *differing(before, now))
+        return found
+
+    def draw(self, job: Job, prepared: Run, grant: Grant, drawn: Path | None) -> None:
+        """Train; what the run became goes into the map, with a note of which labels it used."""
+        if drawn is None:
+            return
+        task = summing.Noting(job.staged.rows_directory, prepared.plan.directory, drawn)
+        found = list(job.over_buckets("reading", summing.note, task))
+        noted = np.concatenate([part for part in found if part is not None])[prepared.own]
+        labels = np.where(noted == LABEL_TIE, 0.5, noted == LABEL_A)
+        problem, course = prepared.learner.problem(), prepared.course
+        told: dict[str, NDArray[Any]] = {}
+
+        def watch(share: float) -> None:
+            job.progress("training", share)
+
+        if isinstance(course, AupCourse):
+            told["steps done"] = np.array(aup.train(problem, labels, course, watch))
+        else:
+            directory = job.opened.project.stages / grant.release.id
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            kept = Checkpoints(directory, _KEPT, _seal(job, grant, course))
+            loop.train(problem, labels, course, kept, watch)
+        (drawn / FILE).write_bytes(arrays.packed({**problem.state(), **told}))
+
+    def finish(self, job: Job, prepared: Run, grant: Grant) -> Finished:
+        """Publish the model, and label every pair by it."""
+        state = _trained(job.opened.project.released / grant.release.id / FILE)
+        steps = state.pop("steps done", None)
+        learner = prepared.learner
+        problem = learner.problem()
+        problem.restore(state)
+        probability = 0.5 * (1 + np.tanh(learner.margins(problem) / 2))
+        label_pairs(job, prepared.plan, prepared.pairs, probability)
+        card = telling.card(job, self.options, prepared.course, steps, learner.told)
+        finished = Finished(card, ((job.staged, job.outcomes),))
+        return learner.released(job, problem, prepared.pairs, finished)
+
+
+def _seal(job: Job, grant: Grant, course: Course) -> Callable[[bytes], bytes]:
+    """What tells the checkpoints of a release's run from whatever else is found in their place."""
+    run = f"{grant.release.id} {course!r} ".encode()
+    keys = job.opened.keys
+    return lambda data: keys.mac("checkpoint", run + data)
+
+
+def _doubling(epsilon: float, delta: float, sampling: Sampling) -> float:
+    """By what the noise on a mean gradient changes if cohorts are doubled, σ(2q)/2σ(q)."""
+    if sampling.records is not None or sampling.probability > 0.5:
+        return 1.0
+    one, two = (
+        subsampled.calibrate(epsilon, delta, times * sampling.probability, sampling.steps)
+        for times in (1, 2)
+    )
+    return min(two / (2 * one), 1.0)
+
+
+def _price(job: Job, event: str) -> Price:
+    """Of a run: as the ledger has it, or calibrated for the first."""
+    runs = job.allowance.allowed
+    assert runs is not None  # only coins go by labelers' own numbers
+    stored = job.opened.ledger.prices(event)
+    if runs not in stored:
+        job.progress("calibrating", None)
+        stored = pricing.prices(job.policy, event, np.array([runs]))
+    return stored[runs]
+
+
+def used(rows: Rows, sampling: Sampling, *, by_record: bool) -> tuple[NDArray[np.intp], Rows]:
+    """Which rows a run uses, and they with everybody who is sampled as a unit.
+
+    Units are numbered anew: who gave no row (they may be exhausted) is not sampled. By record,
+    everybody's first so many in canonical order, which is by digests of items: neither a label nor
+    the order of the input decides it. Each is a unit of its own then.
+    """
+    every = np.arange(len(rows))
+    given, unit = np.unique(rows.unit, return_inverse=True)
+    rows = replace(rows, unit=unit, units=len(given))
+    if not by_record or sampling.records is None:
+        return every, rows
+    record = every if rows.ranking is None else rows.ranking
+    first = np.unique(record, return_index=True)[1]
+    unit = rows.unit[first]
+    order = np.argsort(unit, kind="stable")
+    begins = np.searchsorted(unit[order], np.arange(rows.units))
+    rank = np.empty(len(first), np.intp)
+    rank[order] = np.arange(len(first)) - begins[unit[order]]
+    own = np.flatnonzero((rank < sampling.records)[record])
+    unit_of = np.unique(record[own], return_inverse=True)[1]
+    used = replace(rows, pair=rows.pair[own], unit=unit_of, units=int(unit_of.max()) + 1)
+    if rows.ranking is None or rows.size is None:
+        return own, used
+    return own, replace(used, ranking=rows.ranking[own], size=rows.size[own])
+
+
+def _trained(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        return dict(arrays.load(path))
+    except (OSError, ValueError):
+        raise ProjectError(f"{path} is missing or damaged; restore it from a backup") from None

@@ -1,0 +1,173 @@
+"""What gradient mechanisms can be asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from labelguard.errors import PolicyError
+from labelguard.policy.sampling import Sampling
+from labelguard.policy.training_runs import AUP, ELS, ELS_GROUP, ULS, TrainingRuns
+from labelguard.release.methods.options import LearnerOptions, option
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["AupOptions", "ElsGroupOptions", "ElsOptions", "GradientOptions", "UlsOptions"]
+
+Weighting = Literal["mean", "root"]
+WEIGHTINGS = get_args(Weighting)
+"""What m labels of a labeler weigh in a step: 1/m each, or 1/√m."""
+
+_STEPS = 100
+_PROBABILITY = 0.2
+_DISTANCE = 2.0  # of aup, in clip norms: mean gradients of random labels are √2 norms apart
+_MOST_DISTANT = 1e3
+_COHORT = 64  # labelers in a step of a language model, each of whom costs a backward pass
+
+
+@dataclass(frozen=True)
+class GradientOptions(LearnerOptions):
+    """Options of every gradient mechanism.
+
+    The sampling belongs to the policy: what is asked for at a project's first release is fixed then
+    and for good.
+    """
+
+    mechanism: ClassVar[str] = "labelguard_trainer.gradient.mechanism:Training"
+    report: ClassVar[str] = "labelguard_trainer.gradient.telling:sections"
+    kind: ClassVar[TrainingRuns]
+    weighting: ClassVar[Weighting] = "mean"
+
+    sampling_probability: float | None = field(
+        default=None,
+        metadata=option(
+            "Probability with which a labeler (uls, aup) or a label (els) is in a step; fixed with "
+            "the policy.",
+            float,
+        ),
+    )
+    steps: int | None = field(
+        default=None, metadata=option("Steps of a run; fixed with the policy.", int)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in (("learner", ("head", "reward", "dpo")), ("weighting", WEIGHTINGS)):
+            if getattr(self, name) not in known:
+                raise PolicyError(
+                    f"{name} must be {' or '.join(known)}, found {getattr(self, name)!r}"
+                )
+        import numpy as np
+
+        self.sampling(np.ones(1, np.int64))
+
+    def sampling(self, counts: NDArray[np.int64]) -> Sampling:
+        """What a first policy fixes, for units with so many labels each, (units,): public."""
+        usual = _PROBABILITY
+        if self.learner != "head":
+            usual = float(f"{min(1.0, _COHORT / max(len(counts), 1)):.2g}")
+        asked = self.sampling_probability
+        steps = _STEPS if self.steps is None else self.steps
+        return Sampling(usual if asked is None else asked, steps)
+
+    def check(self, sampling: Sampling) -> None:
+        """Raise `PolicyError` where another sampling was asked for than the policy has."""
+        for name, option_name, has in (
+            ("sampling_probability", "sampling-probability", sampling.probability),
+            ("steps", "steps", sampling.steps),
+            ("records", "records", sampling.records),
+        ):
+            asked = getattr(self, name, None)
+            if asked is not None and asked != has:
+                raise PolicyError(
+                    f"this project's policy has {option_name} = {has:g}, fixed when it was made; "
+                    f"asked: {asked:g}; leave the option out or use another project"
+                )
+
+
+@dataclass(frozen=True)
+class UlsOptions(GradientOptions):
+    """`uls`: user-wise DP-SGD."""
+
+    kind: ClassVar[TrainingRuns] = ULS
+
+    weighting: Weighting = field(  # type: ignore[misc]
+        default="root",
+        metadata=option(
+            "What m labels of a labeler weigh in a step: 1/m each (mean), or 1/√m (root, default).",
+            choices=WEIGHTINGS,
+        ),
+    )
+
+    def settings(self) -> dict[str, Any]:
+        """With the weighting."""
+        return super().settings() | {"weighting": self.weighting}
+
+
+@dataclass(frozen=True)
+class ElsOptions(GradientOptions):
+    """`els`: example-level DP-SGD with a bound on a labeler's labels, priced for labelers."""
+
+    kind: ClassVar[TrainingRuns] = ELS
+
+    records: int | None = field(
+        default=None,
+        metadata=option(
+            "Labels of each labeler that are in a run at most; fixed with the policy; default: the "
+            "median of what labelers have.",
+            int,
+        ),
+    )
+
+    def sampling(self, counts: NDArray[np.int64]) -> Sampling:
+        """With the bound on labels: the median of public counts (user-level-dp-finetuning, 6)."""
+        import numpy as np
+
+        found = super().sampling(counts)
+        given = counts[counts > 0]
+        usual = int(np.median(given)) if len(given) else 1
+        records = max(usual, 1) if self.records is None else self.records
+        return Sampling(found.probability, found.steps, records)
+
+
+@dataclass(frozen=True)
+class ElsGroupOptions(ElsOptions):
+    """`els-group`: the same, priced by group privacy; a baseline."""
+
+    kind: ClassVar[TrainingRuns] = ELS_GROUP
+
+
+@dataclass(frozen=True)
+class AupOptions(GradientOptions):
+    """`aup`: adaptive user-level DP-SGD, whose guarantee is as published and not proven."""
+
+    kind: ClassVar[TrainingRuns] = AUP
+
+    concentration: float | None = field(
+        default=None,
+        metadata=option(
+            "Distance τ within which mean gradients of labelers are expected to lie, in clip norms "
+            f"of uls; default {_DISTANCE:g}.",
+            float,
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.concentration is not None and not 0 < self.concentration <= _MOST_DISTANT:
+            raise PolicyError(
+                f"concentration must be above 0 and at most {_MOST_DISTANT:g}, found "
+                f"{self.concentration}"
+            )
+
+    @property
+    def distance(self) -> float:
+        """τ, in clip norms."""
+        return _DISTANCE if self.concentration is None else self.concentration
+
+    def settings(self) -> dict[str, Any]:
+        """With τ, where it was asked for."""
+        own = {} if self.concentration is None else {"concentration": self.concentration}
+        return super().settings() | own
