@@ -87,7 +87,7 @@ Generated from the results of the library by `python docs/generate_cli.py`; do n
 
 Every command with `--json` prints one JSON document: an object, or a list of objects. Keys stay
 what they are; further ones may be added. A number that JSON cannot hold is null. `release show`
-prints [the card](concepts.md#the-card), as `card.json` has it; with `--head` the coefficients.
+prints [the card](releases.md#the-card), as `card.json` has it; with `--head` the coefficients.
 
 | command | prints |
 |---|---|
