@@ -12,9 +12,11 @@ import pytest
 from click.testing import CliRunner
 from labelguard_connectors.hook.metrics import Metrics
 from support.pages import DOCS, ROOT, blocks
+from support.tools import connected
 
 from labelguard.accounting import randomized_response
 from labelguard.cli.main import main
+from labelguard.project.project import find
 
 ROOMS = ("labelguard", "connectors", "trainer")
 ANCHOR = re.compile(r"labelguard-anchor:1:\d+:[0-9a-f]{64}")
@@ -24,6 +26,7 @@ IN_FORCE = ("policy activate clinic --yes", "privatize labels.parquet --mechanis
 PREPARED = {
     "privacy-officer.md": (SIMULATE, "init", DRAFT),
     "operations.md": (SIMULATE, "init", DRAFT, *IN_FORCE),
+    "adopting-label-studio.md": ("init",),
 }
 """What whoever reads the page finds."""
 
@@ -34,6 +37,13 @@ def turns(page: str) -> Iterator[tuple[str, list[str]]]:
         for turn in block.replace("\\\n", "").split("$ ")[1:]:
             command, *shown = turn.splitlines()
             yield command, [line for line in shown if line]
+
+
+def _history(here: Path, patch: pytest.MonkeyPatch) -> None:
+    """A connector `label-studio` to a tool in which people have annotated for long."""
+    _, desk = connected(find(here), here, patch, name="label-studio")
+    for number in range(60):
+        desk.answer(str(12 + number % 20), number, None if number % 9 == 0 else "left")
 
 
 def plain(line: str, here: Path) -> str:
@@ -58,6 +68,8 @@ def test_the_commands_of_a_page_print_what_it_shows(
 
     for line in PREPARED[page]:
         run(line)
+    if page == "adopting-label-studio.md":
+        _history(tmp_path, monkeypatch)
     for command, shown in turns(page):
         program, _, words = command.partition(" ")
         assert program == "labelguard"
