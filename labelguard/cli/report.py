@@ -38,12 +38,18 @@ def _print(value: Reported) -> None:
     type=click.Choice(["html", "md", "json"]),
     help="A page, Markdown or JSON; default: by the name of FILE, else a page.",
 )
+@click.option(
+    "--anchor",
+    metavar="LINE",
+    help="What `budget anchor` or an earlier report printed: the journal must still contain it.",
+)
 @project_option
 @prints(_print, code=verdict_code)
 def report(
     release_id: str | None,
     output: Path,
     format: Format | None,  # noqa: A002
+    anchor: str | None,
     project: Path | None,
 ) -> Reported:
     """Write a report on the project, or first on one RELEASE of it: one file, to read or to send.
@@ -59,4 +65,4 @@ def report(
     """
     from labelguard.report.page.report import write
 
-    return write(output, release_id, project, format)
+    return write(output, release_id, project, format, anchor)
