@@ -86,7 +86,7 @@ def outside() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def installed(outside: Path) -> Path:
     """The programs of an environment that holds the wheel and what it asks for."""
-    venv.create(outside / "venv", with_pip=True)
+    venv.create(outside / "venv")
     programs = outside / "venv" / "bin"
     wheel = f"labelguard[{CHEAP}] @ {WHEEL.as_uri()}"
     # Files are compiled as they are used: half of them never are.
@@ -96,7 +96,8 @@ def installed(outside: Path) -> Path:
 
 def pip(programs: Path, *arguments: str) -> None:
     constraints = ("-c", str(ROOT / "constraints.txt"))
-    run(programs / "python", "-m", "pip", arguments[0], "--quiet", *constraints, *arguments[1:])
+    pip_for = (sys.executable, "-m", "pip", "--python", programs / "python")
+    run(*pip_for, arguments[0], "--quiet", *constraints, *arguments[1:])
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
