@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from support import earlier
 
 import labelguard as lg
+from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.report import doctor, overview
@@ -38,9 +40,18 @@ def used(project: Project, event: str) -> int:
 
 def test_everything_in_it_holds(project: Project) -> None:
     assert [finding for finding in doctor.examine(project) if not finding.ok] == []
-    assert overview.verify(project).ok
+    assert overview.verify(project, (earlier.LEFT / "anchor.txt").read_text()).ok
     releases = overview.releases(project)
     assert [release.state for release in releases] == ["committed"] * 2
+
+
+def test_answers_that_it_ingested_or_heard_can_be_read(project: Project, tmp_path: Path) -> None:
+    ingestion.ingest(project)
+    opened = OpenProject.open(project)
+    [source] = ingestion.sources(opened)
+    [path] = ingestion.write_out(opened, source, tmp_path / "answers")
+    prompts = [json.loads(line)["data"]["prompt"] for line in path.read_text().splitlines()]
+    assert sorted(prompts) == [f"prompt {number}" for number in range(1, 8)]
 
 
 @pytest.mark.parametrize(("number", "options"), [(0, RR), (1, STATISTIC)])
