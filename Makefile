@@ -7,9 +7,10 @@ DEV := $(VENV)/.installed-dev
 
 AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
 
-QUICK := "not slow and not shared_data and not integration and not browser"
+QUICK := "not slow and not shared_data and not integration and not browser and not dist"
 
-.PHONY: demo test test-slow test-shared test-integration test-browser lint types format bench clean
+.PHONY: demo test test-slow test-shared test-integration test-browser test-dist dist lint types \
+	format bench clean
 
 demo: $(INSTALLED)
 	rm -rf labelguard-demo
@@ -33,6 +34,14 @@ test-integration: $(DEV)
 test-browser: $(DEV) $(AXE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group browser
 	LABELGUARD_AXE=$(AXE) $(BIN)/pytest -m browser
+
+# The sdist, and from it the wheel, by what an index has of hatchling.
+dist: $(DEV)
+	rm -rf dist
+	$(BIN)/python -m build
+
+test-dist: dist
+	$(BIN)/pytest tests/wheel -m dist
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -70,4 +79,4 @@ $(AXE): | $(VENV)/bin/python
 	npm install --silent --no-audit --no-fund --prefix $(VENV)/axe axe-core@4.14.1
 
 clean:
-	rm -rf $(VENV) labelguard-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist labelguard-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
