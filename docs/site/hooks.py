@@ -1,8 +1,8 @@
 """What the site has besides docs/: pages of the root, and the code that pages link to.
 
-Pages are written for a reader of the repository, and link to files of it (`../labelguard/terms.py`).
-Here each linked file becomes a page of the site, so that all of it can be read without the repository.
-mkdocs calls the functions named `on_…`.
+Pages are written for a reader of the repository, and link to its files (`../labelguard/terms.py`).
+Here each linked file becomes a page of the site, so that all of it can be read without the
+repository. mkdocs calls the functions named `on_…`.
 """
 
 from __future__ import annotations
@@ -56,14 +56,18 @@ def linked(text: str, page: str) -> str:
 
 
 def source(target: str) -> str:
-    """A page that shows a file, or names what a directory holds."""
+    """A page that shows a file, or leads to the modules of a directory."""
     path = ROOT / target
     head = f"---\nsearch:\n  exclude: true\n---\n# `{target}`\n\n"
     if path.is_dir():
-        return head + "".join(f"- `{found.name}`\n" for found in sorted(path.glob("[!_.]*")))
+        return head + "".join(f"- [{name}]({path.name}/{name}.md)\n" for name in _modules(path))
     text = path.read_text(encoding="utf-8")
-    fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall("`+", text)), 3)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{head}{fence}{_LANGUAGES.get(path.suffix, 'text')}\n{text}\n{fence}\n"
+
+
+def _modules(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("*.py"))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -80,6 +84,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             pages[name] = (ROOT / name).read_text(encoding="utf-8")
             files.append(File.generated(config, uri, content=linked(pages[name], name)))
     found = {target for page, text in pages.items() for target in targets(text, page)}
+    for folder in filter(Path.is_dir, map(ROOT.joinpath, tuple(found))):
+        found |= {f"{folder.relative_to(ROOT)}/{name}" for name in _modules(folder)}
     for target in sorted(found):
         uri = place(target)
         if uri.startswith("source/") and (ROOT / target).exists():
