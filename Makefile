@@ -7,10 +7,10 @@ DEV := $(VENV)/.installed-dev
 
 AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
 
-QUICK := "not slow and not shared_data and not integration and not browser and not dist"
+QUICK := "not slow and not shared_data and not integration and not browser and not dist and not site"
 
 .PHONY: demo test test-slow test-shared test-integration test-browser test-dist dist lint types \
-	format bench clean
+	docs format bench clean
 
 demo: $(INSTALLED)
 	rm -rf labelguard-demo
@@ -53,6 +53,12 @@ lint: $(DEV)
 types: $(DEV)
 	$(BIN)/mypy
 
+# mkdocs reads sources and imports none of them; the site is opened at site/index.html.
+docs: $(DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/pytest -m site tests/cli/test_built_site.py
+
 format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -79,4 +85,4 @@ $(AXE): | $(VENV)/bin/python
 	npm install --silent --no-audit --no-fund --prefix $(VENV)/axe axe-core@4.14.1
 
 clean:
-	rm -rf $(VENV) dist labelguard-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist site labelguard-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labelguard.cli import completion
 from labelguard.cli.options import HELP, project_option
 from labelguard.cli.terminal import echo, near, prints, verdict_code
 
@@ -23,7 +24,9 @@ def _print(value: Reported) -> None:
 @click.command(
     context_settings=HELP, short_help="A page for people: what is promised, used, and holds."
 )
-@click.argument("release_id", required=False, metavar="[RELEASE]")
+@click.argument(
+    "release_id", required=False, metavar="[RELEASE]", shell_complete=completion.releases
+)
 @click.option(
     "-o",
     "--output",

@@ -229,10 +229,11 @@ TUTORIALS = pytest.mark.parametrize(
     "name",
     [
         *("README.md", "docs/features.md"),
+        pytest.param("docs/index.md", marks=pytest.mark.slow),
         pytest.param("docs/quickstart.md", marks=pytest.mark.slow),
     ],
 )
-"""The last one is long, and its commands run in their own examples too."""
+"""The commands of the last two run in their own examples too; quickstart is long."""
 
 
 @pytest.fixture
