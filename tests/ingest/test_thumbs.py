@@ -71,5 +71,7 @@ def test_the_page_makes_rankings_of_thumbs_that_exist_whatever_the_thumbs_say(
         seen.add(str(found["ranks"].to_list()))
     assert public == {str([("u", "p", ["a", "b"]), ("v", "q", ["c", "d"])])}
     assert len(seen) == 3**4  # a single rating of v compares nothing
-    release = lg.privatize(found, project=lg.init("project"), mechanism="rr", epsilon=3, delta=1e-5)
+    release = lg.privatize(
+        found, mechanism="rr", epsilon=3, delta=1e-5, project=lg.init(tmp_path / "p")
+    )
     assert release.card["counts"]["rows"] == 2
