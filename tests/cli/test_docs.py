@@ -224,14 +224,8 @@ def console_lines(page: Path) -> Iterator[str]:
         yield from re.findall(r"(?m)^\$ (.*)$", block)
 
 
-TUTORIALS = pytest.mark.parametrize(
-    "name",
-    [
-        *("README.md", "docs/features.md"),
-        pytest.param("docs/quickstart.md", marks=pytest.mark.slow),
-    ],
-)
-"""The last one is long, and its commands run in their own examples too."""
+TUTORIALS = pytest.mark.parametrize("name", ["README.md", "docs/features.md"])
+"""Pages whose examples begin with the reader's own file; `test_tutorial.py` runs the longest."""
 
 
 @pytest.fixture
