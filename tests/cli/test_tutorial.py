@@ -84,7 +84,7 @@ def test_the_tutorial_prints_what_it_shows() -> None:
             Path("train.yaml").write_text(block, encoding="utf-8")
         elif kind == "text":  # noise is new in every run
             (told,), (found,) = (re.findall(r"\d\.\d+", one) for one in (block, printed[0]))
-            assert float(told) == pytest.approx(float(found), abs=0.05)
+            assert float(told) == pytest.approx(float(found), abs=0.1)
             assert block.strip().replace(told, found) == printed[0]
         else:
             for command, shown in _commands(block):
