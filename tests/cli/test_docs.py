@@ -227,13 +227,9 @@ def console_lines(page: Path) -> Iterator[str]:
 
 TUTORIALS = pytest.mark.parametrize(
     "name",
-    [
-        *("README.md", "docs/features.md"),
-        pytest.param("docs/index.md", marks=pytest.mark.slow),
-        pytest.param("docs/quickstart.md", marks=pytest.mark.slow),
-    ],
+    ["README.md", "docs/features.md", pytest.param("docs/index.md", marks=pytest.mark.slow)],
 )
-"""The commands of the last two run in their own examples too; quickstart is long."""
+"""Pages whose examples begin with the reader's own file; `test_tutorial.py` runs the longest."""
 
 
 @pytest.fixture
