@@ -291,7 +291,7 @@ class Request:
             object.__setattr__(self, one.option, int(uses))
             if uses < 1:
                 option = one.option.replace("_", "-")
-                raise PolicyError(f"{option} must be at least 1, found {uses}")
+                raise PolicyError(f"--{option} must be at least 1, found {uses}")
             if one.name != self.event:
                 raise PolicyError(one.misplaced)
         check_budget(
@@ -358,7 +358,7 @@ class Request:
                 if name == "label_values":
                     has, value = has or DEFAULT_TEXT, value or DEFAULT_TEXT
                 raise PolicyError(
-                    f"this project's policy has {option} = {has}, fixed when it was made; "
+                    f"this project's policy has --{option} = {has}, fixed when it was made; "
                     f"asked: {value}; leave the option out or use another project"
                 )
         return policy

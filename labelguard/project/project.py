@@ -196,11 +196,17 @@ def _claimed(release_id: str) -> str:
     return f"release {release_id} is being computed by another process; it ends by itself"
 
 
-def find(directory: Path | None = None) -> Project:
+def find(directory: str | Path | None = None) -> Project:
     """The project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards.
+
+    Functions that take `project=` find it alike, so that a path is enough there.
 
     Raises `NoProject` if there is none, `ProjectError` for one that is not the user's own or open
     to others and, unless it was named, for one that this user did not make on this machine.
+
+    Example:
+        >>> lg.find("study")
+        Project('study')
     """
     named = directory or os.environ.get("LABELGUARD_PROJECT")
     if named:

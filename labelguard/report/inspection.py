@@ -20,7 +20,7 @@ from labelguard.ingest.formats import Understood
 from labelguard.ingest.formats.seen import Seen
 from labelguard.ingest.layouts import LAYOUTS, PRIVATE_ROLES, Reading
 from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
-from labelguard.ingest.sources import Input, Part
+from labelguard.ingest.sources import Input, Part, typed
 from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
@@ -349,8 +349,7 @@ def _commands(
 
     With sources, `plan` is told of them, alone and beside the usual features.
     """
-    inputs = [source] if isinstance(source, str | Path) else source
-    paths = [str(path) for path in inputs] if isinstance(inputs, list | tuple) else ["INPUT"]
+    paths = typed(source)
     said = []
     if reading.columns:
         said += ["--columns", ",".join(f"{role}={name}" for role, name in reading.columns.items())]

@@ -34,7 +34,7 @@ from labelguard.project.project import Project
 from labelguard.project.recovery import abandon
 from labelguard.release.check import check
 from labelguard.report import overview
-from labelguard.simulation import SimulationConfig, simulate
+from labelguard.simulation import simulate
 
 BOTH = (Allowance("rr", 50), Allowance("statistic", 12))
 
@@ -42,7 +42,7 @@ BOTH = (Allowance("rr", 50), Allowance("statistic", 12))
 @pytest.fixture(scope="module")
 def table() -> pa.Table:
     """Labels of 25 labelers."""
-    return simulate(SimulationConfig(labelers=25, labels=500, items=120))
+    return simulate(labelers=25, labels=500, items=120)
 
 
 @pytest.fixture
