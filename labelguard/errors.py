@@ -57,8 +57,8 @@ def _keyword(found: re.Match[str]) -> str:
         return found["command"]
     option, pairs = found["choice"] or found["name"], found["pairs"]
     value = found["chosen"] or found["value"]
-    if option == "labeler-column":
-        return 'columns={"labeler_id": ' + (value or "NAME") + "}"
+    if option == "labeler-column" and value:
+        return f'columns={{"labeler_id": {_value(value)}}}'
     if option == "columns" and pairs:
         roles = (pair.partition("=") for pair in pairs.split(","))
         return "columns={" + ", ".join(f'"{role}": {_value(to)}' for role, _, to in roles) + "}"

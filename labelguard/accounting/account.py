@@ -17,6 +17,7 @@ from typing import Any, get_args
 from labelguard.accounting import ball, gaussian, randomized_response, upper_bounds
 from labelguard.accounting.components import Gaussians, Groups, Mixtures, Subsampled, Unproven
 from labelguard.errors import PolicyError
+from labelguard.terms import budget_of, counted
 
 __all__ = ["rr", "run", "statistic"]
 
@@ -45,6 +46,11 @@ class Compositions:
     """labels of one labeler"""
     compositions: Mapping[str, Coin]
     """each theorem by name"""
+
+    def __repr__(self) -> str:
+        each = (f"{name} ε0 = {one.epsilon0:.4g}" for name, one in self.compositions.items())
+        labels = counted(self.labels, "label")
+        return f"Compositions({budget_of(self)}, {labels}: {', '.join(each)})"
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,12 @@ class StatisticNoise:
     ball: BallNoise | None = None
     """the other shape of noise; null unless a number of components was asked for"""
 
+    def __repr__(self) -> str:
+        releases = counted(self.releases, "release")
+        said = f"{budget_of(self)}, {releases}: noise multiplier {self.noise_multiplier:.4g}"
+        other = f", {self.ball.deviation:.4g} of ball noise" if self.ball else ""
+        return f"StatisticNoise({said}{other})"
+
 
 @dataclass(frozen=True)
 class RunNoise:
@@ -106,6 +118,11 @@ class RunNoise:
     noise_of_mean: float
     """σ/(q√T): that of the mean of all steps' sums, divided by q, in clip norms; a sum of everybody
     that was released once has as much"""
+
+    def __repr__(self) -> str:
+        runs = counted(self.runs, f"{self.mechanism} run")
+        said = f"{budget_of(self)}, {runs}: noise multiplier {self.noise_multiplier:.4g}"
+        return f"RunNoise({said}, {self.noise_of_mean:.4g} of the mean of all steps)"
 
 
 def rr(epsilon: float, delta: float, labels: int) -> Compositions:

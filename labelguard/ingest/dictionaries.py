@@ -12,6 +12,7 @@ from labelguard.ingest.tables import SEVERAL_TYPES
 
 NAME = "rows"
 """What messages call them."""
+_MOST_NESTED = 32
 
 
 def are_rows(items: Sequence[Any]) -> bool:
@@ -34,6 +35,9 @@ def table_of(rows: Sequence[Mapping[Any, Any]]) -> pa.Table:
     names: set[Any] = set().union(*rows)
     if not all(isinstance(name, str) for name in names):
         raise InvalidLabels(f"{NAME}: a key is no text; name every column by a str")
+    # Arrow follows whatever is nested, and a list that holds itself without end.
+    if any(_deeper(value, _MOST_NESTED) for row in rows for value in row.values()):
+        raise InvalidLabels(f"{NAME}: values are nested more than {_MOST_NESTED} deep")
     try:
         return pa.table(
             {
@@ -41,9 +45,17 @@ def table_of(rows: Sequence[Mapping[Any, Any]]) -> pa.Table:
                 for name in sorted(names)
             }
         )
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, RecursionError):
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
         # Not which column: of chosen and rejected, that would name a side.
         raise InvalidLabels(f"{NAME}: {SEVERAL_TYPES}") from None
+
+
+def _deeper(value: Any, most: int) -> bool:
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return not most or any(_deeper(member, most - 1) for member in value)
 
 
 def _is_row(item: Any) -> bool:

@@ -15,8 +15,12 @@ from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input, typed
 from labelguard.learning.features import default_features, open_fitted
 from labelguard.mechanisms.statistic import Rows
+from labelguard.notebook import Picture, card, several
 from labelguard.planner import advice, source_advice, tuning
-from labelguard.planner.advice import Recommendation
+from labelguard.planner.advice import NOUNS
+from labelguard.planner.charts import accuracy_png
+from labelguard.planner.page import headline
+from labelguard.planner.planned import PlanCounts, Planned
 from labelguard.planner.tuning import Forecast, Prior, Sizing
 from labelguard.policy.events import ITEM_BOUND
 from labelguard.policy.policy import MOST_DELTA, usual_delta
@@ -73,42 +77,23 @@ class _Asked:
         return None if bound is None else (bound,)
 
 
-@dataclass(frozen=True)
-class PlanCounts:
-    """What an input holds."""
-
-    labelers: int
-    """units in it"""
-    labels: int
-    """its labels"""
-    pairs: int
-    """distinct pairs"""
-
-
-@dataclass(frozen=True)
-class PlanResult:
+class PlanResult(Planned):
     """Forecasts of every mechanism and ε, and what follows from them."""
 
-    adjacency: str
-    """which neighbours a guarantee is about"""
-    delta: float
-    """δ of each unit"""
-    features: str
-    """what heads learn from"""
-    agreement: float
-    """how often two labelers were taken to agree on a strict label"""
-    unit: str
-    """what is protected as a whole"""
-    periods: int
-    """how many releases like this one the budget is for"""
-    counts: PlanCounts
-    """what the input holds"""
-    forecasts: tuple[Forecast, ...]
-    """first a head without privacy, then every mechanism at every ε"""
-    recommended: tuple[Recommendation, ...]
-    """what to do at every ε, from the least on"""
-    notes: tuple[str, ...]
-    """what to know about the input, and what would help"""
+    def __repr__(self) -> str:
+        counts, units = self.counts, NOUNS[self.unit]
+        best = (f"ε = {one.epsilon:g}: {one.mechanism or 'nothing'}" for one in self.recommended)
+        held = f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs"
+        return f"PlanResult({held}; δ = {self.delta:g}; {', '.join(best)})"
+
+    def _repr_html_(self) -> str:
+        words = [one.words for one in self.recommended]
+        commands = [one.command for one in self.recommended if one.command]
+        facts = [("planned for", headline(self)), *several("expect", words)]
+        facts += [*several("notes", self.notes), *several("next", commands)]
+        title = "What a private release may be expected to give"
+        seen = "Accuracy against ε. " + "; ".join(words)
+        return card(title, facts, picture=Picture(accuracy_png(self), seen))
 
 
 def plan(

@@ -13,6 +13,7 @@ from labelguard.policy.event_kind import PAIR, EventKind
 from labelguard.policy.events import EVENTS, RANDOMIZED_LABELS
 from labelguard.policy.label_values import DEFAULT_TEXT, LabelValues, Skips, Ties
 from labelguard.policy.sampling import Sampling
+from labelguard.terms import budget_of
 
 Unit = Literal["labeler", "item", "group"]
 
@@ -133,6 +134,14 @@ class Policy:
     """share of units whose labels evaluate and never train; drawn once in a project's life"""
     accept_unproven: bool = False
     """whether events are paid for whose price is as published, and not proven"""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_words()})"
+
+    def in_words(self) -> str:
+        """What it promises to whom, and what it pays for."""
+        allowed = ", ".join(map(events.write, self.allowances))
+        return f"{budget_of(self)} of each {self.unit}; {allowed}; ties {self.ties}"
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)

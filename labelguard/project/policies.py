@@ -13,6 +13,7 @@ from labelguard.ledger import policies
 from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
+from labelguard.notebook import Rows, card
 from labelguard.policy import events, lifetime, pricing
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.label_values import Skips, Ties
@@ -21,6 +22,7 @@ from labelguard.policy.policy import Allowance, Policy, Request, Unit
 from labelguard.policy.pricing import Quote
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
+from labelguard.terms import budget_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -63,6 +65,25 @@ class PolicyDetails(Policy, PolicyState):
     """the closing point where it was closed; null: at none, or at its full price"""
     quote: Quote
     """its price"""
+
+    def __repr__(self) -> str:
+        return f"PolicyDetails({self.name!r}, {self.state}; {self.in_words()})"
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("state", self.state),
+            ("made", self.created_at),
+            ("budget", f"{budget_of(self)} of each {self.unit}"),
+            ("ties", self.ties),
+            ("skips", self.skips),
+            ("held out", f"{self.held_out:.0%}"),
+        ]
+        prices = [
+            (one.event, f"{one.allowed:,}", f"{one.epsilon_alone:.4g}", one.in_words())
+            for one in self.quote.events
+        ]
+        table = Rows(("event", "allowed", "ε alone", "noise"), prices)
+        return card(f"Policy {self.name}", facts, tables=[table] if prices else [])
 
 
 @dataclass(frozen=True)

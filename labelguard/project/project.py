@@ -47,6 +47,9 @@ class Project:
     ingest: Mapping[str, Any] = field(default_factory=dict)
     hook: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Project({str(self.state.parent if self.state.name == STATE else self.state)!r})"
+
     @property
     def keys(self) -> Path:
         """Directory of the project's secrets."""

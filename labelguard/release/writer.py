@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger.ledger import Grant
+from labelguard.notebook import card, several
 from labelguard.release import card as cards
 from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.storage.sums import SUMS, hashes_of, sums_text
+from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
     import datasets
@@ -46,6 +48,25 @@ class Release:
     card: Mapping[str, Any]
     reused: bool = False
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        again = ", made before" if self.reused else ""
+        return f"Release({self.id!r}, {'; '.join(value for _, value in self._facts())}{again})"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What the card says first."""
+        rows = self.card["counts"].get("rows", 0)
+        return [
+            ("mechanism", self.card["mechanism"]),
+            ("budget", budget_of(self.card["privacy"])),
+            ("released", counted(rows, "row")),
+        ]
+
+    def _repr_html_(self) -> str:
+        made = "before; nothing was charged" if self.reused else "now"
+        facts = [*self._facts(), ("protects", f"each {self.card['privacy']['unit']}")]
+        facts += [("made", made), ("where", str(self.path))]
+        return card(f"Release {self.id}", [*facts, *several("notes", self.notes)])
 
 
 def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:

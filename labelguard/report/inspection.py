@@ -25,11 +25,12 @@ from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.features import default_features
-from labelguard.mechanisms.statistic import Rows
+from labelguard.mechanisms import statistic
+from labelguard.notebook import Rows, card, several
 from labelguard.project.project import find
 from labelguard.report.personal_data import PersonalData, personal_data
 from labelguard.report.source_columns import Sources, source_columns
-from labelguard.terms import AUTO_FORMAT, Progress, silent
+from labelguard.terms import AUTO_FORMAT, Progress, counted, silent
 
 __all__ = ["Inspection", "inspect"]
 
@@ -141,6 +142,37 @@ class Inspection:
     """why a release would be refused"""
     next: tuple[str, ...]
     """commands to go on with"""
+
+    def __repr__(self) -> str:
+        told = [f"{name}: {value}" for name, value in self._counts()]
+        return f"Inspection({self.format!r}, {'; '.join(told)})"
+
+    def _counts(self) -> list[tuple[str, str]]:
+        """What there is of everything."""
+        compared = f"{self.labels:,} {self.answers} of {counted(self.pairs, 'pair')}"
+        people = "not told" if self.labelers is None else f"{self.labelers.count:,}"
+        counts = [("holds", compared), ("labelers", people), ("bad rows", f"{self.bad_rows:,}")]
+        return [*counts, ("problems", f"{len(self.problems):,}" if self.problems else "none")]
+
+    def _repr_html_(self) -> str:
+        people, facts = self.labelers, [("format", f"{self.format}: {self.about}")]
+        facts += [fact for fact in self._counts() if fact[0] != "problems" or not self.problems]
+        if people is not None:
+            each = f"{people.least:,} to {people.most:,} each, {people.median:,.0f} in the median"
+            facts.append(("labels", each))
+        facts += several("problems", self.problems)
+        facts += several(
+            "questions", [f"{q.name}: {counted(q.pairs, 'pair')}" for q in self.questions]
+        )
+        facts += several("next", self.next)
+        roles = [(one.role, one.column, "" if one.read else "not read") for one in self.roles]
+        pairs = [(one.prompt, one.first, one.second) for one in self.examples]
+        tables = [Rows(("role", "column", ""), roles), Rows(("prompt", "first", "second"), pairs)]
+        return card("What the input is understood as", facts, tables=filter(_filled, tables))
+
+
+def _filled(table: Rows) -> bool:
+    return bool(table.rows)
 
 
 def inspect(
@@ -287,7 +319,7 @@ def _answers(staged: Staged) -> str:
     return "rankings" if staged.pairs_of_rankings else "labels"
 
 
-def _counted(staged: Staged, rows: Rows | None) -> int:
+def _counted(staged: Staged, rows: statistic.Rows | None) -> int:
     """How many labels, rankings or choices are left."""
     if rows is None:
         return 0
@@ -298,7 +330,7 @@ def _counted(staged: Staged, rows: Rows | None) -> int:
     return len(rows)
 
 
-def _labelers(rows: Rows) -> Labelers:
+def _labelers(rows: statistic.Rows) -> Labelers:
     """How many distinct labels, rankings or choices each labeler gave."""
     unit = rows.unit
     if rows.ranking is not None:

@@ -29,7 +29,7 @@ def keywords_of() -> dict[str, frozenset[str]]:
     for overload in get_overloads(lg.privatize):
         hints = get_type_hints(overload)
         (given,) = get_args(hints["options"])
-        found |= {name: given.__optional_keys__ for name in get_args(hints["mechanism"])}
+        found |= dict.fromkeys(get_args(hints["mechanism"]), given.__optional_keys__)
     return found
 
 

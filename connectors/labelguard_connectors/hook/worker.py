@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
 from labelguard.ingest import connector as connectors

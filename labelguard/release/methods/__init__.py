@@ -67,6 +67,8 @@ def check_options(mechanism: str, given: Collection[str], beside: Collection[str
             continue
         near = difflib.get_close_matches(choice, {*known, *beside}, 1)
         meant = f"; did you mean {_option(near[0])}?" if near and choice not in _of_all() else ""
+        if choice == "labeler_column":  # of the command line alone
+            meant = "; say --labeler-column NAME"
         raise PolicyError(f"{_option(choice)} does not go with --mechanism {mechanism}{meant}")
 
 
