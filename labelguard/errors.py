@@ -37,7 +37,14 @@ class LabelguardError(Exception):
 
 _KEYWORDS = {"source": "namespace", "for": "duration"}
 """Options that are called otherwise in Python."""
-_FLAGS = ("accept-delta", "accept-unproven", "again", "assignment-reactive", "tie-status-public")
+_FLAGS = (
+    "accept-delta",
+    "accept-unproven",
+    "again",
+    "assignment-reactive",
+    "non-private",
+    "tie-status-public",
+)
 """Options without a value."""
 _OPTIONS = re.compile(
     # A command to type is left as it is, up to the end of its sentence.

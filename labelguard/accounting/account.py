@@ -129,6 +129,11 @@ def rr(epsilon: float, delta: float, labels: int) -> Compositions:
     """ε0, flip probability and loss multiplier of each theorem, for `labels` coins of a labeler.
 
     Raises `PolicyError` for values that are no budget.
+
+    Example:
+        >>> found = lg.account.rr(epsilon=3, delta=1e-5, labels=50)
+        >>> round(found.compositions["exact"].flip_probability, 4)
+        0.4739
     """
     found = {}
     try:
@@ -149,6 +154,10 @@ def statistic(
     Beside it, what they cost by zero-concentrated composition, an upper bound, and what each would
     cost alone; and the ball noise of a single release of so many `components`. Raises
     `PolicyError` for values that are no budget, and for components of several releases.
+
+    Example:
+        >>> lg.account.statistic(epsilon=3, delta=1e-5, releases=12)
+        StatisticNoise(ε = 3, δ = 1e-5, 12 releases: noise multiplier 4.817)
     """
     if components is not None and releases != 1:
         raise PolicyError(
@@ -192,7 +201,15 @@ def run(
 ) -> RunNoise:
     """The noise multiplier of each of `runs` training runs that cost (ε, δ) together.
 
+    `mechanism` is uls, els, els-group or aup. A labeler (uls, aup) or a label (els) is in each of
+    the `steps` with the `sampling_probability`; `records` bounds the labels of a labeler in a run
+    (els and els-group, which need it).
+
     Raises `PolicyError` for values that are no budget or no sampling.
+
+    Example:
+        >>> lg.account.run("uls", 3, 1e-5, sampling_probability=0.1, steps=50).runs
+        1
     """
     found = _RUNS.get(mechanism)
     if found is None:
@@ -211,3 +228,7 @@ def run(
     return RunNoise(
         mechanism, epsilon, delta, runs, sampling_probability, steps, records, noise, mean
     )
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -129,11 +129,8 @@ def plan(
     `PolicyError` for values out of range.
 
     Example:
-        >>> found = lg.plan("labels.parquet", epsilons=[3], features="length")
-        >>> found.counts.labelers, found.delta
-        (30, 1e-05)
-        >>> found.recommended[0].mechanism in ("rr", "statistic", "props", "uls", None)
-        True
+        >>> lg.plan("labels.parquet", epsilons=[8], features="length")
+        PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 8: statistic)
     """
     options = _Asked(
         tuple(sorted({float(epsilon) for epsilon in epsilons})),

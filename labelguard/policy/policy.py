@@ -108,6 +108,10 @@ class Policy:
     All allowances together, used in any adaptive order, compose to at most (epsilon, delta). With
     `closing_points` = C the policy can be closed early at C levels of use that are fixed here; each
     is priced at δ/C, so that crediting what was not used stays sound (docs/guarantees.md).
+
+    Example:
+        >>> lg.Policy(3, 1e-5)
+        Policy(ε = 3, δ = 1e-5 of each labeler; rr:labels=None; ties coin)
     """
 
     epsilon: float

@@ -36,7 +36,13 @@ _TABLES = ("connectors", "ingest", "hook")
 
 @dataclass(frozen=True)
 class Project:
-    """Paths and settings of one project; holds no secret. `job` names the one that holds it."""
+    """Paths and settings of one project; holds no secret. `job` names the one that holds it.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> study.keys.name, study.releases.name
+        ('keys', 'releases')
+    """
 
     state: Path
     namespace: str = "files"
@@ -208,8 +214,9 @@ def find(directory: str | Path | None = None) -> Project:
     to others and, unless it was named, for one that this user did not make on this machine.
 
     Example:
-        >>> lg.find("study")
-        Project('study')
+        >>> made = lg.init("study")
+        >>> lg.find("study").state.samefile(made.state)
+        True
     """
     named = directory or os.environ.get("LABELGUARD_PROJECT")
     if named:

@@ -137,6 +137,14 @@ def privatize(
 
     Raises `InvalidLabels`, `PolicyError`, `BudgetExceeded`, `ProjectBusy`, `KeyProblem`,
     `LedgerError`, `ProjectError`; then nothing new was released.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> made = lg.privatize("labels.parquet", mechanism="rr", epsilon=3, project=study)
+        >>> made.card["counts"]["rows"], made.card["privacy"]["epsilon"]
+        (900, 3.0)
+        >>> lg.privatize("labels.parquet", mechanism="rr", epsilon=3, project=study).reused
+        True
     """
     check_names(mechanism, options)
     source, home, given = _meant(source, located(project), namespace, options)

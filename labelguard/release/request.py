@@ -87,10 +87,10 @@ _TERMS = tuple(one.name for one in fields(policy.Request) if one.name not in _NO
 _INTAKE = tuple(one.name for one in fields(Intake))
 
 
-def check_names(mechanism: str, options: Collection[str]) -> None:
+def check_names(mechanism: str, options: Mapping[str, Any]) -> None:
     """Raise `PolicyError` for an option that neither `privatize` nor the mechanism has."""
     shared = (*_TERMS, *_OWN, *_INTAKE)
-    own = [name for name in options if name not in shared]
+    own = [name for name, value in options.items() if name not in shared and value is not None]
     check_options(mechanism, own, beside=shared)
 
 
@@ -99,7 +99,7 @@ def requested(home: Project, mechanism: str, options: Mapping[str, Any]) -> Requ
 
     Raises `PolicyError` for an option that the mechanism does not have, or a value out of range.
     """
-    check_names(mechanism, [name for name, value in options.items() if value is not None])
+    check_names(mechanism, options)
     choices = dict(options)
     terms, own = _taken(_TERMS, choices), _taken(_OWN, choices)
     intake = Intake.of(home, _taken(_INTAKE, choices))

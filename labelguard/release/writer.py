@@ -41,6 +41,12 @@ class Release:
 
     `reused` is true if the same command had made it before, so that no label was looked at;
     `notes` are things the caller should know (warnings, rows set aside).
+
+    Example:
+        >>> release.card["mechanism"], release.reused
+        ('statistic', False)
+        >>> sorted(path.name for path in release.path.iterdir())[:3]
+        ['CARD.md', 'SHA256SUMS', 'card.json']
     """
 
     id: str

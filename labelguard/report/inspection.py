@@ -193,6 +193,14 @@ def inspect(
     same. A missing labeler id is among the `problems`.
 
     Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
+
+    Example:
+        >>> found = lg.inspect("labels.parquet")
+        >>> found.format, found.labels, found.pairs, found.labelers.count, found.problems
+        ('pairs', 900, 200, 30, ())
+        >>> rows = [{"task": "2 + 2?", "response_a": "4", "response_b": "5", "labeler_id": 7}]
+        >>> lg.inspect(rows, columns={"prompt": "task"}).examples[0].prompt
+        '2 + 2?'
     """
     reading = Reading(
         columns or {}, "none", labelled=False, question=question, format=format, split=split
