@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs.reading import read_yaml
-from labelguard.release.request import Options
+from labelguard.release.keywords import Auto
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -46,7 +46,7 @@ class Release(_Part):
         for name in sorted(set(_NOT_IN_OPTIONS) & set(self.options)):
             raise ValueError(f"{name} is not an option of a job: {_NOT_IN_OPTIONS_WHY}")
         # Those of other packages' mechanisms are theirs to check.
-        kinds = get_type_hints(Options) | {"also": str | list[str] | None}
+        kinds = get_type_hints(Auto) | {"also": str | list[str] | None}
         for name in sorted(set(kinds) & set(self.options)):
             try:
                 TypeAdapter(kinds[name]).validate_python(self.options[name], strict=True)
