@@ -35,7 +35,7 @@ test-browser: $(DEV) $(AXE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group browser
 	LABELGUARD_AXE=$(AXE) $(BIN)/pytest -m browser
 
-# The sdist, and from it the wheel, by what an index has of hatchling.
+# The sdist, and from it the wheel, each in an environment of its own.
 dist: $(DEV)
 	rm -rf dist
 	$(BIN)/python -m build

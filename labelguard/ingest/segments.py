@@ -152,6 +152,10 @@ class Segments:
         Raises `ProjectError` if the file is not the one that the ledger lists.
         """
         data = self._data(segment)
+        if not data.startswith(_HEADER):
+            raise ProjectError(
+                f"segment {segment.name} of ingested answers is of a later version of labelguard"
+            )
         return {
             place: self._opened(segment.name, place, data[start:end], columns)
             for place, (start, end) in _places(data).items()

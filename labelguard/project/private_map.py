@@ -182,8 +182,8 @@ def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> Rele
     ascending = np.argsort(column(table, "version"), kind="stable")
     latest = np.zeros(len(distinct), np.intp)
     latest[row[ascending]] = ascending  # the last assignment stays
-    columns = {
-        name: column(table, name)[latest].astype(SCHEMA.field(name).type.to_pandas_dtype())
+    columns = {  # Arrow's integers have numpy's names; `to_pandas_dtype` may ask for pandas
+        name: column(table, name)[latest].astype(str(SCHEMA.field(name).type))
         for name in ("version", "value", "threshold", "content")
     }
     return ReleasedLabels(distinct, **columns)
