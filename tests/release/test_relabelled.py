@@ -103,7 +103,7 @@ def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) ->
 
 
 def test_public_ties_that_are_to_be_kept_do_not_go_with_it(project: Project) -> None:
-    with pytest.raises(LabelguardError, match="ties half keeps ties as rows"):
+    with pytest.raises(LabelguardError, match='ties="half" keeps ties as rows'):
         lg.privatize(survey(), project=project, ties="half", tie_status_public=True, **PROPS)
 
 
