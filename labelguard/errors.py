@@ -72,7 +72,7 @@ def _keyword(found: re.Match[str]) -> str:
     if option == "allow" and pairs:
         return f'allow=["{pairs}"]'
     name = _KEYWORDS.get(option, option.replace("-", "_"))
-    if option in _FLAGS:
+    if option in _FLAGS and not found.string.startswith(" =", found.end()):
         return f"{name}=True"
     return f"{name}={_value(pairs or value)}" if pairs or value else name
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import labelguard as lg
+from labelguard.extras import MissingExtra
 
 NAMES = (
     *("Policy", "Project", "Release", "__version__", "account", "errors", "find", "init"),
@@ -77,3 +79,21 @@ def test_the_example_of_a_public_name_runs_as_it_is_printed(
     assert test.examples, f"{name} has no example"
     doctest.DocTestRunner().run(test, out=said.append)
     assert not said, "".join(said)
+
+
+def test_a_release_is_loaded_as_whichever_table_is_asked_for(release: lg.Release) -> None:
+    rows = lg.load(release, "arrow").to_pylist()
+    assert lg.load(str(release.path)).to_dicts() == rows
+    frame = lg.load(release, "pandas")
+    assert pa.Table.from_pandas(frame, preserve_index=False).to_pylist() == rows
+    with pytest.raises(ValueError, match="one of polars, arrow, pandas, datasets, found 'numpy'"):
+        lg.load(release, "numpy")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("kind", ["pandas", "datasets"])
+def test_a_package_that_is_not_installed_is_named_with_its_remedy(
+    kind: Any, release: lg.Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, kind, None)
+    with pytest.raises(MissingExtra, match=rf"^{kind} is not installed; .* with: pip install "):
+        lg.load(release, kind)

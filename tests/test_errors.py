@@ -19,6 +19,7 @@ from labelguard.errors import LabelguardError, PolicyError, as_typed
         ("--ties half and --releases go together", 'ties="half" and releases go together'),
         ("take --max-labels-per-labeler K", "take max_labels_per_labeler=K"),
         ("begin anew with --again", "begin anew with again=True"),
+        ("policy has --assignment-reactive = False", "policy has assignment_reactive = False"),
         ("say it: --labeler-column NAME.", 'say it: columns={"labeler_id": NAME}.'),
         ("--columns a=NAME,b=left; x", 'columns={"a": NAME, "b": "left"}; x'),
         ("name --label-values a=1,b=0, or", 'name label_values="a=1,b=0", or'),

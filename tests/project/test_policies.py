@@ -275,7 +275,7 @@ def test_a_request_without_a_budget_takes_the_policys(table: pa.Table, project: 
             again=True,
             exhausted="drop",
         )
-    with pytest.raises(PolicyError, match="max-labels-per-labeler = 30"):
+    with pytest.raises(PolicyError, match="max_labels_per_labeler = 30"):
         lg.privatize(table, project=project, max_labels_per_labeler=10)
     with pytest.raises(PolicyError, match="stricter ε = 1; leave"):
         lg.privatize(table, mechanism="rr", project=project, epsilon=1)

@@ -331,7 +331,7 @@ def test_choices_and_statistics_are_priced_together(project: Project) -> None:
         ("rr:labels=5,choices=257", "coin", "choices are among 2 to 256 responses, found 257"),
         ("rr:labels=5,choices=3", "ternary", 'ties="ternary" goes with pairs and rankings'),
         ("statistic:releases=5,choices=3", "zero", "an allowance of statistic has no choices"),
-        ("rr:labels=5,choices=x", "coin", "--allow expects"),
+        ("rr:labels=5,choices=x", "coin", "allow expects"),
     ],
 )
 def test_a_policy_that_choices_cannot_have_is_refused(

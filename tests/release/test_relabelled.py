@@ -103,7 +103,7 @@ def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) ->
 
 
 def test_public_ties_that_are_to_be_kept_do_not_go_with_it(project: Project) -> None:
-    with pytest.raises(LabelguardError, match="ties half keeps ties as rows"):
+    with pytest.raises(LabelguardError, match='ties="half" keeps ties as rows'):
         lg.privatize(survey(), project=project, ties="half", tie_status_public=True, **PROPS)
 
 
@@ -113,12 +113,12 @@ def test_public_ties_that_are_to_be_kept_do_not_go_with_it(project: Project) -> 
         ({"stages": 1}, "stages must be at least 2"),
         ({"combine": "both"}, "combine must be hard or soft"),
         ({"learner": "oracle"}, r"unknown learner 'oracle'; this installation has: .*head"),
-        ({"model": "gpt2"}, "--model goes with another learner than head only"),
-        ({"train_config": "a.yaml"}, "--train-config goes with another learner than head only"),
-        ({"learner": "oracle", "ridge": 2.0}, "--ridge goes with --learner head only"),
+        ({"model": "gpt2"}, "model goes with another learner than head only"),
+        ({"train_config": "a.yaml"}, "train_config goes with another learner than head only"),
+        ({"learner": "oracle", "ridge": 2.0}, 'ridge goes with learner="head" only'),
         ({"learner": "oracle", "train_config": "a.yaml"}, "a.yaml cannot be read: No such file"),
-        ({"whitening": 0.5}, "--whitening does not go with --mechanism props"),
-        ({"releases": 2}, "--releases go with --mechanism statistic only"),
+        ({"whitening": 0.5}, 'whitening does not go with mechanism="props"'),
+        ({"releases": 2}, 'releases go with mechanism="statistic" only'),
     ],
 )
 def test_what_cannot_be_asked_is_said(

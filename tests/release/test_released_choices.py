@@ -320,7 +320,7 @@ def test_counting_from_one_is_said_beforehand(tmp_path: Path) -> None:
     assert np.array_equal(here.labels, there.labels)
     with pytest.raises(InvalidLabels, match="expected the number of a response, counted from 0"):
         World(table(one), tmp_path / "unsaid")
-    with pytest.raises(InvalidLabels, match="first=1 goes with choices"):
+    with pytest.raises(InvalidLabels, match='label_values="first=1" goes with choices'):
         read_pairs(
             pa.table({"prompt": ["p"], "response_a": ["x"], "response_b": ["y"], "label": [1]}),
             unit="none",

@@ -82,7 +82,7 @@ class GradientOptions(LearnerOptions):
             asked = getattr(self, name, None)
             if asked is not None and asked != has:
                 raise PolicyError(
-                    f"this project's policy has {option_name} = {has:g}, fixed when it was made; "
+                    f"this project's policy has --{option_name} = {has:g}, fixed when it was made; "
                     f"asked: {asked:g}; leave the option out or use another project"
                 )
 
