@@ -9,7 +9,9 @@ import click
 
 from labelguard.cli.options import (
     HELP,
+    columns_of,
     columns_option,
+    config_option,
     format_option,
     labeler_column_option,
     max_input_bytes_option,
@@ -130,6 +132,7 @@ def _line(name: str, text: str) -> str:
 @split_option
 @question_option
 @max_input_bytes_option
+@config_option("inspect")
 @prints(_print)
 def inspect(
     inputs: tuple[str, ...], columns: str, labeler_column: str | None, **options: Any
@@ -143,9 +146,8 @@ def inspect(
     Example:
       labelguard inspect labels.parquet
     """
-    from labelguard.ingest import layouts
     from labelguard.report.inspection import inspect as run
 
-    mapping = layouts.parse_columns(columns, labeler_column)
+    mapping = columns_of(columns, labeler_column)
     with progress() as report:
         return run(list(inputs), columns=mapping, progress=report, **options)

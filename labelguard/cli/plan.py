@@ -10,7 +10,9 @@ import click
 from labelguard.cli.options import (
     HELP,
     bad_rows_option,
+    columns_of,
     columns_option,
+    config_option,
     format_option,
     labeler_column_option,
     max_input_bytes_option,
@@ -110,6 +112,7 @@ def _print(found: PlanResult) -> None:
     metavar="DIR",
     help="Write plan.html, accuracy.png and plan.json to DIR.",
 )
+@config_option("plan")
 @prints(_print)
 def plan(
     inputs: tuple[str, ...],
@@ -131,12 +134,11 @@ def plan(
       labelguard plan labels.parquet --features text+length -o plan
       labelguard plan labels.parquet --features length --epsilons 3 --recurring weekly --for 1y
     """
-    from labelguard.ingest import layouts
     from labelguard.planner.forecast import PlanOptions
     from labelguard.planner.forecast import plan as run
     from labelguard.planner.horizon import Horizon
 
-    mapping = layouts.parse_columns(columns, labeler_column)
+    mapping = columns_of(columns, labeler_column)
     horizon = Horizon.parse(recurring, duration)
     periods = horizon.releases if horizon else 1
     asked = PlanOptions(_epsilons(epsilons), columns=mapping, periods=periods, **options)

@@ -14,7 +14,9 @@ import click
 
 from labelguard.cli.options import (
     bad_rows_option,
+    columns_of,
     columns_option,
+    config_option,
     format_option,
     label_values_option,
     labeler_column_option,
@@ -219,6 +221,7 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
     type=int,
     help="How many buckets are worked on at once; default: one a core. The output is the same.",
 )
+@config_option("privatize")
 @project_option
 @wait_option
 @prints(_print)
@@ -251,10 +254,9 @@ def privatize(
     Example:
       labelguard privatize labels.parquet --epsilon 3 --yes -o release
     """
-    from labelguard.ingest import layouts
     from labelguard.release import pipeline
 
-    options |= {"columns": layouts.parse_columns(columns, labeler_column)}
+    options |= {"columns": columns_of(columns, labeler_column)}
     source = list(inputs) or None
     if dry_run:
         with progress() as report:

@@ -11,7 +11,9 @@ import click
 from labelguard.cli.budget import verdict
 from labelguard.cli.options import (
     HELP,
+    columns_of,
     columns_option,
+    config_option,
     format_option,
     project_option,
     question_option,
@@ -195,6 +197,7 @@ def _scored(value: Scored) -> None:
 @format_option
 @split_option
 @question_option
+@config_option("score")
 @project_option
 @prints(_scored)
 def score(
@@ -213,10 +216,9 @@ def score(
     Example:
       labelguard score r0001 labels.parquet -o scored.parquet
     """
-    from labelguard.ingest import layouts
     from labelguard.release.score import score_to
     from labelguard.report import overview
 
     path = Path(release) if Path(release).is_dir() else overview.release_path(release, project)
-    mapping = layouts.parse_columns(columns)
+    mapping = columns_of(columns)
     return score_to(path, list(inputs), output, columns=mapping, **options)

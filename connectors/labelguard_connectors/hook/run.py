@@ -56,6 +56,7 @@ def run(
         progress=progress,
         mechanism=schedule.mechanism,
         exhausted=schedule.exhausted,
+        bad_rows=schedule.bad_rows,
         columns=settings.columns,
         question=settings.question,
         format=connectors.connector(settings).format,
