@@ -93,7 +93,7 @@ class Promote(Part):
 class Notify(Part):
     """Who is told, by a signed webhook (Standard Webhooks)."""
 
-    url: Text
+    url: Annotated[Text, Field(description="where, by https")]
     secret_env: Annotated[
         str,
         Field(

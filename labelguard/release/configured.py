@@ -50,7 +50,8 @@ def _one_of(*choices: Any) -> AfterValidator:
 
     def check(value: Any) -> Any:
         if value not in choices:
-            raise ValueError(f"expected one of {', '.join(map(str, choices))}")
+            shown = (f"{one:g}" if isinstance(one, float) else one for one in choices)
+            raise ValueError(f"expected one of {', '.join(shown)}")
         return value
 
     return AfterValidator(check)
