@@ -24,6 +24,9 @@ _MOST_DEPTH = 20
 _NOT_JSON = ("tag:yaml.org,2002:timestamp",)
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
 _LINE = re.compile(r"at line ([0-9]+)")
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_NAME = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MOST_DEPTH},}}")
+"""a.b.c… of more parts than tables may be nested; tomllib's memory grows with their square."""
 
 
 def read(path: Path, *, hint: str = "", empty: bool = False) -> dict[str, Any]:
@@ -46,8 +49,11 @@ def read(path: Path, *, hint: str = "", empty: bool = False) -> dict[str, Any]:
 
 def parse_toml(data: bytes, name: str) -> dict[str, Any]:
     """What the bytes of the file `name` say as TOML."""
+    text = _text(data, name)
+    if _LONG_NAME.search(text):
+        raise LabelguardError(f"{name}: this is nested too deep")
     try:
-        found = tomllib.loads(_text(data, name))
+        found = tomllib.loads(text)
     except RecursionError:
         raise LabelguardError(f"{name}: this is nested too deep") from None
     except ValueError as error:  # numbers of very many digits, too

@@ -148,7 +148,7 @@ def read(command: str, path: Path) -> dict[str, Any]:
     for name in sorted(TYPED.keys() & said.keys()):
         raise LabelguardError(f"{path.name}: {name}: no file says this: {TYPED[name]}")
     found = checked(model(command), said, path.name)
-    return located(found.model_dump(by_alias=True, exclude_none=True), path.parent)
+    return located(found.model_dump(by_alias=True, exclude_unset=True), path.parent)
 
 
 def model(command: str) -> type[Part]:
