@@ -18,6 +18,7 @@ from labelguard.report import overview
 from labelguard.simulation import SimulationConfig, simulate
 
 LABELS = "labels.parquet"
+TABLE = simulate(SimulationConfig(labelers=20, labels=300, items=80, seed=1))
 
 
 @pytest.fixture(autouse=True)
@@ -48,21 +49,40 @@ def done(*words: str) -> dict[str, Any]:
     return found
 
 
-def test_a_request_is_the_same_one_wherever_its_options_stand(study: Path) -> None:
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A study with a release whose options were typed; and its id."""
+    path = tmp_path_factory.mktemp("study")
+    pq.write_table(TABLE, path / LABELS)
+    lg.init(path)
     typed = "--mechanism statistic --epsilon 3 --delta 1e-5 --features length --whitening 0"
-    made = done("privatize", LABELS, *typed.split(), "--ridge", "2", "--yes")
-    (study / "a.yaml").write_text(
-        "mechanism: statistic\nepsilon: 3\ndelta: 1e-5\nfeatures: length\nwhitening: 0\nridge: 2\n"
+    made = done("privatize", str(path / LABELS), *typed.split(), "--project", str(path), "--yes")
+    return path, made["id"]
+
+
+def test_a_request_is_the_same_one_wherever_its_options_stand(
+    released: tuple[Path, str], here: Path
+) -> None:
+    path, made = released
+    (here / "a.yaml").write_text(
+        f"mechanism: statistic\nepsilon: 3\ndelta: 1e-5\nwhitening: 0\nproject: {path}\n"
     )
-    (study / "b.toml").write_text(
-        'mechanism = "statistic"\nepsilon = 3.0\ndelta = 0.00001\nwhitening = 0.0\nridge = 2\n'
+    (here / "b.toml").write_text(
+        'mechanism = "statistic"\nepsilon = 3.0\ndelta = 0.00001\nwhitening = 0.0\n'
+        f'features = "length"\nproject = "{path}"\n'
     )
-    for again in (
-        done("privatize", LABELS, "--config", "a.yaml"),
-        done("privatize", LABELS, "--config", "b.toml", "--features", "length"),
-    ):
-        assert again["reused"] and again["id"] == made["id"]
-    assert [one.id for one in overview.releases(study)] == [made["id"]]
+    for typed in (("--config", "a.yaml", "--features", "length"), ("--config", "b.toml")):
+        again = done("privatize", str(path / LABELS), *typed)
+        assert again["reused"] and again["id"] == made
+    assert [one.id for one in overview.releases(path)] == [made]
+
+
+def test_a_required_option_may_stand_in_the_file(released: tuple[Path, str], here: Path) -> None:
+    path, made = released
+    (here / "score.yaml").write_text(f"output: scored.parquet\nproject: {path}\n")
+    done("score", made, str(path / LABELS), "--config", "score.yaml")
+    assert (here / "scored.parquet").exists()
+    assert run("score", made, str(path / LABELS)).exit_code == 2
 
 
 def test_what_is_typed_comes_before_the_file(study: Path) -> None:
@@ -90,16 +110,6 @@ def test_a_plan_takes_its_options_from_a_file_too(study: Path) -> None:
     found = done("plan", LABELS, "--config", "plan.toml")
     typed = done("plan", LABELS, "--epsilons", "3", "--features", "length")
     assert found == typed and (study / "plan" / "plan.html").exists()
-
-
-def test_a_required_option_may_stand_in_the_file(study: Path) -> None:
-    words = "--mechanism statistic --epsilon 3 --delta 1e-5 --features length --yes"
-    typed = tuple(words.split())
-    made = done("privatize", LABELS, *typed)
-    (study / "score.yaml").write_text("output: scored.parquet\n")
-    done("score", made["id"], LABELS, "--config", "score.yaml")
-    assert (study / "scored.parquet").exists()
-    assert run("score", made["id"], LABELS).exit_code == 2
 
 
 def test_a_first_release_is_asked_for_whatever_the_file_says(study: Path) -> None:
