@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     bad_rows_option,
-    columns_of,
     columns_option,
-    config_option,
     format_option,
     label_values_option,
     labeler_column_option,

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labelguard.cli.budget import verdict
+from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
-    columns_of,
     columns_option,
-    config_option,
     format_option,
     project_option,
     question_option,

@@ -148,7 +148,9 @@ def read(command: str, path: Path) -> dict[str, Any]:
     for name in sorted(TYPED.keys() & said.keys()):
         raise LabelguardError(f"{path.name}: {name}: no file says this: {TYPED[name]}")
     found = checked(model(command), said, path.name)
-    return located(found.model_dump(by_alias=True, exclude_unset=True), path.parent)
+    return located(
+        found.model_dump(by_alias=True, exclude_unset=True, exclude_none=True), path.parent
+    )
 
 
 def model(command: str) -> type[Part]:
@@ -195,6 +197,8 @@ def located(said: Mapping[str, Any], base: Path) -> dict[str, Any]:
     of_mechanisms = _metadata()
     found = dict(said)
     for name, value in said.items():
+        if value is None:
+            continue
         kind = of_mechanisms[name]["metavar"] if name in of_mechanisms else None
         if name in _DIRECTORIES:
             found[name] = str(base / value)

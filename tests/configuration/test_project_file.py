@@ -82,6 +82,29 @@ def test_the_file_of_a_new_project_says_its_source(made: Project) -> None:
     assert find(made.state.parent).namespace == "survey"
 
 
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (
+            'url = "https://x.example"\nprojct = 7',
+            "connectors.clinic.projct: there is no such name",
+        ),
+        ("project = 7", "connectors.clinic.url: this is missing"),
+        (
+            'url = "https://me:pw@x.example"\nproject = 7',
+            "connectors.clinic.url: expected one like",
+        ),
+    ],
+)
+def test_the_doctor_checks_what_a_connector_has_of_its_own(
+    table: str, said: str, made: Project
+) -> None:
+    kind = f'[connectors.clinic]\nkind = "label-studio"\n{table}\n'
+    (made.state / CONFIG).write_text(f"format = 1\n{kind}", encoding="utf-8")
+    [finding] = [one for one in examine(made.state.parent) if one.name == "ingested answers"]
+    assert not finding.ok and said in finding.detail and "me:pw" not in finding.detail
+
+
 def test_the_schema_accepts_what_the_models_accept() -> None:
     schema = json.loads((ROOT / "docs" / "labelguard.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)

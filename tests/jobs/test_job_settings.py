@@ -61,6 +61,8 @@ def test_options_that_are_paths_are_so_too_and_names_stay_names(
         "learner": "dpo",
         "train_config": f"{here}/dpo.yaml",
     }
+    (here / "job.yaml").write_text("release: {options: {model: null, also: null}}")
+    assert load(here / "job.yaml").options == {"model": None, "also": None}
     (here / "job.yaml").write_text("release: {options: {model: org/small, also: more.csv}}")
     assert load(here / "job.yaml").options == {"model": "org/small", "also": f"{here}/more.csv"}
 

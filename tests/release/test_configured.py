@@ -9,8 +9,8 @@ import click
 import pytest
 from support.doors import install
 
+from labelguard.cli.from_file import option_name
 from labelguard.cli.main import main
-from labelguard.cli.options import option_name
 from labelguard.configuration.checking import Wrong, names
 from labelguard.errors import LabelguardError
 from labelguard.release import configured
@@ -102,6 +102,11 @@ def test_options_of_another_packages_mechanism_are_checked_like_ours(
     assert "shape: expected one of round, flat" in refused("shape: square", tmp_path)
     (tmp_path / "own.yaml").write_text("mechanism: shapes\nwidth: 3\nshape: flat\n")
     assert configured.read("privatize", tmp_path / "own.yaml")["width"] == 3
+
+
+def test_what_is_null_is_as_by_default(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("model: null\nties: null\nepsilon: 3\n")
+    assert configured.read("privatize", tmp_path / "own.yaml") == {"epsilon": 3.0}
 
 
 def test_paths_are_relative_to_the_file_and_names_stay_names(tmp_path: Path) -> None:
