@@ -7,9 +7,10 @@ DEV := $(VENV)/.installed-dev
 
 AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
 
-QUICK := "not slow and not shared_data and not integration and not browser"
+QUICK := "not slow and not shared_data and not integration and not browser and not dist and not site"
 
-.PHONY: demo test test-slow test-shared test-integration test-browser lint types format bench clean
+.PHONY: demo test test-slow test-shared test-integration test-browser test-dist dist lint types \
+	docs format bench clean
 
 demo: $(INSTALLED)
 	rm -rf labelguard-demo
@@ -34,6 +35,14 @@ test-browser: $(DEV) $(AXE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group browser
 	LABELGUARD_AXE=$(AXE) $(BIN)/pytest -m browser
 
+# The sdist, and from it the wheel, by what an index has of hatchling.
+dist: $(DEV)
+	rm -rf dist
+	$(BIN)/python -m build
+
+test-dist: dist
+	$(BIN)/pytest tests/wheel -m dist
+
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,6 +52,12 @@ lint: $(DEV)
 
 types: $(DEV)
 	$(BIN)/mypy
+
+# mkdocs reads sources and imports none of them; the site is opened at site/index.html.
+docs: $(DEV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/pytest -m site tests/cli/test_built_site.py
 
 format: $(DEV)
 	$(BIN)/ruff check --fix .
@@ -70,4 +85,4 @@ $(AXE): | $(VENV)/bin/python
 	npm install --silent --no-audit --no-fund --prefix $(VENV)/axe axe-core@4.14.1
 
 clean:
-	rm -rf $(VENV) labelguard-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist site labelguard-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

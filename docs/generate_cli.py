@@ -42,6 +42,22 @@ _VARIABLES_HEAD = """
 |---|---|
 """
 
+_COMPLETION = """
+## Completion
+
+A shell completes commands, options and their values, files, and the project's releases and
+policies, once a line in its start file says so:
+
+```text
+~/.bashrc                                   eval "$(_LABELGUARD_COMPLETE=bash_source labelguard)"
+~/.zshrc                                    eval "$(_LABELGUARD_COMPLETE=zsh_source labelguard)"
+~/.config/fish/completions/labelguard.fish  _LABELGUARD_COMPLETE=fish_source labelguard | source
+```
+
+bash has to be 4.4 or newer; in zsh the line stands below `compinit`. Completing reads no label,
+asks no server and opens no key, but for names of policies, which the ledger has.
+"""
+
 _HEAD = """\
 # Command line
 
@@ -84,7 +100,7 @@ Generated from the results of the library by `python docs/generate_cli.py`; do n
 
 Every command with `--json` prints one JSON document: an object, or a list of objects. Keys stay
 what they are; further ones may be added. A number that JSON cannot hold is null. `release show`
-prints [the card](concepts.md#the-card), as `card.json` has it; with `--head` the coefficients.
+prints [the card](releases.md#the-card), as `card.json` has it; with `--head` the coefficients.
 
 | command | prints |
 |---|---|
@@ -205,7 +221,7 @@ def page() -> str:
         for path, command in commands()
     )
     variables = "".join(f"| `{name}` | {meaning} |\n" for name, meaning in ENVIRONMENT.items())
-    return f"{_HEAD}{codes}{_VARIABLES_HEAD}{variables}{sections}{_JSON}"
+    return f"{_HEAD}{codes}{_VARIABLES_HEAD}{variables}{_COMPLETION}{sections}{_JSON}"
 
 
 if __name__ == "__main__":

@@ -56,6 +56,10 @@ class LedgerError(LabelguardError):
     """The ledger cannot be read or written, or its records do not fit together."""
 
 
+class LedgerOutdated(LedgerError):
+    """An earlier version made the ledger, and no job of this one has brought it up to date."""
+
+
 class ConnectorError(LabelguardError):
     """An annotation tool cannot be reached or answers something unexpected."""
 

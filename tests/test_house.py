@@ -64,7 +64,7 @@ def test_the_table_says_where_a_new_thing_goes(what: str) -> None:
 def test_tests_have_the_folders_of_the_house() -> None:
     rooms = {path.name for path in (ROOT / "labelguard").iterdir() if path.is_dir()}
     rooms |= {"bench", "connectors", "trainer"}
-    besides = {"golden", "integration", "properties", "support", "typing"}
+    besides = {"fixtures", "golden", "integration", "properties", "support", "typing", "wheel"}
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} <= rooms | besides
 

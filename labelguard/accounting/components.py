@@ -6,6 +6,7 @@ what is charged (ValueError for numbers that the accountants of a kind do not gi
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self, TypeAlias
 
@@ -54,7 +55,7 @@ class _AccountantOfRecords(Protocol):
 
 
 @dataclass(frozen=True)
-class Answers:
+class Answers(ABC):
     """At most `count` labels, each answered otherwise with probability threshold/2^64."""
 
     threshold: int
@@ -67,9 +68,9 @@ class Answers:
         _validate.at_least_one(count=self.count)
 
     @property
+    @abstractmethod
     def accountant(self) -> _Accountant:
         """What prices answers of this kind alone."""
-        raise NotImplementedError
 
     @property
     def epsilon0(self) -> float:
@@ -217,7 +218,7 @@ class Subsampled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Converted:
+class Converted(ABC):
     """At most `count` runs of which a joint price takes no more than (epsilon, delta) each.
 
     The guarantee of such a run does not come from a pair of distributions under `replace_labels`,
@@ -240,9 +241,9 @@ class Converted:
         _validate.delta_below_one(self.delta)
         _validate.at_least_one(count=self.count)
 
+    @abstractmethod
     def delta_of_noise(self) -> float:
         """The δ of one run at this epsilon; never below the true value."""
-        raise NotImplementedError
 
 
 def _each(epsilon: float, delta: float, count: int) -> tuple[float, float]:

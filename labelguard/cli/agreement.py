@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labelguard.cli import completion
 from labelguard.cli.options import project_option
 from labelguard.cli.terminal import echo, print_bullets, print_table, prints
 
@@ -32,7 +33,7 @@ def _agreement(value: Agreement) -> None:
 
 
 @click.command(short_help="How labelers agree, from released labels.")
-@click.argument("release", metavar="RELEASE")
+@click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
 @click.option(
     "--gold",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.cli import completion
 from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
@@ -124,7 +125,9 @@ def _line(name: str, text: str) -> str:
 
 
 @click.command(context_settings=HELP, short_help="Show how an input is understood; reads no label.")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument(
+    "inputs", nargs=-1, required=True, metavar="INPUT...", shell_complete=completion.files
+)
 @columns_option
 @labeler_column_option
 @format_option

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labelguard.cli import completion
 from labelguard.cli.options import HELP, project_option
 from labelguard.cli.terminal import echo, json_asked, near, print_table, prints
 
@@ -29,7 +30,7 @@ def _print(value: Leaderboard) -> None:
 
 
 @click.command(context_settings=HELP, short_help="Rank systems by a released head; costs nothing.")
-@click.argument("release", metavar="RELEASE")
+@click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
 @click.option("--stratum", metavar="NAME", help="Only this stratum, of features with by=.")
 @click.option(
     "-o",

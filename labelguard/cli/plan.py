@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.cli import completion
 from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
@@ -55,7 +56,9 @@ def _print(found: PlanResult) -> None:
 @click.command(
     context_settings=HELP, short_help="Forecast every mechanism; reads no label, costs nothing."
 )
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument(
+    "inputs", nargs=-1, required=True, metavar="INPUT...", shell_complete=completion.files
+)
 @click.option(
     "--epsilons", default="0.5,1,3,8", show_default=True, metavar="E,...", help="ε to forecast."
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.cli import completion
 from labelguard.cli.options import (
     HELP,
     bad_rows_option,
@@ -221,7 +222,7 @@ def policy_new(
 
 
 @policy.command("show")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completion.policies)
 @project_option
 @prints(_policy)
 def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
@@ -297,7 +298,7 @@ def _activated(value: Activation) -> None:
 
 
 @policy.command("activate", short_help="Put a policy into force, after showing the total.")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.policies)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @project_option
 @wait_option
@@ -373,9 +374,17 @@ def _fit(value: Fit) -> None:
 
 
 @policy.command("check", short_help="Whether an input fits, before anything is spent.")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument(
+    "inputs", nargs=-1, required=True, metavar="INPUT...", shell_complete=completion.files
+)
 @question_option
-@click.option("--policy", "name", metavar="NAME", help="A draft; default: the policy in force.")
+@click.option(
+    "--policy",
+    "name",
+    metavar="NAME",
+    shell_complete=completion.policies,
+    help="A draft; default: the policy in force.",
+)
 @click.option(
     "--mechanism",
     type=click.Choice(["rr", "props", "statistic", "evaluation", *_RUNS]),
@@ -422,7 +431,7 @@ def _groups(value: Grouped) -> None:
 
 
 @policy.command("groups", short_help="Which labelers are one unit.")
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=completion.files)
 @project_option
 @wait_option
 @prints(_groups)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.cli import completion
 from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     bad_rows_option,
@@ -138,7 +139,7 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
 
 
 @click.command(cls=_Privatize, short_help="Release preference labels privately.")
-@click.argument("inputs", nargs=-1, metavar="[INPUT...]")
+@click.argument("inputs", nargs=-1, metavar="[INPUT...]", shell_complete=completion.files)
 @click.option(
     "--epsilon",
     type=float,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from labelguard.project.renewal import Renewed
     from labelguard.project.restore import Restored
     from labelguard.project.rotation import Rotated
+    from labelguard.project.upgrade import Migrated
 
 passphrase_option = click.option(
     "--passphrase-file",
@@ -31,7 +32,7 @@ passphrase_option = click.option(
 
 @click.group(context_settings=HELP)
 def project() -> None:
-    """A project as a whole: its ceiling, backups, new pseudonyms, new witnesses."""
+    """A project as a whole: its ceiling, backups, upgrades, new pseudonyms, new witnesses."""
 
 
 def _backup(value: Backup) -> None:
@@ -262,6 +263,32 @@ def project_witness(
             err=True,
         )
     return write(anchor, project)
+
+
+def _migrated(value: Migrated) -> None:
+    print_facts(
+        [("project", value.project), ("ledger", f"schema {value.schema}"), ("anchor", value.anchor)]
+    )
+    print_bullets([_ANCHOR])
+
+
+@project.command("migrate", short_help="Bring the ledger of an earlier version up to date.")
+@project_option
+@wait_option
+@prints(_migrated)
+def project_migrate(project: Path | None) -> Migrated:
+    """Bring the tables of a ledger that an earlier version made up to date; else change nothing.
+
+    The first job of a new version does the same, in one transaction that the journal tells of. An
+    earlier version cannot open the ledger afterwards: make a backup with that version first.
+
+    \b
+    Example:
+      labelguard project migrate
+    """
+    from labelguard.project.upgrade import migrate
+
+    return migrate(project)
 
 
 def _rotated(value: Rotated) -> None:

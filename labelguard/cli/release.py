@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.cli import completion
 from labelguard.cli.budget import verdict
 from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
@@ -107,7 +108,7 @@ def _head(value: Coefficients) -> None:
 
 
 @release.command("show")
-@click.argument("release_id", required=False, metavar="[RELEASE]")
+@click.argument("release_id", required=False, metavar="[RELEASE]", shell_complete=completion.copies)
 @click.option(
     "--head",
     is_flag=True,
@@ -162,7 +163,7 @@ def release_abandon(release_id: str, project: Path | None) -> Abandoned:
 
 
 @release.command("verify", short_help="Whether files are what was committed.")
-@click.argument("release_id", required=False)
+@click.argument("release_id", required=False, shell_complete=completion.releases)
 @project_option
 @prints(verdict, code=verdict_code)
 def release_verify(release_id: str | None, project: Path | None) -> FilesVerdict:
@@ -182,8 +183,10 @@ def _scored(value: Scored) -> None:
 
 
 @click.command(short_help="Label new pairs by a release's head.")
-@click.argument("release", metavar="RELEASE")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
+@click.argument(
+    "inputs", nargs=-1, required=True, metavar="INPUT...", shell_complete=completion.files
+)
 @click.option(
     "-o",
     "--output",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labelguard.cli import completion
 from labelguard.cli.options import HELP, project_option
 from labelguard.cli.terminal import echo, near, prints, verdict_code
 
@@ -23,7 +24,9 @@ def _print(value: Reported) -> None:
 @click.command(
     context_settings=HELP, short_help="A page for people: what is promised, used, and holds."
 )
-@click.argument("release_id", required=False, metavar="[RELEASE]")
+@click.argument(
+    "release_id", required=False, metavar="[RELEASE]", shell_complete=completion.releases
+)
 @click.option(
     "-o",
     "--output",
@@ -38,12 +41,18 @@ def _print(value: Reported) -> None:
     type=click.Choice(["html", "md", "json"]),
     help="A page, Markdown or JSON; default: by the name of FILE, else a page.",
 )
+@click.option(
+    "--anchor",
+    metavar="LINE",
+    help="What `budget anchor` or an earlier report printed: the journal must still contain it.",
+)
 @project_option
 @prints(_print, code=verdict_code)
 def report(
     release_id: str | None,
     output: Path,
     format: Format | None,  # noqa: A002
+    anchor: str | None,
     project: Path | None,
 ) -> Reported:
     """Write a report on the project, or first on one RELEASE of it: one file, to read or to send.
@@ -59,4 +68,4 @@ def report(
     """
     from labelguard.report.page.report import write
 
-    return write(output, release_id, project, format)
+    return write(output, release_id, project, format, anchor)

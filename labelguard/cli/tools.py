@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labelguard.cli import completion
 from labelguard.cli.options import HELP, project_option, wait_option
 from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
 from labelguard.terms import counted
@@ -150,7 +151,7 @@ def _pushed(value: Pushed) -> None:
 
 @click.command(short_help="Publish a release in an annotation tool.")
 @click.argument("name")
-@click.argument("release_id", metavar="RELEASE")
+@click.argument("release_id", metavar="RELEASE", shell_complete=completion.releases)
 @click.option(
     "--as", "title", metavar="TITLE", help="Its name there; default: that of the release."
 )

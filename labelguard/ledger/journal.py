@@ -12,13 +12,16 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
 from labelguard import clock
 from labelguard.errors import LedgerError
 from labelguard.ledger import schema
+
+if TYPE_CHECKING:
+    from labelguard.keys.keyring import KeyRing
 
 GENESIS = "0" * 64
 _LINE = re.compile(r"labelguard-anchor:1:(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
@@ -96,6 +99,15 @@ def digest_of(connection: sa.Connection, number: int) -> str | None:
     """The digest of one journal entry, or None if there is no such entry."""
     query = sa.select(schema.journal.c.digest).where(schema.journal.c.number == number)
     return connection.scalar(query)
+
+
+def signing(engine: sa.Engine, keys: KeyRing) -> sa.Engine:
+    """The engine of a ledger, whose connections can sign entries (see `mac`)."""
+
+    def sign(digest: str) -> str:
+        return keys.mac("journal", digest.encode()).hex()
+
+    return engine.execution_options(journal_mac=sign)
 
 
 def mac(connection: sa.Connection) -> Mac:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sqlalchemy as sa
 
-from labelguard.errors import LedgerError, PolicyError
+from labelguard.errors import LedgerError, LedgerOutdated, PolicyError
 from labelguard.keys.pseudonyms import Pseudonyms
 from labelguard.ledger import (
     ceilings,
@@ -79,17 +79,23 @@ class Ledger:
     ) -> None:
         """Open an existing ledger; `names`: pseudonyms other than those of the keys.
 
-        The project key must be the one it was made with. Raises `LedgerError` if it is missing,
-        damaged, of another version, written by others, or older than what `witnesses` have seen.
+        The project key must be the one it was made with. Raises `LedgerOutdated` if an earlier
+        version made it, `LedgerError` if it is missing, damaged, of a later version, written by
+        others, or older than what `witnesses` have seen.
         """
-        self._engine = self._snapshots = _connect(url, keys)
+        self._engine = self._snapshots = journal.signing(database.connect(url), keys)
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._witness = Witness(witnesses)
         with self._reading() as connection:
-            secret = meta.check(connection, keys, self.address)
-        self.names = (names or keys.pseudonyms)(secret)
-        self.names.check(secret)
+            found = meta.check(connection, keys, self.address)
+        if found.schema < schema.VERSION:
+            raise LedgerOutdated(
+                f"the ledger at {self.address} was made by an earlier version of labelguard; bring "
+                "it up to date, which cannot be undone: labelguard project migrate"
+            )
+        self.names = (names or keys.pseudonyms)(found.fingerprint)
+        self.names.check(found.fingerprint)
         with self._reading() as connection:
             self._guard(connection)
 
@@ -102,7 +108,7 @@ class Ledger:
         ceiling: Ceiling = ceilings.DEFAULT,
     ) -> Ledger:
         """Make the tables, unless they exist, and the witnesses."""
-        with database.writing(_connect(url, keys)) as connection:
+        with database.writing(journal.signing(database.connect(url), keys)) as connection:
             if meta.create(connection, keys):
                 journal.append(connection, "created", ceiling.to_journal())
         number, digest = cls(url, keys).head()
@@ -135,7 +141,7 @@ class Ledger:
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """Hold the ledger for one job, on whichever machine it runs; else `ProjectBusy`."""
-        return database.exclusive(self._engine, "labelguard ledger")
+        return database.exclusive(self._engine, meta.EXCLUSIVE)
 
     def policies(self) -> list[PolicyRecord]:
         """All policies, oldest first."""
@@ -439,12 +445,3 @@ class Ledger:
 
     # For modules with statements of their own: one state to read, one transaction to write.
     snapshot, transaction = _reading, _writing
-
-
-def _connect(url: str, keys: KeyRing) -> sa.Engine:
-    """The engine of a ledger, whose connections sign the journal (see `charges.mac`)."""
-
-    def mac(digest: str) -> str:
-        return keys.mac("journal", digest.encode()).hex()
-
-    return database.connect(url).execution_options(journal_mac=mac)

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from labelguard._version import __version__
 from labelguard.errors import KeyProblem, LedgerError
 from labelguard.ledger import schema
 
 if TYPE_CHECKING:
     from labelguard.keys.keyring import KeyRing
+
+EXCLUSIVE = "labelguard ledger"
+"""What is held, besides the project, by who works with a ledger on PostgreSQL."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A ledger that these keys made: the number of its schema, and its secret's fingerprint."""
+
+    schema: int
+    fingerprint: str
 
 
 def create(connection: sa.Connection, keys: KeyRing) -> bool:
@@ -18,17 +32,17 @@ def create(connection: sa.Connection, keys: KeyRing) -> bool:
     if sa.inspect(connection).has_table(schema.meta.name):
         return False
     schema.metadata.create_all(connection, checkfirst=False)  # all are made in one transaction
-    found = {"schema": schema.schema(), "key_check": keys.check_value()}
-    found |= {"epoch": "0", "pseudonyms": ""}
+    found = {"schema": str(schema.VERSION), "labelguard": __version__}
+    found |= {"key_check": keys.check_value(), "epoch": "0", "pseudonyms": ""}
     rows = [{"name": name, "value": value} for name, value in found.items()]
     connection.execute(sa.insert(schema.meta), rows)
     return True
 
 
-def check(connection: sa.Connection, keys: KeyRing, address: str) -> str:
-    """The fingerprint of a ledger that this version and these keys can open.
+def check(connection: sa.Connection, keys: KeyRing, address: str) -> Found:
+    """A ledger that this version can open, or migrate, with these keys.
 
-    Raises `LedgerError` if there is none, or one of another version; `KeyProblem` for another key.
+    Raises `LedgerError` if there is none, or one of a newer version; `KeyProblem` for another key.
     """
     if not sa.inspect(connection).has_table(schema.meta.name):
         raise LedgerError(
@@ -36,14 +50,20 @@ def check(connection: sa.Connection, keys: KeyRing, address: str) -> str:
             "a database, set LABELGUARD_LEDGER_URL"
         )
     found = {row.name: row.value for row in connection.execute(sa.select(schema.meta))}
-    if found["schema"] != schema.schema():
+    if not re.fullmatch("[1-9][0-9]{0,3}", found["schema"]):  # before 0.2.0 it had no number
         raise LedgerError(
-            f"the ledger at {address} has the tables of another version of labelguard; "
-            "before 0.2.0 none reads another's: use the version that made it"
+            f"the ledger at {address} was made before labelguard 0.2.0, which nothing else reads; "
+            "use what made it"
+        )
+    number = int(found["schema"])
+    if number > schema.VERSION:
+        raise LedgerError(
+            f"the ledger at {address} has tables of schema {number}, and labelguard {__version__} "
+            f"reads {schema.VERSION}: use labelguard {found['labelguard']} or a later one"
         )
     if found["key_check"] != keys.check_value():
         raise KeyProblem(f"the project key is not the one the ledger at {address} was made with")
-    return str(found["pseudonyms"])
+    return Found(number, str(found["pseudonyms"]))
 
 
 def epoch(connection: sa.Connection) -> int:

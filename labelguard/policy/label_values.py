@@ -9,7 +9,7 @@ from typing import Literal, Self
 from labelguard.errors import InvalidLabels
 
 Ties = Literal["coin", "ternary", "half", "drop", "zero"]
-"""What becomes of ties (docs/concepts.md)."""
+"""What becomes of ties (docs/labels.md)."""
 
 Skips = Literal["public", "tie"]
 """What becomes of blank labels: left out, their status being public, or taken as ties."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeAlias
 
-from labelguard.errors import KeyProblem, ProjectError
+from labelguard.errors import KeyProblem, LedgerOutdated, ProjectError
 from labelguard.keys import key_source
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.migrations import migrate
 from labelguard.project import known
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import CONFIG, STATE, Project, find
@@ -72,6 +73,7 @@ class OpenProject:
     def job(cls, where: Where = None, *, witnessed: bool = True) -> Iterator[Self]:
         """Open a project and hold it, with its ledger, for one job.
 
+        A ledger that an earlier version made is brought up to date first (`ledger.migrations`).
         Raises `ProjectBusy` if another job holds either, on whichever machine: at once, unless this
         is done under `waiting`.
         """
@@ -85,7 +87,12 @@ class OpenProject:
         """The project, and what lets it go."""
         with contextlib.ExitStack() as stack:
             held = stack.enter_context(home.lock())
-            opened = cls.open(held, witnessed=witnessed)  # as the job before left it
+            try:
+                opened = cls.open(held, witnessed=witnessed)  # as the job before left it
+            except LedgerOutdated:
+                witnesses = held.witnesses if witnessed else ()
+                migrate(held.ledger_url, KeyRing(held.keys), witnesses)
+                opened = cls.open(held, witnessed=witnessed)
             stack.enter_context(opened.ledger.exclusive())
             return opened, stack.pop_all()
 

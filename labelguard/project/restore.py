@@ -43,6 +43,7 @@ from labelguard.ledger import charges, database, journal, policies, schema, witn
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.meta import fingerprint
+from labelguard.ledger.migrations import migrate
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.witness import Witness
 from labelguard.policy.events import RANDOMIZED_LABELS
@@ -210,8 +211,9 @@ def _prepare(
             )
         manifest = file.extract(partial)
     seclude(partial)
+    migrate(_url(partial), ring)
     ledger = _open(source, partial, ring)
-    head = Anchor(*ledger.head())
+    head = Anchor.parse(manifest["anchor"])
     with ledger.snapshot() as connection:
         whole = _whole(connection, head, since, seen)
     ledger = _named_as_now(ledger, partial, ring)
@@ -249,7 +251,11 @@ def _ledger(partial: Path, ring: KeyRing) -> Ledger:
     def names(found: str) -> Pseudonyms:
         return ring.pseudonyms(found) if found else Pseudonyms()
 
-    return Ledger(f"sqlite:///{partial / archive.LEDGER}", ring, names=names)
+    return Ledger(_url(partial), ring, names=names)
+
+
+def _url(partial: Path) -> str:
+    return f"sqlite:///{partial / archive.LEDGER}"
 
 
 def _named_as_now(ledger: Ledger, partial: Path, ring: KeyRing) -> Ledger:
@@ -296,7 +302,7 @@ def _whole(
     connection: sa.Connection, head: Anchor, since: Since, seen: Sequence[tuple[int, str]]
 ) -> bool:
     """Whether nothing followed the backup, by the anchor and the witness beside the keys."""
-    known = [*([since.anchor] if since.anchor else []), *(Anchor(*entry) for entry in seen)]
+    known = [head, *([since.anchor] if since.anchor else []), *(Anchor(*entry) for entry in seen)]
     for anchor in known:
         there = journal.digest_of(connection, anchor.number)
         if anchor.number <= head.number and there != anchor.digest:

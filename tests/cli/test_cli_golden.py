@@ -276,7 +276,7 @@ CARD = (
     *("release", "labelguard", "format", "created_at", "kind", "mechanism", "mechanism_version"),
     *("privacy", "counts", "flip_probability", "budget", "train_with", "not_protected"),
 )
-"""The members of a card of randomized response, which docs/concepts.md explains."""
+"""The members of a card of randomized response, which docs/releases.md explains."""
 
 
 def test_json_has_the_documented_keys(

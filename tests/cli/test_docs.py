@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import re
@@ -30,7 +31,7 @@ from labelguard.project.project import find
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "generate_cli.py"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
 PRIVATIZE = "privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr --yes"
 HEAD = "--mechanism props --features length"
@@ -224,12 +225,9 @@ def console_lines(page: Path) -> Iterator[str]:
 
 TUTORIALS = pytest.mark.parametrize(
     "name",
-    [
-        *("README.md", "docs/features.md"),
-        pytest.param("docs/quickstart.md", marks=pytest.mark.slow),
-    ],
+    ["README.md", "docs/features.md", pytest.param("docs/index.md", marks=pytest.mark.slow)],
 )
-"""The last one is long, and its commands run in their own examples too."""
+"""Pages whose examples begin with the reader's own file; `test_tutorial.py` runs the longest."""
 
 
 @pytest.fixture
@@ -285,12 +283,45 @@ def test_the_year_of_a_budget_is_as_the_page_tells() -> None:
     assert year.page(told) == told, "run: python docs/generate_budget.py"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_relative_links_lead_to_files(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if not re.match(r"[a-z]+:", target):
-            assert (page.parent / target.partition("#")[0]).exists(), target
+def _without_code(page: Path) -> str:
+    return re.sub(r"(?ms)^```.*?^```", "", page.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _anchors(page: Path) -> set[str]:
+    """What `#…` may lead to on a page: its headings, as forges name them."""
+    headings = re.findall(r"(?m)^#+ (.+)$", _without_code(page))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", _without_code(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        assert not anchor or anchor in _anchors(file.resolve()), target
+
+
+def test_anchors_that_the_code_names_are_headings() -> None:
+    modules = [
+        path
+        for room in ("labelguard", "trainer", "connectors")
+        for path in (ROOT / room).rglob("*.py")
+    ]
+    named = {
+        found
+        for module in modules
+        for found in re.findall(
+            r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?", module.read_text(encoding="utf-8")
+        )
+    }
+    assert named
+    for page, anchor in named:
+        assert (ROOT / page).exists(), page
+        assert not anchor or anchor in _anchors(ROOT / page), f"{page}#{anchor}"
 
 
 @pytest.mark.parametrize("arguments", ["-c 'import labelguard'", "-m labelguard --help"])

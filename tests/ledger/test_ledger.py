@@ -275,9 +275,9 @@ def test_a_journal_continues_from_the_entry_before() -> None:
     )
 
 
-def test_a_ledger_of_another_version_is_refused(project: Project) -> None:
-    change(project, "UPDATE meta SET value = '3' WHERE name = 'schema'")
-    with pytest.raises(LedgerError, match="has the tables of another version of labelguard"):
+def test_a_ledger_of_before_0_2_0_is_refused(project: Project) -> None:
+    change(project, "UPDATE meta SET value = '0d7f35ab19ce' WHERE name = 'schema'")
+    with pytest.raises(LedgerError, match=r"was made before labelguard 0\.2\.0"):
         opened(project)
 
 

@@ -409,7 +409,7 @@ def test_the_example_of_the_documentation_runs(
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "choices.jsonl", rows())
     command = "privatize choices.jsonl --mechanism rr --epsilon 3 --delta 1e-5"
-    for document in ("formats.md", "concepts.md"):
+    for document in ("formats.md", "labels.md"):
         text = (Path(__file__).parents[2] / "docs" / document).read_text()
         assert f"labelguard {command}" in text
     assert CliRunner().invoke(main, ["init"]).exit_code == 0

@@ -28,11 +28,12 @@ from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.ingest.inbox import Event, Inbox
 from labelguard.ledger import schema
-from labelguard.project import policies
+from labelguard.project import erasure, linking, policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project, find
 from labelguard.project.runs import HISTORY, JobRun
 from labelguard.release.sections import Section
+from labelguard.report import overview
 from labelguard.report.page import html, json_text, markdown
 from labelguard.report.page.document import Report
 from labelguard.report.page.promise import guessed
@@ -330,6 +331,33 @@ def test_it_verifies_and_gives_the_line_to_keep(project: Project) -> None:
     proof = section(told, "verification")
     number, digest = OpenProject.open(project).ledger.head()
     assert told.ok and f"labelguard-anchor:1:{number}:{digest}" in proof.lines
+
+
+def test_a_kept_anchor_is_looked_for_in_the_journal(project: Project, tmp_path: Path) -> None:
+    kept, page = overview.anchor(project).anchor, tmp_path / "report.md"
+    lg.privatize(TABLE, project=project, **BUDGET)
+    assert write(page, project=project, anchor=kept).ok
+    assert f"holds entry {kept.split(':')[2]} as the anchor" in page.read_text()
+    forged = kept[:-1] + ("0" if kept[-1] != "0" else "1")
+    told = write(page, project=project, anchor=forged)
+    assert not told.ok and "it was cut or changed" in page.read_text()
+    assert "as the anchor that was kept" not in page.read_text()
+
+
+def test_who_left_is_told_by_pseudonym(project: Project) -> None:
+    lg.privatize(TABLE, project=project, **BUDGET)
+    assert not [one for one in report(project=project).sections if one.id == "people"]
+    retired = erasure.leave("worker 1", "retired", project).labeler
+    erased = erasure.leave("worker 2", "erased", project).labeler
+    linking.link("worker 3", "a newcomer", project)
+    told = report(project=project)
+    gone = section(told, "people")
+    assert gone.table and {row[:2] for row in gone.table.rows} == {
+        (retired, "retired"),
+        (erased, "erased"),
+    }
+    assert dict(gone.facts)["ids that share a unit with others"] == "2"
+    assert "worker 1" not in words(told) and "worker 2" not in words(told)
 
 
 @pytest.mark.parametrize("name", ["data.parquet", "card.json"])

@@ -15,7 +15,7 @@ import duckdb
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import scan
-from labelguard.ingest.formats import partitions
+from labelguard.ingest.formats import partitions, thumbs
 from labelguard.ingest.formats.arena import ARENA
 from labelguard.ingest.formats.argilla import ARGILLA
 from labelguard.ingest.formats.choices import CHOICES
@@ -71,6 +71,7 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
     seen = Seen(types, reading, part.sparse, part=part.name, names=names)
     found = _format(part, seen)
     if found is None:
+        thumbs.refuse(seen)
         return Understood(part, reading, PAIRS.name)
     seen = replace(seen, private=frozenset(found.private) & frozenset(seen.types))
     partitions.refuse_of(part, found, reading)

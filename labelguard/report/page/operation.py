@@ -15,14 +15,14 @@ from labelguard.report.page.project import Seen
 from labelguard.terms import counted
 
 
-def verified(seen: Seen) -> Verdict:
-    """Whether journal, charges and the files of all releases hold."""
-    found = verdict(seen.opened, None)
+def verified(seen: Seen, kept: Anchor | None) -> Verdict:
+    """Whether journal, charges and the files of all releases hold, and the journal that anchor."""
+    found = verdict(seen.opened, kept)
     home = f"{seen.opened.project.state.parent}/"  # where it lies is nobody's business elsewhere
     return replace(found, fault=found.fault and found.fault.replace(home, ""))
 
 
-def verification(seen: Seen, found: Verdict) -> Section:
+def verification(seen: Seen, found: Verdict, kept: Anchor | None) -> Section:
     """What was verified, and the line to keep elsewhere."""
     number, digest = seen.opened.ledger.head()
     whole = (
@@ -31,11 +31,15 @@ def verification(seen: Seen, found: Verdict) -> Section:
         f"charges add up to what it says, and the files of "
         f"{counted(found.releases, 'committed release')} are as they were committed."
     )
+    since = kept and (
+        f"The journal still holds entry {kept.number} as the anchor that was kept elsewhere has "
+        "it: nothing up to there was cut or rewritten."
+    )
     return Section(
         "verification",
         "Verification",
         (
-            *((whole,) if found.ok else ()),
+            *(one for one in (whole, since) if one and found.ok),
             "Keep this line somewhere else, with its date: it shows later that the journal was "
             "not cut or rewritten. This line verifies it:",
         ),

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from labelguard._version import __version__
 from labelguard.errors import LabelguardError
+from labelguard.ledger.journal import Anchor
 from labelguard.policy import events
 from labelguard.project.opening import Where
 from labelguard.project.verdict import Verdict
@@ -22,6 +23,7 @@ from labelguard.report.page import (
     json_text,
     markdown,
     operation,
+    people,
     promise,
     use,
 )
@@ -58,7 +60,7 @@ def report(release_id: str | None = None, project: Where = None) -> Report:
     No label is read, and nothing is charged: it is made from releases, the ledger and other public
     counts. Raises `LedgerError` for a release that was not committed.
     """
-    return _told(Seen.of(release_id, project))[0]
+    return _told(Seen.of(release_id, project), None)[0]
 
 
 def write(
@@ -66,12 +68,17 @@ def write(
     release_id: str | None = None,
     project: Where = None,
     format: Format | None = None,  # noqa: A002
+    anchor: str | None = None,
 ) -> Reported:
-    """Write the report to a file, which is replaced; by its name it is Markdown, JSON or HTML."""
+    """Write the report to a file, which is replaced; by its name it is Markdown, JSON or HTML.
+
+    The journal must still hold the entry of `anchor`, a line that was kept, or there is a fault.
+    """
     kind = format or _by_name(output)
     if not output.absolute().parent.is_dir() or output.is_dir():
         raise LabelguardError(f"{output} cannot be written; choose another -o")
-    made, found = _told(Seen.of(release_id, project))
+    kept = Anchor.parse(anchor) if anchor else None
+    made, found = _told(Seen.of(release_id, project), kept)
     write_atomically(output, _RENDERERS[kind](made).encode())
     return Reported(str(output), kind, found.ok, found.fault)
 
@@ -83,10 +90,10 @@ def _by_name(output: Path) -> Format:
     return "html"
 
 
-def _told(seen: Seen) -> tuple[Report, Verdict]:
-    found = operation.verified(seen)
+def _told(seen: Seen, kept: Anchor | None) -> tuple[Report, Verdict]:
+    found = operation.verified(seen, kept)
     title = f"Release {seen.chosen.id}" if seen.chosen else "Labels under differential privacy"
-    parts = (part for part in _sections(seen, found) if part is not None)
+    parts = (part for part in _sections(seen, found, kept) if part is not None)
     made = Report(title, seen.at, __version__, found.ok, _summary(seen, found), _named(parts))
     return made, found
 
@@ -111,7 +118,7 @@ def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _sections(seen: Seen, found: Verdict) -> Iterator[Section | None]:
+def _sections(seen: Seen, found: Verdict, kept: Anchor | None) -> Iterator[Section | None]:
     if not found.ok:
         yield Section("fault", "Something does not hold", alert=f"FAULT: {found.fault}.")
     if seen.chosen:
@@ -122,6 +129,7 @@ def _sections(seen: Seen, found: Verdict) -> Iterator[Section | None]:
     yield promise.policies(seen)
     yield from use.sections(seen)
     yield history.left_out(seen)
+    yield people.who_is_who(seen)
     yield from use.noise(seen)
     if not seen.chosen:
         yield from _of_mechanisms(seen)
@@ -132,7 +140,7 @@ def _sections(seen: Seen, found: Verdict) -> Iterator[Section | None]:
     yield unread
     yield from jobs.sections(runs)
     yield operation.hook(seen)
-    yield operation.verification(seen, found)
+    yield operation.verification(seen, found, kept)
 
 
 def _of_mechanisms(seen: Seen) -> Iterator[Section]:

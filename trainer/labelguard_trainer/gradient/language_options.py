@@ -8,20 +8,18 @@ gradient is clipped to.
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from labelguard import extras
 from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions
-from labelguard_trainer.training import lineage
-from labelguard_trainer.training.public_settings import public_settings
-from labelguard_trainer.training.settings import Kind, check_stage_fields, parse_lora, read_config
+from labelguard_trainer.training.base import Base
+from labelguard_trainer.training.settings import Kind, check_stage_fields
 
 if TYPE_CHECKING:
     from labelguard_trainer.gradient.language import LanguageProblem
@@ -50,10 +48,7 @@ _OPTIMIZERS = ("adamw_torch", "sgd")
 
 @dataclass(frozen=True)
 class PreparedLanguage:
-    """A base model, its settings and the pairs' tokens, which fit together.
-
-    `identity` is what the model starts from and how it learns, as JSON, for ledger and card.
-    """
+    """A base model that learns by noisy steps; `identity` is that of `training.base.Base`."""
 
     base: Course
     identity: Mapping[str, Any]
@@ -64,27 +59,9 @@ class PreparedLanguage:
 
         Raises `LabelguardError` for a model, options or pairs that do not fit together.
         """
-        if options.model is None:
-            raise LabelguardError(
-                f"a {kind} model needs a base model: --model ID_OR_PATH, of a hub or a directory"
-            )
-        extras.require("train", f"learning a {kind} model")
-        before = lineage.base_of(options.model, private=True)
-        lora = None if options.lora is None else _lora(options.lora)
-        given = {} if options.config is None else read_config(Path(options.config))
-        _check(kind, given)
-        from labelguard_trainer.training import models
-        from labelguard_trainer.training.course import Course
-
-        init = given.get("model_init_kwargs") or {}
-        usual = {"max_length": models.usual_length(options.model, init)}
-        base = models.identity(options.model, revision=init.get("revision"))
-        init = models.pinned(options.model, base, init)
-        settings = {**usual, **given, "model_init_kwargs": init}
-        course = Course.of(kind, options.model, base, lora, settings, pairs)
-        told = {"model": base, "lora": lora, "training": public_settings(settings)}
-        learned = {"learned_from": [asdict(one) for one in before]} if before else {}
-        return cls(course, told | learned)
+        check = functools.partial(_check, kind)
+        found = Base.of(kind, pairs, options, {}, check=check, check_lora=_check_lora)
+        return cls(found.course, found.identity)
 
     @property
     def clip(self) -> float | None:
@@ -100,14 +77,12 @@ class PreparedLanguage:
         return LanguageProblem(self.base, records, device=device)
 
 
-def _lora(text: str) -> dict[str, Any]:
-    lora = parse_lora(text)
+def _check_lora(lora: Mapping[str, Any]) -> None:
     if lora.get("lora_dropout"):
         raise LabelguardError(
             "LoRA's dropout must be 0 here: noise is what keeps a private model from learning by "
             "heart; leave dropout out"
         )
-    return lora
 
 
 def _check(kind: Kind, given: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.cli import completion
 from labelguard.cli.options import HELP, project_option
 from labelguard.cli.terminal import echo, near, print_facts, prints, progress
 from labelguard.terms import budget_of
@@ -27,7 +28,7 @@ def train_group() -> None:
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What both kinds of model take."""
     options = (
-        click.argument("release", metavar="RELEASE"),
+        click.argument("release", metavar="RELEASE", shell_complete=completion.copies),
         click.option(
             "--model",
             required=True,

@@ -4,14 +4,14 @@
 stage: β(log π/π_ref)(first) − β(log π/π_ref)(second). `reward` trains a reward model (props A.5).
 The last model is published as the directory `model`, whole, with its tokenizer.
 
-Everything that can be wrong with a model, a configuration or the pairs is found before anything is
-charged: the texts are tokenized, and a trainer is made as every stage will make it.
+What can be wrong is found before anything is charged (`training.base`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard import extras
-from labelguard.errors import LabelguardError
 from labelguard.learning.learners import LearnerOptions, Scorer
 from labelguard.terms import Progress
-from labelguard_trainer.training import lineage
-from labelguard_trainer.training.public_settings import public_settings
-from labelguard_trainer.training.settings import Kind, check_stage_fields, parse_lora, read_config
+from labelguard_trainer.training.base import Base
+from labelguard_trainer.training.settings import Kind, check_stage_fields
 
 if TYPE_CHECKING:
     from labelguard_trainer.training.course import Course
@@ -61,27 +58,9 @@ class PreparedLanguageModel:
     @classmethod
     def of(cls, kind: Kind, pairs: pa.Table, options: LearnerOptions) -> PreparedLanguageModel:
         """Raises `LabelguardError` for a model, options or pairs that do not fit together."""
-        if options.model is None:
-            raise LabelguardError(
-                f"--learner {kind} needs a base model: --model ID_OR_PATH, of a hub or a directory"
-            )
-        extras.require("train", f"--learner {kind}")
-        before = lineage.base_of(options.model, private=True)
-        lora = None if options.lora is None else parse_lora(options.lora)
-        given = {} if options.config is None else read_config(Path(options.config))
-        check_stage_fields(kind, given)
-        from labelguard_trainer.training import models
-        from labelguard_trainer.training.course import Course
-
-        init = given.get("model_init_kwargs") or {}
-        usual = {**PAPER, "max_length": models.usual_length(options.model, init)}
-        base = models.identity(options.model, revision=init.get("revision"))
-        init = models.pinned(options.model, base, init)
-        settings = {**usual, **given, "model_init_kwargs": init}
-        course = Course.of(kind, options.model, base, lora, settings, pairs)
-        told = {"model": base, "lora": lora, "training": public_settings(settings)}
-        learned = {"learned_from": [asdict(one) for one in before]} if before else {}
-        return cls(course, np.arange(pairs.num_rows), told | learned)
+        check = functools.partial(check_stage_fields, kind)
+        base = Base.of(kind, pairs, options, PAPER, check=check)
+        return cls(base.course, np.arange(pairs.num_rows), base.identity)
 
     def open(self, directory: Path, progress: Progress) -> StageLearner:
         """The learner, whose models are kept in `directory`."""

@@ -1,0 +1,111 @@
+"""What a shell completes: asked as shells ask, of the program that is installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import labelguard as lg
+from labelguard.project import policies
+
+PROGRAM = Path(sys.executable).with_name("labelguard")
+ENGINES = {"torch", "transformers", "numpy", "duckdb", "polars", "pyarrow", "scipy", "sqlalchemy"}
+
+
+def asked(line: str, *python: str) -> subprocess.CompletedProcess[str]:
+    """What the program answers bash about a line whose last word is typed halfway."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    return subprocess.run(
+        [sys.executable, *python, PROGRAM],
+        env=os.environ | words | {"_LABELGUARD_COMPLETE": "bash_complete"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def completed(line: str) -> list[str]:
+    """The same, as the words that it offers; nothing may be said beside them."""
+    answer = asked(line)
+    assert answer.stderr == ""
+    return answer.stdout.split()
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A project with a release and two policies, outside the working directory."""
+    project = lg.init(tmp_path / "study")
+    (project.releases / "r0001").mkdir(parents=True)
+    (project.releases / "r0002.partial").mkdir()
+    for name in ("weekly", "once"):
+        policies.new(name, epsilon=3, delta=1e-5, allow=["rr:labels=2"], project=project)
+    return tmp_path / "study"
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("labelguard priv", ["plain,privatize"]),
+        ("labelguard budget ver", ["plain,verify"]),
+        ("labelguard train d", ["plain,dpo"]),
+        ("labelguard privatize --mech", ["plain,--mechanism"]),
+        ("labelguard privatize --mechanism st", ["plain,statistic"]),
+        ("labelguard privatize --whit", ["plain,--whitening"]),
+        ("labelguard privatize pref", ["file,pref"]),
+    ],
+)
+def test_commands_options_values_and_files_are_completed(line: str, offered: list[str]) -> None:
+    assert completed(line) == offered
+
+
+def test_bash_completes_by_the_script_that_it_is_given() -> None:
+    name = shlex.quote(str(PROGRAM.parent))
+    script = f"""
+    PATH={name}:$PATH
+    eval "$(_LABELGUARD_COMPLETE=bash_source labelguard)"
+    complete -p labelguard
+    COMP_WORDS=(labelguard priv) COMP_CWORD=1
+    _labelguard_completion labelguard
+    echo "${{COMPREPLY[@]}}"
+    """
+    answer = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines()[-1] == "privatize"
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_get_a_script_too(shell: str) -> None:
+    environment = os.environ | {"_LABELGUARD_COMPLETE": f"{shell}_source"}
+    answer = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    assert f"_LABELGUARD_COMPLETE={shell}_complete" in answer.stdout
+
+
+def test_releases_and_policies_are_those_of_the_project(study: Path) -> None:
+    assert completed(f"labelguard release show --project {study} r") == ["plain,r0001"]
+    assert completed(f"labelguard policy activate --project {study} we") == ["plain,weekly"]
+
+
+def test_policies_are_not_completed_where_a_server_or_a_secret_store_would_be_asked(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touched = study / "touched"
+    monkeypatch.setenv("LABELGUARD_KEY_COMMAND", f"touch {touched}")
+    (study / ".labelguard" / "keys" / "project.key").unlink()
+    assert completed(f"labelguard policy activate --project {study} we") == []
+    assert not touched.exists()
+
+
+def test_what_cannot_be_completed_says_nothing(tmp_path: Path) -> None:
+    assert completed(f"labelguard policy show --project {tmp_path / 'none'} x") == []
+
+
+def test_completing_loads_no_engine() -> None:
+    loaded = asked("labelguard privatize --mechanism s", "-X", "importtime").stderr
+    names = set(re.findall(r"\| +([\w.]+)$", loaded, re.MULTILINE))
+    assert "labelguard.cli.main" in names
+    assert not names & ENGINES

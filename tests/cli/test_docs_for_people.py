@@ -1,0 +1,113 @@
+"""The pages for one reader each: their commands run in order, and print what the page shows."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from labelguard_connectors.hook.metrics import Metrics
+from support.pages import DOCS, ROOT, blocks
+from support.tools import connected
+
+from labelguard.accounting import randomized_response
+from labelguard.cli.main import main
+from labelguard.project.project import find
+
+ROOMS = ("labelguard", "connectors", "trainer")
+ANCHOR = re.compile(r"labelguard-anchor:1:\d+:[0-9a-f]{64}")
+SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
+DRAFT = "policy new clinic --epsilon 3 --delta 1e-5 --allow rr:labels=50 --closing-points 2"
+IN_FORCE = ("policy activate clinic --yes", "privatize labels.parquet --mechanism rr")
+PREPARED = {
+    "privacy-officer.md": (SIMULATE, "init", DRAFT),
+    "operations.md": (SIMULATE, "init", DRAFT, *IN_FORCE),
+    "adopting-label-studio.md": ("init",),
+}
+"""What whoever reads the page finds."""
+
+
+def turns(page: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command of a page's consoles, and the lines that are shown below it."""
+    for _, block in blocks(page, "console"):
+        for turn in block.replace("\\\n", "").split("$ ")[1:]:
+            command, *shown = turn.splitlines()
+            yield command, [line for line in shown if line]
+
+
+def _history(here: Path, patch: pytest.MonkeyPatch) -> None:
+    """A connector `label-studio` to a tool in which people have annotated for long."""
+    _, desk = connected(find(here), here, patch, name="label-studio")
+    for number in range(60):
+        desk.answer(str(12 + number % 20), number, None if number % 9 == 0 else "left")
+
+
+def plain(line: str, here: Path) -> str:
+    """Without what is another each time: ids, digests, sizes, times, the project's directory."""
+    line = line.replace(str(here), "/srv/clinic")
+    line = re.sub(r"\b[0-9a-f]{8,}\b|[\d,]+(?= bytes)|\d{4}-\d\d-\d\dT[\d:]+Z", "…", line)
+    return " ".join(line.split())
+
+
+@pytest.mark.parametrize("page", PREPARED)
+def test_the_commands_of_a_page_print_what_it_shows(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    kept = ""
+
+    def run(command: str) -> str:
+        result = CliRunner().invoke(main, shlex.split(command), input="y\n")
+        assert result.exit_code == 0, f"{command}\n{result.output}"
+        return result.stdout
+
+    for line in PREPARED[page]:
+        run(line)
+    if page == "adopting-label-studio.md":
+        _history(tmp_path, monkeypatch)
+    for command, shown in turns(page):
+        program, _, words = command.partition(" ")
+        assert program == "labelguard"
+        # The anchor of the page is of another run: here it is the one that was printed last.
+        printed = run(ANCHOR.sub(kept, words))
+        kept = [kept, *ANCHOR.findall(printed)][-1]
+        told = [ANCHOR.sub("anchor", plain(line, tmp_path)) for line in printed.splitlines()]
+        for line in shown:
+            assert ANCHOR.sub("anchor", plain(line, tmp_path)) in told, f"{command}\n{printed}"
+
+
+def test_every_variable_that_is_read_is_in_the_table() -> None:
+    told = (DOCS / "operations.md").read_text(encoding="utf-8")
+    sources = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    names = {
+        name
+        for path in sources
+        for name in re.findall(r"LABELGUARD(?:_[A-Z]+)+", path.read_text(encoding="utf-8"))
+    }
+    assert len(names) > 8
+    assert [name for name in sorted(names) if f"`{name}" not in told] == []
+
+
+def test_what_is_watched_is_what_the_hook_counts() -> None:
+    counted = set(re.findall(r"(?m)^# TYPE (\w+)", Metrics().page().decode()))
+    told = (DOCS / "operations.md").read_text(encoding="utf-8")
+    watched = set(re.findall(r"labelguard_hook_\w+", told))
+    assert watched
+    assert {name.removesuffix("_bucket") for name in watched} <= counted
+
+
+def test_labelers_are_told_the_numbers_of_the_guarantee() -> None:
+    told = " ".join((DOCS / "for-labelers.md").read_text(encoding="utf-8").split())
+    odds = [math.exp(epsilon) for epsilon in (1, 3)]
+    even, rare = [[100 * one / (one + against) for one in odds] for against in (1, 99)]
+    prices = [randomized_response.calibrate(epsilon, 1e-5, 50) for epsilon in (1, 3)]
+    kept = [100 * (1 - randomized_response.flip_probability(price)) for price in prices]
+    assert "{:.3g} if ε is 1, {:.3g} if ε is 3".format(*odds) in told
+    assert "{:.0f} of 100 cases if ε is 1, about {:.0f} of 100 if ε is 3".format(*even) in told
+    assert "{:.0f} in 100 (ε is 1), or {:.0f} in 100 (ε is 3)".format(*rare) in told
+    assert "{:.0f} of 100 cases (ε is 1), or in {:.0f} of 100 (ε is 3)".format(*kept) in told

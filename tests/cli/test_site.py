@@ -1,0 +1,73 @@
+"""The site of docs/, as far as it can be told without building it: all pages, and their links."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import labelguard_trainer
+import pytest
+
+import labelguard
+
+ROOT = Path(__file__).parents[2]
+
+
+def _hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "site" / "hooks.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+hooks = _hooks()
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    _, _, nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
+    named = re.findall(r"(?m)^ *- .*: (\S+\.md)$", nav)
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(named) == sorted(pages | set(hooks.ROOT_PAGES.values()))
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    named = set(re.findall(r"(?m)^::: (\S+)$", "".join(page.read_text() for page in pages)))
+    for package in (labelguard, labelguard_trainer):
+        public = {f"{package.__name__}.{name}" for name in package.__all__ if name[:2] != "__"}
+        assert public <= named
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "there"),
+    [
+        ("docs/index.md", "../labelguard/terms.py", "source/labelguard/terms.py.md"),
+        ("docs/index.md", "../labelguard/audit", "source/labelguard/audit.md"),
+        ("docs/index.md", "../SECURITY.md#containers", "security.md#containers"),
+        ("docs/index.md", "../README.md", "index.md"),
+        ("docs/reference/python.md", "../../tests/conftest.py", "../source/tests/conftest.py.md"),
+        ("docs/reference/python.md", "../training.md#which-loss", "../training.md#which-loss"),
+        ("docs/index.md", "figures/year.png", "figures/year.png"),
+        ("docs/index.md", "#where-to-go", "#where-to-go"),
+        ("docs/index.md", "https://labelstud.io", "https://labelstud.io"),
+        ("CHANGELOG.md", "docs/format.md#rows", "format.md#rows"),
+        ("CHANGELOG.md", "docs/images/leaderboard.png", "images/leaderboard.png"),
+        ("SECURITY.md", "examples/compose.yaml", "source/examples/compose.yaml.md"),
+    ],
+)
+def test_links_lead_to_where_the_site_has_the_file(page: str, link: str, there: str) -> None:
+    assert hooks.linked(f"see [it]({link}), and", page) == f"see [it]({there}), and"
+
+
+def test_the_page_of_a_file_holds_all_of_it() -> None:
+    path = "tests/cli/test_docs.py"  # it holds fences itself
+    text = (ROOT / path).read_text(encoding="utf-8")
+    shown = hooks.source(path)
+    assert f"\n````python\n{text}\n````\n" in shown and "````" not in text
+
+
+def test_the_page_of_a_directory_leads_to_its_modules() -> None:
+    assert "\n- [bounds.py](audit/bounds.py.md)\n" in hooks.source("labelguard/audit")

@@ -1,0 +1,96 @@
+"""The tutorial runs as it stands: block after block, in one directory, and prints what it shows."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from labelguard.cli.main import main
+
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+FULL = "labelers=120, labels=6_000, items=1_500"
+SMALLER = "labelers=60, labels=900, items=250"
+LONG = re.compile(r"import GPT2Config|labelguard train|labelguard plan|lg\.plan")
+"""Blocks that need torch, or many simulated worlds."""
+
+
+@pytest.fixture(autouse=True)
+def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LABELGUARD_PROJECT", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    yield from re.findall(r"```(python|console|text|yaml)\n(.*?)```", text, re.DOTALL)
+
+
+def _commands(block: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command of a console block, and the lines of its output that are shown."""
+    for one in block.split("$ ")[1:]:
+        command, *shown = one.splitlines()
+        yield command, [line for line in shown if line != "…"]
+
+
+def _command(line: str) -> list[str]:
+    """Run it; return what it prints, line by line."""
+    program, *arguments = shlex.split(line)
+    assert program == "labelguard", line
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, f"{line}\n{result.output}"
+    return result.output.splitlines()
+
+
+def _code(block: str, names: dict[str, Any]) -> list[str]:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(block, PAGE.name, "exec"), names)
+    return printed.getvalue().splitlines()
+
+
+def test_the_tutorial_runs_without_its_plan_and_without_a_trainer() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert FULL in text
+    names: dict[str, Any] = {}
+    for kind, block in _blocks(text.replace(FULL, SMALLER)):
+        if LONG.search(block):
+            continue
+        if kind == "python":
+            _code(block, names)
+        elif kind == "console":
+            for command, _ in _commands(block):
+                _command(command)
+    assert names["release"].reused  # the commands before had made it
+    assert names["agreement"] > 0.5
+
+
+@pytest.mark.slow  # all labels, and a language model
+@pytest.mark.xdist_group("trl")
+def test_the_tutorial_prints_what_it_shows() -> None:
+    names: dict[str, Any] = {}
+    printed: list[str] = []
+    for kind, block in _blocks(PAGE.read_text(encoding="utf-8")):
+        if kind == "python":
+            printed = _code(block, names)
+        elif kind == "yaml":
+            Path("train.yaml").write_text(block, encoding="utf-8")
+        elif kind == "text":  # noise is new in every run
+            (told,), (found,) = (re.findall(r"\d\.\d+", one) for one in (block, printed[0]))
+            assert float(told) == pytest.approx(float(found), abs=0.1)
+            assert block.strip().replace(told, found) == printed[0]
+        else:
+            for command, shown in _commands(block):
+                lines = iter(_command(command))
+                for line in shown:
+                    assert line in lines, f"{command} does not print, after the line before: {line}"
+    evaluation = json.loads(Path("aligned/evaluation.json").read_text(encoding="utf-8"))
+    assert evaluation["teacher"]["agreement"] > 0.8
+    assert evaluation["probes"]["accuracy"] > 0.6

