@@ -20,6 +20,7 @@ from labelguard_trainer.training.steps import TrainOptions
 from pydantic import TypeAdapter
 
 from labelguard.cli.from_file import option_name
+from labelguard.cli.options import HELP
 from labelguard.cli.main import main
 from labelguard.configuration import project_file
 from labelguard.configuration.checking import names
@@ -234,7 +235,7 @@ def _options(name: str) -> dict[str, str]:
     """A row of each: types by the model, meanings by the command's help."""
     command = main.get_command(click.Context(main), name)
     assert command
-    options = {option_name(one): one for one in command.get_params(click.Context(command))}
+    options = {option_name(one): one for one in command.get_params(click.Context(command, **HELP))}
     schema = configured.model(name).model_json_schema(mode="validation")
     rows = {}
     for key, said in schema["properties"].items():

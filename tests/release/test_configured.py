@@ -10,6 +10,7 @@ import pytest
 from support.doors import install
 
 from labelguard.cli.from_file import option_name
+from labelguard.cli.options import HELP
 from labelguard.cli.main import main
 from labelguard.configuration.checking import Wrong, names
 from labelguard.errors import LabelguardError
@@ -44,7 +45,9 @@ def test_a_file_says_every_option_of_its_command_that_need_not_be_typed(command:
     found = main.get_command(click.Context(main), command)
     assert found
     options = [
-        one for one in found.get_params(click.Context(found)) if isinstance(one, click.Option)
+        one
+        for one in found.get_params(click.Context(found, **HELP))
+        if isinstance(one, click.Option)
     ]
     assert {option_name(one) for one in options} - configured.TYPED.keys() == set(
         names(configured.model(command))
