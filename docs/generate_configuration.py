@@ -20,8 +20,8 @@ from labelguard_trainer.training.steps import TrainOptions
 from pydantic import TypeAdapter
 
 from labelguard.cli.from_file import option_name
-from labelguard.cli.options import HELP
 from labelguard.cli.main import main
+from labelguard.cli.options import HELP
 from labelguard.configuration import project_file
 from labelguard.configuration.checking import names
 from labelguard.jobs import settings

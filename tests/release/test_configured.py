@@ -10,8 +10,8 @@ import pytest
 from support.doors import install
 
 from labelguard.cli.from_file import option_name
-from labelguard.cli.options import HELP
 from labelguard.cli.main import main
+from labelguard.cli.options import HELP
 from labelguard.configuration.checking import Wrong, names
 from labelguard.errors import LabelguardError
 from labelguard.release import configured
