@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from labelguard.ingest.pairs import read_pairs
 from labelguard.learning.features import open_fitted
 from labelguard.planner import tuning
-from labelguard.simulation import SimulationConfig, simulate
+from labelguard.simulation import simulate
 from labelguard.terms import silent
 
 DELTA = 1e-5
@@ -43,7 +43,7 @@ def first_choice(
 ) -> dict[str, Any]:
     """Seconds of each step, and what is chosen."""
     clock = time.process_time if cpu else time.perf_counter
-    table = simulate(SimulationConfig(**config))
+    table = simulate(**config)
     laps = [clock()]
     named = "length" if spec == "random" else spec
     pairs = read_pairs(table, features=named)

@@ -34,7 +34,7 @@ from click.testing import CliRunner
 from labelguard import clock
 from labelguard.cli.main import main as labelguard
 from labelguard.keys import keyring
-from labelguard.simulation import SimulationConfig, simulate
+from labelguard.simulation import simulate
 
 PAGE = Path(__file__).with_name("budget.md")
 WEEKS = 52
@@ -108,7 +108,7 @@ def _year() -> Iterator[Clock]:
         mock.patch.object(keyring, "random_bytes", counted),
         mock.patch.dict(os.environ, variables | {"COLUMNS": "100"}, clear=True),
     ):
-        table = simulate(SimulationConfig(labelers=60, labels=3_600, items=1_500))
+        table = simulate(labelers=60, labels=3_600, items=1_500)
         table = _spread(table)
         ends = [len(table) * week // WEEKS for week in range(WEEKS + 1)]
         Path("weeks").mkdir()

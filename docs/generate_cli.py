@@ -146,6 +146,13 @@ def results() -> dict[str, Any]:
 
 def hints(described: Any) -> dict[str, Any]:
     """The types of a class's fields, or of a function, also those imported for type checkers."""
+    parts = described.__mro__[-2::-1] if isinstance(described, type) else (described,)
+    names = {name: found for part in parts for name, found in _known(part).items()}
+    return typing.get_type_hints(described, {**names, "Any": Any, "Mapping": Mapping})
+
+
+def _known(described: Any) -> dict[str, Any]:
+    """What is known by name where a class or a function was written."""
     module = inspect.getmodule(described)
     assert module
     names = dict(vars(module))
@@ -153,7 +160,7 @@ def hints(described: Any) -> dict[str, Any]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("labelguard"):
             source = importlib.import_module(node.module or "")
             names |= {a.name: vars(source)[a.name] for a in node.names if a.name in vars(source)}
-    return typing.get_type_hints(described, {**names, "Any": Any, "Mapping": Mapping})
+    return names
 
 
 def _meanings(described: type) -> dict[str, str]:

@@ -25,7 +25,7 @@ LENGTH = 192
 
 def train(directory: Path, labels: int, steps: int) -> float:
     """Release, train, and return how often the model agrees with other labelers' labels."""
-    raw = lg.simulate(lg.SimulationConfig(labelers=labels // 2, labels=labels, items=labels // 2))
+    raw = lg.simulate(labelers=labels // 2, labels=labels, items=labels // 2)
     project = lg.init(directory / "project")
     release = lg.privatize(
         raw, project=project, mechanism="rr", epsilon=3, delta=1e-5, max_labels_per_labeler=2
@@ -82,8 +82,8 @@ def language_model(directory: Path, texts: pl.DataFrame) -> str:
 
 def others() -> Dataset:
     """Pairs with the labels of other simulated labelers, as they said: public, being made up."""
-    config = lg.SimulationConfig(labelers=100, labels=1_000, items=500, seed=1)
-    labels = pl.DataFrame(lg.simulate(config)).filter(~pl.col("tie"))
+    simulated = lg.simulate(labelers=100, labels=1_000, items=500, seed=1)
+    labels = pl.DataFrame(simulated).filter(~pl.col("tie"))
     first = pl.col("label") == 1
     chosen = pl.when(first).then("response_a").otherwise("response_b")
     rejected = pl.when(first).then("response_b").otherwise("response_a")

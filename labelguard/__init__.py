@@ -1,7 +1,8 @@
 """labelguard: preference labels in, labeler-level private releases out, every budget accounted.
 
     import labelguard as lg
-    release = lg.privatize("labels.parquet", epsilon=3, delta=1e-5)
+    lg.init("study")
+    release = lg.privatize("labels.parquet", epsilon=3, delta=1e-5, project="study")
     frame = lg.load(release)
 
 Importing it is light; the engine loads at first use.
@@ -14,39 +15,51 @@ from typing import TYPE_CHECKING, Any
 from labelguard._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from labelguard import errors
+    from labelguard.accounting import account
+    from labelguard.planner.forecast import plan
+    from labelguard.policy.policy import Policy
+    from labelguard.project import policies
     from labelguard.project.opening import init
     from labelguard.project.project import Project, find
     from labelguard.project.waiting import waiting
     from labelguard.release.pipeline import privatize
     from labelguard.release.score import score
     from labelguard.release.writer import Release, load
-    from labelguard.report.inspection import Inspection, inspect
-    from labelguard.simulation import SimulationConfig, simulate
+    from labelguard.report.inspection import inspect
+    from labelguard.simulation import simulate
 
 _HOMES = {
-    "privatize": "labelguard.release.pipeline",
-    "load": "labelguard.release.writer",
-    "Release": "labelguard.release.writer",
-    "Project": "labelguard.project.project",
-    "find": "labelguard.project.project",
-    "init": "labelguard.project.opening",
-    "waiting": "labelguard.project.waiting",
-    "score": "labelguard.release.score",
-    "inspect": "labelguard.report.inspection",
-    "Inspection": "labelguard.report.inspection",
-    "SimulationConfig": "labelguard.simulation",
-    "simulate": "labelguard.simulation",
+    "Policy": "labelguard.policy.policy:Policy",
+    "Project": "labelguard.project.project:Project",
+    "Release": "labelguard.release.writer:Release",
+    "account": "labelguard.accounting.account",
+    "errors": "labelguard.errors",
+    "find": "labelguard.project.project:find",
+    "init": "labelguard.project.opening:init",
+    "inspect": "labelguard.report.inspection:inspect",
+    "load": "labelguard.release.writer:load",
+    "plan": "labelguard.planner.forecast:plan",
+    "policies": "labelguard.project.policies",
+    "privatize": "labelguard.release.pipeline:privatize",
+    "score": "labelguard.release.score:score",
+    "simulate": "labelguard.simulation:simulate",
+    "waiting": "labelguard.project.waiting:waiting",
 }
 
 __all__ = [
-    "Inspection",
+    "Policy",
     "Project",
     "Release",
-    "SimulationConfig",
+    "__version__",
+    "account",
+    "errors",
     "find",
     "init",
     "inspect",
     "load",
+    "plan",
+    "policies",
     "privatize",
     "score",
     "simulate",
@@ -54,9 +67,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'labelguard' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker is to find names that there are not
 
-    return getattr(import_module(_HOMES[name]), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'labelguard' has no attribute {name!r}")
+        from pkgutil import resolve_name
+
+        return resolve_name(_HOMES[name])
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -1,15 +1,85 @@
 """The errors labelguard raises, each with the exit code its command ends with.
 
-A message says what is wrong, where, and what to do, in one line. It never holds a label.
+A message says what is wrong, where, and what to do, in one line. It never holds a label. It is
+written once, with options as they are typed (`--unit item`), and read where it is raised: under the
+command line so, in Python with the keywords that mean the same (`unit="item"`).
 """
 
 from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+_typed: ContextVar[bool] = ContextVar("typed", default=False)
+
+
+@contextlib.contextmanager
+def as_typed() -> Iterator[None]:
+    """Let errors that are read in here name options as the command line does."""
+    before = _typed.set(True)
+    try:
+        yield
+    finally:
+        _typed.reset(before)
 
 
 class LabelguardError(Exception):
     """Anything labelguard refuses to do. `exit_code` is that of the command line."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if _typed.get() else _OPTIONS.sub(_keyword, text)
+
+
+_KEYWORDS = {"source": "namespace", "for": "duration"}
+"""Options that are called otherwise in Python."""
+_FLAGS = (
+    "accept-delta",
+    "accept-unproven",
+    "again",
+    "assignment-reactive",
+    "non-private",
+    "tie-status-public",
+)
+"""Options without a value."""
+_OPTIONS = re.compile(
+    # A command to type is left as it is, up to the end of its sentence.
+    r"(?P<command>\blabelguard [a-z](?:[^,;:()`]|[,:](?=\S))*)"
+    # What follows these is one of their choices, unless a verb does.
+    r"|(?<![\w-])--(?P<choice>bad-rows|exhausted|format|learner|mechanism|recurring|skips|split"
+    r"|ties|unit) (?!and |expects |goes |is |than )(?P<chosen>[\w.-]*\w)"
+    r"|(?<![\w-])--(?P<name>[a-z][a-z0-9-]*)"
+    r"(?: (?P<pairs>[\w:]+=[^\s,;:()]*(?:[,:][^\s,;:()]+)*)"  # name=value,name=value
+    r"| (?P<value>[A-Z][A-Z_]*\b|[0-9](?:[\w.-]*\w)?))?"  # a placeholder or a number
+)
+
+
+def _keyword(found: re.Match[str]) -> str:
+    """What was found as Python has it; a command as it is."""
+    if found["command"]:
+        return found["command"]
+    option, pairs = found["choice"] or found["name"], found["pairs"]
+    value = found["chosen"] or found["value"]
+    if option == "labeler-column" and value:
+        return f'columns={{"labeler_id": {_value(value)}}}'
+    if option == "columns" and pairs:
+        roles = (pair.partition("=") for pair in pairs.split(","))
+        return "columns={" + ", ".join(f'"{role}": {_value(to)}' for role, _, to in roles) + "}"
+    if option == "allow" and pairs:
+        return f'allow=["{pairs}"]'
+    name = _KEYWORDS.get(option, option.replace("-", "_"))
+    if option in _FLAGS:
+        return f"{name}=True"
+    return f"{name}={_value(pairs or value)}" if pairs or value else name
+
+
+def _value(text: str) -> str:
+    """A placeholder or a number as it is, else a string."""
+    return text if re.fullmatch(r"[A-Z_]+|[0-9.e+-]+", text) else f'"{text}"'
 
 
 class InvalidLabels(LabelguardError):

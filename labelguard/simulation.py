@@ -26,7 +26,6 @@ from labelguard.terms import DEFAULT_AGREEMENT
 
 __all__ = [
     "QUALITY_WEIGHTS",
-    "SimulationConfig",
     "calibrate",
     "draw_items",
     "simulate",
@@ -108,27 +107,15 @@ _MAX_ITEMS = int(np.prod(_CONTENTS))
 
 
 @dataclass(frozen=True)
-class SimulationConfig:
-    """What to simulate.
+class _Config:
+    """What to simulate; see `simulate`."""
 
-    labelers: number of labelers, at least 1.
-    labels: number of labels in total, between `labelers` and `labelers * items`; the numbers per
-        labeler are log-normal, at least 1 and at most `items`.
-    items: number of distinct (prompt, pair of responses) items, at most about 10 million.
-    tie_rate: expected share of ties among all labels, in [0, 0.9].
-    agreement: expected share of equal labels when two labelers give strict labels to the same
-        item, in [0.5, 0.9]. 0.5 is coin tossing.
-    seed: non-negative; equal configurations give equal tables.
-
-    Raises ValueError if a value is out of range.
-    """
-
-    labelers: int = 200
-    labels: int = 20_000
-    items: int = 5_000
-    tie_rate: float = 0.08
-    agreement: float = DEFAULT_AGREEMENT
-    seed: int = 0
+    labelers: int
+    labels: int
+    items: int
+    tie_rate: float
+    agreement: float
+    seed: int
 
     def __post_init__(self) -> None:
         _in_range("labelers", self.labelers, 1, None)
@@ -140,8 +127,25 @@ class SimulationConfig:
         _in_range("seed", self.seed, 0, None)
 
 
-def simulate(config: SimulationConfig) -> pa.Table:
-    """Return a table of `config.labels` simulated preference labels, in shuffled order.
+def simulate(
+    *,
+    labelers: int = 200,
+    labels: int = 20_000,
+    items: int = 5_000,
+    tie_rate: float = 0.08,
+    agreement: float = DEFAULT_AGREEMENT,
+    seed: int = 0,
+) -> pa.Table:
+    """A pyarrow table of simulated preference labels, in shuffled order, to try things on.
+
+    labelers: number of labelers, at least 1.
+    labels: number of labels in total, between `labelers` and `labelers * items`; the numbers per
+        labeler are log-normal, at least 1 and at most `items`.
+    items: number of distinct (prompt, pair of responses) items, at most about 10 million.
+    tie_rate: expected share of ties among all labels, in [0, 0.9].
+    agreement: expected share of equal labels when two labelers give strict labels to the same
+        item, in [0.5, 0.9]. 0.5 is coin tossing.
+    seed: non-negative; what is asked for alike gives equal tables.
 
     Columns: `labeler_id`, `prompt`, `response_a`, `response_b` (string), `label` (double: 1.0 if
     response_a is preferred, 0.0 if response_b is, null for a tie), `tie` (bool) and `submitted_at`
@@ -150,7 +154,15 @@ def simulate(config: SimulationConfig) -> pa.Table:
 
     All columns but `label` and `tie`, and the order of the rows, depend neither on the labels nor
     on `tie_rate` and `agreement`: each step draws from a random stream of its own.
+
+    Raises ValueError if a value is out of range.
+
+    Example:
+        >>> table = lg.simulate(labelers=20, labels=400, items=100)
+        >>> table.num_rows, table.column_names[:2]
+        (400, ['labeler_id', 'prompt'])
     """
+    config = _Config(labelers, labels, items, tie_rate, agreement, seed)
     streams = [np.random.default_rng(s) for s in np.random.SeedSequence(config.seed).spawn(7)]
     item_rng, assignment_rng, time_rng, order_rng, taste_rng, calibration_rng, label_rng = streams
 
@@ -262,7 +274,7 @@ def _response(sentences: tuple[tuple[str, str], ...], pattern: int, phrasing: in
     return " ".join(pair[phrasing >> n & 1] for n, pair in enumerate(sentences) if shown >> n & 1)
 
 
-def _label_counts(config: SimulationConfig, rng: Rng) -> Integers:
+def _label_counts(config: _Config, rng: Rng) -> Integers:
     """Labels per labeler (labelers,): log-normal, within [1, items], summing to `labels`."""
     propensity = rng.lognormal(sigma=_COUNT_SPREAD, size=config.labelers)
 
@@ -278,7 +290,7 @@ def _label_counts(config: SimulationConfig, rng: Rng) -> Integers:
     return counts
 
 
-def _assignment(config: SimulationConfig, rng: Rng) -> tuple[Integers, Integers]:
+def _assignment(config: _Config, rng: Rng) -> tuple[Integers, Integers]:
     """Labeler and item of every label (labels,), grouped by labeler in order of submission."""
     counts = _label_counts(config, rng)
     labeler = np.repeat(np.arange(config.labelers, dtype=np.int64), counts)

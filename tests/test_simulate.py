@@ -8,7 +8,6 @@ given one with probability below 1e-3.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from labelguard.simulation import QUALITY_WEIGHTS, SimulationConfig, simulate
+from labelguard.simulation import QUALITY_WEIGHTS, simulate
 
 AGREEMENT_TOLERANCE = 0.02
 TIE_RATE_TOLERANCE = 0.01
@@ -26,18 +25,18 @@ ITEM = ["prompt", "response_a", "response_b"]
 PUBLIC = ["labeler_id", *ITEM, "submitted_at"]
 CONCRETE_A = pl.col("response_a").str.contains(r"\d+ days")
 CONCRETE_B = pl.col("response_b").str.contains(r"\d+ days")
-SMALL = SimulationConfig(labelers=20, labels=600, items=100)
+SMALL: dict[str, Any] = {"labelers": 20, "labels": 600, "items": 100}
 
 
-def frame(config: SimulationConfig) -> pl.DataFrame:
-    labels = pl.from_arrow(simulate(config))
+def frame(**options: Any) -> pl.DataFrame:
+    labels = pl.from_arrow(simulate(**options))
     assert isinstance(labels, pl.DataFrame)
     return labels
 
 
 @pytest.fixture(scope="module")
 def labels() -> pl.DataFrame:
-    return frame(SimulationConfig())
+    return frame()
 
 
 def mean(values: pl.Series) -> float:
@@ -57,7 +56,7 @@ def agreement(labels: pl.DataFrame) -> float:
 
 
 def test_columns_have_the_documented_types() -> None:
-    assert simulate(SMALL).schema == pa.schema(
+    assert simulate(**SMALL).schema == pa.schema(
         {
             "labeler_id": pa.string(),
             "prompt": pa.string(),
@@ -71,15 +70,15 @@ def test_columns_have_the_documented_types() -> None:
 
 
 def test_the_same_seed_gives_the_same_table_and_another_seed_another() -> None:
-    table = simulate(SMALL)
-    other = simulate(replace(SMALL, seed=1))
-    assert simulate(SMALL).equals(table)
+    table = simulate(**SMALL)
+    other = simulate(**SMALL, seed=1)
+    assert simulate(**SMALL).equals(table)
     assert not any(table[column].equals(other[column]) for column in table.column_names)
 
 
 def test_all_but_label_and_tie_is_independent_of_how_labels_are_drawn() -> None:
-    table = simulate(SMALL)
-    other = simulate(replace(SMALL, agreement=0.9, tie_rate=0.5))
+    table = simulate(**SMALL)
+    other = simulate(**SMALL, agreement=0.9, tie_rate=0.5)
     assert table.select(PUBLIC).equals(other.select(PUBLIC))
     assert not table["tie"].equals(other["tie"])
 
@@ -95,7 +94,7 @@ def test_label_counts_are_heavy_tailed_and_sum_to_the_total(labels: pl.DataFrame
 def test_totals_from_one_label_each_to_all_items_each_are_met(labelers: int, items: int) -> None:
     fewest, most = labelers, labelers * items
     for total in {fewest, (fewest + most) // 2, max(fewest, most - 1), most}:
-        labels = frame(SimulationConfig(labelers=labelers, labels=total, items=items))
+        labels = frame(labelers=labelers, labels=total, items=items)
         assert labels.height == total
         assert labels["labeler_id"].n_unique() == labelers
         assert not labels.select("labeler_id", *ITEM).is_duplicated().any()
@@ -110,13 +109,13 @@ def test_agreement_and_tie_rate_are_near_the_default_ones(labels: pl.DataFrame) 
     ("wanted", "tie_rate"), [(0.5, 0.08), (0.6, 0.0), (0.65, 0.2), (0.8, 0.15), (0.9, 0.02)]
 )
 def test_agreement_and_tie_rate_follow_the_configuration(wanted: float, tie_rate: float) -> None:
-    labels = frame(SimulationConfig(agreement=wanted, tie_rate=tie_rate, seed=3))
+    labels = frame(agreement=wanted, tie_rate=tie_rate, seed=3)
     assert agreement(labels) == pytest.approx(wanted, abs=AGREEMENT_TOLERANCE)
     assert mean(labels["tie"]) == pytest.approx(tie_rate, abs=2 * TIE_RATE_TOLERANCE)
 
 
 def test_a_wrong_scale_is_noticed() -> None:
-    weaker = frame(SimulationConfig(agreement=0.69))
+    weaker = frame(agreement=0.69)
     assert abs(agreement(weaker) - 0.73) > AGREEMENT_TOLERANCE
 
 
@@ -126,7 +125,7 @@ def test_exactly_the_ties_have_no_label(labels: pl.DataFrame) -> None:
 
 
 def test_ties_are_rarer_where_one_side_is_better() -> None:
-    decided = frame(SimulationConfig(labels=60_000, items=20_000, agreement=0.9, tie_rate=0.3))
+    decided = frame(labels=60_000, items=20_000, agreement=0.9, tie_rate=0.3)
     better = CONCRETE_A != CONCRETE_B
     assert mean(decided.filter(better)["tie"]) < 0.9 * mean(decided.filter(~better)["tie"])
 
@@ -147,7 +146,7 @@ def test_sides_differ_and_nobody_labels_an_item_twice(labels: pl.DataFrame) -> N
 
 
 def test_items_are_distinct_even_if_the_sides_are_swapped() -> None:
-    everything = frame(SimulationConfig(labelers=1, labels=3_000, items=3_000))
+    everything = frame(labelers=1, labels=3_000, items=3_000)
     sides = pl.concat_list("response_a", "response_b").list.sort()
     assert not everything.select("prompt", sides).is_duplicated().any()
 
@@ -161,7 +160,7 @@ def test_texts_are_readable(labels: pl.DataFrame) -> None:
 
 
 def test_times_increase_per_labeler_on_working_days() -> None:
-    labels = frame(SimulationConfig(labelers=3, labels=2_000, items=1_000)).sort("submitted_at")
+    labels = frame(labelers=3, labels=2_000, items=1_000).sort("submitted_at")
     assert not labels.select("labeler_id", "submitted_at").is_duplicated().any()
     times = labels["submitted_at"]
     assert (times.dt.weekday() <= 5).all()
@@ -198,4 +197,4 @@ def test_rows_are_not_grouped_by_labeler_or_label(labels: pl.DataFrame) -> None:
 )
 def test_a_value_out_of_range_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SimulationConfig(**changed)
+        simulate(**changed)

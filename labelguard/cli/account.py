@@ -12,7 +12,7 @@ from labelguard.policy.training_runs import TRAINING_RUNS
 from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
-    from labelguard.accounting.compare import BallNoise, Compositions, RunNoise, StatisticNoise
+    from labelguard.accounting.account import BallNoise, Compositions, RunNoise, StatisticNoise
 
 
 @click.group(context_settings=HELP, short_help="What a mechanism costs, before anything is spent.")
@@ -50,9 +50,9 @@ def account_rr(epsilon: float, delta: float, labels: int) -> Compositions:
     Example:
       labelguard account rr --epsilon 3 --delta 1e-5 --labels 50
     """
-    from labelguard.accounting.compare import compositions
+    from labelguard.accounting.account import rr
 
-    return compositions(epsilon, delta, labels)
+    return rr(epsilon, delta, labels)
 
 
 def _noise(value: StatisticNoise) -> None:
@@ -113,9 +113,9 @@ def account_statistic(
       labelguard account statistic --epsilon 3 --delta 1e-5 --releases 12
       labelguard account statistic --epsilon 1 --delta 1e-5 --components 4
     """
-    from labelguard.accounting.compare import statistic_noise
+    from labelguard.accounting.account import statistic
 
-    return statistic_noise(epsilon, delta, releases, components)
+    return statistic(epsilon, delta, releases, components)
 
 
 def _run(value: RunNoise) -> None:
@@ -159,6 +159,6 @@ def account_run(mechanism: str, epsilon: float, delta: float, **options: Any) ->
     Example:
       labelguard account run uls --epsilon 3 --delta 1e-5 --sampling-probability 0.02 --steps 250
     """
-    from labelguard.accounting.compare import run_noise
+    from labelguard.accounting.account import run
 
-    return run_noise(mechanism, epsilon, delta, **options)
+    return run(mechanism, epsilon, delta, **options)

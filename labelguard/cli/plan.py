@@ -136,16 +136,17 @@ def plan(
       labelguard plan labels.parquet --features text+length -o plan
       labelguard plan labels.parquet --features length --epsilons 3 --recurring weekly --for 1y
     """
-    from labelguard.planner.forecast import PlanOptions
     from labelguard.planner.forecast import plan as run
     from labelguard.planner.horizon import Horizon
 
     mapping = columns_of(columns, labeler_column)
     horizon = Horizon.parse(recurring, duration)
     periods = horizon.releases if horizon else 1
-    asked = PlanOptions(_epsilons(epsilons), columns=mapping, periods=periods, **options)
+    budgets = _epsilons(epsilons)
     with progress() as report:
-        found = run(list(inputs), asked, progress=report)
+        found = run(
+            list(inputs), budgets, columns=mapping, periods=periods, progress=report, **options
+        )
     if output is not None:
         _write(found, output)
     for note in found.notes:

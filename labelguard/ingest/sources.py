@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import csv_files, json_files, splits, standard_input
+from labelguard.ingest import csv_files, dictionaries, json_files, splits, standard_input
 from labelguard.ingest.files import COMPRESSIONS, Opener, shown
 from labelguard.ingest.tables import arrow_opener, dataset_opener, parquet_opener, table_opener
 
 Input: TypeAlias = Any
 """A path or glob (str, Path), `-` for standard input, a table (pyarrow, polars, pandas, datasets),
-splits by name, a `Part`, or a sequence of these."""
+splits by name, a `Part`, or a sequence of these; or rows, a sequence of dictionaries."""
 
 _STANDARD_INPUT = "-"
 _FORMATS: Mapping[str, Callable[[Path, str], Opener]] = {
@@ -101,6 +101,10 @@ def parts(
     Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
     """
     items = list(_flat(source))
+    if isinstance(source, list | tuple) and dictionaries.are_rows(items):
+        splits.refuse_unused(split, ())
+        rows = dictionaries.table_of(items)
+        return [Part(dictionaries.NAME, table_opener(rows, dictionaries.NAME), sparse=True)]
     found: list[Part] = []
     divided = []
     for number, item in enumerate(items, 1):
@@ -120,6 +124,16 @@ def parts(
         raise InvalidLabels("no input: the list of files or tables is empty")
     splits.refuse_unused(split, divided)
     return found
+
+
+def typed(source: Input) -> list[str]:
+    """An input as it is typed in a command: paths as they are, and INPUT for anything in memory.
+
+    What is in memory is never written out: it holds labels.
+    """
+    items = list(_flat(source))
+    paths = [str(item) for item in items if isinstance(item, str | Path)]
+    return paths if paths and len(paths) == len(items) else ["INPUT"]
 
 
 def _table_opener(table: Any, name: str) -> Opener:

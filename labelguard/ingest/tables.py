@@ -18,6 +18,10 @@ from labelguard.ingest.reader_errors import OURS
 from labelguard.ingest.sql import file_literal, identifier
 
 _DATASET_ROWS = 1000
+SEVERAL_TYPES = (
+    "a column holds values of several types, or text that is not UTF-8; give each column one type"
+)
+"""What is wrong with values in memory that are no column."""
 
 
 def table_opener(table: Any, name: str) -> Opener:
@@ -27,17 +31,14 @@ def table_opener(table: Any, name: str) -> Opener:
         isinstance(table, pa.Table | pa.RecordBatch) or hasattr(table, "__arrow_c_stream__")
     ):
         raise InvalidLabels(
-            "expected a path or a table (pyarrow, polars, pandas, datasets), "
+            "expected a path, a table (pyarrow, polars, pandas, datasets), or a list of rows, "
             f"found {type(table).__name__}"
         )
     try:
         converted = pa.table(table)
     except (pa.ArrowException, TypeError, ValueError):
         # Not which column: of chosen and rejected, that would name a side.
-        raise InvalidLabels(
-            f"{name}: a column holds values of several types, or text that is not UTF-8; "
-            "give each column one type"
-        ) from None
+        raise InvalidLabels(f"{name}: {SEVERAL_TYPES}") from None
     check_columns(converted.column_names, name)
     plain = arrow.plain(converted.schema)
     converted = converted if plain == converted.schema else converted.cast(plain)

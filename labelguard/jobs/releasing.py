@@ -76,16 +76,15 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
             raise _NotNow(stopped)
         run.intend(wanted.mechanism, request=found.request)
 
+    options = {"mechanism": wanted.mechanism, "exhausted": wanted.exhausted, **wanted.options}
     try:
         made = privatize(
             wanted.source,
-            mechanism=wanted.mechanism,
             namespace=wanted.namespace,
             project=home,
             progress=progress,
             review=review,
-            exhausted=wanted.exhausted,
-            **wanted.options,
+            **options,
         )
     except _NotNow as stop:
         return stop.found

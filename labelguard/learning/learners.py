@@ -83,7 +83,7 @@ class LearnerOptions:
 
     model: str | None = None
     lora: str | None = None
-    config: str | None = None
+    config: str | Path | None = None
 
 
 class PreparedLearner(Protocol):

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from labelguard.planner.advice import NAMES
 
 if TYPE_CHECKING:
-    from labelguard.planner.forecast import PlanResult
     from labelguard.planner.outcomes import Forecast
+    from labelguard.planner.planned import Planned
 
 __all__ = ["accuracy_png"]
 
 _COLORS = {"statistic": "#0b6e4f", "rr": "#c1440e", "props": "#7b5ea7", "uls": "#2b7bba"}
 
 
-def accuracy_png(plan: PlanResult) -> bytes:
+def accuracy_png(plan: Planned) -> bytes:
     """Accuracy of every mechanism against ε with 90% ranges; the same plan, the same bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -55,14 +55,14 @@ def accuracy_png(plan: PlanResult) -> bytes:
     return buffer.getvalue()
 
 
-def _lines(plan: PlanResult) -> Iterator[tuple[list[Forecast], str]]:
+def _lines(plan: Planned) -> Iterator[tuple[list[Forecast], str]]:
     """The forecasts of each mechanism, with a color; randomized response under its best bounds."""
     for mechanism, color in _COLORS.items():
         of_it = [f for f in plan.forecasts if f.mechanism == mechanism]
         yield list({f.epsilon: f for f in of_it}.values()), color  # the last at each ε
 
 
-def _all_labels(plan: PlanResult) -> list[Forecast]:
+def _all_labels(plan: Planned) -> list[Forecast]:
     """Randomized response with all labels, unless that is best everywhere."""
     found = [f for f in plan.forecasts if f.mechanism == "rr"]
     first = {f.epsilon: f for f in reversed(found)}  # the first at each ε

@@ -3,62 +3,54 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import PolicyError
 from labelguard.ingest.pairs import read_pairs
-from labelguard.ingest.sources import Input
+from labelguard.ingest.sources import Input, typed
 from labelguard.learning.features import default_features, open_fitted
 from labelguard.mechanisms.statistic import Rows
+from labelguard.notebook import Picture, card, several
 from labelguard.planner import advice, source_advice, tuning
-from labelguard.planner.advice import Recommendation
+from labelguard.planner.advice import NOUNS
+from labelguard.planner.charts import accuracy_png
+from labelguard.planner.page import headline
+from labelguard.planner.planned import PlanCounts, Planned
 from labelguard.planner.tuning import Forecast, Prior, Sizing
 from labelguard.policy.events import ITEM_BOUND
 from labelguard.policy.policy import MOST_DELTA, usual_delta
 from labelguard.terms import AUTO_FORMAT, DEFAULT_AGREEMENT, Progress, counted, silent
 
-__all__ = ["PlanOptions", "PlanResult", "plan"]
+__all__ = ["PlanResult", "plan"]
 
 _FURTHER = (1.0, 3.0, 8.0, 16.0, 32.0)
 _FEW_DRAWS = 6
 
 
 @dataclass(frozen=True)
-class PlanOptions:
-    """What to plan for; `epsilons` are put in order.
+class _Asked:
+    """What to plan for, see `plan`; `epsilons` are put in order."""
 
-    `delta` is, by default, the usual one for so many labelers (`policy.usual_delta`), `features`
-    the best that this installation can compute. The budget is for `periods` releases, which each
-    bring as many new labels of each labeler as the input holds.
-
-    `columns` maps roles to the names of columns; columns of labels may be named, and are not read.
-    `question` is what was asked about every pair, or picks the one to read of an export. `format`
-    is what the input looks like, `split` the one to read of a dataset that has several.
-    `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.
-    `bad_rows` is stop, or quarantine: what `privatize` would set aside is left out.
-    """
-
-    epsilons: tuple[float, ...] = (0.5, 1.0, 3.0, 8.0)
-    delta: float | None = None
-    features: str | None = None
-    agreement: float = DEFAULT_AGREEMENT
-    unit: str = "labeler"
-    columns: Mapping[str, str] | None = None
-    question: str | None = None
-    format: str = AUTO_FORMAT
-    split: str | None = None
-    max_labels_per_labeler: int | None = None
-    bad_rows: str = "stop"
-    max_input_bytes: int | None = None
-    periods: int = 1
+    epsilons: tuple[float, ...]
+    delta: float | None
+    features: str
+    agreement: float
+    unit: str
+    columns: Mapping[str, str] | None
+    question: str | None
+    format: str
+    split: str | None
+    max_labels_per_labeler: int | None
+    bad_rows: str
+    max_input_bytes: int | None
+    periods: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilons", tuple(sorted(set(map(float, self.epsilons)))))
         tuning.check_budgets(self.epsilons, MOST_DELTA if self.delta is None else self.delta)
         if self.unit not in ("labeler", "item"):
             raise PolicyError(f"unit must be labeler or item, found {self.unit!r}")
@@ -66,7 +58,7 @@ class PlanOptions:
             raise PolicyError(f"bad_rows must be stop or quarantine, found {self.bad_rows!r}")
         bound = self.max_labels_per_labeler
         if bound is not None and bound < 1:
-            raise PolicyError(f"max-labels-per-labeler must be at least 1, found {bound}")
+            raise PolicyError(f"--max-labels-per-labeler must be at least 1, found {bound}")
         if self.periods < 1:
             raise PolicyError(f"periods must be at least 1, found {self.periods}")
         if self.periods > 1 and self.unit == "item":
@@ -85,57 +77,71 @@ class PlanOptions:
         return None if bound is None else (bound,)
 
 
-@dataclass(frozen=True)
-class PlanCounts:
-    """What an input holds."""
-
-    labelers: int
-    """units in it"""
-    labels: int
-    """its labels"""
-    pairs: int
-    """distinct pairs"""
-
-
-@dataclass(frozen=True)
-class PlanResult:
+class PlanResult(Planned):
     """Forecasts of every mechanism and ε, and what follows from them."""
 
-    adjacency: str
-    """which neighbours a guarantee is about"""
-    delta: float
-    """δ of each unit"""
-    features: str
-    """what heads learn from"""
-    agreement: float
-    """how often two labelers were taken to agree on a strict label"""
-    unit: str
-    """what is protected as a whole"""
-    periods: int
-    """how many releases like this one the budget is for"""
-    counts: PlanCounts
-    """what the input holds"""
-    forecasts: tuple[Forecast, ...]
-    """first a head without privacy, then every mechanism at every ε"""
-    recommended: tuple[Recommendation, ...]
-    """what to do at every ε, from the least on"""
-    notes: tuple[str, ...]
-    """what to know about the input, and what would help"""
+    def __repr__(self) -> str:
+        counts, units = self.counts, NOUNS[self.unit]
+        best = (f"ε = {one.epsilon:g}: {one.mechanism or 'nothing'}" for one in self.recommended)
+        held = f"{counts.labelers:,} {units}, {counts.labels:,} labels of {counts.pairs:,} pairs"
+        return f"PlanResult({held}; δ = {self.delta:g}; {', '.join(best)})"
+
+    def _repr_html_(self) -> str:
+        words = [one.words for one in self.recommended]
+        commands = [one.command for one in self.recommended if one.command]
+        facts = [("planned for", headline(self)), *several("expect", words)]
+        facts += [*several("notes", self.notes), *several("next", commands)]
+        title = "What a private release may be expected to give"
+        seen = "Accuracy against ε. " + "; ".join(words)
+        return card(title, facts, picture=Picture(accuracy_png(self), seen))
 
 
 def plan(
     source: Input,
-    options: PlanOptions | None = None,
+    epsilons: Iterable[float] = (0.5, 1.0, 3.0, 8.0),
+    delta: float | None = None,
+    features: str | None = None,
     *,
+    agreement: float = DEFAULT_AGREEMENT,
+    unit: Literal["labeler", "item"] = "labeler",
+    columns: Mapping[str, str] | None = None,
+    question: str | None = None,
+    format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
+    split: str | None = None,
+    max_labels_per_labeler: int | None = None,
+    bad_rows: Literal["stop", "quarantine"] = "stop",
+    max_input_bytes: int | None = None,
+    periods: int = 1,
     progress: Progress = silent,
 ) -> PlanResult:
     """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
 
-    `source` is a path, a glob, a list of paths, or a table; columns of labels may be missing. It
-    costs no privacy and needs no project. Raises `InvalidLabels` for inputs that cannot be read.
+    `source`, `columns`, `question`, `format`, `split` and `max_input_bytes` are those of
+    `privatize`; columns of labels may be missing, and may be named: they are not read. `delta` is,
+    by default, the usual one for so many labelers (`policy.usual_delta`), `features` the best that
+    this installation can compute. `agreement` is how often two labelers are taken to agree on a
+    strict label, in [0.55, 0.9]. The budget is for `periods` releases, which each bring as many new
+    labels of each labeler as the input holds. `max_labels_per_labeler` fixes the bound of
+    randomized response, which is chosen otherwise. `bad_rows` is stop, or quarantine: what
+    `privatize` would set aside is left out.
+
+    Costs no privacy and needs no project. Raises `InvalidLabels` for an input that cannot be read,
+    `PolicyError` for values out of range.
+
+    Example:
+        >>> lg.plan("labels.parquet", epsilons=[8], features="length")
+        PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 8: statistic)
     """
-    options = options or PlanOptions()
-    features = options.features or default_features()
+    options = _Asked(
+        tuple(sorted({float(epsilon) for epsilon in epsilons})),
+        *(delta, features or default_features(), agreement, unit, columns, question, format, split),
+        *(max_labels_per_labeler, bad_rows, max_input_bytes, periods),
+    )
+    return _planned(source, options, progress)
+
+
+def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
+    features = options.features
     pairs = read_pairs(
         source,
         columns=options.columns,
@@ -153,7 +159,7 @@ def plan(
     rows = pairs.rows
     units = len(np.unique(rows.unit))
     delta = usual_delta(units) if options.delta is None else options.delta
-    options = replace(options, features=features, delta=delta)
+    options = replace(options, delta=delta)
     setting = _Setting(x, rows, units, options)
     forecasts = setting.forecast(options.epsilons, growth=True, progress=progress)
     best = {epsilon: tuning.best(forecasts, epsilon) for epsilon in options.epsilons}
@@ -192,7 +198,7 @@ class _Setting:
     x: NDArray[np.float32]
     rows: Rows
     units: int
-    options: PlanOptions
+    options: _Asked
 
     def forecast(
         self,
@@ -223,15 +229,12 @@ class _Setting:
         return next(good, None)
 
 
-def _command(source: Input, options: PlanOptions, sizing: Sizing) -> str:
+def _command(source: Input, options: _Asked, sizing: Sizing) -> str:
     """The command that releases labels as forecast; the release tunes what is left out alike."""
-    inputs = [source] if isinstance(source, str | Path) else source
-    if not isinstance(inputs, list | tuple):
-        inputs = ["INPUT"]
-    words = ["labelguard", "privatize", *map(str, inputs), "--mechanism", sizing.mechanism]
+    words = ["labelguard", "privatize", *typed(source), "--mechanism", sizing.mechanism]
     words += ["--epsilon", f"{sizing.forecast.epsilon:g}", "--delta", f"{options.delta:g}"]
     if sizing.mechanism != "rr":
-        words += ["--features", str(options.features)]
+        words += ["--features", options.features]
         if options.agreement != DEFAULT_AGREEMENT:
             words += ["--agreement", f"{options.agreement:g}"]
     if sizing.max_labels_per_labeler is not None:

@@ -11,7 +11,7 @@ from labelguard.planner.advice import NOUNS, named
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
-    from labelguard.planner.forecast import PlanResult
+    from labelguard.planner.planned import Planned
 
 __all__ = ["HEADINGS", "headline", "page", "table"]
 
@@ -39,7 +39,7 @@ img { max-width: 100% }
 """
 
 
-def table(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
+def table(plan: Planned) -> list[tuple[tuple[str, ...], bool]]:
     """The rows under `HEADINGS`, and whether each is what `--mechanism auto` takes at its ε."""
     rows: list[tuple[tuple[str, ...], bool]] = []
     best = {(one.epsilon, one.automatic, one.max_labels_per_labeler) for one in plan.recommended}
@@ -69,7 +69,7 @@ def table(plan: PlanResult) -> list[tuple[tuple[str, ...], bool]]:
     return rows
 
 
-def headline(plan: PlanResult) -> str:
+def headline(plan: Planned) -> str:
     """What was planned for: counts, δ, features, periods."""
     counts, units = plan.counts, NOUNS[plan.unit]
     periods = f", {plan.periods:,} releases like this one" if plan.periods > 1 else ""
@@ -79,7 +79,7 @@ def headline(plan: PlanResult) -> str:
     )
 
 
-def page(plan: PlanResult, png: bytes) -> str:
+def page(plan: Planned, png: bytes) -> str:
     """The page, with the picture inside."""
     picture = base64.b64encode(png).decode("ascii")
     notes = "".join(f"<p><strong>Note:</strong> {escape(note)}</p>\n" for note in plan.notes)

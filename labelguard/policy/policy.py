@@ -13,6 +13,7 @@ from labelguard.policy.event_kind import PAIR, EventKind
 from labelguard.policy.events import EVENTS, RANDOMIZED_LABELS
 from labelguard.policy.label_values import DEFAULT_TEXT, LabelValues, Skips, Ties
 from labelguard.policy.sampling import Sampling
+from labelguard.terms import budget_of
 
 Unit = Literal["labeler", "item", "group"]
 
@@ -107,6 +108,10 @@ class Policy:
     All allowances together, used in any adaptive order, compose to at most (epsilon, delta). With
     `closing_points` = C the policy can be closed early at C levels of use that are fixed here; each
     is priced at δ/C, so that crediting what was not used stays sound (docs/guarantees.md).
+
+    Example:
+        >>> lg.Policy(3, 1e-5)
+        Policy(ε = 3, δ = 1e-5 of each labeler; rr:labels=None; ties coin)
     """
 
     epsilon: float
@@ -133,6 +138,14 @@ class Policy:
     """share of units whose labels evaluate and never train; drawn once in a project's life"""
     accept_unproven: bool = False
     """whether events are paid for whose price is as published, and not proven"""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_words()})"
+
+    def in_words(self) -> str:
+        """What it promises to whom, and what it pays for."""
+        allowed = ", ".join(map(events.write, self.allowances))
+        return f"{budget_of(self)} of each {self.unit}; {allowed}; ties {self.ties}"
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
@@ -291,7 +304,7 @@ class Request:
             object.__setattr__(self, one.option, int(uses))
             if uses < 1:
                 option = one.option.replace("_", "-")
-                raise PolicyError(f"{option} must be at least 1, found {uses}")
+                raise PolicyError(f"--{option} must be at least 1, found {uses}")
             if one.name != self.event:
                 raise PolicyError(one.misplaced)
         check_budget(
@@ -358,7 +371,7 @@ class Request:
                 if name == "label_values":
                     has, value = has or DEFAULT_TEXT, value or DEFAULT_TEXT
                 raise PolicyError(
-                    f"this project's policy has {option} = {has}, fixed when it was made; "
+                    f"this project's policy has --{option} = {has}, fixed when it was made; "
                     f"asked: {value}; leave the option out or use another project"
                 )
         return policy

@@ -39,7 +39,7 @@ source = "files"
 """
 
 
-Where: TypeAlias = "Project | str | Path | None"
+Where: TypeAlias = Project | str | Path | None
 """A project, or its directory; None: the one named by LABELGUARD_PROJECT, or found from here."""
 
 
@@ -99,21 +99,30 @@ class OpenProject:
 
 def located(where: Where = None) -> Project:
     """The project that is meant (see `Where`)."""
-    return where if isinstance(where, Project) else find(Path(where) if where else None)
+    return where if isinstance(where, Project) else find(where)
 
 
 def init(
-    directory: Path,
+    directory: str | Path = ".",
     *,
     max_epsilon: float = 10.0,
     max_delta: float = 1e-4,
     lasting: bool = True,
 ) -> Project:
-    """Make a project in `directory`: configuration, keys, empty ledger.
+    """Make a project in `directory`, by default here: configuration, keys, empty ledger.
 
     All policies of the project together will cost a labeler at most (`max_epsilon`, `max_delta`).
-    One that is not `lasting` is not found from its directory later; who made it removes it.
+    One that is not `lasting` is not found from its directory later; who made it removes it. Back up
+    `keys` apart from the data, and never share them.
+
+    Raises `ProjectError` for a directory that holds a project, or cannot be written, `KeyProblem`
+    where a key is there already, `PolicyError` for what is no budget.
+
+    Example:
+        >>> lg.init("survey", max_epsilon=10, max_delta=1e-4)
+        Project('survey')
     """
+    directory = Path(directory)
     ceiling = Ceiling(float(max_epsilon), float(max_delta))
     state = directory / STATE
     if (state / CONFIG).exists():

@@ -1,4 +1,11 @@
-"""Making, showing and changing the policies of a project: what the `policy` commands do."""
+"""Making, showing and changing the policies of a project: what the `policy` commands do.
+
+    import labelguard as lg
+    lg.policies.new("weekly", epsilon=3, delta=1e-5, allow=["statistic:releases=52"])
+    lg.policies.activate("weekly")
+
+`project` is everywhere a `Project`, its directory, or found from here.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +20,7 @@ from labelguard.ledger import policies
 from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
+from labelguard.notebook import Rows, card
 from labelguard.policy import events, lifetime, pricing
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.label_values import Skips, Ties
@@ -21,6 +29,9 @@ from labelguard.policy.policy import Allowance, Policy, Request, Unit
 from labelguard.policy.pricing import Quote
 from labelguard.project.opening import OpenProject, Where
 from labelguard.storage import blocks
+from labelguard.terms import budget_of
+
+__all__ = ["activate", "add_groups", "close", "listing", "new", "preview", "show"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -63,6 +74,25 @@ class PolicyDetails(Policy, PolicyState):
     """the closing point where it was closed; null: at none, or at its full price"""
     quote: Quote
     """its price"""
+
+    def __repr__(self) -> str:
+        return f"PolicyDetails({self.name!r}, {self.state}; {self.in_words()})"
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("state", self.state),
+            ("made", self.created_at),
+            ("budget", f"{budget_of(self)} of each {self.unit}"),
+            ("ties", self.ties),
+            ("skips", self.skips),
+            ("held out", f"{self.held_out:.0%}"),
+        ]
+        prices = [
+            (one.event, f"{one.allowed:,}", f"{one.epsilon_alone:.4g}", one.in_words())
+            for one in self.quote.events
+        ]
+        table = Rows(("event", "allowed", "ε alone", "noise"), prices)
+        return card(f"Policy {self.name}", facts, tables=[table] if prices else [])
 
 
 @dataclass(frozen=True)
@@ -149,8 +179,19 @@ def new(
 ) -> PolicyDetails:
     """Make a policy, compute its joint price once, and keep both; it waits to be activated.
 
+    `allow` lists the kinds of events it pays for, each as `rr:labels=50`, `statistic:releases=12`
+    or `uls:runs=4,q=0.2,steps=100`, and `shares` what each weighs in the price, as in
+    `rr=1,statistic=3`. The rest are the fields of a `Policy`.
+
     Returns what `show` shows. Raises `PolicyError` if the policy contradicts itself, has no price,
     or has the name of another.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> lg.policies.new(
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ... )
+        PolicyDetails('weekly', draft; ε = 3, δ = 1e-5 of each labeler; rr:labels=8; ties coin)
     """
     if not _NAME.fullmatch(name):
         raise PolicyError(
@@ -177,13 +218,33 @@ def new(
 
 
 def show(name: str | None = None, project: Where = None) -> PolicyDetails:
-    """A policy with its price; by default the one in force, else the only draft."""
+    """A policy with its price; by default the one in force, else the only draft.
+
+    Raises `PolicyError` if there is none of that name, or none at all.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> made = lg.policies.new(
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ... )
+        >>> lg.policies.show(project=study).quote.events[0].allowed
+        8
+    """
     ledger = OpenProject.open(project).ledger
     return described(named(ledger.policies(), name))
 
 
 def listing(project: Where = None) -> list[PolicyLine]:
-    """All policies, oldest first, in a few words."""
+    """All policies, oldest first, in a few words.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> made = lg.policies.new(
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ... )
+        >>> [(one.name, one.state) for one in lg.policies.listing(study)]
+        [('weekly', 'draft')]
+    """
     ledger = OpenProject.open(project).ledger
     return [
         PolicyLine(
@@ -198,7 +259,18 @@ def listing(project: Where = None) -> list[PolicyLine]:
 
 
 def preview(name: str, project: Where = None) -> Activation:
-    """What activating a draft would mean: which policy it closes, where, and the total then."""
+    """What activating a draft would mean: which policy it closes, where, and the total then.
+
+    Raises `PolicyError` for a policy that cannot be put into force.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> made = lg.policies.new(
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ... )
+        >>> lg.policies.preview("weekly", study).total.epsilon
+        3.0
+    """
     return _preview(OpenProject.open(project).ledger, name)
 
 
@@ -210,6 +282,14 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
     The policy before it is closed and stays paid: in full, or at the closing point that covers what
     has been used. One that is in force already stays so. Raises `PolicyError` for an unfinished
     release, a closed policy, or one that promises about other neighbours than those before it.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> made = lg.policies.new(
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ... )
+        >>> lg.policies.activate("weekly", study).activates
+        'weekly'
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
@@ -230,6 +310,13 @@ def add_groups(source: str | Path, project: Where = None) -> Grouped:
     """Read who belongs together (`ingest.groups.read_groups`) into the ledger, for good.
 
     Raises `PolicyError` if a labeler would change groups, or was charged before having one.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> rows = "labeler_id,group_id\\na,north\\nb,north\\n"
+        >>> _ = Path("groups.csv").write_text(rows)
+        >>> lg.policies.add_groups("groups.csv", study).groups
+        1
     """
     from labelguard.ingest.groups import read_groups
 
@@ -247,6 +334,15 @@ def close(project: Where = None) -> Closed:
 
     Nothing more can be charged to it. Raises `PolicyError` if none is in force, or for an
     unfinished release.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> made = lg.policies.new(
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ... )
+        >>> _ = lg.policies.activate("weekly", study)
+        >>> lg.policies.close(study).name
+        'weekly'
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
@@ -412,3 +508,7 @@ def named(records: Sequence[PolicyRecord], name: str | None) -> PolicyRecord:
         if record.name == name:
             return record
     raise PolicyError(f"there is no policy {name!r} in this project; see: labelguard policy list")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -35,7 +35,13 @@ _TABLES = ("connectors", "ingest", "hook")
 
 @dataclass(frozen=True)
 class Project:
-    """Paths and settings of one project; holds no secret. `job` names the one that holds it."""
+    """Paths and settings of one project; holds no secret. `job` names the one that holds it.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> study.keys.name, study.releases.name
+        ('keys', 'releases')
+    """
 
     state: Path
     namespace: str = "files"
@@ -45,6 +51,9 @@ class Project:
     """`[connectors]` as it stands there, see `configuration.project_file`; so `ingest`, `hook`"""
     ingest: Mapping[str, Any] = field(default_factory=dict)
     hook: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Project({str(self.state.parent if self.state.name == STATE else self.state)!r})"
 
     @property
     def keys(self) -> Path:
@@ -195,11 +204,18 @@ def _claimed(release_id: str) -> str:
     return f"release {release_id} is being computed by another process; it ends by itself"
 
 
-def find(directory: Path | None = None) -> Project:
+def find(directory: str | Path | None = None) -> Project:
     """The project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards.
+
+    Functions that take `project=` find it alike, so that a path is enough there.
 
     Raises `NoProject` if there is none, `ProjectError` for one that is not the user's own or open
     to others and, unless it was named, for one that this user did not make on this machine.
+
+    Example:
+        >>> made = lg.init("study")
+        >>> lg.find("study").state.samefile(made.state)
+        True
     """
     named = directory or os.environ.get("LABELGUARD_PROJECT")
     if named:

@@ -23,7 +23,13 @@ _say: ContextVar[Callable[[str], None] | None] = ContextVar("waiting", default=N
 
 @contextlib.contextmanager
 def waiting(say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
-    """Let jobs that are begun in here wait until the project is free; `say` is told if one does."""
+    """Let jobs that are begun in here wait until the project is free; `say` is told if one does.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> with lg.waiting(print):
+        ...     made = lg.privatize("labels.parquet", mechanism="rr", project=study)
+    """
     before = _say.set(say)
     try:
         yield

@@ -26,21 +26,77 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack, overload
 
 from labelguard.errors import NoProject, ProjectError
 from labelguard.ingest.sources import Input
 from labelguard.learning.features import Wait
 from labelguard.project.opening import OpenProject, Where, init, located
 from labelguard.project.project import Project
-from labelguard.release import delivery, ingested
+from labelguard.release import delivery, ingested, keywords
 from labelguard.release.preview import Preview
-from labelguard.release.request import Options, requested
+from labelguard.release.request import check_names, requested
 from labelguard.release.run import Review, Run
 from labelguard.release.writer import Release
 from labelguard.terms import Progress, silent
 
 
+@overload
+def privatize(
+    source: Input | None = None,
+    *,
+    mechanism: Literal["auto"] = "auto",
+    **options: Unpack[keywords.Auto],
+) -> Release: ...
+@overload
+def privatize(
+    source: Input | None = None,
+    *,
+    mechanism: Literal["rr"],
+    **options: Unpack[keywords.RandomizedResponse],
+) -> Release: ...
+@overload
+def privatize(
+    source: Input | None = None,
+    *,
+    mechanism: Literal["statistic"],
+    **options: Unpack[keywords.Statistic],
+) -> Release: ...
+@overload
+def privatize(
+    source: Input | None = None,
+    *,
+    mechanism: Literal["props"],
+    **options: Unpack[keywords.Props],
+) -> Release: ...
+@overload
+def privatize(
+    source: Input | None = None,
+    *,
+    mechanism: Literal["evaluation"],
+    **options: Unpack[keywords.Evaluation],
+) -> Release: ...
+@overload
+def privatize(
+    source: Input | None = None,
+    *,
+    mechanism: Literal["uls"],
+    **options: Unpack[keywords.Uls],
+) -> Release: ...
+@overload
+def privatize(
+    source: Input | None = None,
+    *,
+    mechanism: Literal["els", "els-group"],
+    **options: Unpack[keywords.Els],
+) -> Release: ...
+@overload
+def privatize(
+    source: Input | None = None,
+    *,
+    mechanism: Literal["aup"],
+    **options: Unpack[keywords.Aup],
+) -> Release: ...
 def privatize(
     source: Input | None = None,
     *,
@@ -50,19 +106,19 @@ def privatize(
     progress: Progress = silent,
     review: Review | None = None,
     wait: Wait | None = None,
-    **options: Unpack[Options],
+    **options: Any,
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.
 
     `source` is a path, a glob, `-` for standard input, a table (pyarrow, polars, pandas, datasets),
-    splits by name, or a list of these; without one, what was ingested is released
-    (`project.ingestion`). The first call fixes the project's policy, unless one was made before
-    (`project.policies`); later calls release new labels under it, and labels released before keep
-    their value at no cost. `namespace` names the source of these labelers' ids (default: that of
-    `labelguard.toml`, or the only one ingested; see `project.linking`). `review` is called with a
-    `Preview` before anything is charged, unless a run is taken up that was begun before; `wait`, at
-    a first release, with the seconds that computing features for its forecast will take. What they
-    raise stops the run.
+    splits by name, a list of these, or a list of rows (dictionaries); without one, what was
+    ingested is released (`project.ingestion`). The first call fixes the project's policy, unless
+    one was made before (`project.policies`); later calls release new labels under it, and labels
+    released before keep their value at no cost. `namespace` names the source of these labelers' ids
+    (default: that of `labelguard.toml`, or the only one ingested; see `project.linking`). `review`
+    is called with a `Preview` before anything is charged, unless a run is taken up that was begun
+    before; `wait`, at a first release, with the seconds that computing features for its forecast
+    will take. What they raise stops the run.
 
     `options` are, as on the command line,
 
@@ -81,7 +137,16 @@ def privatize(
 
     Raises `InvalidLabels`, `PolicyError`, `BudgetExceeded`, `ProjectBusy`, `KeyProblem`,
     `LedgerError`, `ProjectError`; then nothing new was released.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> made = lg.privatize("labels.parquet", mechanism="rr", epsilon=3, project=study)
+        >>> made.card["counts"]["rows"], made.card["privacy"]["epsilon"]
+        (900, 3.0)
+        >>> lg.privatize("labels.parquet", mechanism="rr", epsilon=3, project=study).reused
+        True
     """
+    check_names(mechanism, options)
     source, home, given = _meant(source, located(project), namespace, options)
     request = requested(home, mechanism, given)
     delivery.check(request.output)
@@ -103,13 +168,14 @@ def preview(
     namespace: str | None = None,
     project: Where = None,
     progress: Progress = silent,
-    **options: Unpack[Options],
+    **options: Any,
 ) -> Preview:
     """What `privatize` would fix, charge and give, without doing it.
 
     Takes what `privatize` takes and raises what it raises. Where there is no project, it is said of
     one that would be made.
     """
+    check_names(mechanism, options)
     with _project_or_none(project) as found, _room_in(found):
         source, home, given = _meant(source, found, namespace, options)
         request = requested(home, mechanism, given)

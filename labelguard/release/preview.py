@@ -20,6 +20,7 @@ from labelguard.release import card
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Job
 from labelguard.release.resolve import Terms
+from labelguard.terms import budget_of, counted
 
 TOO_MUCH = 0.4
 """Expected label error above which a release says that there may be better."""
@@ -81,6 +82,11 @@ class Preview:
     """share of a new labeler's answers that a head learns to predict; null: not forecast"""
     notes: Sequence[str]
     """what else to know"""
+
+    def __repr__(self) -> str:
+        labels = f"{self.new_labels:,} new of {counted(self.labels, 'label')}"
+        units = f"{self.units:,} {self.unit}s"
+        return f"Preview({self.mechanism}; {budget_of(self)}; {labels}; {units})"
 
 
 def previewed(

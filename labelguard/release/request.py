@@ -8,65 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from labelguard.errors import LabelguardError
-from labelguard.ingest.sources import Input
 from labelguard.planner.horizon import Horizon
 from labelguard.policy import policy
-from labelguard.policy.label_values import Skips, Ties
 from labelguard.project.project import Project
-from labelguard.release.intake import Intake, IntakeOptions
+from labelguard.release.intake import Intake
 from labelguard.release.methods import AUTO, check_options, names, open_mechanism, options_of
 from labelguard.release.methods.options import FeatureOptions
 from labelguard.release.protocol import Mechanism
-
-
-class Options(IntakeOptions, total=False):
-    """Everything that `privatize` can be asked for; None means: by default.
-
-    A type checker knows these options only; those of other packages' mechanisms pass as well.
-    """
-
-    # What it may cost (`policy.Request`).
-    epsilon: float | None
-    delta: float | None
-    ties: Ties | None
-    tie_status_public: bool | None
-    unit: policy.Unit | None
-    max_labels_per_labeler: int | None
-    releases: int | None
-    label_values: str | None
-    skips: Skips | None
-    assignment_reactive: bool | None
-    accept_unproven: bool | None
-    # How it is run (`Request`).
-    recurring: Literal["daily", "weekly", "monthly"] | None
-    duration: str | None
-    exhausted: Literal["refuse", "drop"] | None
-    again: bool | None
-    accept_delta: bool | None
-    output: str | Path | None
-    workers: int | None
-    # By our own mechanisms (`release.methods.options`).
-    features: str | None
-    components: int | None
-    ridge: float | None
-    agreement: float | None
-    also: Input | None
-    whitening: float | None
-    floor: float | None
-    clip_quantile: float | None
-    head: str | Path | None
-    stages: int | None
-    combine: Literal["hard", "soft"] | None
-    learner: str | None
-    model: str | None
-    lora: str | None
-    train_config: str | None
-    # By gradient mechanisms (`labelguard_trainer.gradient.options`).
-    sampling_probability: float | None
-    steps: int | None
-    weighting: Literal["mean", "root"] | None
-    records: int | None
-    concentration: float | None
 
 
 @dataclass(frozen=True)
@@ -102,7 +50,6 @@ class Request:
             raise LabelguardError(f"workers must be at least 1, found {self.workers}")
         object.__setattr__(self, "output", Path(self.output) if self.output else None)
         if self.mechanism == AUTO:
-            check_options(self.choices)
             self.head()
         else:
             self.opened(self.mechanism)
@@ -132,22 +79,30 @@ class Request:
         return FeatureOptions(**({"features": features} if features else {}) | choices)
 
 
+_OWN = ("recurring", "duration", "exhausted", "again", "accept_delta", "output", "workers")
+# The kind of event is the mechanism's to say, the shape of its noise the planner's, what choices
+# are among the input's, and how a run samples the mechanism's.
+_NOT_ASKED = ("event", "ball", "choices", "sampling")
+_TERMS = tuple(one.name for one in fields(policy.Request) if one.name not in _NOT_ASKED)
+_INTAKE = tuple(one.name for one in fields(Intake))
+
+
+def check_names(mechanism: str, options: Mapping[str, Any]) -> None:
+    """Raise `PolicyError` for an option that neither `privatize` nor the mechanism has."""
+    shared = (*_TERMS, *_OWN, *_INTAKE)
+    own = [name for name, value in options.items() if name not in shared and value is not None]
+    check_options(mechanism, own, beside=shared)
+
+
 def requested(home: Project, mechanism: str, options: Mapping[str, Any]) -> Request:
     """The request that `privatize` makes of its options; what is nobody else's is the mechanism's.
 
     Raises `PolicyError` for an option that the mechanism does not have, or a value out of range.
     """
+    check_names(mechanism, options)
     choices = dict(options)
-    # The kind of event is the mechanism's to say, the shape of its noise the planner's, what
-    # choices are among the input's, and how a run samples the mechanism's.
-    others = ("event", "ball", "choices", "sampling")
-    asked_for = [field.name for field in fields(policy.Request) if field.name not in others]
-    terms = _taken(asked_for, choices)
-    own = _taken(
-        ["recurring", "duration", "exhausted", "again", "accept_delta", "output", "workers"],
-        choices,
-    )
-    intake = Intake.of(home, _taken([field.name for field in fields(Intake)], choices))
+    terms, own = _taken(_TERMS, choices), _taken(_OWN, choices)
+    intake = Intake.of(home, _taken(_INTAKE, choices))
     given = {name: value for name, value in choices.items() if value is not None}
     return Request(mechanism, terms, given, intake, **own)
 

@@ -37,6 +37,10 @@ def score(
 
     Raises `ProjectError` if the release holds no head, `InvalidLabels` for unusable pairs, and
     `LabelguardError` if its features are no longer what they were.
+
+    Example:
+        >>> lg.score(release, "labels.parquet").columns[3:]
+        ['item_id', 'label_probability']
     """
     path = release.path if isinstance(release, Release) else Path(release)
     head = Head.load(path)

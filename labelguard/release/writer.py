@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,16 @@ from numpy.typing import NDArray
 from labelguard import extras
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger.ledger import Grant
+from labelguard.notebook import card, several
 from labelguard.release import card as cards
 from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.storage.sums import SUMS, hashes_of, sums_text
+from labelguard.terms import budget_of, counted
+
+if TYPE_CHECKING:
+    import datasets
+    import pandas as pd  # type: ignore[import-untyped]
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,12 @@ class Release:
 
     `reused` is true if the same command had made it before, so that no label was looked at;
     `notes` are things the caller should know (warnings, rows set aside).
+
+    Example:
+        >>> release.card["mechanism"], release.reused
+        ('statistic', False)
+        >>> sorted(path.name for path in release.path.iterdir())[:3]
+        ['CARD.md', 'SHA256SUMS', 'card.json']
     """
 
     id: str
@@ -41,6 +54,25 @@ class Release:
     card: Mapping[str, Any]
     reused: bool = False
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        again = ", made before" if self.reused else ""
+        return f"Release({self.id!r}, {'; '.join(value for _, value in self._facts())}{again})"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What the card says first."""
+        rows = self.card["counts"].get("rows", 0)
+        return [
+            ("mechanism", self.card["mechanism"]),
+            ("budget", budget_of(self.card["privacy"])),
+            ("released", counted(rows, "row")),
+        ]
+
+    def _repr_html_(self) -> str:
+        made = "before; nothing was charged" if self.reused else "now"
+        facts = [*self._facts(), ("protects", f"each {self.card['privacy']['unit']}")]
+        facts += [("made", made), ("where", str(self.path))]
+        return card(f"Release {self.id}", [*facts, *several("notes", self.notes)])
 
 
 def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
@@ -163,31 +195,67 @@ def refuse_evaluation(directory: Path) -> None:
         )
 
 
-def load(
-    release: Release | str | Path, kind: Literal["polars", "arrow", "datasets"] = "polars"
-) -> Any:
-    """A release's rows as a Polars frame, an Arrow table, or a `datasets.Dataset`.
+@overload
+def load(release: Release | str | Path, kind: Literal["polars"] = "polars") -> pl.DataFrame: ...
+@overload
+def load(release: Release | str | Path, kind: Literal["arrow"]) -> pa.Table: ...
+@overload
+def load(release: Release | str | Path, kind: Literal["pandas"]) -> pd.DataFrame: ...
+@overload
+def load(release: Release | str | Path, kind: Literal["datasets"]) -> datasets.Dataset: ...
+def load(release: Release | str | Path, kind: str = "polars") -> Any:
+    """A release's rows as a Polars or pandas frame, an Arrow table, or a `datasets.Dataset`.
 
-    `release` is what `privatize` returned, or the path of a release directory. Raises
-    `ProjectError` if there is none, `ValueError` for an unknown `kind`.
+    `release` is what `privatize` returned, or the path of a release directory; `kind` is polars,
+    arrow, pandas or datasets. The columns are those of `output_schema`.
+
+    Raises `ProjectError` if there is no release, or no rows in it (an evaluation), `MissingExtra`
+    if the package of that kind is not installed, `ValueError` for an unknown `kind`.
+
+    Example:
+        >>> frame = lg.load(release)
+        >>> frame.columns[:3]
+        ['prompt', 'chosen', 'rejected']
+        >>> lg.load(release.path, "arrow").num_rows == len(frame)
+        True
     """
+    if kind not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, found {kind!r}")
     directory = release.path if isinstance(release, Release) else Path(release)
     path = directory / "data.parquet"
     refuse_evaluation(directory)
     if not path.is_file():
         raise ProjectError(f"{directory} holds no labelguard release (no data.parquet)")
-    if kind == "polars":
-        import polars as pl
+    try:
+        return _KINDS[kind](path)
+    except ModuleNotFoundError as error:
+        if error.name != kind:
+            raise
+    command = extras.install_line("train") if kind == "datasets" else f"pip install {kind}"
+    raise extras.MissingExtra(f"{kind} is not installed; install it with: {command}")
 
-        return pl.read_parquet(path)
-    if kind == "arrow":
-        return pq.read_table(path)
-    if kind == "datasets":
-        try:
-            from datasets import Dataset
-        except ImportError:
-            raise extras.MissingExtra(
-                f"datasets is not installed; install it with: {extras.install_line('train')}"
-            ) from None
-        return Dataset.from_parquet(str(path))
-    raise ValueError(f"kind must be polars, arrow or datasets, found {kind!r}")
+
+def _polars(path: Path) -> pl.DataFrame:
+    import polars as pl
+
+    return pl.read_parquet(path)
+
+
+def _pandas(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.read_parquet(path, engine="pyarrow")
+
+
+def _datasets(path: Path) -> datasets.Dataset:
+    from datasets import Dataset
+
+    return Dataset.from_parquet(str(path))
+
+
+_KINDS: Mapping[str, Callable[[Path], Any]] = {
+    "polars": _polars,
+    "arrow": pq.read_table,
+    "pandas": _pandas,
+    "datasets": _datasets,
+}

@@ -30,7 +30,7 @@ from labelguard.release.head import Head
 from labelguard.release.pipeline import privatize
 from labelguard.release.writer import load
 from labelguard.report.outcome import Outcome, picture
-from labelguard.simulation import SimulationConfig, simulate
+from labelguard.simulation import simulate
 from labelguard.terms import Progress, silent
 
 __all__ = ["Demonstration", "demonstrate"]
@@ -39,7 +39,7 @@ EPSILON = 3.0
 FEATURES = "text+length"
 """Computed alike wherever labelguard is installed, without an encoder."""
 
-_CONFIG = SimulationConfig(labelers=250, labels=12_000, items=48_000)
+_SIMULATED = {"labelers": 250, "labels": 12_000, "items": 48_000}
 _FRESH = 5  # every so many labelers, one gives no label to any release
 _FEW_DRAWS = 6
 _LEARNER = HeadLearner(ridge=3.0)
@@ -117,7 +117,7 @@ def _simulated() -> tuple[pl.DataFrame, pl.DataFrame]:
 
     So a released label can be compared with the one it was made of, by its content.
     """
-    table = pl.from_arrow(simulate(_CONFIG))
+    table = pl.from_arrow(simulate(**_SIMULATED))
     assert isinstance(table, pl.DataFrame)
     table = table.unique(subset=_CONTENT, keep="first", maintain_order=True)
     fresh = pl.col("labeler_id").is_in(table["labeler_id"].unique().sort()[::_FRESH].to_list())

@@ -20,16 +20,17 @@ from labelguard.ingest.formats import Understood
 from labelguard.ingest.formats.seen import Seen
 from labelguard.ingest.layouts import LAYOUTS, PRIVATE_ROLES, Reading
 from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
-from labelguard.ingest.sources import Input, Part
+from labelguard.ingest.sources import Input, Part, typed
 from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.features import default_features
-from labelguard.mechanisms.statistic import Rows
+from labelguard.mechanisms import statistic
+from labelguard.notebook import Rows, card, several
 from labelguard.project.project import find
 from labelguard.report.personal_data import PersonalData, personal_data
 from labelguard.report.source_columns import Sources, source_columns
-from labelguard.terms import AUTO_FORMAT, Progress, silent
+from labelguard.terms import AUTO_FORMAT, Progress, counted, silent
 
 __all__ = ["Inspection", "inspect"]
 
@@ -142,6 +143,37 @@ class Inspection:
     next: tuple[str, ...]
     """commands to go on with"""
 
+    def __repr__(self) -> str:
+        told = [f"{name}: {value}" for name, value in self._counts()]
+        return f"Inspection({self.format!r}, {'; '.join(told)})"
+
+    def _counts(self) -> list[tuple[str, str]]:
+        """What there is of everything."""
+        compared = f"{self.labels:,} {self.answers} of {counted(self.pairs, 'pair')}"
+        people = "not told" if self.labelers is None else f"{self.labelers.count:,}"
+        counts = [("holds", compared), ("labelers", people), ("bad rows", f"{self.bad_rows:,}")]
+        return [*counts, ("problems", f"{len(self.problems):,}" if self.problems else "none")]
+
+    def _repr_html_(self) -> str:
+        people, facts = self.labelers, [("format", f"{self.format}: {self.about}")]
+        facts += [fact for fact in self._counts() if fact[0] != "problems" or not self.problems]
+        if people is not None:
+            each = f"{people.least:,} to {people.most:,} each, {people.median:,.0f} in the median"
+            facts.append(("labels", each))
+        facts += several("problems", self.problems)
+        facts += several(
+            "questions", [f"{q.name}: {counted(q.pairs, 'pair')}" for q in self.questions]
+        )
+        facts += several("next", self.next)
+        roles = [(one.role, one.column, "" if one.read else "not read") for one in self.roles]
+        pairs = [(one.prompt, one.first, one.second) for one in self.examples]
+        tables = [Rows(("role", "column", ""), roles), Rows(("prompt", "first", "second"), pairs)]
+        return card("What the input is understood as", facts, tables=filter(_filled, tables))
+
+
+def _filled(table: Rows) -> bool:
+    return bool(table.rows)
+
 
 def inspect(
     source: Input,
@@ -161,6 +193,14 @@ def inspect(
     same. A missing labeler id is among the `problems`.
 
     Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
+
+    Example:
+        >>> found = lg.inspect("labels.parquet")
+        >>> found.format, found.labels, found.pairs, found.labelers.count, found.problems
+        ('pairs', 900, 200, 30, ())
+        >>> rows = [{"task": "2 + 2?", "response_a": "4", "response_b": "5", "labeler_id": 7}]
+        >>> lg.inspect(rows, columns={"prompt": "task"}).examples[0].prompt
+        '2 + 2?'
     """
     reading = Reading(
         columns or {}, "none", labelled=False, question=question, format=format, split=split
@@ -287,7 +327,7 @@ def _answers(staged: Staged) -> str:
     return "rankings" if staged.pairs_of_rankings else "labels"
 
 
-def _counted(staged: Staged, rows: Rows | None) -> int:
+def _counted(staged: Staged, rows: statistic.Rows | None) -> int:
     """How many labels, rankings or choices are left."""
     if rows is None:
         return 0
@@ -298,7 +338,7 @@ def _counted(staged: Staged, rows: Rows | None) -> int:
     return len(rows)
 
 
-def _labelers(rows: Rows) -> Labelers:
+def _labelers(rows: statistic.Rows) -> Labelers:
     """How many distinct labels, rankings or choices each labeler gave."""
     unit = rows.unit
     if rows.ranking is not None:
@@ -349,8 +389,7 @@ def _commands(
 
     With sources, `plan` is told of them, alone and beside the usual features.
     """
-    inputs = [source] if isinstance(source, str | Path) else source
-    paths = [str(path) for path in inputs] if isinstance(inputs, list | tuple) else ["INPUT"]
+    paths = typed(source)
     said = []
     if reading.columns:
         said += ["--columns", ",".join(f"{role}={name}" for role, name in reading.columns.items())]

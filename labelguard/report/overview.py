@@ -321,14 +321,14 @@ def simulate_to(path: Path, **options: Any) -> Simulated:
     """Write a simulated table to a Parquet file."""
     import pyarrow.parquet as pq
 
-    from labelguard.simulation import SimulationConfig, simulate
+    from labelguard.simulation import simulate
 
     if path.exists():
         raise LabelguardError(f"{path} exists; choose another -o")
     if not path.absolute().parent.is_dir():
         raise LabelguardError(f"{path.parent} is no directory; make it or choose another -o")
     try:
-        table = simulate(SimulationConfig(**options))
+        table = simulate(**options)
     except ValueError as error:
         raise LabelguardError(str(error)) from None
     pq.write_table(table, path, compression="zstd")

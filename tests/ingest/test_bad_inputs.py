@@ -105,7 +105,7 @@ def test_a_bad_row_is_named(case: str, project: Project) -> None:
     message = refusal(project, table(row, row))
     assert message.startswith(THREE + expected)
     assert "(1 more bad rows)" in message
-    assert "--bad-rows quarantine" in message
+    assert 'bad_rows="quarantine"' in message
 
 
 OUTSIDE = "label: found a value outside the domain"
@@ -128,7 +128,8 @@ def test_a_label_outside_its_domain_is_named_but_not_shown(case: str, project: P
     message = refusal(project, table(good(3)).set_column(4, "label", labels))
     assert expected in message
     spellings = "a=1,b=0,tie=0.5, or a=1,b=2, a=A,b=B, a=left,b=right, a=true,b=false"
-    assert message.endswith(f"name all values beforehand: --label-values {spellings}")
+    first, more, others = spellings.partition(", or ")
+    assert message.endswith(f'name all values beforehand: label_values="{first}"{more}{others}')
 
 
 def test_a_tie_that_is_denied_is_outside_the_domain(project: Project) -> None:
@@ -251,12 +252,12 @@ COLUMNS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no labeler": (
         table().drop_columns("labeler_id"),
         {},
-        "name the one that says who gave each label: --labeler-column NAME. Without one, --unit",
+        'says who gave each label: columns={"labeler_id": NAME}. Without one, unit=',
     ),
     "unknown role": (
         table(),
         {"columns": {"labeller_id": "labeler_id"}},
-        "--columns: unknown role 'labeller_id' (did you mean 'labeler_id'?)",
+        "columns: unknown role 'labeller_id' (did you mean 'labeler_id'?)",
     ),
     "unknown name": (
         table(),
@@ -266,7 +267,7 @@ COLUMNS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "unused role": (
         pa.Table.from_pylist([with_chosen(mark=1)]),
         {"columns": {"label": "mark"}},
-        "--columns names label, which does not go with columns (prompt, chosen, rejected)",
+        "columns names label, which does not go with columns (prompt, chosen, rejected)",
     ),
     "private twice": (
         table(),
@@ -338,7 +339,7 @@ COLUMNS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no table": (
         object(),
         {},
-        "expected a path or a table (pyarrow, polars, pandas, datasets), found object",
+        "(pyarrow, polars, pandas, datasets), or a list of rows, found object",
     ),
     "a stream": (table().to_reader(), {}, "found RecordBatchReader"),
     "nothing": ([], {}, "no input"),
@@ -599,9 +600,9 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "delta 1": ({"delta": 1}, "delta must be at least 0 and below 1"),
     "delta NaN": ({"delta": float("nan")}, "delta must be"),
     "delta -1": ({"delta": -1e-9}, "delta must be"),
-    "K 0": ({"max_labels_per_labeler": 0}, "max-labels-per-labeler must be at least 1"),
-    "half": ({"ties": "half"}, "--tie-status-public"),
-    "drop": ({"ties": "drop"}, "--tie-status-public"),
+    "K 0": ({"max_labels_per_labeler": 0}, "max_labels_per_labeler must be at least 1"),
+    "half": ({"ties": "half"}, "tie_status_public=True"),
+    "drop": ({"ties": "drop"}, "tie_status_public=True"),
     "mechanism": ({"mechanism": "magic"}, "unknown mechanism"),
     "bad rows": ({"bad_rows": "eat"}, "bad_rows must be one of"),
     "workers": ({"workers": 0}, "workers must be at least 1"),

@@ -171,7 +171,9 @@ def test_other_names_of_fields_are_understood_or_named(tmp_path: Path) -> None:
     usual = renamed(prompt="instruction", response_a="answer1", response_b="answer2")
     assert read(usual, tmp_path).equals(given)
     own = renamed(prompt="task", response_a="p", response_b="q")
-    with pytest.raises(InvalidLabels, match="no field is a prompt; name it with --columns prompt="):
+    with pytest.raises(
+        InvalidLabels, match=r'no field is a prompt; name it with columns={"prompt": NAME}'
+    ):
         read(own, tmp_path)
     columns = {"prompt": "task", "response_a": "p", "response_b": "q"}
     assert read(own, tmp_path, columns=columns).equals(given)
@@ -191,7 +193,7 @@ REFUSED: dict[str, tuple[Export, dict[str, Any], str]] = {
             for row in exports.argilla_flat(ROWS)
         ],
         {},
-        r"several questions \(other, preference\); pick one with --question NAME",
+        r"several questions \(other, preference\); pick one with question=NAME",
     ),
     "a question that is not there": (
         exports.argilla_flat(ROWS),
@@ -201,12 +203,12 @@ REFUSED: dict[str, tuple[Export, dict[str, Any], str]] = {
     "several control tags": (
         exports.label_studio_rows(STRICT),
         {},
-        r"several control tags \(external_id, preference\); pick one with --question NAME",
+        r"several control tags \(external_id, preference\); pick one with question=NAME",
     ),
     "a labeler of one's own": (
         exports.argilla_flat(ROWS),
         {"columns": {"labeler_id": "source"}},
-        "--columns names labeler_id, which an export of Argilla tells itself",
+        "columns names labeler_id, which an export of Argilla tells itself",
     ),
     "two families of responses": (
         [

@@ -205,7 +205,7 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(
         said = {"scores": "score_a or score_b"}.get(shape, column)
         assert str(caught.value) == (
             f"table row 1: column {said}: found a value outside the domain (1 more such rows); "
-            f"mend the input, or name another --format than {wrong}"
+            f"mend the input, or name another format than {wrong}"
         )
 
 
@@ -295,7 +295,7 @@ def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first() -> 
     ]
     assert read_pairs(as_table(battles)).rows.units == 1
     assert read_pairs(as_table(battles), columns={"labeler_id": "worker"}).rows.units == 3
-    with pytest.raises(InvalidLabels, match="names labeler_id, and so does --labeler-column"):
+    with pytest.raises(InvalidLabels, match="names labeler_id, and so does labeler_column"):
         parse_columns("labeler_id=a", "b")
 
 
@@ -306,9 +306,9 @@ def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape: 
     with pytest.raises(InvalidLabels) as caught:
         read_pairs(as_table(nameless))
     message = str(caught.value)
-    assert "--labeler-column NAME" in message and "\n" not in message
+    assert 'columns={"labeler_id": NAME}' in message and "\n" not in message
     assert FORMATS[shape].labelers in message
-    assert "--unit item protects each pair that was compared instead of each person" in message
+    assert 'unit="item" protects each pair that was compared instead of each person' in message
     assert read_pairs(as_table(nameless), unit="item").table.num_rows == 1
 
 

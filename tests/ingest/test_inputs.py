@@ -523,7 +523,7 @@ def test_ties_are_treated_as_the_policy_says(
 def test_unit_item_needs_no_labelers(project: Project) -> None:
     rows = [pair(0, 1), pair(0, 0), pair(1, 1)]
     nameless = pa.Table.from_pylist(rows).drop_columns("labeler_id")
-    with pytest.raises(InvalidLabels, match=r"--labeler-column NAME.*--unit item"):
+    with pytest.raises(InvalidLabels, match=r'"labeler_id": NAME.*unit="item"'):
         release(project, nameless)
     made = release(project, nameless, unit="item")
     assert made.card["counts"]["charged"] == made.card["counts"]["rows"] == 2

@@ -180,7 +180,7 @@ def test_of_several_lists_one_is_named(tmp_path: Path) -> None:
     for task in tasks:
         task["data"]["sources"] = [{"id": "s", "body": "where it is from"}]
     path = write(tmp_path / "export.json", tasks)
-    with pytest.raises(InvalidLabels, match="--columns responses=NAME"):
+    with pytest.raises(InvalidLabels, match=r'columns={"responses": NAME}'):
         read(path, tmp_path)
     given = as_rankings(tmp_path)
     found = read(path, tmp_path, columns={"responses": "items"})

@@ -28,7 +28,7 @@ from labelguard.release.leaderboard import leaderboard
 from labelguard.report.outlook import outlook
 from labelguard.report.page.board import write as write_board
 from labelguard.report.page.report import write
-from labelguard.simulation import SimulationConfig, simulate
+from labelguard.simulation import simulate
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
@@ -60,7 +60,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     empty = lg.init(here / "empty")
     project = lg.init(here / "full")
     allow = ["rr:labels=40", "statistic:releases=12"]
-    table = simulate(SimulationConfig(labelers=40, labels=1_200, items=4_000))
+    table = simulate(labelers=40, labels=1_200, items=4_000)
     runs = []
     with clock.simulated(MONDAY):
         policies.new("clinic", epsilon=3, delta=1e-5, allow=allow, project=project)

@@ -28,7 +28,7 @@ WEEKS = 3
 @pytest.fixture(scope="module")
 def labels() -> pa.Table:
     """Simulated labels; every pair is labeled once."""
-    table = lg.simulate(lg.SimulationConfig(labelers=60, labels=1800, items=1800, tie_rate=0.0))
+    table = lg.simulate(labelers=60, labels=1800, items=1800, tie_rate=0.0)
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     return frame.unique(["prompt", "response_a", "response_b"], maintain_order=True).to_arrow()
@@ -89,7 +89,7 @@ def test_a_head_learns_from_flipped_labels_what_people_prefer(
     file = flipped.path / "data.parquet"
     out = held_out(item_keys(file), 0.2)
     assert learned.facts["rows_held_out"] == out.sum() and learned.facts["rows"] == (~out).sum()
-    fresh = lg.simulate(lg.SimulationConfig(labelers=40, labels=800, items=800, seed=7, tie_rate=0))
+    fresh = lg.simulate(labelers=40, labels=800, items=800, seed=7, tie_rate=0)
     first = np.asarray(fresh["label"]) == 1
     sides = [np.asarray(fresh[name]) for name in ("response_a", "response_b")]
     pairs = pa.table(

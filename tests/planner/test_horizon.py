@@ -10,7 +10,7 @@ from labelguard.errors import PolicyError
 from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import flips, tuning
 from labelguard.planner.flips import Flips
-from labelguard.planner.forecast import PlanOptions
+from labelguard.planner.forecast import plan
 from labelguard.planner.horizon import Horizon
 from labelguard.planner.outcomes import Sizing
 from labelguard.planner.trials import public_side
@@ -99,4 +99,4 @@ def test_randomized_response_for_several_periods_allows_one_number_for_all() -> 
 
 def test_contents_do_not_recur() -> None:
     with pytest.raises(PolicyError, match="a content is labeled in one period"):
-        PlanOptions(unit="item", periods=2)
+        plan("nowhere.parquet", unit="item", periods=2)

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,19 +22,18 @@ from labelguard.cli.plan import plan as command
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.planner import advice
 from labelguard.planner import forecast as planner
-from labelguard.planner.forecast import PlanOptions
 from labelguard.planner.outcomes import Forecast, Interval, Sizing
 from labelguard.planner.page import headline
 from labelguard.policy.policy import usual_delta
-from labelguard.simulation import SimulationConfig, simulate
+from labelguard.simulation import simulate
 
-OPTIONS = PlanOptions(epsilons=(1, 8), features="length")
+OPTIONS: dict[str, Any] = {"epsilons": (1, 8), "features": "length"}
 
 
 @pytest.fixture(scope="module")
 def labels() -> pa.Table:
     """Simulated labels in the layout of pairs."""
-    return simulate(SimulationConfig(labelers=30, labels=900, items=200, seed=3))
+    return simulate(labelers=30, labels=900, items=200, seed=3)
 
 
 def call(*arguments: object) -> Result:
@@ -73,7 +73,7 @@ def test_a_plan_is_the_same_whichever_side_was_chosen(labels: pa.Table) -> None:
         labels.select(["labeler_id", "prompt", *order]).rename_columns(names)
         for order in (sides, sides[::-1])
     )
-    first, second = (planner.plan(table, OPTIONS) for table in (one, other))
+    first, second = (planner.plan(table, **OPTIONS) for table in (one, other))
     assert first == second
 
 
@@ -119,16 +119,14 @@ def test_json_holds_forecasts_counts_and_the_recommended_command(
 
 def test_contents_can_be_planned_without_labelers(labels: pa.Table) -> None:
     bare = labels.drop_columns(["labeler_id", "label", "tie"])
-    options = PlanOptions(epsilons=(1,), features="length", unit="item")
-    counts = planner.plan(bare, options).counts
+    counts = planner.plan(bare, epsilons=(1,), features="length", unit="item").counts
     assert counts.labels == 900 and counts.labelers == len(set(bare["prompt"].to_pylist()))
     with pytest.raises(InvalidLabels, match="no column labeler_id"):
-        planner.plan(bare, OPTIONS)
+        planner.plan(bare, **OPTIONS)
 
 
 def test_the_bound_of_randomized_response_can_be_fixed(labels: pa.Table) -> None:
-    options = PlanOptions(epsilons=(1,), features="length", max_labels_per_labeler=4)
-    found = planner.plan(labels, options)
+    found = planner.plan(labels, epsilons=(1,), features="length", max_labels_per_labeler=4)
     assert {f.max_labels_per_labeler for f in found.forecasts if f.flip_probability} == {4}
 
 
@@ -152,8 +150,8 @@ def test_one_line_an_epsilon_says_what_to_expect_and_how_to_get_it(
 def test_the_next_command_runs_as_it_stands(labels: pa.Table, tmp_path: Path) -> None:
     source = tmp_path / "labels.parquet"
     pq.write_table(labels, source)
-    options = PlanOptions(epsilons=(8,), features="length", periods=2)
-    [recommended] = planner.plan(str(source), options).recommended
+    options: dict[str, Any] = {"epsilons": (8,), "features": "length", "periods": 2}
+    [recommended] = planner.plan(str(source), **options).recommended
     assert recommended.command
     program, *words = shlex.split(recommended.command)
     assert program == "labelguard" and recommended.releases == 2 and "--releases" in words
@@ -166,7 +164,7 @@ def test_the_next_command_runs_as_it_stands(labels: pa.Table, tmp_path: Path) ->
 
 def test_nothing_is_recommended_where_a_coin_might_do_as_well(tmp_path: Path) -> None:
     source = tmp_path / "labels.parquet"
-    pq.write_table(simulate(SimulationConfig(labelers=24, labels=100, items=60, seed=1)), source)
+    pq.write_table(simulate(labelers=24, labels=100, items=60, seed=1), source)
     found = call(source, "--features", "length", "--epsilons", "0.02")
     assert found.exit_code == 0, found.output
     assert "ε = 0.02: nothing is recommended; at best a model is right about" in found.stdout
@@ -179,8 +177,8 @@ def test_nothing_is_recommended_where_a_coin_might_do_as_well(tmp_path: Path) ->
 
 
 def test_nothing_is_recommended_for_fewer_than_twenty_labelers() -> None:
-    table = simulate(SimulationConfig(labelers=19, labels=300, items=100, seed=1))
-    found = planner.plan(table, PlanOptions(epsilons=(1.0, 50.0), features="length"))
+    table = simulate(labelers=19, labels=300, items=100, seed=1)
+    found = planner.plan(table, epsilons=(1.0, 50.0), features="length")
     assert [(one.mechanism, one.command) for one in found.recommended] == [(None, None)] * 2
     assert {one.words for one in found.recommended} == {
         "ε = 1: nothing is recommended for 19 labelers",
@@ -195,7 +193,7 @@ def test_delta_and_features_are_the_usual_ones_unless_said(
     labels: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planner, "default_features", lambda: "length")  # no encoder is loaded
-    found = planner.plan(labels, PlanOptions(epsilons=(1,)))
+    found = planner.plan(labels, epsilons=(1,))
     assert (found.delta, found.features) == (usual_delta(30), "length")
     assert headline(found).startswith("30 labelers, 900 labels of ")
     assert headline(found).endswith("δ = 1e-05 for each labeler; features length")
@@ -228,13 +226,13 @@ def test_what_cannot_be_planned_is_refused_in_one_line(
 
 def test_options_are_checked_before_anything_is_read() -> None:
     with pytest.raises(PolicyError, match="unit must be labeler or item"):
-        PlanOptions(unit="team")
+        planner.plan("nowhere.parquet", unit="team")  # type: ignore[arg-type]
 
 
 def test_a_single_row_is_forecast_too(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("prompt,response_a,response_b,labeler_id\np,aa,bbb,u\n", encoding="utf-8")
-    found = planner.plan(str(path), PlanOptions(epsilons=(1.0,), features="length"))
+    found = planner.plan(str(path), epsilons=(1.0,), features="length")
     assert all(math.isfinite(forecast.label_error.mean) for forecast in found.forecasts)
 
 
@@ -246,10 +244,10 @@ def test_words_and_plans_need_neither_torch_nor_the_trainer() -> None:
         "        if name.split('.')[0] in ('torch', 'transformers', 'labelguard_trainer'):\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Missing())\n"
-        "from labelguard.planner.forecast import PlanOptions, plan\n"
-        "from labelguard.simulation import SimulationConfig, simulate\n"
-        "labels = simulate(SimulationConfig(labelers=5, labels=60, items=30))\n"
-        "print(plan(labels, PlanOptions(epsilons=(1,), features='text+length')).recommended)"
+        "from labelguard.planner.forecast import plan\n"
+        "from labelguard.simulation import simulate\n"
+        "labels = simulate(labelers=5, labels=60, items=30)\n"
+        "print(plan(labels, epsilons=(1,), features='text+length').recommended)"
     )
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

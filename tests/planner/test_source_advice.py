@@ -11,7 +11,7 @@ import pytest
 from labelguard.learning.features import Group
 from labelguard.mechanisms.geometry import Shape
 from labelguard.planner import source_advice
-from labelguard.planner.forecast import PlanOptions, plan
+from labelguard.planner.forecast import plan
 from labelguard.planner.outcomes import Forecast, Interval
 
 SHARE = Interval(0.7, 0.6, 0.8)
@@ -83,5 +83,5 @@ def test_a_plan_says_it() -> None:
         "model_a": [f"model {n}" for n in first],
         "model_b": [f"model {n}" for n in second],
     }
-    found = plan(pa.table(rows), PlanOptions(epsilons=(8.0,), features="source:model"))
+    found = plan(pa.table(rows), epsilons=(8.0,), features="source:model")
     assert any("source:model has 2 directions" in note for note in found.notes)

@@ -245,7 +245,7 @@ def test_two_questions_about_one_pair_are_two_labels(tool: tuple[Project, Desk])
     project, desk = tool
     hear(project, desk.answer("maria", 1, "left", harmless="right"))
     ingestion.ingest(project)
-    with pytest.raises(InvalidLabels, match=r"harmless, helpful.*--question"):
+    with pytest.raises(InvalidLabels, match=r"harmless, helpful.*question"):
         lg.privatize(project=project, **OPEN)
     assert released(project, question="helpful") == {("prompt 1", "left 1"): 1}
     assert released(project, question="harmless") == {("prompt 1", "right 1"): 1}

@@ -34,7 +34,7 @@ from labelguard.project.project import Project
 from labelguard.project.recovery import abandon
 from labelguard.release.check import check
 from labelguard.report import overview
-from labelguard.simulation import SimulationConfig, simulate
+from labelguard.simulation import simulate
 
 BOTH = (Allowance("rr", 50), Allowance("statistic", 12))
 
@@ -42,7 +42,7 @@ BOTH = (Allowance("rr", 50), Allowance("statistic", 12))
 @pytest.fixture(scope="module")
 def table() -> pa.Table:
     """Labels of 25 labelers."""
-    return simulate(SimulationConfig(labelers=25, labels=500, items=120))
+    return simulate(labelers=25, labels=500, items=120)
 
 
 @pytest.fixture
@@ -170,12 +170,12 @@ def test_closing_points_rise_to_the_whole_price() -> None:
     ("asked", "said"),
     [
         ({"allow": ["rr:labels=0"]}, "at least 1"),
-        ({"allow": ["rr:releases=3"]}, "--allow expects"),
-        ({"allow": ["uls:runs=1"]}, "--allow expects"),
+        ({"allow": ["rr:releases=3"]}, "allow expects"),
+        ({"allow": ["uls:runs=1"]}, "allow expects"),
         ({"allow": []}, "at least one"),
         ({"allow": ["rr:labels=5", "rr:labels=6"]}, "each kind of event once"),
         ({"shares": "statistic=2"}, "names statistic"),
-        ({"shares": "rr"}, "--shares expects"),
+        ({"shares": "rr"}, "shares expects"),
         ({"shares": "rr=-1"}, "above 0"),
         ({"closing_points": 0}, "closing points must be at least 1"),
         ({"closing_points": 6}, "at most the smallest allowance, 5"),
@@ -186,7 +186,7 @@ def test_closing_points_rise_to_the_whole_price() -> None:
         ({"allow": ["statistic:releases=1,ball=0"]}, "for 1 component or more, found 0"),
         ({"allow": ["statistic:releases=1,ball=65537"]}, "components must be in"),
         ({"epsilon": 60, "allow": ["statistic:releases=1"]}, "256-bit numbers costs"),
-        ({"ties": "half", "allow": ["rr:labels=5"]}, "--tie-status-public"),
+        ({"ties": "half", "allow": ["rr:labels=5"]}, "tie_status_public=True"),
         ({"ties": "zero"}, "statistics alone"),
         ({"epsilon": math.nan}, "epsilon must be a finite number"),
         ({"epsilon": 0}, "above 0"),

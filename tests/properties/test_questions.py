@@ -171,14 +171,14 @@ def test_a_row_without_its_id_is_a_bad_row_under_a_question_too(tmp_path: Path) 
 
 def test_a_question_is_told_once(tmp_path: Path) -> None:
     table = pairs(ASKED, RANKS)
-    with pytest.raises(InvalidLabels, match=r"column question says which question.*--question"):
+    with pytest.raises(InvalidLabels, match=r"column question says which question.*question"):
         staged(tmp_path / "a", told(table, SAFE), SAFE, named=True)
     with pytest.raises(InvalidLabels, match="no column 'question'"):
         staged(tmp_path / "b", [told(table, SAFE), table], named=True)
     with pytest.raises(InvalidLabels, match="column question: expected text or whole numbers"):
         staged(tmp_path / "c", told(table, 1.5))
     for name in ("", "a\nb", "\0", "\udcff"):
-        with pytest.raises(InvalidLabels, match="--question expects a name"):
+        with pytest.raises(InvalidLabels, match="question expects a name"):
             Reading({}, question=name)
 
 

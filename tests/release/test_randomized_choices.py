@@ -329,7 +329,7 @@ def test_choices_and_statistics_are_priced_together(project: Project) -> None:
     [
         ("rr:labels=5,choices=1", "coin", "choices are among 2 to 256 responses, found 1"),
         ("rr:labels=5,choices=257", "coin", "choices are among 2 to 256 responses, found 257"),
-        ("rr:labels=5,choices=3", "ternary", "--ties ternary goes with pairs and rankings"),
+        ("rr:labels=5,choices=3", "ternary", 'ties="ternary" goes with pairs and rankings'),
         ("statistic:releases=5,choices=3", "zero", "an allowance of statistic has no choices"),
         ("rr:labels=5,choices=x", "coin", "--allow expects"),
     ],
@@ -344,7 +344,7 @@ def test_a_policy_that_choices_cannot_have_is_refused(
 def test_ternary_ties_and_too_small_an_epsilon_are_refused_before_any_charge(
     project: Project,
 ) -> None:
-    with pytest.raises(PolicyError, match="--ties ternary goes with pairs and rankings"):
+    with pytest.raises(PolicyError, match='ties="ternary" goes with pairs and rankings'):
         released(rows(), project, ties="ternary", **PRICE)
     with pytest.raises(PolicyError, match="too small"):
         released(rows(), project, epsilon=2e-12, delta=0)

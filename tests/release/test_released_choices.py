@@ -260,7 +260,7 @@ def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
 
 
 def test_stages_of_pairs_take_no_choices(project: Project) -> None:
-    with pytest.raises(PolicyError, match="they go with --mechanism statistic or rr"):
+    with pytest.raises(PolicyError, match='they go with mechanism="statistic" or rr'):
         lg.privatize(
             table(random_choices(1)),
             mechanism="props",
@@ -271,7 +271,7 @@ def test_stages_of_pairs_take_no_choices(project: Project) -> None:
 
 
 def test_a_choice_is_no_public_tie(project: Project) -> None:
-    with pytest.raises(PolicyError, match="--ties drop goes with pairs and rankings"):
+    with pytest.raises(PolicyError, match='ties="drop" goes with pairs and rankings'):
         lg.privatize(
             table(random_choices(1)),
             project=project,

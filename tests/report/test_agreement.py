@@ -22,7 +22,7 @@ from labelguard.mechanisms.agreement import Estimate, between_labelers, with_gol
 from labelguard.project.linking import link_table
 from labelguard.project.project import Project
 from labelguard.report.agreement import agreement
-from labelguard.simulation import SimulationConfig, simulate
+from labelguard.simulation import simulate
 
 Floats = NDArray[np.float64]
 
@@ -223,7 +223,7 @@ def test_nothing_is_told_of_coins_or_of_items_with_one_label() -> None:
 
 @pytest.fixture(scope="module")
 def table() -> pl.DataFrame:
-    made = simulate(SimulationConfig(labelers=300, labels=3000, items=600, tie_rate=0.0))
+    made = simulate(labelers=300, labels=3000, items=600, tie_rate=0.0)
     found = pl.from_arrow(made)
     assert isinstance(found, pl.DataFrame)
     return found.unique(["labeler_id", "prompt", "response_a", "response_b"], maintain_order=True)

@@ -96,5 +96,5 @@ def test_a_tool_without_answers_and_tasks_that_cannot_be_read_are_said(
     with pytest.raises(InvalidLabels, match="nothing was answered"):
         connection.check("desk", project)
     desk.answer("maria", 1, "left", harmless="right")
-    with pytest.raises(InvalidLabels, match="--question"):
+    with pytest.raises(InvalidLabels, match="question"):
         connection.check("desk", project)

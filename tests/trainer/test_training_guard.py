@@ -118,7 +118,7 @@ def test_raw_labels_are_refused_unless_they_are_said_to_be_nobodys_secret(
 ) -> None:
     kind = DPOConfig if trainer is DPOTrainer else RewardConfig
     raw = Dataset(tiny.planted(8))
-    with pytest.raises(RawLabels, match="--non-private"):
+    with pytest.raises(RawLabels, match="non_private"):
         trainer(base, kind(str(tmp_path), max_length=64), train_dataset=raw)
     held_out = {"train_dataset": tiny.release(8, flip_probability=0.1), "eval_dataset": raw}
     with pytest.raises(RawLabels):

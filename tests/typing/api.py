@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
+
+import polars as pl
+import pyarrow as pa
 
 import labelguard as lg
+from labelguard.accounting.account import Compositions, RunNoise, StatisticNoise
+from labelguard.planner.forecast import PlanResult
+from labelguard.project.policies import Activation, PolicyDetails, PolicyLine
 from labelguard.release.check import Fit, check
+from labelguard.report.inspection import Inspection
 
 
 def releases(table: Any, third_party: dict[str, Any]) -> list[lg.Release]:
@@ -28,27 +35,83 @@ def releases(table: Any, third_party: dict[str, Any]) -> list[lg.Release]:
             output="out",
             workers=2,
         ),
+        lg.privatize([{"prompt": "p", "chosen": "a", "rejected": "b", "labeler_id": 7}]),
+        lg.privatize(table, features="length", stages=3, again=True),
         lg.privatize(table, mechanism="statistic", releases=12, whitening=0.5, again=True),
         lg.privatize(table, mechanism="props", stages=3, combine="soft", also="further.parquet"),
-        lg.privatize(table, mechanism="third-party", **third_party),
+        lg.privatize(table, mechanism="props", learner="dpo", train_config=Path("train.yaml")),
+        lg.privatize(table, mechanism="evaluation", head=Path("release")),
+        lg.privatize(table, mechanism="uls", steps=200, weighting="root"),
+        lg.privatize(table, mechanism="els", records=4, sampling_probability=0.1),
+        lg.privatize(table, mechanism="els-group", records=4),
+        lg.privatize(table, mechanism="aup", concentration=2.0, accept_unproven=True),
+        lg.privatize(table, **third_party),
     ]
 
 
-def mistakes(table: Any) -> None:
+def mistakes(table: Any, name: str) -> None:
     """A type checker finds them; without that, each of these comments would be unused."""
-    lg.privatize(table, mechanism="rr", epsilom=3, delta=1e-5)  # type: ignore[call-arg]
-    lg.privatize(table, mechanism="rr", epsilon="3", delta=1e-5)  # type: ignore[arg-type]
-    lg.privatize(table, mechanism="rr", ties="split")  # type: ignore[arg-type]
-    lg.privatize(table, mechanism="props", combine="both")  # type: ignore[arg-type]
+    lg.privatize(table, mechanism="rr", epsilom=3)  # type: ignore[call-overload]
+    lg.privatize(table, epsilom=3)  # type: ignore[call-overload]
+    lg.privatize(table, mechanism="rr", stages=3)  # type: ignore[call-overload]
+    lg.privatize(table, mechanism="rr", epsilon="3")  # type: ignore[call-overload]
+    lg.privatize(table, mechanism="rr", ties="split")  # type: ignore[call-overload]
+    lg.privatize(table, mechanism="statistic", stages=3)  # type: ignore[call-overload]
+    lg.privatize(table, mechanism="props", combine="both")  # type: ignore[call-overload]
+    lg.privatize(table, mechanism="uls", records=4)  # type: ignore[call-overload]
+    lg.privatize(table, mechanism="randomised")  # type: ignore[call-overload]
+    lg.privatize(table, mechanism=name)  # type: ignore[call-overload]
     check(table, bad_row="stop")  # type: ignore[call-arg]
     check(table, epsilon=3)  # type: ignore[call-arg]
+    lg.inspect(table, colums={"prompt": "task"})  # type: ignore[call-arg]
+    lg.plan(table, epsilon=3)  # type: ignore[call-arg]
+    lg.plan(table, unit="team")  # type: ignore[arg-type]
+    lg.simulate(labeler=20)  # type: ignore[call-arg]
+    lg.init("study", max_epsilon="10")  # type: ignore[arg-type]
+    lg.load("release", "numpy")  # type: ignore[call-overload]
+    lg.policies.new("weekly", epsilon=3, delta=1e-5)  # type: ignore[call-arg]
+    lg.account.run("uls", 3, 1e-5, step=100)  # type: ignore[call-arg]
+    lg.Inspection  # type: ignore[attr-defined]  # noqa: B018
 
 
-def understood(table: Any) -> lg.Inspection:
-    """What an input is understood as."""
-    return lg.inspect(table, columns={"prompt": "task"}, question="helpful", format="argilla")
+def understood(table: Any) -> None:
+    """What an input is understood as, may give, and would take."""
+    assert_type(lg.inspect(table, columns={"prompt": "task"}, question="helpful"), Inspection)
+    assert_type(lg.plan(table, [1, 3], features="length", unit="item", periods=1), PlanResult)
+    assert_type(check(table, mechanism="rr", question="helpful", project="study"), Fit)
 
 
-def fits(table: Any) -> Fit:
-    """What a release would take."""
-    return check(table, mechanism="rr", question="helpful", project="study")
+def loaded(release: lg.Release) -> None:
+    """A release as whichever table it is asked for."""
+    assert_type(lg.load(release), pl.DataFrame)
+    assert_type(lg.load(str(release.path), "polars"), pl.DataFrame)
+    arrow: pa.Table = lg.load(release.path, "arrow")
+    frames: list[Any] = [lg.load(release, "pandas"), lg.load(release, "datasets"), arrow]
+    assert_type(lg.score(release, frames), pl.DataFrame)
+
+
+def projects() -> None:
+    """Projects, their policies, and what mechanisms cost."""
+    study: lg.Project = lg.init("study", max_epsilon=10, max_delta=1e-4)
+    assert_type(lg.find(Path("study")), lg.Project)
+    made = lg.policies.new("weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study)
+    assert_type(made, PolicyDetails)
+    policy: lg.Policy = made
+    assert_type(lg.policies.preview("weekly", study), Activation)
+    assert_type(lg.policies.activate("weekly", "study"), Activation)
+    assert_type(lg.policies.show(project="study"), PolicyDetails)
+    assert_type(lg.policies.listing(study), list[PolicyLine])
+    assert_type(lg.account.rr(policy.epsilon, 1e-5, 50), Compositions)
+    assert_type(lg.account.statistic(3, 1e-5, releases=12), StatisticNoise)
+    assert_type(lg.account.run("uls", 3, 1e-5, sampling_probability=0.1, runs=2), RunNoise)
+    with lg.waiting():
+        lg.policies.close(study)
+
+
+def refused() -> str:
+    """An error that labelguard raises."""
+    try:
+        lg.simulate(labelers=20)
+    except lg.errors.BudgetExceeded as error:
+        return f"{error}: {error.left}"
+    return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest import connector as connectors
@@ -49,17 +50,17 @@ def run(
     schedule = Schedule.of(home.hook)
     settings = _settings(ingestion.settings(home), connector)
     agreed(home)
+    how: dict[str, Any] = {"mechanism": schedule.mechanism, "exhausted": schedule.exhausted}
     release = privatize(
-        str(export),
+        export,
         namespace=settings.source,
         project=home,
         progress=progress,
-        mechanism=schedule.mechanism,
-        exhausted=schedule.exhausted,
-        bad_rows=schedule.bad_rows,
         columns=settings.columns,
         question=settings.question,
         format=connectors.connector(settings).format,
+        bad_rows=schedule.bad_rows,
+        **how,
     )
     place = None
     progressed = Progressed.read(home.state, EXPORTS)

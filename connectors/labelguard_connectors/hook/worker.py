@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from labelguard.errors import ConnectorError, LabelguardError, ProjectBusy
 from labelguard.ingest import connector as connectors
@@ -138,13 +139,14 @@ class Worker:
         last, fresh = self._fresh(progressed, source)
         if not fresh or not self._due(fresh, progressed, source):
             return
+        own = self._schedule
+        how: dict[str, Any] = {"mechanism": own.mechanism, "exhausted": own.exhausted}
         release = privatize(
             None,
             namespace=source,
             project=self._project,
-            mechanism=self._schedule.mechanism,
-            exhausted=self._schedule.exhausted,
-            bad_rows=self._schedule.bad_rows,
+            bad_rows=own.bad_rows,
+            **how,
         )
         progressed.segments[source], progressed.days[source] = last, self._today()
         progressed.releases[source] = release.id

@@ -7,7 +7,8 @@ behind it. Nothing heavy is loaded before a mechanism is opened.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Collection
 from dataclasses import fields, is_dataclass
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
@@ -48,33 +49,45 @@ def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
 
     Raises `PolicyError` for an unknown name, or a choice that the mechanism does not have.
     """
-    options = options_of(name)
     given = {choice: value for choice, value in choices.items() if value is not None}
-    _check(given, names(options), name)
-    chosen = options(**given)
+    check_options(name, given)
+    chosen = options_of(name)(**given)
     mechanism: Mechanism[Any] = _loaded(EntryPoint(name, chosen.mechanism, GROUP))(chosen)
     return mechanism
 
 
-def check_options(choices: Mapping[str, Any]) -> None:
-    """Raise `PolicyError` for a choice that no mechanism has, whichever `auto` will take."""
+def check_options(mechanism: str, given: Collection[str], beside: Collection[str] = ()) -> None:
+    """Raise `PolicyError` for a choice that a mechanism lacks; that no mechanism has, for `auto`.
+
+    One that nothing has is compared with all there are, and with what there is `beside` them.
+    """
+    known = names(options_of(mechanism)) if mechanism != AUTO else _of_all()
+    for choice in given:
+        if choice in known:
+            continue
+        near = difflib.get_close_matches(choice, {*known, *beside}, 1)
+        meant = f"; did you mean {_option(near[0])}?" if near and choice not in _of_all() else ""
+        if choice == "labeler_column":  # of the command line alone
+            meant = "; say --labeler-column NAME"
+        raise PolicyError(f"{_option(choice)} does not go with --mechanism {mechanism}{meant}")
+
+
+def _of_all() -> set[str]:
+    """What can be asked of any mechanism that is installed."""
     known: set[str] = set()
     for name in installed():
         with contextlib.suppress(LabelguardError):
             known |= names(options_of(name))
-    _check({choice for choice, value in choices.items() if value is not None}, known, AUTO)
+    return known
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def names(options: type[Options]) -> set[str]:
     """What can be asked of a mechanism: the fields of its options."""
     return {field.name for field in fields(options)}  # type: ignore[arg-type]
-
-
-def _check(given: Iterable[str], known: set[str], mechanism: str) -> None:
-    for choice in given:
-        if choice not in known:
-            option = "--" + choice.replace("_", "-")
-            raise PolicyError(f"{option} does not go with --mechanism {mechanism}")
 
 
 def _loaded(entry: EntryPoint) -> Any:

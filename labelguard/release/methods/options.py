@@ -172,7 +172,7 @@ class LearnerOptions(FeatureOptions):
         default=None,
         metadata=option("Train low-rank adapters, for example r=16,alpha=32.", metavar="SPEC"),
     )
-    train_config: str | None = field(
+    train_config: str | Path | None = field(
         default=None,
         metadata=option("YAML file with settings of the learner's training.", metavar="FILE"),
     )
@@ -232,7 +232,7 @@ _OF_HEADS = ("components", "ridge")
 _OF_OTHER_LEARNERS = ("model", "lora", "train_config")
 
 
-def _digest(path: str) -> str:
+def _digest(path: str | Path) -> str:
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:

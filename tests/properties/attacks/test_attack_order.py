@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,8 @@ def test_an_export_sorted_by_labels_is_the_same_request_whichever_labels_it_has(
 
 
 def test_a_plan_tells_no_label(tmp_path: Path) -> None:
-    from labelguard.planner.forecast import PlanOptions, plan
+    from labelguard.planner.forecast import plan
 
-    options = PlanOptions(epsilons=(1.0,), features="columns:score+length")
-    plans = {str(plan(survey(hypothesis), options)) for hypothesis in range(3)}
+    options: dict[str, Any] = {"epsilons": (1.0,), "features": "columns:score+length"}
+    plans = {str(asdict(plan(survey(hypothesis), **options))) for hypothesis in range(3)}
     assert len(plans) == 1

@@ -123,7 +123,7 @@ def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(projec
 
 
 def test_an_unproven_mechanism_is_refused_unless_the_policy_accepts_it(project: Project) -> None:
-    with pytest.raises(PolicyError, match="--accept-unproven"):
+    with pytest.raises(PolicyError, match="accept_unproven=True"):
         made(project, mechanism="aup")
     assert spent(project) == 0
 

@@ -79,7 +79,7 @@ class NoisyRows:
             raise RawLabels(
                 f"{int(raw.sum()):,} of {len(raw):,} rows have none of {', '.join(_SAID)}: raw "
                 "labels are no release; privatize them first, or say that nobody is to be "
-                "protected: --non-private (non_private=True)"
+                "protected: --non-private"
             )
         flipped, soft = ~np.isnan(flip), ~np.isnan(probability)
         _check_range(flip[flipped], "flip_probability", 0.5, "[0, ½)", open_above=True)

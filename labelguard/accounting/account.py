@@ -1,4 +1,11 @@
-"""What budgets buy: composition theorems side by side, and the noise of statistics."""
+"""What budgets buy: composition theorems side by side, the noise of statistics and of runs.
+
+    import labelguard as lg
+    lg.account.statistic(epsilon=3, delta=1e-5, releases=12)
+
+Numbers in, numbers out: nothing is read and nothing is charged. Each price is that of the module
+beside this one which has the mechanism's name.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from labelguard.accounting import ball, gaussian, upper_bounds
-from labelguard.accounting import randomized_response as rr
+from labelguard.accounting import ball, gaussian, randomized_response, upper_bounds
 from labelguard.accounting.components import Gaussians, Groups, Mixtures, Subsampled, Unproven
 from labelguard.errors import PolicyError
+from labelguard.terms import budget_of, counted
+
+__all__ = ["rr", "run", "statistic"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,11 @@ class Compositions:
     """labels of one labeler"""
     compositions: Mapping[str, Coin]
     """each theorem by name"""
+
+    def __repr__(self) -> str:
+        each = (f"{name} ε0 = {one.epsilon0:.4g}" for name, one in self.compositions.items())
+        labels = counted(self.labels, "label")
+        return f"Compositions({budget_of(self)}, {labels}: {', '.join(each)})"
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,12 @@ class StatisticNoise:
     ball: BallNoise | None = None
     """the other shape of noise; null unless a number of components was asked for"""
 
+    def __repr__(self) -> str:
+        releases = counted(self.releases, "release")
+        said = f"{budget_of(self)}, {releases}: noise multiplier {self.noise_multiplier:.4g}"
+        other = f", {self.ball.deviation:.4g} of ball noise" if self.ball else ""
+        return f"StatisticNoise({said}{other})"
+
 
 @dataclass(frozen=True)
 class RunNoise:
@@ -99,72 +119,45 @@ class RunNoise:
     """σ/(q√T): that of the mean of all steps' sums, divided by q, in clip norms; a sum of everybody
     that was released once has as much"""
 
-
-_RUNS: Mapping[str, Any] = {
-    "uls": Subsampled,
-    "els": Mixtures,
-    "els-group": Groups,
-    "aup": Unproven,
-}
+    def __repr__(self) -> str:
+        runs = counted(self.runs, f"{self.mechanism} run")
+        said = f"{budget_of(self)}, {runs}: noise multiplier {self.noise_multiplier:.4g}"
+        return f"RunNoise({said}, {self.noise_of_mean:.4g} of the mean of all steps)"
 
 
-def run_noise(
-    mechanism: str,
-    epsilon: float,
-    delta: float,
-    sampling_probability: float,
-    steps: int,
-    *,
-    records: int | None = None,
-    runs: int = 1,
-) -> RunNoise:
-    """The noise multiplier of each of `runs` training runs that cost (ε, δ) together.
-
-    Raises `PolicyError` for values that are no budget or no sampling.
-    """
-    found = _RUNS.get(mechanism)
-    if found is None:
-        raise PolicyError(f"mechanism must be one of {', '.join(_RUNS)}, found {mechanism!r}")
-    of_records = mechanism in ("els", "els-group")
-    if of_records != (records is not None):
-        raise PolicyError("--records goes with els and els-group, which need it")
-    more = {"records": records} if of_records else {}
-    sampling = {"sampling_probability": sampling_probability, "steps": steps, **more}
-    try:
-        run = found.calibrated(epsilon, delta, runs, **sampling)
-    except ValueError as error:
-        raise PolicyError(str(error)) from None
-    noise = run.noise_multiplier
-    mean = noise / (sampling_probability * math.sqrt(steps))
-    return RunNoise(
-        mechanism, epsilon, delta, runs, sampling_probability, steps, records, noise, mean
-    )
-
-
-def compositions(epsilon: float, delta: float, labels: int) -> Compositions:
+def rr(epsilon: float, delta: float, labels: int) -> Compositions:
     """ε0, flip probability and loss multiplier of each theorem, for `labels` coins of a labeler.
 
     Raises `PolicyError` for values that are no budget.
+
+    Example:
+        >>> found = lg.account.rr(epsilon=3, delta=1e-5, labels=50)
+        >>> round(found.compositions["exact"].flip_probability, 4)
+        0.4739
     """
     found = {}
     try:
-        for name in get_args(rr.Composition):
-            epsilon0 = rr.calibrate(epsilon, delta, labels, name)
-            flip = rr.flip_probability(epsilon0)
-            found[name] = Coin(epsilon0, flip, rr.loss_multiplier(flip))
+        for name in get_args(randomized_response.Composition):
+            epsilon0 = randomized_response.calibrate(epsilon, delta, labels, name)
+            flip = randomized_response.flip_probability(epsilon0)
+            found[name] = Coin(epsilon0, flip, randomized_response.loss_multiplier(flip))
     except ValueError as error:
         raise PolicyError(str(error)) from None
     return Compositions(epsilon, delta, labels, found)
 
 
-def statistic_noise(
-    epsilon: float, delta: float, releases: int, components: int | None = None
+def statistic(
+    epsilon: float, delta: float, releases: int = 1, components: int | None = None
 ) -> StatisticNoise:
     """The noise multiplier of each of `releases` statistics that cost (ε, δ) together.
 
     Beside it, what they cost by zero-concentrated composition, an upper bound, and what each would
     cost alone; and the ball noise of a single release of so many `components`. Raises
     `PolicyError` for values that are no budget, and for components of several releases.
+
+    Example:
+        >>> lg.account.statistic(epsilon=3, delta=1e-5, releases=12)
+        StatisticNoise(ε = 3, δ = 1e-5, 12 releases: noise multiplier 4.817)
     """
     if components is not None and releases != 1:
         raise PolicyError(
@@ -186,3 +179,56 @@ def _ball(epsilon: float, delta: float, components: int, noise_multiplier: float
     deviation = scale * math.sqrt(components + 1)
     ratio = (deviation / noise_multiplier) ** 2
     return BallNoise(components, scale, deviation, ratio, ratio < 1)
+
+
+_RUNS: Mapping[str, Any] = {
+    "uls": Subsampled,
+    "els": Mixtures,
+    "els-group": Groups,
+    "aup": Unproven,
+}
+
+
+def run(
+    mechanism: str,
+    epsilon: float,
+    delta: float,
+    *,
+    sampling_probability: float = 0.2,
+    steps: int = 100,
+    records: int | None = None,
+    runs: int = 1,
+) -> RunNoise:
+    """The noise multiplier of each of `runs` training runs that cost (ε, δ) together.
+
+    `mechanism` is uls, els, els-group or aup. A labeler (uls, aup) or a label (els) is in each of
+    the `steps` with the `sampling_probability`; `records` bounds the labels of a labeler in a run
+    (els and els-group, which need it).
+
+    Raises `PolicyError` for values that are no budget or no sampling.
+
+    Example:
+        >>> lg.account.run("uls", 3, 1e-5, sampling_probability=0.1, steps=50).runs
+        1
+    """
+    found = _RUNS.get(mechanism)
+    if found is None:
+        raise PolicyError(f"mechanism must be one of {', '.join(_RUNS)}, found {mechanism!r}")
+    of_records = mechanism in ("els", "els-group")
+    if of_records != (records is not None):
+        raise PolicyError("--records goes with els and els-group, which need it")
+    more = {"records": records} if of_records else {}
+    sampling = {"sampling_probability": sampling_probability, "steps": steps, **more}
+    try:
+        priced = found.calibrated(epsilon, delta, runs, **sampling)
+    except ValueError as error:
+        raise PolicyError(str(error)) from None
+    noise = priced.noise_multiplier
+    mean = noise / (sampling_probability * math.sqrt(steps))
+    return RunNoise(
+        mechanism, epsilon, delta, runs, sampling_probability, steps, records, noise, mean
+    )
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,88 @@
+"""Cards of results in notebooks: small, without scripts, and loading nothing.
+
+What they tell comes from anywhere (names of columns, prompts, cards of releases): it is escaped,
+cut short, and kept from what notebooks make of formulas. Colors are those of the notebook.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from labelguard.terms import shown
+
+__all__ = ["Picture", "Rows", "card", "several"]
+
+_LONGEST = 200
+"""Letters of a text; the rest is left out."""
+_MOST = 12
+"""Rows of a table, and facts of one name; the rest is left out."""
+_FORMULA = re.compile(r"[$\\]")
+_CELL = 'style="text-align:left;vertical-align:top;padding:.1em 1em .1em 0;overflow-wrap:anywhere"'
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG, and what is to be seen in it, for who does not see it."""
+
+    png: bytes
+    text: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a table under the names of its columns."""
+
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def card(
+    title: str,
+    facts: Iterable[tuple[str, str]],
+    *,
+    tables: Iterable[Rows] = (),
+    picture: Picture | None = None,
+) -> str:
+    """A card as HTML: what it is about, names with values, tables and a picture."""
+    body = "".join(
+        f'<tr><th scope="row" {_CELL}>{_text(name)}</th><td {_CELL}>{_text(value)}</td></tr>'
+        for name, value in facts
+    )
+    parts = [f"<p><strong>{_text(title)}</strong></p>", f"<table>{body}</table>"]
+    parts += map(_table, tables)
+    if picture is not None:
+        data = base64.b64encode(picture.png).decode("ascii")
+        alt = escape(shown(picture.text))
+        parts.append(f'<img style="max-width:100%" alt="{alt}" src="data:image/png;base64,{data}">')
+    frame = "border:1px solid #8888;border-radius:.4em;padding:.2em 1em .6em;max-width:50em"
+    return f'<div class="labelguard mathjax_ignore" style="{frame}">{"".join(parts)}</div>'
+
+
+def several(name: str, values: Sequence[str]) -> list[tuple[str, str]]:
+    """Facts that have one name together."""
+    left = len(values) - _MOST
+    more = [f"and {left:,} more"] if left > 0 else []
+    return [("" if place else name, one) for place, one in enumerate([*values[:_MOST], *more])]
+
+
+def _table(table: Rows) -> str:
+    head = "".join(f'<th scope="col" {_CELL}>{_text(name)}</th>' for name in table.names)
+    rows = [*table.rows[:_MOST]]
+    if left := len(table.rows) - len(rows):
+        rows.append((f"and {left:,} more",))
+    body = "".join(
+        "<tr>" + "".join(f"<td {_CELL}>{_text(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _text(text: str) -> str:
+    """Text that is nothing else: no tag, no formula, no letter that turns others."""
+    short = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    # A formula is found within one element only, so that each sign that may begin one has its own.
+    return _FORMULA.sub(r"<span>\g<0></span>", escape(shown(short)))

@@ -1,0 +1,87 @@
+"""Rows as Python has them, a list of dictionaries, are read as a table of them is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import labelguard as lg
+from labelguard.errors import InvalidLabels
+from labelguard.ingest import sources
+
+SECRET = "SECRET"
+TABLE = lg.simulate(labelers=5, labels=60, items=20)
+ROWS: list[dict[str, Any]] = TABLE.to_pylist()
+CHAT = [{"role": "user", "content": "2 + 2?"}]
+ITSELF: list[Any] = []
+ITSELF.append(ITSELF)
+
+
+def row(**changed: Any) -> dict[str, Any]:
+    return {"prompt": "p", "response_a": "x", "response_b": "y", "label": 1, **changed}
+
+
+def test_rows_and_their_table_are_the_same_release(tmp_path: Path) -> None:
+    project = lg.init(str(tmp_path))
+    asked: dict[str, Any] = {"mechanism": "rr", "epsilon": 3, "delta": 1e-5, "project": project}
+    made = lg.privatize(TABLE, **asked)
+    assert lg.privatize(ROWS, **asked).id == made.id
+    assert lg.privatize([ROWS[:30], tuple(ROWS[30:])], **asked).id == made.id
+
+
+def test_what_a_row_lacks_is_null_wherever_it_is_lacking() -> None:
+    for lacking in (row(labeler_id=1), row(labeler_id=1, tie=None)):
+        for rows in (
+            [lacking, row(labeler_id=2, tie=True)],
+            [row(labeler_id=2, tie=True), lacking],
+        ):
+            (part,) = sources.parts(rows)
+            assert part.sparse
+            found = lg.inspect(rows)
+            assert (found.labels, found.labelers and found.labelers.count) == (2, 2)
+
+
+def test_the_order_of_columns_does_not_follow_from_which_rows_have_a_label() -> None:
+    lacking = {name: value for name, value in row(labeler_id=1).items() if name != "label"}
+    said = {lg.inspect(rows, columns={}).roles for rows in ([row(), lacking], [lacking, row()])}
+    assert len(said) == 1
+
+
+def test_chats_are_nested_rows() -> None:
+    answers = {"chosen": [{"role": "assistant", "content": "4"}], "rejected": CHAT}
+    found = lg.inspect([{"prompt": CHAT, "labeler_id": 7, **answers}])
+    assert (found.labels, found.examples[0].prompt, found.problems) == (1, "user: 2 + 2?", ())
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "no input: the list of files or tables is empty"),
+        ([{}], "rows: no columns in the input"),
+        ([row(), "labels.parquet"], r"rows \(dictionaries\) stand beside paths or tables"),
+        ([row(), TABLE], r"rows \(dictionaries\) stand beside paths or tables"),
+        ([row(), row(label=SECRET)], "rows: a column holds values of several types"),
+        ([row(prompt=CHAT), row()], "rows: a column holds values of several types"),
+        ([row(label=object())], "rows: a column holds values of several types"),
+        ([row(label=2**80)], "rows: a column holds values of several types"),
+        ([row(prompt="\ud800")], "rows: a column holds values of several types"),
+        ([row(prompt=ITSELF)], "rows: values are nested more than 32 deep"),
+        ([{7: SECRET}], "rows: a key is no text"),
+        ([None], "expected a path, a table .*, or a list of rows, found NoneType"),
+        ([row(Label=0)], "rows: two columns are named"),
+    ],
+)
+def test_what_is_no_table_is_refused_in_one_line_without_a_value(rows: Any, message: str) -> None:
+    with pytest.raises(InvalidLabels, match=message) as refused:
+        lg.inspect(rows)
+    said = str(refused.value)
+    assert "\n" not in said and SECRET not in said and len(said) < 200
+
+
+def test_splits_by_name_are_no_rows() -> None:
+    with pytest.raises(InvalidLabels, match="choose one with split, or name"):
+        lg.inspect([{"train": TABLE, "test": TABLE}])
+    assert lg.inspect([{"train": TABLE}]).labels == lg.inspect({"train": pa.table(TABLE)}).labels

@@ -1,0 +1,77 @@
+"""An error names options as whoever reads it has them: keywords in Python, flags as typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import LabelguardError, PolicyError, as_typed
+
+
+@pytest.mark.parametrize(
+    ("typed", "keyword"),
+    [
+        ("--ties half and --releases go together", 'ties="half" and releases go together'),
+        ("take --max-labels-per-labeler K", "take max_labels_per_labeler=K"),
+        ("begin anew with --again", "begin anew with again=True"),
+        ("say it: --labeler-column NAME.", 'say it: columns={"labeler_id": NAME}.'),
+        ("--columns a=NAME,b=left; x", 'columns={"a": NAME, "b": "left"}; x'),
+        ("name --label-values a=1,b=0, or", 'name label_values="a=1,b=0", or'),
+        ("--allow uls:runs=2,q=1.0,steps=25", 'allow=["uls:runs=2,q=1.0,steps=25"]'),
+        ("goes with --releases 1: one", "goes with releases=1: one"),
+        ("pick one: --source", "pick one: namespace"),
+        ("--recurring weekly --for 1y", 'recurring="weekly" duration="1y"'),
+        ("--recurring and --for, together", "recurring and duration, together"),
+        ("name another --format than x", "name another format than x"),
+        ("(labelguard policy new --held-out .1), or --again", None),
+        ("see: labelguard init --max-epsilon 3", "see: labelguard init --max-epsilon 3"),
+        ("a-b -- c --- d r0001--e", "a-b -- c --- d r0001--e"),
+    ],
+)
+def test_a_message_is_read_in_python_with_keywords_and_commands_stay(
+    typed: str, keyword: str | None
+) -> None:
+    error = LabelguardError(typed)
+    assert str(error) == (keyword or typed.replace("or --again", "or again=True"))
+    with as_typed():
+        assert str(error) == typed
+    assert str(error) != typed or keyword == typed
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"epsilom": 3}, 'epsilom does not go with mechanism="auto"; did you mean epsilon?'),
+        (
+            {"mechanism": "rr", "max_label_per_labeler": 3},
+            'max_label_per_labeler does not go with mechanism="rr"; did you mean '
+            "max_labels_per_labeler?",
+        ),
+        ({"mechanism": "rr", "stages": 3}, 'stages does not go with mechanism="rr"'),
+        (
+            {"mechanism": "rr", "labeler_column": "who"},
+            'labeler_column does not go with mechanism="rr"; say columns={"labeler_id": NAME}',
+        ),
+    ],
+)
+def test_a_misspelled_option_is_refused_before_a_project_is_looked_for(
+    asked: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PolicyError) as refused:
+        lg.privatize("nowhere.parquet", project=tmp_path / "none", **asked)
+    assert str(refused.value) == message
+
+
+def test_the_command_line_shows_the_same_error_as_it_is_typed(tmp_path: Path) -> None:
+    lg.init(tmp_path)
+    asked = ["--mechanism", "rr", "--stages", "3", "--project", str(tmp_path), "--yes"]
+    done = CliRunner().invoke(main, ["privatize", "nowhere.parquet", *asked])
+    assert done.stderr == "labelguard: --stages does not go with --mechanism rr\n"
+    with pytest.raises(PolicyError, match=r"^stages does not go"):
+        lg.privatize("nowhere.parquet", mechanism="rr", project=tmp_path, stages=3)  # type: ignore[call-overload]
