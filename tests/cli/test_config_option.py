@@ -15,10 +15,10 @@ from support.pages import blocks, commands
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.report import overview
-from labelguard.simulation import SimulationConfig, simulate
+from labelguard.simulation import simulate
 
 LABELS = "labels.parquet"
-TABLE = simulate(SimulationConfig(labelers=20, labels=300, items=80, seed=1))
+TABLE = simulate(labelers=20, labels=300, items=80, seed=1)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from labelguard.configuration import project_file, reading
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.project import CONFIG, Project, find
 from labelguard.release import configured
-from labelguard.simulation import SimulationConfig, simulate
+from labelguard.simulation import simulate
 
 SECRET = "hunter2-hunter2"
 BOMB = "\n".join(["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60))])
@@ -123,7 +123,7 @@ def test_whatever_labels_are_options_of_a_file_give_the_same_plan(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    table = simulate(SimulationConfig(labelers=20, labels=300, items=80, seed=1))
+    table = simulate(labelers=20, labels=300, items=80, seed=1)
     (tmp_path / "own.yaml").write_text("mechanism: rr\nepsilon: 3\nexhausted: drop\n")
     said = []
     for labels in (table["label"], pc.subtract(1.0, table["label"])):
