@@ -30,9 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def study(here: Path) -> Path:
     """Labels, and a project beside them."""
-    pq.write_table(
-        simulate(SimulationConfig(labelers=20, labels=300, items=80, seed=1)), here / LABELS
-    )
+    pq.write_table(TABLE, here / LABELS)
     lg.init(here)
     return here
 
