@@ -1,5 +1,5 @@
 """Writes the reference of the command line: docs/cli.md from the commands' own help, and
-docs/json.md from the dataclasses that they return; and the schema of jobs, docs/job.schema.json.
+docs/json.md from the dataclasses that they return.
 
     python docs/generate_cli.py
 
@@ -12,7 +12,6 @@ import ast
 import importlib
 import inspect
 import itertools
-import json
 import textwrap
 import types
 import typing
@@ -24,11 +23,9 @@ from typing import Any
 import click
 
 from labelguard.cli.main import main
-from labelguard.jobs.settings import schema
 
 PAGE = Path(__file__).with_name("cli.md")
 JSON_PAGE = Path(__file__).with_name("json.md")
-JOB_SCHEMA = Path(__file__).with_name("job.schema.json")
 _WIDTH = 80
 
 EXIT_CODES = {
@@ -234,12 +231,6 @@ def page() -> str:
     return f"{_HEAD}{codes}{_VARIABLES_HEAD}{variables}{_COMPLETION}{sections}{_JSON}"
 
 
-def job_schema() -> str:
-    """The text of docs/job.schema.json."""
-    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
-
-
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
     JSON_PAGE.write_text(json_page(), encoding="utf-8")
-    JOB_SCHEMA.write_text(job_schema(), encoding="utf-8")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labelguard.cli import completion
+from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
     columns_option,
@@ -133,6 +134,7 @@ def _line(name: str, text: str) -> str:
 @split_option
 @question_option
 @max_input_bytes_option
+@config_option("inspect")
 @prints(_print)
 def inspect(
     inputs: tuple[str, ...], columns: str, labeler_column: str | None, **options: Any
@@ -146,9 +148,8 @@ def inspect(
     Example:
       labelguard inspect labels.parquet
     """
-    from labelguard.ingest import layouts
     from labelguard.report.inspection import inspect as run
 
-    mapping = layouts.parse_columns(columns, labeler_column)
+    mapping = columns_of(columns, labeler_column)
     with progress() as report:
         return run(list(inputs), columns=mapping, progress=report, **options)

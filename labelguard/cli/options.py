@@ -60,7 +60,7 @@ source_option = click.option(
     "--source",
     "namespace",
     metavar="NAME",
-    help="Whose labelers these are, see `labelguard source`; default: input.namespace in "
+    help="Whose labelers these are, see `labelguard source`; default: input.source in "
     "labelguard.toml.",
 )
 question_option = click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labelguard.cli import completion
+from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
     bad_rows_option,
@@ -113,6 +114,7 @@ def _print(found: PlanResult) -> None:
     metavar="DIR",
     help="Write plan.html, accuracy.png and plan.json to DIR.",
 )
+@config_option("plan")
 @prints(_print)
 def plan(
     inputs: tuple[str, ...],
@@ -134,11 +136,10 @@ def plan(
       labelguard plan labels.parquet --features text+length -o plan
       labelguard plan labels.parquet --features length --epsilons 3 --recurring weekly --for 1y
     """
-    from labelguard.ingest import layouts
     from labelguard.planner.forecast import plan as run
     from labelguard.planner.horizon import Horizon
 
-    mapping = layouts.parse_columns(columns, labeler_column)
+    mapping = columns_of(columns, labeler_column)
     horizon = Horizon.parse(recurring, duration)
     periods = horizon.releases if horizon else 1
     budgets = _epsilons(epsilons)

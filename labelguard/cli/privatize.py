@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labelguard.cli import completion
+from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     bad_rows_option,
     columns_option,
@@ -220,6 +221,7 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
     type=int,
     help="How many buckets are worked on at once; default: one a core. The output is the same.",
 )
+@config_option("privatize")
 @project_option
 @wait_option
 @prints(_print)
@@ -252,10 +254,9 @@ def privatize(
     Example:
       labelguard privatize labels.parquet --epsilon 3 --yes -o release
     """
-    from labelguard.ingest import layouts
     from labelguard.release import pipeline
 
-    options |= {"columns": layouts.parse_columns(columns, labeler_column)}
+    options |= {"columns": columns_of(columns, labeler_column)}
     source = list(inputs) or None
     if dry_run:
         with progress() as report:

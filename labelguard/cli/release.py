@@ -10,6 +10,7 @@ import click
 
 from labelguard.cli import completion
 from labelguard.cli.budget import verdict
+from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
     columns_option,
@@ -198,6 +199,7 @@ def _scored(value: Scored) -> None:
 @format_option
 @split_option
 @question_option
+@config_option("score")
 @project_option
 @prints(_scored)
 def score(
@@ -216,10 +218,9 @@ def score(
     Example:
       labelguard score r0001 labels.parquet -o scored.parquet
     """
-    from labelguard.ingest import layouts
     from labelguard.release.score import score_to
     from labelguard.report import overview
 
     path = Path(release) if Path(release).is_dir() else overview.release_path(release, project)
-    mapping = layouts.parse_columns(columns)
+    mapping = columns_of(columns)
     return score_to(path, list(inputs), output, columns=mapping, **options)

@@ -11,13 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from labelguard import doors
+from labelguard.configuration import project_file
+from labelguard.configuration.checking import checked
+from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.terms import Progress
 
 DOOR = "labelguard.connectors"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -76,46 +81,23 @@ class Settings:
     @classmethod
     def of(cls, name: str, table: Mapping[str, Any]) -> Settings:
         """From the table in labelguard.toml. Raises `ConnectorError` for values of other types."""
-        own = dict(table)
-        texts = {key: own.pop(key, None) for key in ("kind", "source", "question")}
-        tables = {key: own.pop(key, {}) for key in ("columns", "hook")}
-        for key, value in texts.items():
-            if value is not None and not (isinstance(value, str) and value):
-                raise ConnectorError(f"[connectors.{name}]: {key} must be a non-empty string")
-        for key, value in tables.items():
-            if not isinstance(value, Mapping):
-                raise ConnectorError(f"[connectors.{name}.{key}] must be a table")
-        if any(not isinstance(value, str) for value in tables["columns"].values()):
-            raise ConnectorError(f"[connectors.{name}.columns]: every value must be a field's name")
-        for key in own:
-            if any(word in key.lower() for word in ("key", "secret", "token", "password")):
-                raise ConnectorError(
-                    f"[connectors.{name}]: {key} does not belong into labelguard.toml; put it into "
-                    "the environment, a file or the keyring (docs/connectors.md)"
-                )
+        own = checked(
+            project_file.Connector, table, FILE, at=("connectors", name), error=ConnectorError
+        )
         return cls(
             name,
-            texts["kind"] or name,
-            texts["source"] or name,
-            tables["columns"],
-            texts["question"],
-            tables["hook"],
-            own,
+            own.kind or name,
+            own.source or name,
+            own.columns,
+            own.question,
+            own.hook.model_dump(exclude_none=True),
+            own.model_extra or {},
         )
 
-    def text(self, option: str, default: str | None = None) -> str:
-        """An option that is a text. Raises `ConnectorError` if it is missing or something else."""
-        value = self.options.get(option, default)
-        if not isinstance(value, str) or not value:
-            raise ConnectorError(f"[connectors.{self.name}]: {option} must be a non-empty string")
-        return value
-
-    def number(self, option: str) -> int:
-        """An option that is a whole number."""
-        value = self.options.get(option)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ConnectorError(f"[connectors.{self.name}]: {option} must be a whole number")
-        return value
+    def own(self, kind: type[T]) -> T:
+        """The connector's own options as a model, or `ConnectorError` for what does not fit it."""
+        at = ("connectors", self.name)
+        return checked(kind, self.options, FILE, at=at, error=ConnectorError)
 
 
 class Connector(Protocol):

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from labelguard.errors import LabelguardError
 from labelguard.jobs.steps import Learned, Lesson, validated
@@ -56,11 +56,23 @@ class HeadOptions:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
-    features: str | None = None
-    components: int = 64
-    ridge: float = 3.0
-    holdout: float = 0.1
-    windows: int | None = None
+    features: Annotated[
+        str | None,
+        Field(
+            description="of rr: what the head reads, as with privatize; default: the best installed"
+        ),
+    ] = None
+    components: Annotated[
+        int, Field(description="of rr: principal components of the features to use")
+    ] = 64
+    ridge: Annotated[float, Field(description="of rr: penalty of the head, in labels")] = 3.0
+    holdout: Annotated[
+        float, Field(description="share of the items that the head does not learn from")
+    ] = 0.1
+    windows: Annotated[
+        int | None,
+        Field(description="of statistic: how many of the newest windows count; default: all"),
+    ] = None
 
     def __post_init__(self) -> None:
         Shape(components=self.components, ridge=self.ridge)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_type_hints
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from labelguard.errors import LabelguardError
-from labelguard.jobs.reading import read_yaml
-from labelguard.release.keywords import Auto
+from labelguard.configuration import reading
+from labelguard.configuration.checking import Part, Text, checked
+from labelguard.release import configured
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-Text = Annotated[str, Field(min_length=1, max_length=1024)]
+_HINT = "labelguard retrain --init writes one"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Release(_Part):
+class Release(Part):
     """How new labels are released."""
 
     mechanism: Annotated[Text, Field(description="rr, statistic, props, or another installed")] = (
@@ -38,41 +33,20 @@ class Release(_Part):
         Field(description="leave out labels beyond their labeler's allowance, or release nothing"),
     ] = "drop"
     options: Annotated[
-        Mapping[str, Any], Field(description="options of the mechanism, and of how input is read")
+        Mapping[str, Any],
+        AfterValidator(configured.check_job_options),
+        Field(description="options of the mechanism, and of how input is read"),
     ] = {}
 
-    @model_validator(mode="after")
-    def _check_options(self) -> Self:
-        for name in sorted(set(_NOT_IN_OPTIONS) & set(self.options)):
-            raise ValueError(f"{name} is not an option of a job: {_NOT_IN_OPTIONS_WHY}")
-        # Those of other packages' mechanisms are theirs to check.
-        kinds = get_type_hints(Auto) | {"also": str | list[str] | None}
-        for name in sorted(set(kinds) & set(self.options)):
-            try:
-                TypeAdapter(kinds[name]).validate_python(self.options[name], strict=True)
-            except ValidationError as error:
-                raise ValueError(f"options.{name}: {error.errors()[0]['msg']}") from None
-        return self
 
-
-_NOT_IN_OPTIONS = (
-    *("epsilon", "delta", "ties", "tie_status_public", "unit", "max_labels_per_labeler"),
-    *("releases", "label_values", "skips", "assignment_reactive", "recurring", "duration"),
-    *("again", "accept_delta", "output", "mechanism", "namespace", "project", "exhausted"),
-    *("source", "progress", "review", "wait"),
-)
-_NAME_OR_PATH = {"head", "model", "train_config"}
-_NOT_IN_OPTIONS_WHY = "the policy in force, or another line of job.yaml, says it"
-
-
-class Train(_Part):
+class Train(Part):
     """How a model is learned from the newest release."""
 
     step: Annotated[Text, Field(description="head, dpo, reward, or another installed")] = "head"
     options: Annotated[Mapping[str, Any], Field(description="options of the step")] = {}
 
 
-class Gate(_Part):
+class Gate(Part):
     """Whether what was learned replaces the model in use."""
 
     by: Annotated[
@@ -97,7 +71,7 @@ class Gate(_Part):
         return self
 
 
-class Mlflow(_Part):
+class Mlflow(Part):
     """A model registry that promoted models are registered in too."""
 
     model: Annotated[Text, Field(description="its registered model")]
@@ -106,7 +80,7 @@ class Mlflow(_Part):
     ] = None
 
 
-class Promote(_Part):
+class Promote(Part):
     """Where the model in use is."""
 
     directory: Annotated[
@@ -116,10 +90,10 @@ class Promote(_Part):
     mlflow: Mlflow | None = None
 
 
-class Notify(_Part):
+class Notify(Part):
     """Who is told, by a signed webhook (Standard Webhooks)."""
 
-    url: Text
+    url: Annotated[Text, Field(description="where, by https")]
     secret_env: Annotated[
         str,
         Field(
@@ -132,7 +106,7 @@ class Notify(_Part):
     ] = 0.1
 
 
-class Settings(_Part):
+class Settings(Part):
     """All of job.yaml."""
 
     name: Annotated[str | None, Field(pattern=NAME, description="default: the file's name")] = None
@@ -170,16 +144,10 @@ class Job:
     def source(self) -> list[str] | None:
         """What `privatize` reads: files, or None for what was ingested."""
         given = self.settings.input
-        return None if given is None else self._all_located(given)
-
-    def _all_located(self, given: str | Sequence[str]) -> list[str]:
-        return [self._located(one) for one in ([given] if isinstance(given, str) else given)]
-
-    def _located(self, pattern: str) -> str:
-        path = self.base / pattern
-        if path.exists() or Path(pattern).is_absolute():
-            return str(path)
-        return str(Path(glob.escape(str(self.base))) / pattern)  # only the pattern is one
+        if given is None:
+            return None
+        parts = [given] if isinstance(given, str) else given
+        return [configured.pattern(one, self.base) for one in parts]
 
     @property
     def models(self) -> Path:
@@ -188,16 +156,8 @@ class Job:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of `privatize` that come from job.yaml; those that may be a name or a path are a
-        path where there is one.
-        """
-        options = dict(self.settings.release.options)
-        for name in _NAME_OR_PATH & options.keys():
-            path = self.base / (options[name] or "")
-            options[name] = str(path) if options[name] and path.exists() else options[name]
-        if options.get("also"):
-            options["also"] = self._all_located(options["also"])
-        return options
+        """Options of `privatize` that come from job.yaml, with their paths relative to it."""
+        return configured.located(self.settings.release.options, self.base)
 
     @property
     def digest(self) -> str:
@@ -211,32 +171,20 @@ def load(path: Path) -> Job:
 
     Its name is the file's, unless it says one.
     """
-    return parsed(read_yaml(path), path.name, path.absolute().parent, path.stem)
+    content = reading.read(path, hint=_HINT)
+    return parsed(content, path.name, path.absolute().parent, path.stem)
 
 
 def parsed(content: Mapping[str, Any], file: str, base: Path, name: str) -> Job:
     """The job of what a file says."""
-    try:
-        settings = Settings.model_validate_json(json.dumps(content, allow_nan=False))
-        name = Settings(name=settings.name or name).name or name
-    except ValidationError as error:
-        raise LabelguardError(f"{file}: {_said(error)}") from None
-    except (TypeError, ValueError):
-        only = "only texts, numbers, lists and mappings belong here"
-        raise LabelguardError(f"{file}: {only}") from None
+    settings = checked(Settings, content, file)
+    name = checked(Settings, {"name": settings.name or name}, file).name or name
     return Job(name, settings, base)
 
 
-def _said(error: ValidationError) -> str:
-    """The first thing that is wrong: where it stands, and why; nothing of what stands there."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part) for part in found["loc"] if part not in ("str", "tuple[str, ...]"))
-    why = found["msg"].removeprefix("Value error, ")
-    why = "there is no such line" if found["type"] == "extra_forbidden" else why
-    return f"{where}: {why}" if where else why
-
-
 def schema() -> dict[str, Any]:
-    """The JSON schema of job.yaml."""
+    """The JSON schema of job.yaml, with the options of mechanisms that are installed."""
     made = Settings.model_json_schema(mode="validation")
+    options = configured.job_options().model_json_schema(mode="validation")
+    made["$defs"]["Release"]["properties"]["options"] |= options
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | made

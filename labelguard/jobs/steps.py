@@ -7,7 +7,6 @@ by the same door: `head` is the core's, `dpo` and `reward` are the trainer's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 
 from labelguard import doors
+from labelguard.configuration.checking import checked
 from labelguard.errors import LabelguardError
 from labelguard.project.project import Project
 from labelguard.terms import Progress
@@ -105,9 +104,4 @@ def open_step(name: str, options: Mapping[str, Any], base: Path) -> Step:
 
 def validated(kind: type[T], options: Mapping[str, Any]) -> T:
     """Options of a step as its dataclass; the first that does not fit is named."""
-    try:
-        return TypeAdapter(kind).validate_json(json.dumps(dict(options)))
-    except ValidationError as error:
-        [found, *_] = error.errors(include_url=False, include_input=False)
-        where = ".".join(map(str, ("train", "options", *found["loc"])))
-        raise LabelguardError(f"{where}: {found['msg']}") from None
+    return checked(kind, dict(options), at=("train", "options"))

@@ -24,14 +24,14 @@ from labelguard.storage.files import write_atomically
 IGNORE = ".gitignore"
 
 _CONFIG = """\
-# What a person may edit. No secrets here: a ledger URL with a password goes into
-# the environment variable LABELGUARD_LEDGER_URL.
+# What a person may edit (docs/configuration.md). No secrets here: a ledger URL with a
+# password goes into the environment variable LABELGUARD_LEDGER_URL.
 format = 1
 
 [input]
 # The source of labelers' ids: worker 7 of one tool is not worker 7 of another. To read
 # another tool, leave it, and add a source: labelguard source add NAME.
-namespace = "files"
+source = "files"
 
 [input.columns]
 # The names your files use, for example:

@@ -13,7 +13,6 @@ import errno
 import os
 import secrets
 import shutil
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,7 +48,7 @@ class Project:
     columns: Mapping[str, str] = field(default_factory=dict)
     job: str = ""
     connectors: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """`[connectors]` as it stands there, see `ingest.connector.Settings`"""
+    """`[connectors]` as it stands there, see `configuration.project_file`; so `ingest`, `hook`"""
     ingest: Mapping[str, Any] = field(default_factory=dict)
     hook: Mapping[str, Any] = field(default_factory=dict)
 
@@ -242,30 +241,16 @@ def find(directory: str | Path | None = None) -> Project:
 
 
 def _open(state: Path) -> Project:
+    from labelguard.configuration import project_file, reading
+
     path = state / CONFIG
     private_files.check_directory(state, ProjectError)
     try:
-        text = private_files.read(path, ProjectError, secret=False)
-        config = tomllib.loads(text.decode())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ProjectError(f"{path} cannot be read: {error}") from None
-    if config.get("format") != 1:
-        raise ProjectError(f"{path} has format {config.get('format')!r}; this labelguard reads 1")
-    settings = _table(path, config, "input")
-    columns = _table(path, settings, "columns")
-    namespace = settings.get("namespace", "files")
-    if not isinstance(namespace, str) or not namespace:
-        raise ProjectError(f"{path}: input.namespace must be a non-empty string")
-    if not all(isinstance(name, str) for name in columns.values()):
-        raise ProjectError(f"{path}: every value in [input.columns] must be a column name")
-    connectors, ingest, hook = (_table(path, config, name) for name in _TABLES)
-    return Project(
-        state.resolve(), namespace, columns, connectors=connectors, ingest=ingest, hook=hook
-    )
-
-
-def _table(path: Path, config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = config.get(name, {})
-    if not isinstance(table, dict):
-        raise ProjectError(f"{path}: [{name}] must be a table")
-    return table
+        data = private_files.read(path, ProjectError, secret=False, most=reading.MOST_BYTES + 1)
+    except OSError as error:
+        raise ProjectError(f"{path} cannot be read: {error.strerror}") from None
+    said = project_file.read(data, str(path))
+    own = said.get("input", {})
+    namespace = own.get("source", project_file.Input().source)
+    tables = {name: said.get(name, {}) for name in _TABLES}
+    return Project(state.resolve(), namespace, own.get("columns", {}), **tables)

@@ -10,7 +10,6 @@ go. Which answers these are follows from who answered what, never from what was 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -20,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from labelguard import clock
+from labelguard.configuration.checking import checked
+from labelguard.configuration.project_file import FILE, Ingest
 from labelguard.errors import NotAnswered, ProjectError
 from labelguard.ingest import connector as connectors
 from labelguard.ingest import segments as stored
@@ -41,15 +42,8 @@ _Forgotten = dict[bytes, tuple[str, list[bytes]]]
 
 def kept_for(settings: Mapping[str, object]) -> timedelta | None:
     """How long answers stay after their release; None: always. Raises `ProjectError`."""
-    given = settings.get("keep")
-    if given is None:
-        return None
-    match = re.fullmatch(r"(0|[1-9][0-9]{0,4})d", given) if isinstance(given, str) else None
-    if not match:
-        raise ProjectError(
-            f'labelguard.toml: ingest.keep expects a number of days like "90d", found {given!r}'
-        )
-    return timedelta(days=int(match[1]))
+    keep = checked(Ingest, settings, FILE, at=("ingest",), error=ProjectError).keep
+    return None if keep is None else timedelta(days=int(keep[:-1]))
 
 
 def forget(opened: OpenProject, held: Segments, counted: Sequence[Segment], epoch: int) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labelguard.errors import LabelguardError, NoProject, ProjectError
+from labelguard.ingest import connector as connectors
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.terms import counted
@@ -136,7 +137,10 @@ def _project_checks(project: Where) -> list[Finding]:
         if broken:
             raise ProjectError(broken)
         held = ingestion.held(opened)
-        names = ", ".join(sorted(ingestion.settings(home))) or "none"
+        settings = ingestion.settings(home)
+        for one in settings.values():
+            connectors.connector(one)  # which checks its own options
+        names = ", ".join(sorted(settings)) or "none"
         segments = f"{counted(held.answers, 'row')} in {counted(held.segments, 'segment')}"
         return f"{segments}, {counted(held.waiting, 'event')} waiting; connectors: {names}"
 

@@ -30,8 +30,8 @@ def check_directory(path: Path, kind: type[LabelguardError]) -> None:
     _check(path, found, 0o077, "700", kind)
 
 
-def read(path: Path, kind: type[LabelguardError], *, secret: bool = True) -> bytes:
-    """The content of a regular file of the user's own, behind no link.
+def read(path: Path, kind: type[LabelguardError], *, secret: bool = True, most: int = -1) -> bytes:
+    """The content of a regular file of the user's own, behind no link, or its first `most` bytes.
 
     Nobody else may write it or, if it is `secret`, read it. Raises `kind`, or `FileNotFoundError`.
     """
@@ -48,7 +48,7 @@ def read(path: Path, kind: type[LabelguardError], *, secret: bool = True) -> byt
         if not stat.S_ISREG(found.st_mode):
             raise kind(f"{path} is not a file")
         _check(path, found, 0o077 if secret else 0o022, "600", kind)
-        return file.read()
+        return file.read(most)
 
 
 def read_mounted(path: Path, kind: type[LabelguardError]) -> bytes:

@@ -195,16 +195,16 @@ def test_only_addresses_on_the_list_may_deliver(address: str | None, admitted: b
 @pytest.mark.parametrize(
     ("kind", "hook", "said"),
     [
-        ("tool", {}, "scheme must be one of"),
-        ("tool", {"scheme": "none"}, "scheme must be one of"),
-        ("tool", {"scheme": ["hmac-sha256"]}, "scheme must be one of"),
-        ("tool", {"scheme": "hmac-sha256", "secret": "x"}, "has no option secret"),
-        ("tool", {"scheme": "hmac-sha256", "header": "a b"}, "header must be the name of a header"),
-        ("tool", {"scheme": "hmac-sha256", "header": 1}, "header must be the name of a header"),
+        ("tool", {}, "hook.scheme: expected one of"),
+        ("tool", {"scheme": "none"}, "hook.scheme: expected "),
+        ("tool", {"scheme": ["hmac-sha256"]}, "hook.scheme: expected "),
+        ("tool", {"scheme": "hmac-sha256", "secret": "x"}, "hook.secret: there is no such name"),
+        ("tool", {"scheme": "hmac-sha256", "header": "a b"}, "hook.header: expected the name of a"),
+        ("tool", {"scheme": "hmac-sha256", "header": 1}, "hook.header: expected a text"),
         ("argilla", {"header": "X-A"}, "the headers of standard-webhooks have fixed names"),
-        ("label-studio", {"addresses": "10.0.0.0/8"}, "addresses must be a list"),
-        ("label-studio", {"addresses": ["10.0.0.1/8"]}, "addresses must be like"),
-        ("label-studio", {"addresses": ["example.com"]}, "addresses must be like"),
+        ("label-studio", {"addresses": "10.0.0.0/8"}, "hook.addresses: expected a list"),
+        ("label-studio", {"addresses": ["10.0.0.1/8"]}, "hook.addresses.0: expected an address"),
+        ("label-studio", {"addresses": ["example.com"]}, "hook.addresses.0: expected an address"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(kind: str, hook: dict[str, object], said: str) -> None:

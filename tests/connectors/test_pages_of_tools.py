@@ -71,10 +71,15 @@ def test_the_extras_that_a_page_installs_are_there(page: str) -> None:
 
 
 def test_the_table_of_connectors_names_every_key() -> None:
-    page = (DOCS / "connectors.md").read_text()
+    page = (DOCS / "configuration.md").read_text()
     keys = set(re.findall(r"`(\w+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", page))))
     own: dict[str, Any] = Settings.__dataclass_fields__
-    assert keys >= set(own) - {"name", "options"} | {"url", "project", "dataset", "workspace"}
+    assert keys >= set(own) - {"name", "options", "hook"} | {
+        "url",
+        "project",
+        "dataset",
+        "workspace",
+    }
     assert all(f"`{kind}`" in page for kind in kinds())
 
 

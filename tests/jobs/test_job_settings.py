@@ -61,8 +61,10 @@ def test_options_that_are_paths_are_so_too_and_names_stay_names(
         "learner": "dpo",
         "train_config": f"{here}/dpo.yaml",
     }
+    (here / "job.yaml").write_text("release: {options: {model: null, also: null}}")
+    assert load(here / "job.yaml").options == {"model": None, "also": None}
     (here / "job.yaml").write_text("release: {options: {model: org/small, also: more.csv}}")
-    assert load(here / "job.yaml").options == {"model": "org/small", "also": [f"{here}/more.csv"]}
+    assert load(here / "job.yaml").options == {"model": "org/small", "also": f"{here}/more.csv"}
 
 
 @pytest.mark.parametrize(
@@ -77,18 +79,34 @@ def test_options_that_are_paths_are_so_too_and_names_stay_names(
         ("gate: {confidence: 1.0}", "gate.confidence: "),
         ("gate: {margin: .nan}", "only texts"),
         ("gate: {margin: -1}", "gate.margin: "),
-        ("mechanism: rr", "mechanism: there is no such line"),
-        ("release: {epsilon: 3}", "release.epsilon: there is no such line"),
-        ("release: {options: {epsilon: 3}}", "release: epsilon is not an option of a job"),
-        ("release: {options: {again: true}}", "release: again is not an option of a job"),
-        ("release: {options: {workers: x}}", "release: options.workers: "),
-        ("release: {options: {workers: true}}", "release: options.workers: "),
-        ("release: {options: {columns: 3}}", "release: options.columns: "),
-        ("release: {options: {columns: {label: 3}}}", "release: options.columns: "),
-        ("release: {options: {also: {a: b}}}", "release: options.also: "),
-        ("release: {options: {question: 5}}", "release: options.question: "),
-        ("release: {options: {format: [pairs]}}", "release: options.format: "),
-        ("release: {options: {bad_rows: drop}}", "release: options.bad_rows: "),
+        ("mechanism: rr", "mechanism: there is no such name"),
+        ("release: {epsilon: 3}", "release.epsilon: there is no such name"),
+        ("release: {options: {epsilon: 3}}", "release.options.epsilon: this is no option of a job"),
+        ("release: {options: {again: true}}", "release.options.again: this is no option of a job"),
+        ("release: {options: {workers: x}}", "release.options.workers: "),
+        ("release: {options: {workers: true}}", "release.options.workers: "),
+        ("release: {options: {columns: 3}}", "release.options.columns: "),
+        ("release: {options: {columns: {label: 3}}}", "release.options.columns.label: "),
+        ("release: {options: {also: {a: b}}}", "release.options.also: "),
+        (
+            "release: {options: {featurs: text}}",
+            "options.featurs: there is no such name; did you mean features?",
+        ),
+        ("release: {options: {stages: 2.5}}", "release.options.stages: expected a whole number"),
+        (
+            "release: {options: {combine: hunter}}",
+            "release.options.combine: expected one of hard, soft",
+        ),
+        ("release: {options: {namespace: x}}", "release.options.namespace: there is no such name"),
+        ("promot: {}", "promot: there is no such name; did you mean promote?"),
+        (
+            "promote: {mlflow: {modle: x}}",
+            "promote.mlflow.modle: there is no such name; did you mean",
+        ),
+        ("notify: {url: x, token: y}", "notify.token: there is no such name, and secrets have no"),
+        ("release: {options: {question: 5}}", "release.options.question: "),
+        ("release: {options: {format: [pairs]}}", "release.options.format: "),
+        ("release: {options: {bad_rows: drop}}", "release.options.bad_rows: "),
         ("name: ../../etc", "name: "),
         ("name: .hidden", "name: "),
         ("name: ''", "name: "),
@@ -136,7 +154,7 @@ def test_a_date_is_a_text_and_a_file_that_is_not_there_is_said(tmp_path: Path) -
     with pytest.raises(LabelguardError, match=r"there is no .*none\.yaml; .* --init writes one"):
         load(tmp_path / "none.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(LabelguardError, match="not YAML"):
+    with pytest.raises(LabelguardError, match="not UTF-8"):
         load(tmp_path / "bytes.yaml")
 
 

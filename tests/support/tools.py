@@ -111,7 +111,7 @@ class DeskConnector:
     format = "label-studio"
 
     def __init__(self, settings: Settings) -> None:
-        self._path = Path(settings.text("file"))
+        self._path = Path(settings.options["file"])
 
     def about(self) -> Mapping[str, str]:
         return {"title": "a desk"}

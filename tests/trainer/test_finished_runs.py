@@ -37,7 +37,7 @@ def train(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
         *options: str, more: str = "", kind: str = "dpo", output: str = "out", release: str = "rr"
     ) -> Result:
         Path("own.yaml").write_text(train_runs.QUICK + more)
-        fixed = ("--model", "base", "--config", "own.yaml", "-o", output)
+        fixed = ("--model", "base", "--train-config", "own.yaml", "-o", output)
         return CliRunner().invoke(main, ["train", kind, release, *fixed, *options])
 
     return run

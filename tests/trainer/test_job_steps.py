@@ -31,7 +31,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _step(shop: Path, kind: str, **options: Any) -> Step:
-    return open_step(kind, {"model": "base", "config": "config.yaml", **options}, shop)
+    return open_step(kind, {"model": "base", "train_config": "config.yaml", **options}, shop)
 
 
 def _train(step: Step, shop: Path, output: Path) -> Learned:
@@ -86,7 +86,7 @@ def test_a_model_is_trained_once_and_its_margins_are_those_of_its_trainer(
 def test_released_rows_that_were_held_out_judge_two_models(shop: Path, tmp_path: Path) -> None:
     step = _step(shop, "reward", holdout=0.3)
     _train(step, shop, tmp_path / "model")
-    lazy = _step(shop, "reward", holdout=0.3, config="quick.yaml")
+    lazy = _step(shop, "reward", holdout=0.3, train_config="quick.yaml")
     _train(lazy, shop, tmp_path / "lazy")
     gate = SimpleNamespace(by="released", probes=None, margin=0.0, confidence=0.5, at_least=None)
     nothing = Models(tmp_path / "models", "job", "project")
@@ -118,9 +118,9 @@ def test_released_rows_that_were_held_out_judge_two_models(shop: Path, tmp_path:
         ({"model": "models/of/ours"}, r"options\.model: there is no directory .*models/of/ours$"),
         ({"model": None}, r"options\.model is missing: a directory, or an id of a hub"),
         ({"lora": "r=4"}, "LoRA is written"),
-        ({"config": "missing.yaml"}, "missing.yaml"),
-        ({"epochs": 3}, r"train\.options\.epochs: Unexpected"),
-        ({"holdout": "much"}, r"train\.options\.holdout: Input should be a valid number"),
+        ({"train_config": "missing.yaml"}, "missing.yaml"),
+        ({"epochs": 3}, r"train\.options\.epochs: there is no such name"),
+        ({"holdout": "much"}, r"train\.options\.holdout: expected a number"),
     ],
 )
 def test_what_cannot_be_trained_is_said_before_anything_is_charged(

@@ -40,7 +40,7 @@ def beside(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _train(release: str = "rr", *options: str, more: str = "", kind: str = "dpo") -> Result:
     Path("own.yaml").write_text(train_runs.QUICK + more)
-    fixed = ("--model", "base", "--config", "own.yaml", "-o", "out")
+    fixed = ("--model", "base", "--train-config", "own.yaml", "-o", "out")
     return CliRunner().invoke(main, ["train", kind, release, *fixed, *options])
 
 

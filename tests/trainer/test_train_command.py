@@ -58,7 +58,7 @@ def train(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, config: str = "quick.yaml", output: str = "out") -> Result:
-        fixed = ("--config", config, "-o", output)
+        fixed = ("--train-config", config, "-o", output)
         return CliRunner().invoke(
             main, ["train", arguments[0], "--model", "base", *arguments[1:], *fixed]
         )
@@ -206,7 +206,7 @@ def test_held_out_rows_that_are_equal_once_cut_are_left_out_and_counted(train: T
 
 def test_a_killed_training_ends_as_an_uninterrupted_one(train: Train) -> None:
     whole = _done(train("dpo", "rr", "--json", config="config.yaml", output="whole"))
-    typed = ["train", "dpo", "rr", "--model", "base", "--config", "config.yaml", "-o", "out"]
+    typed = ["train", "dpo", "rr", "--model", "base", "--train-config", "config.yaml", "-o", "out"]
     killed = subprocess.run([sys.executable, "-c", KILLED, *typed], capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert not Path("out").exists()
@@ -283,7 +283,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     release: str, config: str, options: tuple[str, ...], words: tuple[str, ...], train: Train
 ) -> None:
     Path("own.yaml").write_text(config)
-    fixed = {"--model": "base", "-o": "out", "--config": "own.yaml"}
+    fixed = {"--model": "base", "-o": "out", "--train-config": "own.yaml"}
     fixed |= dict(zip(options[::2], options[1::2], strict=True))
     typed = [word for pair in fixed.items() for word in pair]
     _refused(CliRunner().invoke(main, ["train", "dpo", release, *typed]), *words)

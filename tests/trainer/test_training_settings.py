@@ -64,7 +64,7 @@ def test_what_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_config_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LabelguardError, match="cannot read"):
+    with pytest.raises(LabelguardError, match="there is no "):
         read_config(tmp_path / "none.yaml")
 
 

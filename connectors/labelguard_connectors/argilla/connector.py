@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from labelguard import extras
+from labelguard.configuration.checking import Part, Text
+from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer, Page, Settings
 from labelguard.ingest.credentials import credential
@@ -19,6 +23,16 @@ if TYPE_CHECKING:
     from labelguard_connectors.argilla.rest import Rest
 
 
+class ArgillaOptions(Part):
+    """What `[connectors.NAME]` says of Argilla."""
+
+    url: Annotated[Text, Field(description="of the tool, without a password")]
+    dataset: Annotated[Text, Field(description="the data set's name, or its id")]
+    workspace: Annotated[
+        Text | None, Field(description="the data set's workspace; its id needs none")
+    ] = None
+
+
 class Argilla:
     """A data set of Argilla: `url`, and `dataset` by its name with `workspace`, or by its id.
 
@@ -29,17 +43,18 @@ class Argilla:
     format = "argilla"
 
     def __init__(self, settings: Settings) -> None:
-        self._name = settings.name
-        self._url = settings.text("url").rstrip("/")
+        own = settings.own(ArgillaOptions)
+        self._name, where = settings.name, f"{FILE}: connectors.{settings.name}"
+        self._url = own.url.rstrip("/")
         if not self._url.startswith(("http://", "https://")) or "@" in self._url:
             raise ConnectorError(
-                f"[connectors.{self._name}]: url must begin with http:// or https://, and hold no "
+                f"{where}.url: expected one that begins with http:// or https://, and holds no "
                 "password"
             )
-        named = Dataset(settings.text("dataset"), None)
-        if not named.id:
-            named = Dataset(named.dataset, settings.text("workspace"))
-        self._dataset = named
+        named = Dataset(own.dataset, None)
+        self._dataset = named if named.id else Dataset(own.dataset, own.workspace)
+        if not named.id and own.workspace is None:
+            raise ConnectorError(f"{where}.workspace: this is missing, where dataset is no id")
 
     def about(self) -> Mapping[str, str]:
         """The data set, its questions with their types, and the number of its records."""

@@ -59,6 +59,7 @@ def run(
         columns=settings.columns,
         question=settings.question,
         format=connectors.connector(settings).format,
+        bad_rows=schedule.bad_rows,
         **how,
     )
     place = None

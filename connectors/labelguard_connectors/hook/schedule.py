@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
+from labelguard.configuration.checking import checked
+from labelguard.configuration.project_file import FILE, Hook
 from labelguard.errors import ConnectorError, PolicyError
 from labelguard.project.opening import Where
 from labelguard.release.methods import AUTO, installed
@@ -14,14 +15,7 @@ from labelguard.report import overview
 from labelguard.report.overview import Budget, Usage
 from labelguard.terms import counted
 
-_WHERE = "[hook.release] of labelguard.toml"
-_OPTIONS = {
-    "when": "manual",
-    "mechanism": AUTO,
-    "exhausted": "refuse",
-    "bad_rows": "stop",
-    "push": False,
-}
+_WHERE = f"{FILE}: hook.release"
 _STATISTIC = "statistic"
 
 
@@ -51,26 +45,11 @@ class Schedule:
     @classmethod
     def of(cls, hook: Mapping[str, Any]) -> Self:
         """From `[hook]`. Raises `ConnectorError` for what it cannot be."""
-        table = hook.get("release", {})
-        if not isinstance(table, Mapping):
-            raise ConnectorError(f"{_WHERE} must be a table")
-        if unknown := sorted(set(table) - set(_OPTIONS)):
-            known = ", ".join(_OPTIONS)
-            raise ConnectorError(f"{_WHERE} has no option {', '.join(unknown)}; there are: {known}")
-        own = {**_OPTIONS, **table}
-        found = re.fullmatch(r"manual|completed|daily|every:([1-9]\d{0,8})", str(own["when"]))
-        if not found:
-            raise ConnectorError(f"{_WHERE}: when must be manual, every:500, completed or daily")
-        if own["mechanism"] not in (mechanisms := [*installed(), AUTO]):
-            raise ConnectorError(f"{_WHERE}: mechanism must be one of {', '.join(mechanisms)}")
-        if own["exhausted"] not in ("refuse", "drop"):
-            raise ConnectorError(f"{_WHERE}: exhausted must be refuse or drop")
-        if own["bad_rows"] not in ("stop", "quarantine"):
-            raise ConnectorError(f"{_WHERE}: bad_rows must be stop or quarantine")
-        if not isinstance(own["push"], bool):
-            raise ConnectorError(f"{_WHERE}: push must be true or false")
-        when, count = found[0].partition(":")[0], int(found[1] or 0)
-        return cls(when, count, own["mechanism"], own["exhausted"], own["bad_rows"], own["push"])
+        own = checked(Hook, hook, FILE, at=("hook",), error=ConnectorError).release
+        if own.mechanism not in (mechanisms := [*installed(), AUTO]):
+            raise ConnectorError(f"{_WHERE}.mechanism: expected one of {', '.join(mechanisms)}")
+        when, _, count = own.when.partition(":")
+        return cls(when, int(count or 0), own.mechanism, own.exhausted, own.bad_rows, own.push)
 
     def standing(self, where: Where) -> list[str]:
         """How long the allowance of the policy in force lasts for these releases, as sentences.

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
+from pydantic import Field
+
 from labelguard import extras
+from labelguard.configuration.checking import Part, Text
+from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer, Page, Settings
 from labelguard.ingest.credentials import credential
@@ -22,8 +26,15 @@ if TYPE_CHECKING:
 _BATCH = 500
 
 
+class LabelStudioOptions(Part):
+    """What `[connectors.NAME]` says of Label Studio."""
+
+    url: Annotated[Text, Field(description="of the tool, without user, password or query")]
+    project: Annotated[int, Field(description="the number in the project's address")]
+
+
 class LabelStudio:
-    """`[connectors.NAME]` with `url` and `project` (its number); the key is credential `api_key`.
+    """A project of Label Studio (`LabelStudioOptions`); the key is credential `api_key`.
 
     Events are read without the key and without the extra, so that a hook needs neither.
     """
@@ -31,9 +42,10 @@ class LabelStudio:
     format = "label-studio"
 
     def __init__(self, settings: Settings) -> None:
+        own = settings.own(LabelStudioOptions)
         self._name = settings.name
-        self._url = _address(settings)
-        self._project = settings.number("project")
+        self._url = _address(settings.name, own.url)
+        self._project = own.project
 
     def about(self) -> Mapping[str, str]:
         """The project's title and address, its questions, how many tasks and annotations."""
@@ -109,9 +121,9 @@ class LabelStudio:
         return f"{self._url}/projects/{project}"
 
 
-def _address(settings: Settings) -> str:
+def _address(name: str, given: str) -> str:
     """The server's URL. It is shown, so that nothing secret may be in it."""
-    url = settings.text("url").rstrip("/")
+    url = given.rstrip("/")
     try:
         parts = urlsplit(url)
         plain = parts.hostname and not (parts.username or parts.password)
@@ -120,7 +132,7 @@ def _address(settings: Settings) -> str:
         plain = False
     if not plain or parts.scheme not in ("http", "https"):
         raise ConnectorError(
-            f"[connectors.{settings.name}]: url must be like https://label-studio.example.com, "
+            f"{FILE}: connectors.{name}.url: expected one like https://label-studio.example.com, "
             "without user, password or query"
         )
     return url

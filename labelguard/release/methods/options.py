@@ -30,7 +30,8 @@ def option(
 ) -> dict[str, Any]:
     """The metadata of a field that is an option of `privatize`; `text` is its help.
 
-    `kind` makes a value of what is typed, which is one of `choices` if there are any.
+    `kind` makes a value of what is typed, which is one of `choices` if there are any. A `metavar`
+    FILE is a path, ID_OR_PATH and RELEASE may be one: in a file of settings relative to that file.
     """
     return {"help": text, "type": kind, "choices": tuple(choices), "metavar": metavar}
 

@@ -149,7 +149,7 @@ def test_another_labeler_column_is_refused(unit: Any, project: Project) -> None:
 def test_another_namespace_in_the_configuration_is_refused(project: Project) -> None:
     lg.privatize(TABLE, **PRICE, project=project)
     config = project.state / "labelguard.toml"
-    config.write_text(config.read_text().replace('namespace = "files"', 'namespace = "tool"'))
+    config.write_text(config.read_text().replace('source = "files"', 'source = "tool"'))
     renamed = lg.find(project.state)
     assert renamed.namespace == "tool"
     refused(renamed, TABLE, "labelguard source add tool", **PRICE)

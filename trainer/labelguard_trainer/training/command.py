@@ -44,7 +44,8 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="A new directory for the model; what is unfinished is in DIR.partial.",
         ),
         click.option(
-            "--config",
+            "--train-config",
+            "config",
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
             metavar="FILE",
             help="YAML with fields of the trainer's configuration: learning_rate, …",
@@ -122,7 +123,7 @@ def train_dpo(release: str, model: str, output: Path, **options: Any) -> Trained
 
     \b
     Example:
-      labelguard train dpo r0001 --model base --config train.yaml -o aligned
+      labelguard train dpo r0001 --model base --train-config train.yaml -o aligned
     """
     return _run("dpo", release, model, output, options)
 
@@ -137,7 +138,7 @@ def train_reward(release: str, model: str, output: Path, **options: Any) -> Trai
 
     \b
     Example:
-      labelguard train reward r0001 --model base --config train.yaml -o judge
+      labelguard train reward r0001 --model base --train-config train.yaml -o judge
     """
     return _run("reward", release, model, output, options)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from labelguard.configuration import reading
 from labelguard.errors import LabelguardError
 
 __all__ = ["Kind", "check_fields", "check_stage_fields", "parse_lora", "read_config"]
@@ -17,8 +17,6 @@ Kind: TypeAlias = Literal["dpo", "reward"]
 """What is trained: a language model by DPO, or a reward model."""
 
 _LORA = "r=16,alpha=32[,dropout=0.05][,targets=c_attn+c_proj]"
-
-_POWER = re.compile(r"[-+]?\d+[eE][-+]?\d+")
 
 # Said by the command's own options, or decided by where a run works.
 _OURS = {
@@ -60,33 +58,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
     Raises `LabelguardError` if it cannot be read as one.
     """
-    import yaml
-
-    try:
-        found = yaml.load(path.read_text(encoding="utf-8"), _loader())
-    except OSError as error:
-        raise LabelguardError(f"cannot read {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise LabelguardError(f"{path} is not YAML{where}") from None
-    if found is None:
-        return {}
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
-        raise LabelguardError(f"{path} must hold lines of `field: value`")
-    return {name: _number(value) for name, value in found.items()}
-
-
-def _loader() -> Any:
-    """YAML's safe loader, to which 5e-5 is a number, as in YAML 1.2, and not a text."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    number = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
-    return Loader
+    return reading.read(path, empty=True)
 
 
 def check_fields(kind: Kind, given: Mapping[str, Any]) -> None:
@@ -132,13 +104,6 @@ def _refusal(name: str) -> str | None:
     if name.startswith(("hub_", "push_to_hub")):
         return "publish the finished directory yourself"
     return _OURS.get(name)
-
-
-def _number(value: Any) -> Any:
-    """Numbers like 1e-5, which YAML 1.1 takes for text unless they have a point."""
-    if isinstance(value, dict):
-        return {name: _number(inner) for name, inner in value.items()}
-    return float(value) if isinstance(value, str) and _POWER.fullmatch(value) else value
 
 
 def _positive(name: str, value: str) -> int:

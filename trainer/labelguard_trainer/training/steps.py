@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from labelguard import extras
 from labelguard.errors import LabelguardError
@@ -49,11 +49,21 @@ class TrainOptions:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
-    model: str
-    config: str | None = None
-    lora: str | None = None
-    loss: PreferenceLoss = AUTO
-    holdout: float = 0.1
+    model: Annotated[
+        str, Field(description="the model to begin from: a directory, or an id of the hub")
+    ]
+    train_config: Annotated[
+        str | None, Field(description="a YAML file with fields of the trainer's configuration")
+    ] = None
+    lora: Annotated[
+        str | None, Field(description="train a low-rank adapter, for example r=16,alpha=32")
+    ] = None
+    loss: Annotated[
+        PreferenceLoss, Field(description="the loss of rows; auto is what the release says")
+    ] = AUTO
+    holdout: Annotated[
+        float, Field(description="share of the items that the model does not learn from")
+    ] = 0.1
 
 
 class _Training:
@@ -116,7 +126,7 @@ class _Training:
         from labelguard_trainer.training import models
 
         path = self._config_file
-        told = {"model": models.identity(self._model), "config": sha256(path) if path else None}
+        told = {"model": models.identity(self._model), "train_config": path and sha256(path)}
         return asdict(self.options) | told
 
     def train(self, lesson: Lesson) -> Learned:
@@ -194,7 +204,7 @@ class _Training:
 
     @property
     def _config_file(self) -> Path | None:
-        return self._base / self.options.config if self.options.config else None
+        return self._base / self.options.train_config if self.options.train_config else None
 
     def _config(self) -> dict[str, Any]:
         return read_config(self._config_file) if self._config_file else {}

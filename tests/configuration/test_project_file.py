@@ -1,0 +1,115 @@
+"""labelguard.toml: each table is checked when a project is opened, and a mistake is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from support.pages import ROOT
+
+from labelguard.configuration import project_file
+from labelguard.errors import ProjectError
+from labelguard.project.opening import init
+from labelguard.project.project import CONFIG, Project, find
+from labelguard.report.doctor import examine
+
+TABLE = '[connectors.clinic]\nurl = "https://tool.example"\nproject = 7\n'
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Project:
+    return init(tmp_path / "study")
+
+
+def told(made: Project, more: str, *, head: str = "format = 1\n") -> str:
+    """What is said of a project whose file is this; as `labelguard doctor` says it too."""
+    (made.state / CONFIG).write_text(head + more, encoding="utf-8")
+    with pytest.raises(ProjectError) as refused:
+        find(made.state.parent)
+    said = str(refused.value)
+    assert said.startswith(f"{made.state / CONFIG}") and "\n" not in said
+    [finding] = [one for one in examine(made.state.parent) if one.name == "project"]
+    assert not finding.ok and finding.detail == said
+    return said.removeprefix(f"{made.state / CONFIG}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[inptu]", ": inptu: there is no such name; did you mean input?"),
+        ('[input]\nnamespace = "files"', ": input.namespace: this is called source"),
+        ('[input]\nsource = ""', ": input.source: expected a text that is not empty"),
+        ("[input]\ncolumns = 3", ": input.columns: expected a table"),
+        ("[input.columns]\nprompt = 3", ": input.columns.prompt: expected a text"),
+        ("[ingest]\nkeep = 90", ": ingest.keep: expected a text"),
+        ('[ingest]\nkeep = "3 months"', ': ingest.keep: expected a number of days, like "90d"'),
+        ("[hook.release]\npush = 1", ": hook.release.push: expected true or false"),
+        ('[hook.release]\nwenn = "daily"', ": hook.release.wenn: there is no such name; did you"),
+        ('[hook.release]\nwhen = "hourly"', ": hook.release.when: expected manual, every:500"),
+        (
+            TABLE + "[connectors.clinic.hook]\nscheem = 1",
+            ".hook.scheem: there is no such name; did",
+        ),
+        (TABLE + "source = 3", ": connectors.clinic.source: expected a text"),
+        (TABLE + 'api_key = "x"', ": connectors.clinic.api_key: this does not belong into a file"),
+        (TABLE + 'on = {token = "x"}', ": connectors.clinic.on.token: this does not belong into"),
+        ("connectors = 3", ": connectors: expected a table"),
+        ("a = 2026-01-01", ": only texts, finite numbers"),
+        ("[ingest]\n[ingest]", ", line 3: this is not TOML, or a name stands here twice"),
+        ("a = ?", ", line 2: this is not TOML"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named_with_its_table(
+    text: str, said: str, made: Project
+) -> None:
+    assert said in told(made, text)
+
+
+@pytest.mark.parametrize("head", ["", "format = 2\n", 'format = "hunter2"\n'])
+def test_a_file_of_another_format_is_refused_and_its_value_is_not_shown(
+    head: str, made: Project
+) -> None:
+    said = told(made, "", head=head)
+    assert "reads format 1" in said and "hunter2" not in said
+
+
+def test_the_file_of_a_new_project_says_its_source(made: Project) -> None:
+    assert find(made.state.parent).namespace == "files"
+    path = made.state / CONFIG
+    path.write_text(path.read_text().replace('source = "files"', 'source = "survey"'))
+    assert find(made.state.parent).namespace == "survey"
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (
+            'url = "https://x.example"\nprojct = 7',
+            "connectors.clinic.projct: there is no such name",
+        ),
+        ("project = 7", "connectors.clinic.url: this is missing"),
+        (
+            'url = "https://me:pw@x.example"\nproject = 7',
+            "connectors.clinic.url: expected one like",
+        ),
+    ],
+)
+def test_the_doctor_checks_what_a_connector_has_of_its_own(
+    table: str, said: str, made: Project
+) -> None:
+    kind = f'[connectors.clinic]\nkind = "label-studio"\n{table}\n'
+    (made.state / CONFIG).write_text(f"format = 1\n{kind}", encoding="utf-8")
+    [finding] = [one for one in examine(made.state.parent) if one.name == "ingested answers"]
+    assert not finding.ok and said in finding.detail and "me:pw" not in finding.detail
+
+
+def test_the_schema_accepts_what_the_models_accept() -> None:
+    schema = json.loads((ROOT / "docs" / "labelguard.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    found = project_file.read(f"format = 1\n{TABLE}[ingest]\nkeep = '9d'".encode(), "it")
+    assert validator.is_valid(found)
+    assert not validator.is_valid({**found, "ingest": {"kept": "9d"}})
+    assert not validator.is_valid({**found, "hook": {"release": {"push": "yes"}}})
