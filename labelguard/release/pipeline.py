@@ -133,7 +133,8 @@ def privatize(
     - those of a mechanism of another package, which a type checker does not know.
 
     Guarantee: (ε, δ) of the policy for each of its units under `replace_labels`, over all releases
-    that it pays for, against anyone without the project's keys (docs/concepts.md).
+    that it pays for, against anyone who sees neither raw labels nor the memory of a running job
+    (docs/guarantees.md).
 
     Raises `InvalidLabels`, `PolicyError`, `BudgetExceeded`, `ProjectBusy`, `KeyProblem`,
     `LedgerError`, `ProjectError`; then nothing new was released.
