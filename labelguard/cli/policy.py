@@ -36,7 +36,13 @@ from labelguard.terms import Budgeted, budget_of, counted
 if TYPE_CHECKING:
     from labelguard.policy.policy import Allowance
     from labelguard.policy.pricing import ClosingPoint
-    from labelguard.project.policies import Activation, Closed, Grouped, PolicyDetails, PolicyLine
+    from labelguard.project.policy_facts import (
+        Activation,
+        Closed,
+        Grouped,
+        PolicyDetails,
+        PolicyLine,
+    )
     from labelguard.release.check import Fit
 
 _RUNS = tuple(one.name for one in TRAINING_RUNS)

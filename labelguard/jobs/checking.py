@@ -9,7 +9,7 @@ from labelguard.jobs.promoting import Models
 from labelguard.jobs.settings import Job
 from labelguard.jobs.steps import Step
 from labelguard.project import policies
-from labelguard.project.policies import PolicyDetails
+from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.project import Project
 from labelguard.release.methods import open_mechanism
 from labelguard.report import overview

@@ -10,137 +10,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from labelguard.errors import PolicyError
 from labelguard.ledger import policies
-from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
-from labelguard.notebook import Rows, card
 from labelguard.policy import events, lifetime, pricing
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.label_values import Skips, Ties
 from labelguard.policy.lifetime import Chapter, Total
 from labelguard.policy.policy import Allowance, Policy, Request, Unit
-from labelguard.policy.pricing import Quote
 from labelguard.project.opening import OpenProject, Where
+from labelguard.project.policy_facts import (
+    Activation,
+    Closed,
+    Grouped,
+    PolicyDetails,
+    PolicyLine,
+)
 from labelguard.storage import blocks
-from labelguard.terms import budget_of
 
 __all__ = ["activate", "add_groups", "close", "listing", "new", "preview", "show"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-@dataclass(frozen=True)
-class PolicyState:
-    """Which policy it is, and whether it is in force."""
-
-    name: str
-    """its name"""
-    state: str
-    """draft, active or closed"""
-    created_at: str
-    """when it was made, UTC"""
-
-
-@dataclass(frozen=True)
-class PolicyLine(PolicyState):
-    """A policy in a few words."""
-
-    epsilon: float
-    """ε of a labeler, all events together"""
-    delta: float
-    """δ of a labeler, all events together"""
-    unit: Unit
-    """what is protected as a whole"""
-    held_out: float
-    """share of units whose labels evaluate and never train"""
-    allowances: Mapping[str, int | None]
-    """how many of each kind of event it allows; null: the labeler's own number of labels"""
-    costs: float | None
-    """ε that it costs, closed where it was; null for a draft"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyDetails(Policy, PolicyState):
-    """A policy: what labelers may lose by which events, its state, and what it costs."""
-
-    closed_at_point: int | None
-    """the closing point where it was closed; null: at none, or at its full price"""
-    quote: Quote
-    """its price"""
-
-    def __repr__(self) -> str:
-        return f"PolicyDetails({self.name!r}, {self.state}; {self.in_words()})"
-
-    def _repr_html_(self) -> str:
-        facts = [
-            ("state", self.state),
-            ("made", self.created_at),
-            ("budget", f"{budget_of(self)} of each {self.unit}"),
-            ("ties", self.ties),
-            ("skips", self.skips),
-            ("held out", f"{self.held_out:.0%}"),
-        ]
-        prices = [
-            (one.event, f"{one.allowed:,}", f"{one.epsilon_alone:.4g}", one.in_words())
-            for one in self.quote.events
-        ]
-        table = Rows(("event", "allowed", "ε alone", "noise"), prices)
-        return card(f"Policy {self.name}", facts, tables=[table] if prices else [])
-
-
-@dataclass(frozen=True)
-class Closed:
-    """A policy that is closed, or would be, and what it costs then."""
-
-    name: str
-    """its name"""
-    point: int | None
-    """the closing point that covers its use; null: at its full price"""
-    epsilon: float
-    """ε there"""
-    delta: float
-    """its δ"""
-    points: int
-    """how many closing points it has"""
-
-
-@dataclass(frozen=True)
-class Activation:
-    """What putting a policy into force means."""
-
-    activates: str
-    """the policy's name"""
-    epsilon: float
-    """its ε"""
-    delta: float
-    """its δ"""
-    unit: Unit
-    """what it protects as a whole"""
-    closes: Closed | None
-    """the policy that was in force before; null if none was, or it is in force already"""
-    total: Total
-    """what all policies cost then"""
-    ceiling: Ceiling
-    """what they may cost"""
-
-
-@dataclass(frozen=True)
-class Grouped:
-    """Labelers whose groups were read."""
-
-    added: int
-    """how many are new among those in groups"""
-    labelers: int
-    """how many are in groups now"""
-    groups: int
-    """how many groups there are"""
 
 
 def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance, ...]:

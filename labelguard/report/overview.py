@@ -22,7 +22,7 @@ from labelguard.policy import lifetime
 from labelguard.policy.lifetime import Total
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject, Where
-from labelguard.project.policies import PolicyDetails
+from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.verdict import FilesVerdict, Verdict, release_fault, verdict
 from labelguard.storage import blocks
 

@@ -17,7 +17,7 @@ from support.preferences import LAYOUTS, Public, opinions, pairs, public
 
 import labelguard as lg
 from labelguard.cli.main import main
-from labelguard.report.inspection import Inspection
+from labelguard.report.inspected import Inspection
 from labelguard.report.personal_data import personal_data
 
 ASKED = public()

@@ -11,9 +11,9 @@ import pyarrow as pa
 import labelguard as lg
 from labelguard.accounting.account import Compositions, RunNoise, StatisticNoise
 from labelguard.planner.forecast import PlanResult
-from labelguard.project.policies import Activation, PolicyDetails, PolicyLine
+from labelguard.project.policy_facts import Activation, PolicyDetails, PolicyLine
 from labelguard.release.check import Fit, check
-from labelguard.report.inspection import Inspection
+from labelguard.report.inspected import Inspection
 
 
 def releases(table: Any, third_party: dict[str, Any]) -> list[lg.Release]:
