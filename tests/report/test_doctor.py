@@ -1,0 +1,16 @@
+"""The doctor tells each fault once."""
+
+from __future__ import annotations
+
+from labelguard.project.project import Project
+from labelguard.report.doctor import examine
+
+
+def test_one_fault_is_told_once(lived: Project) -> None:
+    assert all(one.ok for one in examine(lived))
+    (lived.keys / "project.key").unlink()
+    found = {one.name: one.detail for one in examine(lived) if not one.ok}
+    assert "project.key" in found.pop("keys")
+    assert found == {
+        name: "not looked at: see keys" for name in ("ledger", "private maps", "ingested answers")
+    }
