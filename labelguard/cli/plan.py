@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +18,18 @@ from labelguard.cli.options import (
     format_option,
     labeler_column_option,
     max_input_bytes_option,
+    project_option,
     question_option,
+    source_option,
     split_option,
+    wait_option,
 )
 from labelguard.cli.terminal import echo, print_table, prints, progress, shown, to_json
-from labelguard.errors import PolicyError
+from labelguard.errors import NoProject, PolicyError
 from labelguard.terms import DEFAULT_AGREEMENT
 
 if TYPE_CHECKING:
+    from labelguard.ingest.sources import Input
     from labelguard.planner.forecast import PlanResult
 
 __all__ = ["plan"]
@@ -56,9 +62,7 @@ def _print(found: PlanResult) -> None:
 @click.command(
     context_settings=HELP, short_help="Forecast every mechanism; reads no label, costs nothing."
 )
-@click.argument(
-    "inputs", nargs=-1, required=True, metavar="INPUT...", shell_complete=completion.files
-)
+@click.argument("inputs", nargs=-1, metavar="[INPUT...]", shell_complete=completion.files)
 @click.option(
     "--epsilons", default="0.5,1,3,8", show_default=True, metavar="E,...", help="ε to forecast."
 )
@@ -114,6 +118,9 @@ def _print(found: PlanResult) -> None:
     metavar="DIR",
     help="Write plan.html, accuracy.png and plan.json to DIR.",
 )
+@source_option
+@project_option
+@wait_option
 @config_option("plan")
 @prints(_print)
 def plan(
@@ -124,12 +131,16 @@ def plan(
     output: Path | None,
     recurring: str | None,
     duration: str | None,
+    project: Path | None,
+    namespace: str | None,
     **options: Any,
 ) -> PlanResult:
     """Forecast what each mechanism gives on INPUT, without reading a label.
 
-    INPUT is as in privatize; columns of labels may be missing and are not read. Labels are
-    simulated over the real pairs, labelers and counts. Needs no project and charges nothing.
+    INPUT is as in privatize; columns of labels may be missing and are not read. Without INPUT, what
+    was ingested from annotation tools is meant, of --source if there are several. Labels are
+    simulated over the real pairs, labelers and counts. Charges nothing, and of an INPUT needs no
+    project.
 
     \b
     Example:
@@ -143,15 +154,33 @@ def plan(
     horizon = Horizon.parse(recurring, duration)
     periods = horizon.releases if horizon else 1
     budgets = _epsilons(epsilons)
+    options |= {"columns": mapping, "periods": periods}
     with progress() as report:
-        found = run(
-            list(inputs), budgets, columns=mapping, periods=periods, progress=report, **options
-        )
+        if inputs:
+            found = run(list(inputs), budgets, progress=report, **options)
+        else:
+            with _ingested(project, namespace, options) as (source, reading):
+                found = run(source, budgets, progress=report, **reading)
     if output is not None:
         _write(found, output)
     for note in found.notes:
         echo(f"labelguard: note: {shown(note)}", err=True)
     return found
+
+
+@contextlib.contextmanager
+def _ingested(
+    project: Path | None, namespace: str | None, options: Mapping[str, Any]
+) -> Iterator[tuple[Input, dict[str, Any]]]:
+    """What a project ingested, and how it is read; `UsageError` where nothing can be meant."""
+    from labelguard.release import ingested
+
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(ingested.opened(project, namespace, options))
+        except NoProject as error:
+            raise click.UsageError(f"no INPUT was given, and {error}") from None
+        yield found
 
 
 def _epsilons(text: str) -> tuple[float, ...]:

@@ -55,6 +55,8 @@ class Part:
     size: int | None = None
     """Bytes on disk; None for a table in memory."""
     sparse: bool = False
+    typed: tuple[str, ...] = ("INPUT",)
+    """How commands name it (see `typed`)."""
 
 
 @dataclass
@@ -132,6 +134,9 @@ def typed(source: Input) -> list[str]:
     What is in memory is never written out: it holds labels.
     """
     items = list(_flat(source))
+    parts = [item.typed for item in items if isinstance(item, Part)]
+    if parts and len(parts) == len(items):
+        return list(dict.fromkeys(word for part in parts for word in part))
     paths = [str(item) for item in items if isinstance(item, str | Path)]
     return paths if paths and len(paths) == len(items) else ["INPUT"]
 

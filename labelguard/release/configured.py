@@ -99,6 +99,8 @@ class Plan(_Bounded):
     max_labels_per_labeler: int | None = None
     bad_rows: Literal["stop", "quarantine"] | None = None
     output: Text | None = None
+    source: Text | None = None
+    project: Text | None = None
 
 
 class JobOptions(_Bounded):

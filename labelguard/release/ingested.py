@@ -1,14 +1,15 @@
-"""A release of what was ingested: whose answers are meant, and how they are read."""
+"""A release, or a plan, of what was ingested: whose answers are meant, and how they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from labelguard.ingest.sources import Input, file_part
 from labelguard.project import ingestion
-from labelguard.project.opening import OpenProject
+from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
 
 
@@ -46,3 +47,22 @@ def parts(source: Input, opened: OpenProject, columns: Mapping[str, str]) -> Inp
     opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = ingestion.write_out(opened, source.source, opened.project.work / "ingested")
     return [file_part(path, columns, f"answers of {path.stem}") for path in found]
+
+
+@contextlib.contextmanager
+def opened(
+    where: Where, named: str | None, options: Mapping[str, Any]
+) -> Iterator[tuple[Input, dict[str, Any]]]:
+    """What was ingested as an input of who releases nothing, and the options by which it is read.
+
+    `named` and `options` are those of `chosen`, which says what it raises. Answers lie open in the
+    project's work directory until it ends, so that the project is held meanwhile.
+    """
+    source, home, own = chosen(located(where), named, options)
+    with OpenProject.job(home) as project:
+        found = parts(source, project, home.columns)
+        words = () if named is None else ("--source", named)
+        yield (
+            [replace(part, typed=words) for part in found],
+            own | {"columns": {**home.columns, **(own.get("columns") or {})}},
+        )
