@@ -127,6 +127,27 @@ def main() -> None:
     """Release preference labels with labeler-level label differential privacy."""
 
 
+@dataclass(frozen=True)
+class Founded:
+    """A project that was made."""
+
+    project: str
+    """its directory"""
+    keys: str
+    """the directory of its keys"""
+    max_epsilon: float
+    """ε that all its policies together may cost"""
+    max_delta: float
+    """their δ"""
+
+
+def _founded(value: Founded) -> None:
+    echo(f"Project made in {value.project}")
+    ceiling = f"ε = {value.max_epsilon:g}, δ = {value.max_delta:g}"
+    echo(f"Its policies together will cost at most {ceiling}.")
+    echo(f"Keys are in {value.keys}: back them up apart from the data; never share them.")
+
+
 @main.command(short_help="Make a project: configuration, keys, an empty ledger.")
 @click.argument("directory", type=click.Path(path_type=Path), default=".")
 @click.option(
@@ -143,7 +164,8 @@ def main() -> None:
     show_default=True,
     help="Ceiling of δ for the project's life, all policies together.",
 )
-def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
+@prints(_founded)
+def init(directory: Path, max_epsilon: float, max_delta: float) -> Founded:
     """Make a project in DIRECTORY (by default here): configuration, keys, an empty ledger.
 
     Its ceiling is what all its policies together may cost a labeler; it can be raised later
@@ -156,9 +178,7 @@ def init(directory: Path, max_epsilon: float, max_delta: float) -> None:
     from labelguard.project.opening import init as make
 
     project = make(directory, max_epsilon=max_epsilon, max_delta=max_delta)
-    echo(f"Project made in {project.state}")
-    echo(f"Its policies together will cost at most ε = {max_epsilon:g}, δ = {max_delta:g}.")
-    echo(f"Keys are in {project.keys}: back them up apart from the data; never share them.")
+    return Founded(str(project.state), str(project.keys), max_epsilon, max_delta)
 
 
 for command in (
