@@ -316,6 +316,7 @@ def test_json_has_the_documented_keys(
         "project restore": "project restore backup.tar.zst restored --keys .labelguard/keys "
         "--no-later-policy",
         "release abandon": "release abandon r0003",
+        "init": "init elsewhere",
         "inspect": "inspect labels.parquet",
         "leaderboard": "leaderboard r0001 --project boards",
         "plan": "plan labels.parquet --features length --epsilons 3",
