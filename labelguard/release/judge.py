@@ -69,11 +69,14 @@ def price(request: Request, total: Total) -> list[str]:
     Raises `PolicyError` if that is more than what was asked for.
     """
     request.check_price(total.epsilon, total.delta)
-    asked = {"epsilon": request.epsilon, "delta": request.delta}
     given = {"epsilon": total.epsilon, "delta": total.delta}
-    if None in asked.values() or asked == given:
+    asked = {name: getattr(request, name) for name in given if getattr(request, name) is not None}
+    if asked.items() <= given.items():
         return []
-    return [f"asked: {budget_of(asked)}; the project gives {budget_of(given)} in all"]
+    return [
+        f"asked: {budget_of(given | asked)}; the project gives {budget_of(given)} in all, fixed with "
+        "its policies; releases at another price need another policy: labelguard policy new"
+    ]
 
 
 def _nobody(plan: Plan, policy: Policy, part: Part) -> str:

@@ -174,7 +174,7 @@ def test_the_anchor_of_the_backup_leaves_the_project_open(made: Backup, project:
 def test_without_word_of_what_followed_nothing_is_restored(
     made: Backup, project: Project, tmp_path: Path
 ) -> None:
-    with pytest.raises(PolicyError, match=r"lost_policy .* no_later_policy"):
+    with pytest.raises(PolicyError, match=r"lost_policy.* no_later_policy"):
         restored(made, project, since=Since())
     assert not (tmp_path / "restored" / ".labelguard").exists()
 

@@ -193,7 +193,7 @@ def test_where_blanks_are_ties_a_question_is_named_whatever_was_answered(
     row, _ = BLANKS[name]
     path = tmp_path / "x.jsonl"
     said = {staged(as_json([row(1, "v", a)], path), skips="tie").public for a in (True, False)}
-    assert len(said) == 1 and "with --question NAME" in said.pop()
+    assert len(said) == 1 and "question=NAME" in said.pop()
 
 
 def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(
@@ -204,7 +204,8 @@ def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(
         staged(as_json([tasked(1, "v", a)], path), skips="tie", question="q").public
         for a in (True, False)
     }
-    assert len(said) == 1 and "name it with --columns response_a=response_a" in said.pop()
+    named = 'columns={"response_a": "response_a"}'
+    assert len(said) == 1 and named in said.pop()
 
 
 ANSWERED = {
