@@ -74,8 +74,8 @@ def price(request: Request, total: Total) -> list[str]:
     if asked.items() <= given.items():
         return []
     return [
-        f"asked: {budget_of(given | asked)}; the project gives {budget_of(given)} in all, fixed with "
-        "its policies; releases at another price need another policy: labelguard policy new"
+        f"asked: {budget_of(given | asked)}; the project gives {budget_of(given)} in all, fixed "
+        "with its policies; another price needs another policy: labelguard policy new"
     ]
 
 

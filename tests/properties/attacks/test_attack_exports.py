@@ -204,7 +204,7 @@ def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(
         staged(as_json([tasked(1, "v", a)], path), skips="tie", question="q").public
         for a in (True, False)
     }
-    named = 'columns={"response_a": "response_a"}'
+    named = 'columns={"response_a": "response_a"'
     assert len(said) == 1 and named in said.pop()
 
 
