@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
@@ -13,6 +17,7 @@ from labelguard.ingest.tables import SEVERAL_TYPES
 NAME = "rows"
 """What messages call them."""
 _MOST_NESTED = 32
+_SIDES = ("chosen", "rejected")
 
 
 def are_rows(items: Sequence[Any]) -> bool:
@@ -26,10 +31,13 @@ def are_rows(items: Sequence[Any]) -> bool:
     return rows > 0
 
 
-def table_of(rows: Sequence[Mapping[Any, Any]]) -> pa.Table:
-    """The rows as a table; what a row lacks, and NaN, is null.
+def table_of(rows: Sequence[Mapping[Any, Any]], named: Mapping[str, str]) -> pa.Table:
+    """The rows as a table; what a row lacks, and NaN, is null; `named` are columns by role.
 
     Columns are in the order of their names: which row has a key first may follow from the labels.
+    So may the types of columns, so that chosen and rejected have one type together, and numbers
+    beside texts are texts, as in JSON.
+
     Raises `InvalidLabels` for columns without one type, and names that are no text.
     """
     names: set[Any] = set().union(*rows)
@@ -38,16 +46,44 @@ def table_of(rows: Sequence[Mapping[Any, Any]]) -> pa.Table:
     # Arrow follows whatever is nested, and a list that holds itself without end.
     if any(_deeper(value, _MOST_NESTED) for row in rows for value in row.values()):
         raise InvalidLabels(f"{NAME}: values are nested more than {_MOST_NESTED} deep")
-    try:
-        return pa.table(
-            {
-                name: pa.array([row.get(name) for row in rows], from_pandas=True)
-                for name in sorted(names)
-            }
-        )
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # Not which column: of chosen and rejected, that would name a side.
-        raise InvalidLabels(f"{NAME}: {SEVERAL_TYPES}") from None
+    together: dict[str, list[str]] = {}
+    for name in sorted(names):
+        together.setdefault(_couple(name, named), []).append(name)
+    columns = {}
+    for couple in together.values():
+        values = _array([row.get(name) for name in couple for row in rows])
+        for place, name in enumerate(couple):
+            columns[name] = values.slice(place * len(rows), len(rows))
+    return pa.table({name: columns[name] for name in sorted(names)})
+
+
+def _couple(name: str, named: Mapping[str, str]) -> str:
+    """One name for the columns of both sides, which trade values where a label is another."""
+    role = next((role for role in _SIDES if named.get(role) == name), name.lower())
+    return role.replace(_SIDES[1], _SIDES[0])
+
+
+def _array(values: list[Any]) -> pa.Array:
+    """The values under one type."""
+    # Arrow takes 1 after a date for another date, and a date after 1 for a mistake.
+    kinds = [type(value).__qualname__ for value in values]
+    order = sorted(range(len(values)), key=kinds.__getitem__)
+    for written in (lambda value: value, _written):
+        with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
+            found = pa.array([written(values[place]) for place in order], from_pandas=True)
+            return found.take(pa.array(np.argsort(order)))
+    # Not which column: of chosen and rejected, that would name a side.
+    raise InvalidLabels(f"{NAME}: {SEVERAL_TYPES}")
+
+
+def _written(value: Any) -> str | None:
+    """A text, or a number as JSON has it."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return None if math.isnan(value) else json.dumps(value)
+    raise TypeError("neither a text nor a number")
 
 
 def _deeper(value: Any, most: int) -> bool:

@@ -103,7 +103,7 @@ def parts(
     items = list(_flat(source))
     if isinstance(source, list | tuple) and dictionaries.are_rows(items):
         splits.refuse_unused(split, ())
-        rows = dictionaries.table_of(items)
+        rows = dictionaries.table_of(items, named)
         return [Part(dictionaries.NAME, table_opener(rows, dictionaries.NAME), sparse=True)]
     found: list[Part] = []
     divided = []
