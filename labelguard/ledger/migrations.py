@@ -6,9 +6,9 @@ tables newer than its own.
 
 A migration is a function of a connection. It speaks SQL of its own, not that of `schema`, which
 describes the newest tables only, and must do on SQLite and PostgreSQL. What the journal tells of a
-table (see `verification`) it tells again, if the table's digest changes, once it has found the digest
-of before in the journal: else it would vouch for a table that others edited. `meta` and `journal` are
-read before anything is migrated: their columns stay.
+table (see `verification`) it tells again, if the table's digest changes, once it has found the one
+of before in the journal: else it would vouch for a table that others edited. `meta` and `journal`
+are read before anything is migrated: their columns stay.
 """
 
 from __future__ import annotations
