@@ -87,7 +87,7 @@ def _typed(
     together: dict[str, list[str]] = {}
     for name in columns:
         together.setdefault(_couple(name, named), []).append(name)
-    found = {}
+    found: dict[str, pa.Array] = {}
     for couple in together.values():
         values = _array([value for name in couple for value in columns[name]], where)
         rows = len(values) // len(couple)
