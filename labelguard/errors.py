@@ -11,6 +11,8 @@ import contextlib
 import re
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import partial
+from typing import Any
 
 _typed: ContextVar[bool] = ContextVar("typed", default=False)
 
@@ -146,6 +148,9 @@ class BudgetExceeded(LabelguardError):
         super().__init__(message)
         self.asked = asked
         self.left = left
+
+    def __reduce__(self) -> tuple[Any, ...]:  # as from another process: args are no keywords
+        return partial(type(self), asked=self.asked, left=self.left), self.args
 
 
 class ProjectBusy(LabelguardError):

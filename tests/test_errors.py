@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from click.testing import CliRunner
 
 import labelguard as lg
 from labelguard.cli.main import main
-from labelguard.errors import LabelguardError, PolicyError, as_typed
+from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError, as_typed
 
 
 @pytest.mark.parametrize(
@@ -76,3 +78,17 @@ def test_the_command_line_shows_the_same_error_as_it_is_typed(tmp_path: Path) ->
     assert done.stderr == "labelguard: --stages does not go with --mechanism rr\n"
     with pytest.raises(PolicyError, match=r"^stages does not go"):
         lg.privatize("nowhere.parquet", mechanism="rr", project=tmp_path, stages=3)  # type: ignore[call-overload]
+
+
+def kinds(one: type[LabelguardError]) -> list[type[LabelguardError]]:
+    return [one, *(kind for below in one.__subclasses__() for kind in kinds(below))]
+
+
+@pytest.mark.parametrize("kind", kinds(LabelguardError))
+def test_an_error_comes_whole_from_another_process(kind: type[LabelguardError]) -> None:
+    """One that could not be read again broke the pool of whoever ran releases in processes."""
+    counts: dict[str, Any] = {"asked": 3, "left": 1} if kind is BudgetExceeded else {}
+    error = kind("give --releases 1", **counts)
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is kind and again.args == error.args
+        assert vars(again) == vars(error) and str(again) == "give releases=1"

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Iterable
 
 import click
 from click.shell_completion import CompletionItem
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What shells type as it is: bash would put `$(…)`, found in a name on disk, into the line."""
 
 
 def files(_: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -24,7 +29,7 @@ def releases(context: click.Context, _: click.Parameter, typed: str) -> list[Com
     with contextlib.suppress(Exception):
         found = find(context.params.get("project")).releases.glob("r[0-9]*")
         names = sorted(path.name for path in found if not path.suffix)
-        return [CompletionItem(name) for name in names if name.startswith(typed)]
+        return [CompletionItem(name) for name in _fitting(names, typed)]
     return []
 
 
@@ -42,6 +47,10 @@ def policies(context: click.Context, _: click.Parameter, typed: str) -> list[Com
         if (project.keys / "project.key").is_file() and "LABELGUARD_LEDGER_URL" not in os.environ:
             from labelguard.project.policies import listing
 
-            found = [one for one in listing(project) if one.name.startswith(typed)]
-            return [CompletionItem(one.name, help=one.state) for one in found]
+            states = {one.name: one.state for one in listing(project)}
+            return [CompletionItem(name, help=states[name]) for name in _fitting(states, typed)]
     return []
+
+
+def _fitting(names: Iterable[str], typed: str) -> list[str]:
+    return [name for name in names if _PLAIN.fullmatch(name) and name.startswith(typed)]

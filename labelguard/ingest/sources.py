@@ -105,7 +105,7 @@ def parts(
     items = list(_flat(source))
     if isinstance(source, list | tuple) and dictionaries.are_rows(items):
         splits.refuse_unused(split, ())
-        rows = dictionaries.table_of(items)
+        rows = dictionaries.table_of(items, named)
         return [Part(dictionaries.NAME, table_opener(rows, dictionaries.NAME), sparse=True)]
     found: list[Part] = []
     divided = []
@@ -119,7 +119,7 @@ def parts(
             name = "table" if len(items) == 1 else f"table {number}"
             has_splits = isinstance(item, Mapping)
             tables = splits.chosen(item, split, name) if has_splits and item else [item]
-            own = [Part(name, _table_opener(table, name)) for table in tables]
+            own = [Part(name, _table_opener(table, named, name)) for table in tables]
         found += own
         divided.append(has_splits)
     if not found:
@@ -141,11 +141,14 @@ def typed(source: Input) -> list[str]:
     return paths if paths and len(paths) == len(items) else ["INPUT"]
 
 
-def _table_opener(table: Any, name: str) -> Opener:
+def _table_opener(table: Any, named: Mapping[str, str], name: str) -> Opener:
     # By the names of its class: nothing is imported to look for it.
-    kind = type(table)
-    of_datasets = kind.__module__.partition(".")[0] == "datasets"
-    return (dataset_opener if of_datasets else table_opener)(table, name)
+    library = type(table).__module__.partition(".")[0]
+    if library == "datasets":
+        return dataset_opener(table, name)
+    if library == "pandas" and hasattr(table, "columns"):
+        table = dictionaries.table_of_frame(table, named, name)
+    return table_opener(table, name)
 
 
 def _flat(source: Input) -> Iterator[Any]:

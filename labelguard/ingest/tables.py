@@ -36,7 +36,7 @@ def table_opener(table: Any, name: str) -> Opener:
         )
     try:
         converted = pa.table(table)
-    except (pa.ArrowException, TypeError, ValueError):
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
         # Not which column: of chosen and rejected, that would name a side.
         raise InvalidLabels(f"{name}: {SEVERAL_TYPES}") from None
     check_columns(converted.column_names, name)

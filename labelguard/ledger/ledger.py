@@ -110,7 +110,8 @@ class Ledger:
         """Make the tables, unless they exist, and the witnesses."""
         with database.writing(journal.signing(database.connect(url), keys)) as connection:
             if meta.create(connection, keys):
-                journal.append(connection, "created", ceiling.to_journal())
+                body = ceiling.to_journal() | {"schema": schema.VERSION}
+                journal.append(connection, "created", body)
         number, digest = cls(url, keys).head()
         if number == 1:  # nothing was charged: an earlier attempt may have crashed here
             Witness(witnesses).note(number, digest)

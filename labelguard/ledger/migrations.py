@@ -6,12 +6,14 @@ tables newer than its own.
 
 A migration is a function of a connection. It speaks SQL of its own, not that of `schema`, which
 describes the newest tables only, and must do on SQLite and PostgreSQL. What the journal tells of a
-table (see `verification`) it tells again, if the table's digest changes. `meta` and `journal` are
-read before anything is migrated: their columns stay.
+table (see `verification`) it tells again, if the table's digest changes, once it has found the one
+of before in the journal: else it would vouch for a table that others edited. `meta` and `journal`
+are read before anything is migrated: their columns stay.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from labelguard._version import __version__
+from labelguard.errors import LedgerError
 from labelguard.ledger import database, journal, meta, schema
 from labelguard.ledger.witness import Witness
 
@@ -51,6 +54,8 @@ def migrate(url: str, keys: KeyRing, witnesses: Sequence[Path] = ()) -> tuple[in
             witness.check(connection, address)
             if before == schema.VERSION:
                 return before, before
+            _check_number(connection, before, address)
+            meta.next_epoch(connection)  # a job that knows the tables of before writes no more
             for migration in MIGRATIONS[before - 1 :]:
                 migration(connection)
             meta.set_meta(connection, "schema", str(schema.VERSION))
@@ -62,3 +67,21 @@ def migrate(url: str, keys: KeyRing, witnesses: Sequence[Path] = ()) -> tuple[in
         return before, schema.VERSION
     finally:
         engine.dispose()
+
+
+def _check_number(connection: sa.Connection, number: int, address: str) -> None:
+    """Raise `LedgerError` unless the journal, which nobody else can write, tells the same number.
+
+    With one that was set back, migrations would run again over tables they made.
+    """
+    entries = journal.entries(connection)
+    broken = journal.first_fault(entries) or journal.first_forged(entries, journal.mac(connection))
+    if broken:
+        raise LedgerError(f"the ledger at {address} does not hold: {broken}; put a true copy back")
+    bodies = [json.loads(one.body) for one in entries if one.kind in ("created", "migrated")]
+    told = bodies[-1].get("to") or bodies[-1].get("schema", 1)  # 0.2.0 did not tell it
+    if told != number:
+        raise LedgerError(
+            f"the ledger at {address} says that its tables are of schema {number}, and its journal "
+            f"tells of {told}: others wrote it; put a true copy back"
+        )

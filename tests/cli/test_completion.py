@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 import labelguard as lg
 from labelguard.project import policies
@@ -109,3 +110,15 @@ def test_completing_loads_no_engine() -> None:
     names = set(re.findall(r"\| +([\w.]+)$", loaded, re.MULTILINE))
     assert "labelguard.cli.main" in names
     assert not names & ENGINES
+
+
+def test_nothing_is_offered_that_a_shell_would_run_or_a_terminal_obey(study: Path) -> None:
+    """Names on disk are whoever's who made the project; bash types them unquoted."""
+    for name in ("r1$(reboot)", "r1;reboot", "r1`reboot`", "r1\nplain,reboot", "r1\x1b[2J", "r1 x"):
+        (study / ".labelguard" / "releases" / name).mkdir()
+    engine = sa.create_engine(f"sqlite:///{study / '.labelguard' / 'ledger.sqlite3'}")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE policies SET name = 'o$(reboot)' WHERE name = 'once'")
+    engine.dispose()
+    assert completed(f"labelguard report --project {study} r") == ["plain,r0001"]
+    assert completed(f"labelguard policy show --project {study} ") == ["plain,weekly"]

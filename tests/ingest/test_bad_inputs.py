@@ -354,7 +354,7 @@ COLUMNS: dict[str, tuple[Any, dict[str, Any], str]] = {
         "column item_id: id 'i' stands for several contents (1 such id)",
     ),
     "mixed python values": (
-        pd.DataFrame({"label": [1, "a"]}, dtype=object),
+        pd.DataFrame({"label": [1, ["a"]]}, dtype=object),
         {},
         "table: a column holds values of several types",
     ),

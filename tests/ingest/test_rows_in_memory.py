@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ import pytest
 import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import sources
+from labelguard.ingest.layouts import Reading
+from labelguard.ingest.staging import StagingOptions, stage
+from labelguard.keys.keyring import KeyRing
+from labelguard.storage import buckets as segments
 
 SECRET = "SECRET"
 TABLE = lg.simulate(labelers=5, labels=60, items=20)
@@ -50,6 +55,25 @@ def test_the_order_of_columns_does_not_follow_from_which_rows_have_a_label() -> 
     assert len(said) == 1
 
 
+def test_numbers_beside_texts_are_read_as_in_json(tmp_path: Path) -> None:
+    rows = [
+        row(labeler_id=who, prompt=f"p{number}", label=label)
+        for who in (7, "7", "x")
+        for number, label in enumerate([0, 1, True, 0.5, "tie", "b", 2**80, None])
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    found = []
+    for name, source in (("rows", rows), ("file", path)):
+        options = StagingOptions(Reading({}), "")
+        staged = stage(source, tmp_path / name, KeyRing.unkeyed(), options)
+        buckets = [segments.read_bucket(staged.rows_directory, n) for n in range(segments.BUCKETS)]
+        read = [row for one in buckets if one is not None for row in one.to_pylist()]
+        found.append((read, staged.label_fault_count, staged.skipped))
+    assert found[0] == found[1]
+    assert len({str(row["unit_hi"]) for row in found[0][0]}) == 2
+
+
 def test_chats_are_nested_rows() -> None:
     answers = {"chosen": [{"role": "assistant", "content": "4"}], "rejected": CHAT}
     found = lg.inspect([{"prompt": CHAT, "labeler_id": 7, **answers}])
@@ -63,10 +87,10 @@ def test_chats_are_nested_rows() -> None:
         ([{}], "rows: no columns in the input"),
         ([row(), "labels.parquet"], r"rows \(dictionaries\) stand beside paths or tables"),
         ([row(), TABLE], r"rows \(dictionaries\) stand beside paths or tables"),
-        ([row(), row(label=SECRET)], "rows: a column holds values of several types"),
+        ([row(label=1), row(label=CHAT)], "rows: a column holds values of several types"),
         ([row(prompt=CHAT), row()], "rows: a column holds values of several types"),
         ([row(label=object())], "rows: a column holds values of several types"),
-        ([row(label=2**80)], "rows: a column holds values of several types"),
+        ([row(prompt=CHAT), row(prompt=2**80)], "rows: a column holds values of several types"),
         ([row(prompt="\ud800")], "rows: a column holds values of several types"),
         ([row(prompt=ITSELF)], "rows: values are nested more than 32 deep"),
         ([{7: SECRET}], "rows: a key is no text"),

@@ -214,6 +214,53 @@ def test_an_older_copy_or_a_forged_ledger_is_not_migrated(
     assert {**dump(on_sqlite.ledger_url), "journal": []} == {**before, "journal": []}
 
 
+def test_a_number_of_the_schema_that_others_wrote_repeats_no_migration(
+    on_sqlite: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a migration tells the journal anew would vouch for tables that were edited since."""
+    earlier.become_later(monkeypatch)
+    migrate(on_sqlite)
+    monkeypatch.setattr(migrations, "MIGRATIONS", (lambda _: None,) * 2)
+    before = write(on_sqlite, "UPDATE meta SET value = '1' WHERE name = 'schema'")
+    with pytest.raises(LedgerError, match="schema 1, and its journal tells of 3"):
+        migrate(on_sqlite)
+    assert dump(on_sqlite.ledger_url) == before
+    write(on_sqlite, "UPDATE journal SET body = '{\"to\": 1}' WHERE kind = 'migrated'")
+    with pytest.raises(LedgerError, match="was altered"):
+        migrate(on_sqlite)
+
+
+def test_a_new_ledger_is_not_migrated_from_a_number_before_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier.become_later(monkeypatch)
+    made = lg.init(tmp_path)
+    write(made, "UPDATE meta SET value = '2' WHERE name = 'schema'")
+    with pytest.raises(LedgerError, match="schema 2, and its journal tells of 3"):
+        migrate(made)
+
+
+def test_a_job_of_before_a_migration_writes_no_more(
+    on_sqlite: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lost its connection, and with it the lock, would go on with the tables it knew."""
+    ledger = OpenProject.open(on_sqlite).ledger
+    epoch = ledger.begin_job()
+    earlier.become_later(monkeypatch)
+    migrate(on_sqlite)
+    with pytest.raises(LedgerError), ledger.transaction(epoch):
+        pass
+
+
+def write(project: Project, statement: str) -> dict[str, list[tuple[object, ...]]]:
+    """Change a ledger as somebody does who can write its database; all that is in it then."""
+    engine = sa.create_engine(project.ledger_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
+    return dump(project.ledger_url)
+
+
 def test_another_key_migrates_nothing(
     on_sqlite: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -138,6 +140,41 @@ def test_no_type_in_jsonl_tells_which_side_was_chosen(
         here.mkdir()
         source = as_jsonl(rows + sound, here / "labels.jsonl")
         found.append(outcome(here, source, skip_bad=True))
+    assert found == found[:1] * len(found)
+
+
+IN_MEMORY: list[tuple[Any, Any]] = [
+    (datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), -1),
+    (True, np.float32(1)),
+    (b"x", "x"),
+    (2**63, -1),
+]
+"""Of which Arrow makes one type or none, by which of them is first."""
+
+
+@pytest.mark.parametrize("made", [list, pd.DataFrame])
+@pytest.mark.parametrize("sides", [*JSON_CASES, *IN_MEMORY])
+def test_no_type_of_rows_in_memory_tells_which_side_was_chosen(
+    sides: tuple[Any, Any], made: Any, tmp_path: Path
+) -> None:
+    """A column had one type or several, by which side of each row stood in it."""
+    found = [outcome(tmp_path, made(rows), skip_bad=True) for rows in worlds(sides)]
+    assert found == found[:1] * len(found)
+
+
+ANSWERS: list[list[Any]] = [[0, 0], [0, 1], [0, "tie"], [True, 1], [0.5, "b"], [2**70, -1]]
+
+
+@pytest.mark.parametrize("made", [list, pd.DataFrame])
+def test_no_type_of_a_label_in_memory_tells_what_it_is(made: Any, tmp_path: Path) -> None:
+    """Numbers beside a text were refused, so that who saw the error knew of the text."""
+    found = []
+    for labels in ANSWERS:
+        rows = rows_of(("yes", "no"), (False, False))
+        for row, label in zip(rows, labels, strict=True):
+            row |= {"response_a": row.pop("chosen"), "response_b": row.pop("rejected")}
+            row["label"] = label
+        found.append(outcome(tmp_path, made(rows)))
     assert found == found[:1] * len(found)
 
 
