@@ -189,9 +189,9 @@ def guarantee(card: Mapping[str, Any]) -> str:
 **Guarantee.** Mechanism `{card["mechanism"]}`: every {privacy["unit"]} is protected with
 {budget_of(privacy)} under adjacency `{privacy["adjacency"]}`: all labels of one
 {privacy["unit"]} may change. The bound holds for {span(privacy)},
-against anyone who sees neither raw labels nor the memory of a running job; another policy adds to
-it, but all of them together give no more than {budget_of(privacy["ceiling"])}, the project's
-ceiling.{condition}"""
+against anyone who sees neither raw labels nor the memory of a running job; another policy adds
+to it, but all of them together give no more than
+{budget_of(privacy["ceiling"])}, the project's ceiling.{condition}"""
 
 
 def span(privacy: Mapping[str, Any]) -> str:
