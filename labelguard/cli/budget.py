@@ -87,19 +87,36 @@ def budget_show(project: Path | None) -> Budget:
 
 
 def _labeler(value: LabelerBudget) -> None:
-    print_facts([("pseudonym", value.pseudonym)])
+    gone = value.departure
+    print_facts(
+        [
+            ("pseudonym", value.pseudonym),
+            *([("left", f"{gone.kind} on {gone.at}")] if gone else []),
+        ]
+    )
+    if not value.allowances:
+        echo("Nothing was ever charged.")
+        return
     echo()
     numbers = ("allowed", "used", "left")
-    rows = ((one.policy, one.event, one.allowed, one.used, one.left) for one in value.allowances)
+    rows = (
+        (
+            *(one.policy, one.event, one.allowed, one.used),
+            "closed" if one.state == "closed" else one.left,
+        )
+        for one in value.allowances
+    )
     print_table(("policy", "event", *numbers), rows, right=numbers)
 
 
-@budget.command("labeler", short_help="What one labeler has spent, and what is left.")
+@budget.command("labeler", short_help="What one labeler has spent, and whether they left.")
 @click.argument("labeler_id")
 @project_option
 @prints(_labeler)
 def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
     """What one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
+
+    It also tells whether they left: who was erased or retired stays known by a tombstone.
 
     \b
     Example:
