@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from labelguard.project.policy_facts import (
         Activation,
         Closed,
+        Dropped,
         Grouped,
         PolicyDetails,
         PolicyLine,
@@ -78,6 +79,7 @@ def _policy(value: PolicyDetails) -> None:
             *((("held out", held_out(value.held_out, unit)),) if value.held_out else ()),
             ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
             *([("together", _together(value))] if quote.points else []),
+            *([("all policies", _prospect(one))] if (one := value.activation) else []),
         ]
     )
     if not quote.points:
@@ -117,6 +119,15 @@ def _together(value: PolicyDetails) -> str:
         f"ε = {quote.epsilon:.6f} at δ = {quote.delta_at_points:g}{share}, "
         f"unused ε {max(quote.slack or 0, 0):.1e}"
     )
+
+
+def _prospect(value: Activation) -> str:
+    """What all policies cost once a draft is in force, beside what they may."""
+    total, ceiling = value.total, value.ceiling
+    above = total.epsilon > ceiling.epsilon or total.delta > ceiling.delta
+    refused = ": above it, so that this draft could not be put into force" * above
+    spent = ", what was spent before included" * (total.epsilon > value.epsilon)
+    return f"{budget_of(total)} once in force{spent}; the ceiling is {budget_of(ceiling)}{refused}"
 
 
 def _state(value: PolicyDetails) -> str:
@@ -258,6 +269,12 @@ def _policies(values: Sequence[PolicyLine]) -> None:
 
     names = ("name", "state", "created", "budget", "allowances", "costs ε")
     print_table(names, map(row, values), right=["costs ε"])
+    drafts = [
+        (f"{one.name} in force", _prospect(one.activation)) for one in values if one.activation
+    ]
+    if drafts:
+        echo()
+        print_facts(drafts)
 
 
 @policy.command("list")
@@ -327,6 +344,27 @@ def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     if not yes:
         click.confirm("Put it into force?", abort=True, err=True)
     return policies.activate(name, project, agreed=shown)
+
+
+def _dropped(value: Dropped) -> None:
+    echo(f"The draft {value.name} is removed.")
+
+
+@policy.command("drop", short_help="Remove a draft.")
+@click.argument("name", shell_complete=completion.policies)
+@project_option
+@wait_option
+@prints(_dropped)
+def policy_drop(name: str, project: Path | None) -> Dropped:
+    """Remove policy NAME, a draft that never was in force; the journal tells of it.
+
+    \b
+    Example:
+      labelguard policy drop clinic
+    """
+    from labelguard.project import policies
+
+    return policies.drop(name, project)
 
 
 def _closed(value: Closed) -> None:
