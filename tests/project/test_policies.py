@@ -354,6 +354,14 @@ def test_a_draft_tells_what_all_policies_cost_with_it_as_activation_does(
         policies.preview("high", project)
 
 
+def test_a_check_is_of_what_the_policy_pays_for(table: pa.Table, project: Project) -> None:
+    made(project, "sums", "statistic:releases=3")
+    assert check(table, project=project).charged == 25  # one use of each labeler
+    made(project, "both", "rr:labels=40", "statistic:releases=3", epsilon=2)
+    lg.privatize(table, project=project, **STATISTIC)
+    assert check(table, project=project).charged == 0
+
+
 def test_a_draft_can_be_dropped_and_its_name_taken_again(project: Project) -> None:
     made(project, "first", "rr:labels=5")
     for _ in range(2):
