@@ -106,7 +106,7 @@ def held_out(share: float, unit: str) -> str:
 def _closing_points(points: Sequence[ClosingPoint]) -> None:
     def row(one: ClosingPoint) -> tuple[str, str, str]:
         used = ", ".join(f"{event} {count:,}" for event, count in one.used.items())
-        return f"{one.point} of {len(points)}", used, f"{one.epsilon:.4f}"
+        return f"{one.point} of {len(points)}", used, f"{one.epsilon:g}"
 
     names = ("closing point", "used at most", "costs ε")
     print_table(names, map(row, points), right=["costs ε"])
@@ -264,7 +264,7 @@ def _policies(values: Sequence[PolicyLine]) -> None:
             f"{event} {'own' if count is None else format(count, ',')}"
             for event, count in one.allowances.items()
         )
-        costs = None if one.costs is None else f"{one.costs:.4g}"
+        costs = None if one.costs is None else f"{one.costs:g}"
         return one.name, one.state, one.created_at, budget_of(one), allowed, costs
 
     names = ("name", "state", "created", "budget", "allowances", "costs ε")
@@ -308,7 +308,7 @@ def _preview(value: Activation, *, err: bool) -> None:
 
 def total_fact(total: Budgeted) -> tuple[str, str]:
     """What all policies cost together."""
-    return "total", f"{budget_of(total)} over the project's life, whatever decided about changes"
+    return "total", f"{budget_of(total)} over the project's life, however policies were chosen"
 
 
 def ceiling_fact(ceiling: Budgeted) -> tuple[str, str]:
@@ -432,9 +432,8 @@ def _fit(value: Fit) -> None:
 @click.option(
     "--mechanism",
     type=click.Choice(["rr", "props", "statistic", "evaluation", *_RUNS]),
-    default="rr",
-    show_default=True,
-    help="How labels would be privatized.",
+    help="How labels would be privatized; default: as the release before, or what the policy pays "
+    "for.",
 )
 @bad_rows_option
 @max_input_bytes_option
