@@ -53,12 +53,15 @@ def _budget(value: Budget) -> None:
     if closing := value.closing:
         last = policy.closing_points
         facts.append(
-            ("closed today", f"at point {closing.point} of {last}: ε = {closing.epsilon:.4f}")
+            ("closed today", f"at point {closing.point} of {last}: ε = {closing.epsilon:g}")
         )
     for allowance, use in zip(policy.allowances, value.allowances, strict=True):
         facts += [
             ("pays for", paid(allowance, unit, policy.name)),
-            (f"  {unit}s", f"{use.labelers:,}, exhausted {use.exhausted_labelers:,}"),
+            (
+                f"  {unit}s",
+                f"{use.labelers:,} charged so far, exhausted {use.exhausted_labelers:,}",
+            ),
             ("  used", f"{use.used:,} of {use.allowed:,}"),
             (f"  used per {unit}", _quartiles(use.used_per_labeler)),
             (f"  left per {unit}", _quartiles(use.left_per_labeler)),
@@ -87,19 +90,36 @@ def budget_show(project: Path | None) -> Budget:
 
 
 def _labeler(value: LabelerBudget) -> None:
-    print_facts([("pseudonym", value.pseudonym)])
+    gone = value.departure
+    print_facts(
+        [
+            ("pseudonym", value.pseudonym),
+            *([("left", f"{gone.kind} on {gone.at}")] if gone else []),
+        ]
+    )
+    if not value.allowances:
+        echo("Nothing was ever charged.")
+        return
     echo()
     numbers = ("allowed", "used", "left")
-    rows = ((one.policy, one.event, one.allowed, one.used, one.left) for one in value.allowances)
+    rows = (
+        (
+            *(one.policy, one.event, one.allowed, one.used),
+            "closed" if one.state == "closed" else one.left,
+        )
+        for one in value.allowances
+    )
     print_table(("policy", "event", *numbers), rows, right=numbers)
 
 
-@budget.command("labeler", short_help="What one labeler has spent, and what is left.")
+@budget.command("labeler", short_help="What one labeler has spent, and whether they left.")
 @click.argument("labeler_id")
 @project_option
 @prints(_labeler)
 def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
     """What one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
+
+    It also tells whether they left: who was erased or retired stays known by a tombstone.
 
     \b
     Example:
@@ -120,7 +140,9 @@ _UNSEEN = (
 def _journal(entries: Sequence[JournalEntry]) -> None:
     def row(entry: JournalEntry) -> tuple[str, ...]:
         body = {k: v for k, v in entry.body.items() if k not in (*_UNSEEN, "release")}
-        details = ", ".join(f"{name} {cell(value)}" for name, value in body.items())
+        # What is charged are uses; entries have had the key `labels` for ever.
+        words = {"labels": "uses"} if entry.kind in ("charged", "refunded") else {}
+        details = ", ".join(f"{words.get(k, k)} {cell(value)}" for k, value in body.items())
         release = entry.body.get("release", "")
         number, digest = str(entry.number), entry.digest[:12]
         return number, entry.at, entry.kind, release, details, digest

@@ -23,8 +23,8 @@ def _outlook(value: Outlook) -> None:
     if value.policy is None:
         echo("No policy is in force: nothing to forecast; see labelguard policy list.")
         return
-    observed = f"{value.policy}, observed for {value.weeks_observed:.1f} weeks"
-    print_facts([("policy", observed)])
+    observed = f"{value.weeks_observed:.1f} weeks since the first charge under any policy"
+    print_facts([("policy", str(value.policy)), ("observed", observed)])
     for one in value.events:
         if one.labelers:
             echo()
@@ -32,7 +32,9 @@ def _outlook(value: Outlook) -> None:
     print_bullets(value.notes)
     if lasting := next((one.lasting for one in value.events if one.lasting), None):
         echo(f"\nA policy that lasts a year at this rate: {lasting.command}")
-        cost = f"ε = {lasting.total_epsilon:g} of a ceiling of {lasting.ceiling_epsilon:g}"
+        total = {"epsilon": lasting.total_epsilon, "delta": lasting.total_delta}
+        ceiling = {"epsilon": lasting.ceiling_epsilon, "delta": lasting.ceiling_delta}
+        cost = f"{budget_of(total)} of a ceiling of {budget_of(ceiling)}"
         over = "above it: it could not be activated (labelguard project ceiling --raise)"
         echo(
             f"All policies together would then cost {cost}"
@@ -45,8 +47,9 @@ def _event(one: EventOutlook) -> None:
 
     kind = events.kind(one.event)
     facts = [
-        (f"{kind.noun}s", f"{one.per_week:.3g} a week, the median of {one.labelers:,} labelers"),
-        ("left", counted(one.left, "labeler")),
+        (f"{kind.noun}s", f"{one.per_week:.3g} a week, the median"),
+        ("of", f"{counted(one.labelers, 'labeler')} who go on; so is all that follows"),
+        ("departed", f"{counted(one.left, 'labeler')}, in no number here"),
         ("first exhausted", _when(one.first_exhausted)),
         ("half exhausted", _when(one.half_exhausted)),
     ]
@@ -72,8 +75,8 @@ def _lasting(value: Lasting, noun: str) -> Iterator[tuple[str, str]]:
     enough = f"{counted(value.allowed, noun)} do for 90 of 100 labelers"
     enough += f", {value.allowed_for_all:,} for all"
     yield "a year needs", enough
-    noise = f"{value.price.in_words()}, or {value.price_for_all.in_words()}"
-    yield "  at " + budget_of(vars(value)), noise
+    noises = (value.price.in_words(), value.price_for_all.in_words())
+    yield "  at " + budget_of(vars(value)), ", or ".join(dict.fromkeys(noises))
 
 
 @click.command("forecast", short_help="What the budget will look like at this rate.")

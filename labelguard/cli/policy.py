@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from labelguard.project.policy_facts import (
         Activation,
         Closed,
+        Dropped,
         Grouped,
         PolicyDetails,
         PolicyLine,
@@ -78,6 +79,7 @@ def _policy(value: PolicyDetails) -> None:
             *((("held out", held_out(value.held_out, unit)),) if value.held_out else ()),
             ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
             *([("together", _together(value))] if quote.points else []),
+            *([("all policies", _prospect(one))] if (one := value.activation) else []),
         ]
     )
     if not quote.points:
@@ -104,7 +106,7 @@ def held_out(share: float, unit: str) -> str:
 def _closing_points(points: Sequence[ClosingPoint]) -> None:
     def row(one: ClosingPoint) -> tuple[str, str, str]:
         used = ", ".join(f"{event} {count:,}" for event, count in one.used.items())
-        return f"{one.point} of {len(points)}", used, f"{one.epsilon:.4f}"
+        return f"{one.point} of {len(points)}", used, f"{one.epsilon:g}"
 
     names = ("closing point", "used at most", "costs ε")
     print_table(names, map(row, points), right=["costs ε"])
@@ -117,6 +119,15 @@ def _together(value: PolicyDetails) -> str:
         f"ε = {quote.epsilon:.6f} at δ = {quote.delta_at_points:g}{share}, "
         f"unused ε {max(quote.slack or 0, 0):.1e}"
     )
+
+
+def _prospect(value: Activation) -> str:
+    """What all policies cost once a draft is in force, beside what they may."""
+    total, ceiling = value.total, value.ceiling
+    above = total.epsilon > ceiling.epsilon or total.delta > ceiling.delta
+    refused = ": above it, so that this draft could not be put into force" * above
+    spent = ", what was spent before included" * (total.epsilon > value.epsilon)
+    return f"{budget_of(total)} once in force{spent}; the ceiling is {budget_of(ceiling)}{refused}"
 
 
 def _state(value: PolicyDetails) -> str:
@@ -253,11 +264,17 @@ def _policies(values: Sequence[PolicyLine]) -> None:
             f"{event} {'own' if count is None else format(count, ',')}"
             for event, count in one.allowances.items()
         )
-        costs = None if one.costs is None else f"{one.costs:.4g}"
+        costs = None if one.costs is None else f"{one.costs:g}"
         return one.name, one.state, one.created_at, budget_of(one), allowed, costs
 
     names = ("name", "state", "created", "budget", "allowances", "costs ε")
     print_table(names, map(row, values), right=["costs ε"])
+    drafts = [
+        (f"{one.name} in force", _prospect(one.activation)) for one in values if one.activation
+    ]
+    if drafts:
+        echo()
+        print_facts(drafts)
 
 
 @policy.command("list")
@@ -291,7 +308,7 @@ def _preview(value: Activation, *, err: bool) -> None:
 
 def total_fact(total: Budgeted) -> tuple[str, str]:
     """What all policies cost together."""
-    return "total", f"{budget_of(total)} over the project's life, whatever decided about changes"
+    return "total", f"{budget_of(total)} over the project's life, however policies were chosen"
 
 
 def ceiling_fact(ceiling: Budgeted) -> tuple[str, str]:
@@ -327,6 +344,27 @@ def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     if not yes:
         click.confirm("Put it into force?", abort=True, err=True)
     return policies.activate(name, project, agreed=shown)
+
+
+def _dropped(value: Dropped) -> None:
+    echo(f"The draft {value.name} is removed.")
+
+
+@policy.command("drop", short_help="Remove a draft.")
+@click.argument("name", shell_complete=completion.policies)
+@project_option
+@wait_option
+@prints(_dropped)
+def policy_drop(name: str, project: Path | None) -> Dropped:
+    """Remove policy NAME, a draft that never was in force; the journal tells of it.
+
+    \b
+    Example:
+      labelguard policy drop clinic
+    """
+    from labelguard.project import policies
+
+    return policies.drop(name, project)
 
 
 def _closed(value: Closed) -> None:
@@ -394,9 +432,8 @@ def _fit(value: Fit) -> None:
 @click.option(
     "--mechanism",
     type=click.Choice(["rr", "props", "statistic", "evaluation", *_RUNS]),
-    default="rr",
-    show_default=True,
-    help="How labels would be privatized.",
+    help="How labels would be privatized; default: as the release before, or what the policy pays "
+    "for.",
 )
 @bad_rows_option
 @max_input_bytes_option

@@ -13,7 +13,17 @@ from labelguard.configuration.checking import Part, Text, Wrong, checked, secret
 from labelguard.configuration.reading import parse_toml
 from labelguard.errors import LabelguardError, ProjectError
 
-__all__ = ["FILE", "Connector", "Delivery", "Hook", "Ingest", "Input", "ProjectFile", "read"]
+__all__ = [
+    "FILE",
+    "About",
+    "Connector",
+    "Delivery",
+    "Hook",
+    "Ingest",
+    "Input",
+    "ProjectFile",
+    "read",
+]
 
 FILE = "labelguard.toml"
 
@@ -47,6 +57,15 @@ def _network(text: str) -> str:
 
 
 Header = Annotated[str, AfterValidator(_header)]
+
+
+class About(Part):
+    """What the report says of the project, on top."""
+
+    name: Annotated[Text | None, Field(description="what the project is called")] = None
+    contact: Annotated[
+        Text | None, Field(description="who answers questions about it: a name, an address")
+    ] = None
 
 
 class Input(Part):
@@ -169,6 +188,7 @@ class ProjectFile(Part):
     """All of labelguard.toml."""
 
     format: Annotated[Literal[1], Field(description="of this file")]
+    project: About = About()
     input: Input = Input()
     connectors: Annotated[
         Mapping[Text, Connector], Field(description="annotation tools, each by a name of yours")

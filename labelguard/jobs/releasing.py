@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from labelguard.errors import BudgetExceeded, LabelguardError
@@ -53,6 +53,8 @@ class Found:
     charged: int = 0
     waiting: int = 0
     exhausted: bool = False
+    notes: tuple[str, ...] = ()
+    """what `privatize` says beside it, such as rows of who left"""
 
 
 class _NotNow(Exception):
@@ -73,7 +75,7 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
 
     def review(found: Preview) -> None:
         if begun is None and (stopped := not_now(found, wanted.enough)):
-            raise _NotNow(stopped)
+            raise _NotNow(replace(stopped, notes=tuple(found.notes)))
         run.intend(wanted.mechanism, request=found.request)
 
     options = {"mechanism": wanted.mechanism, "exhausted": wanted.exhausted, **wanted.options}
@@ -96,8 +98,8 @@ def release(wanted: Wanted, home: Project, run: UnderWay, progress: Progress) ->
     record = ledger.release(made.id)
     assert record is not None
     if made.reused and record.number <= number:
-        return nothing_new(record, wanted.enough)
-    return _made(record)
+        return replace(nothing_new(record, wanted.enough), notes=made.notes)
+    return replace(_made(record), notes=made.notes)
 
 
 def newest(home: Project, mechanism: str, preferred: str | None) -> str | None:

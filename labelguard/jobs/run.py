@@ -162,7 +162,8 @@ class Run:
                 ending.fail(self.job, self.home, run, ending.failure(run, error))
                 raise
         ended = JobRun(**run.ended or {})
-        notes = notes + self._register() + ending.finish(self.job, self.home, run)
+        notes = notes + list(run.steps.get("release", {}).get("notes", ()))
+        notes += self._register() + ending.finish(self.job, self.home, run)
         own = {name: getattr(ended, name) for name in _SAME}
         return Retrained(**own, resumed=resumed, model=self.models.in_use, notes=tuple(notes))
 

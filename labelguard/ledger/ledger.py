@@ -169,6 +169,11 @@ class Ledger:
         with self._writing(epoch) as connection:
             return policies.activate(connection, name)
 
+    def drop_policy(self, name: str, epoch: int) -> None:
+        """Remove a draft."""
+        with self._writing(epoch) as connection:
+            policies.drop(connection, name)
+
     def close_policy(self, record: PolicyRecord, epoch: int) -> int | None:
         """Close a policy where its use allows; the closing point, or None at its full price."""
         with self._writing(epoch) as connection:

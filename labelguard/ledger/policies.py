@@ -82,18 +82,33 @@ def activate(connection: sa.Connection, name: str) -> PolicyRecord:
 
     Raises `PolicyError` if there is no such draft, or the project's ceiling would be passed.
     """
-    found = {record.name: record for record in records(connection)}
-    if name not in found or found[name].state != "draft":
-        raise PolicyError(
-            f"{name!r} is no policy that waits to be activated; see: labelguard policy list"
-        )
+    record = _draft(connection, name)
     before = in_force(connection)
     if before:
         close_by_use(connection, before)
-    _set(connection, found[name].id, state="active")
+    _set(connection, record.id, state="active")
     check_ceiling(connection)
-    journal.append(connection, "activated", {"policy": found[name].id, "name": name})
+    journal.append(connection, "activated", {"policy": record.id, "name": name})
     return next(record for record in records(connection) if record.name == name)
+
+
+def drop(connection: sa.Connection, name: str) -> None:
+    """Remove a draft. Raises `PolicyError` if there is none of that name."""
+    record = _draft(connection, name)
+    for table, column, value in (
+        (schema.prices, schema.prices.c.allowance_id, list(record.allowance_ids.values())),
+        (schema.allowances, schema.allowances.c.policy_id, [record.id]),
+        (schema.policies, schema.policies.c.id, [record.id]),
+    ):
+        connection.execute(sa.delete(table).where(column.in_(value)))
+    journal.append(connection, "dropped", {"policy": record.id, "name": name})
+
+
+def _draft(connection: sa.Connection, name: str) -> PolicyRecord:
+    for record in records(connection):
+        if record.name == name and record.state == "draft":
+            return record
+    raise PolicyError(f"{name!r} is no draft of this project; see: labelguard policy list")
 
 
 def close(connection: sa.Connection, record: PolicyRecord, point: int | None) -> None:

@@ -61,6 +61,8 @@ def _policy_fault(connection: sa.Connection, entries: _Entries) -> str | None:
         if kind == "policy":
             facts = {name: body[name] for name in ("name", "settings", "quote", "state")}
             story[body["policy"]] = facts | {"point": None}
+        elif kind == "dropped":
+            del story[body["policy"]]
         elif kind in _POLICY_STATES:
             story[body["policy"]] |= {"state": _POLICY_STATES[kind], "point": body.get("point")}
     rows = {row.id: row for row in connection.execute(sa.select(schema.policies))}
@@ -80,6 +82,9 @@ def _price_fault(connection: sa.Connection, entries: _Entries) -> str | None:
         if kind == "policy":
             for event, found in body["prices"].items():
                 prices[body["policy"], event].update(found)
+        elif kind == "dropped":
+            for own in [key for key in prices if key[0] == body["policy"]]:
+                del prices[own]
         elif kind == "charged":
             prices[body["policy"], body["event"]].update(body["prices"])
     rows = connection.execute(sa.select(schema.allowances))

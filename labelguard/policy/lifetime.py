@@ -35,7 +35,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Total:
-    """ε and δ of a labeler over several policies, whatever decided about the later ones."""
+    """ε and δ of a labeler over several policies, however the later ones were chosen."""
 
     epsilon: float
     """the sum of ε"""

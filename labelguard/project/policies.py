@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -28,13 +29,14 @@ from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import (
     Activation,
     Closed,
+    Dropped,
     Grouped,
     PolicyDetails,
     PolicyLine,
 )
 from labelguard.storage import blocks
 
-__all__ = ["activate", "add_groups", "close", "listing", "new", "preview", "show"]
+__all__ = ["activate", "add_groups", "close", "drop", "listing", "new", "preview", "show"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -110,7 +112,9 @@ def new(
         bool(accept_unproven),
     )
     with OpenProject.job(project) as opened:
-        return described(opened.ledger.add_policy(name, policy))
+        ledger = opened.ledger
+        record = ledger.add_policy(name, policy)
+        return described(record, prospect(ledger, record))
 
 
 def show(name: str | None = None, project: Where = None) -> PolicyDetails:
@@ -127,7 +131,8 @@ def show(name: str | None = None, project: Where = None) -> PolicyDetails:
         8
     """
     ledger = OpenProject.open(project).ledger
-    return described(named(ledger.policies(), name))
+    record = named(ledger.policies(), name)
+    return described(record, prospect(ledger, record))
 
 
 def listing(project: Where = None) -> list[PolicyLine]:
@@ -149,6 +154,7 @@ def listing(project: Where = None) -> list[PolicyLine]:
             record.policy.held_out,
             {allowance.event: allowance.allowed for allowance in record.policy.allowances},
             record.chapter().epsilon if record.state != "draft" else None,
+            prospect(ledger, record),
         )
         for record in ledger.policies()
     ]
@@ -248,6 +254,26 @@ def close(project: Where = None) -> Closed:
         return _closed(active.chapter(ledger.close_policy(active, epoch)))
 
 
+def drop(name: str, project: Where = None) -> Dropped:
+    """Remove a draft; the journal tells of it, and its name is free again.
+
+    Raises `PolicyError` for a policy that is or was in force: that one stays, and stays paid.
+
+    Example:
+        >>> study = lg.init("study")
+        >>> made = lg.policies.new(
+        ...     "weekly", epsilon=3, delta=1e-5, allow=["rr:labels=8"], project=study
+        ... )
+        >>> lg.policies.drop("weekly", study).name
+        'weekly'
+        >>> lg.policies.listing(study)
+        []
+    """
+    with OpenProject.job(project) as opened:
+        opened.ledger.drop_policy(name, opened.ledger.begin_job())
+    return Dropped(name)
+
+
 def settled_epoch(opened: OpenProject) -> int:
     """A new epoch of a ledger in which nothing is under way: no terms change over a release.
 
@@ -316,13 +342,25 @@ def standing(ledger: Ledger) -> dict[str, Any]:
     return found | asdict(lifetime.total(chapters)) | {"newly_charged": own}
 
 
-def described(record: PolicyRecord) -> PolicyDetails:
+def prospect(ledger: Ledger, record: PolicyRecord) -> Activation | None:
+    """What putting a draft into force would mean, even above the ceiling.
+
+    None for one that is no draft, or whose promise does not add up with those before it.
+    """
+    if record.state == "draft":
+        with contextlib.suppress(PolicyError):
+            return _meant(ledger, record)
+    return None
+
+
+def described(record: PolicyRecord, activation: Activation | None = None) -> PolicyDetails:
     """A policy with its state and its quote, in detail."""
     return PolicyDetails(
         *(record.name, record.state, record.created_at),
         **vars(record.policy),
         closed_at_point=record.point,
         quote=pricing.detailed(record.policy, record.quote, record.prices),
+        activation=activation,
     )
 
 
@@ -348,6 +386,13 @@ def _preview(ledger: Ledger, name: str) -> Activation:
     record = named(ledger.policies(), name)
     if record.state == "closed":
         raise PolicyError(f"policy {name!r} is closed; make a new one to change the terms")
+    found = _meant(ledger, record)
+    found.ceiling.check(found.total)
+    return found
+
+
+def _meant(ledger: Ledger, record: PolicyRecord) -> Activation:
+    """What it means to put a policy into force, whatever the ceiling."""
     chapters, before, closes = life(ledger), ledger.policy(), None
     if record.state == "draft":
         for chapter in chapters:
@@ -358,7 +403,6 @@ def _preview(ledger: Ledger, name: str) -> Activation:
             closes = _closed(last)
         chapters.append(record.chapter())
     ceiling, cost, policy = ledger.ceiling(), lifetime.total(chapters), record.policy
-    ceiling.check(cost)
     return Activation(record.name, policy.epsilon, policy.delta, policy.unit, closes, cost, ceiling)
 
 

@@ -51,6 +51,8 @@ class Project:
     """`[connectors]` as it stands there, see `configuration.project_file`; so `ingest`, `hook`"""
     ingest: Mapping[str, Any] = field(default_factory=dict)
     hook: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, str] = field(default_factory=dict)
+    """`[project]`: its name, and whom to ask"""
 
     def __repr__(self) -> str:
         return f"Project({str(self.state.parent if self.state.name == STATE else self.state)!r})"
@@ -253,4 +255,5 @@ def _open(state: Path) -> Project:
     own = said.get("input", {})
     namespace = own.get("source", project_file.Input().source)
     tables = {name: said.get(name, {}) for name in _TABLES}
+    tables["about"] = said.get("project", {})
     return Project(state.resolve(), namespace, own.get("columns", {}), **tables)

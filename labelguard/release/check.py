@@ -16,7 +16,7 @@ from labelguard.project.opening import OpenProject, Where, located
 from labelguard.release import planning
 from labelguard.release.admission import admit
 from labelguard.release.intake import Intake, IntakeOptions, check_choices, check_fewest
-from labelguard.release.methods import open_mechanism
+from labelguard.release.methods import auto, open_mechanism
 from labelguard.storage.executor import open_executor
 from labelguard.terms import Progress, silent
 
@@ -66,7 +66,7 @@ class Fit:
 def check(
     source: Input,
     *,
-    mechanism: str = "rr",
+    mechanism: str | None = None,
     name: str | None = None,
     namespace: str | None = None,
     project: Where = None,
@@ -76,7 +76,8 @@ def check(
     """Plan a release of `source` under the policy in force, or a draft, and charge nothing.
 
     `options` say how the input is read (`release.intake.Intake`): columns, question, format,
-    split, bad_rows, max_input_bytes. The columns of labels are dropped at the door, so the answer
+    split, bad_rows, max_input_bytes; `mechanism` is by default the one that the policy pays for, of
+    several that of the newest release. The columns of labels are dropped at the door, so the answer
     depends on public columns only. Raises what `privatize` would raise for these.
     """
     home = located(project)
@@ -87,7 +88,8 @@ def check(
         record = policies.named(ledger.policies(), name)
         if record.state == "closed":
             raise PolicyError(f"policy {record.name!r} is closed; nothing can be charged to it")
-        opened_mechanism = open_mechanism(mechanism)
+        chosen = mechanism or auto.standing(ledger, record) or record.policy.events[0]
+        opened_mechanism = open_mechanism(chosen)
         event = opened_mechanism.priced
         policy = record.policy
         reading = layouts.Reading(

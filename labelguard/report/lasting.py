@@ -40,6 +40,10 @@ class Lasting:
     """ε of the project's life, were it activated today"""
     ceiling_epsilon: float
     """the project's ceiling of it"""
+    total_delta: float
+    """δ of the project's life then"""
+    ceiling_delta: float
+    """the project's ceiling of it"""
     under_ceiling: bool
     """whether that, with its δ, stays below the project's ceiling"""
     command: str
@@ -82,6 +86,8 @@ def lasting(
             priced_for_all[event],
             total.epsilon,
             ceiling.epsilon,
+            total.delta,
+            ceiling.delta,
             under,
             command(name, usual),
         )

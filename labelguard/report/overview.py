@@ -13,10 +13,11 @@ import numpy as np
 
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.keys.parts import Part
-from labelguard.ledger import charges, database
+from labelguard.ledger import charges, database, people
 from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.people import Departure
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy import lifetime
 from labelguard.policy.lifetime import Total
@@ -97,6 +98,8 @@ class LabelerAllowance:
     """how many they used"""
     left: int
     """how many are left; 0 once the policy is closed"""
+    state: str
+    """of the policy: active or closed"""
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,10 @@ class LabelerBudget:
 
     pseudonym: str
     """32 hexadecimal digits; of a labeler in a group, the group's"""
+    departure: Departure | None
+    """whether they left, how and when; null if they did not"""
     allowances: list[LabelerAllowance]
-    """under every policy that charged them"""
+    """under every policy that charged them; none if they left before any did"""
 
 
 @dataclass(frozen=True)
@@ -223,7 +228,8 @@ def quantiles(
 def labeler(labeler_id: str, project: Where) -> LabelerBudget:
     """One labeler's allowances under every policy, by `ID`, `SOURCE:ID` or a pseudonym (32 digits).
 
-    Of a labeler in a group, the group's. Raises `LedgerError` if nothing was ever charged.
+    Of a labeler in a group, the group's. Raises `LedgerError` for somebody who was neither ever
+    charged nor left.
     """
     from labelguard.ledger.groups import Groups
     from labelguard.project import linking
@@ -235,12 +241,17 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
         given = blocks.from_bytes(bytes.fromhex(labeler_id))
         candidates = np.concatenate([candidates, names.reveal(given)])
     units = names.hide(Groups(*ledger.members()).unit_of(candidates))
+    own = {one.hex() for one in database.stored(names.hide(candidates))}
     with ledger.snapshot() as connection:
         rows = [row for unit in database.stored(units) for row in charges.uses(connection, unit)]
-    if not rows:
-        raise LedgerError(f"no labeler {labeler_id!r} in this project has been charged")
+        gone = next((one for one in people.departures(connection) if one.pseudonym in own), None)
+    if not rows and gone is None:
+        raise LedgerError(
+            f"no labeler {labeler_id!r} in this project has been charged, and none has left"
+        )
     return LabelerBudget(
-        rows[0].labeler.hex(),
+        rows[0].labeler.hex() if rows or gone is None else gone.pseudonym,
+        gone,
         [
             LabelerAllowance(
                 row.name,
@@ -248,6 +259,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
                 row.capacity,
                 row.used,
                 row.capacity - row.used if row.state == "active" else 0,
+                row.state,
             )
             for row in rows
         ],

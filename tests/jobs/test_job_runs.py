@@ -365,6 +365,7 @@ def test_labels_of_somebody_who_left_are_in_no_later_model(small: Desk) -> None:
     small.label(2)
     done = retrain(small.job)
     assert done.new_labels == 24
+    assert "12 rows of 1 retired or erased labeler left out" in done.notes
 
 
 def test_a_budget_is_never_exceeded_by_running_often(tmp_path: Path) -> None:

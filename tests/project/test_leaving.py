@@ -183,6 +183,29 @@ def test_an_id_a_pseudonym_and_an_unknown_id(project: Project) -> None:
         erasure.leave(" ", "erased", project)
 
 
+def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project: Project) -> None:
+    lg.privatize(labels_table(), project=project, **PRICE)
+    assert overview.labeler(WHO, project).departure is None
+    erasure.leave(WHO, "erased", project)
+    erasure.leave("worker of the past", "retired", project)
+    for name in (WHO, pseudonym(project)):
+        found = overview.labeler(name, project)
+        assert found.departure in erasure.listing(project) and found.allowances[0].used == 12
+        assert f"left       erased on {found.departure.at}" in show_budget(project, name)
+    found = overview.labeler("worker of the past", project)
+    assert found.pseudonym == pseudonym(project, "worker of the past") and not found.allowances
+    shown = show_budget(project, "worker of the past")
+    assert "retired on" in shown and "Nothing was ever charged" in shown
+    with pytest.raises(LedgerError, match="none has left"):
+        overview.labeler("nobody", project)
+
+
+def show_budget(project: Project, labeler: str) -> str:
+    found = invoke(project, "budget", "labeler", labeler)
+    assert found.exit_code == 0, found.output
+    return str(found.output)
+
+
 def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back(
     project: Project,
 ) -> None:

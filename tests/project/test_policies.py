@@ -220,7 +220,7 @@ def test_a_policy_is_kept_as_it_was_made_and_only_used_when_activated(
     with pytest.raises(PolicyError, match="a policy 'one' already"):
         policies.new("one", epsilon=1, delta=1e-5, allow=["rr:labels=1"], project=project)
     policies.activate("one", project)
-    assert policies.show(None, project) == replace(shown, state="active")
+    assert policies.show(None, project) == replace(shown, state="active", activation=None)
     assert policies.activate("one", project).closes is None  # nothing happens twice
     assert len(overview.journal(project.state)) == 3
 
@@ -331,6 +331,50 @@ def test_a_changed_policy_is_paid_on_top_of_the_full_price_of_the_old_one(
     frame = lg.load(lg.privatize(table.slice(0, 10), mechanism="rr", project=project))
     assert set(frame.rows()) == set(lg.load(first).rows())
     assert overview.verify(project.state).ok
+
+
+def test_a_draft_tells_what_all_policies_cost_with_it_as_activation_does(
+    table: pa.Table, project: Project
+) -> None:
+    made(project, "old", "rr:labels=40", "statistic:releases=8", closing_points=4)
+    lg.privatize(table.slice(0, 20), project=project, **STATISTIC)
+    told = policies.new("new", epsilon=1, delta=1e-6, allow=["rr:labels=20"], project=project)
+    assert told.activation == policies.preview("new", project)
+    assert told == policies.show("new", project)
+    assert [one.activation for one in policies.listing(project)] == [None, told.activation]
+    policies.activate("new", project)
+    assert policies.show("new", project).activation is None
+    high = policies.new("high", epsilon=9, delta=1e-6, allow=["rr:labels=20"], project=project)
+    assert high.activation.total.epsilon > high.activation.ceiling.epsilon
+    for command in (["show", "high"], ["list"]):
+        arguments = ["policy", *command, "--project", str(project.state)]
+        found = CliRunner().invoke(main, arguments, catch_exceptions=False)
+        assert "could not be put into force" in " ".join(found.output.split())
+    with pytest.raises(PolicyError, match="above its ceiling"):
+        policies.preview("high", project)
+
+
+def test_a_check_is_of_what_the_policy_pays_for(table: pa.Table, project: Project) -> None:
+    made(project, "sums", "statistic:releases=3")
+    assert check(table, project=project).charged == 25  # one use of each labeler
+    made(project, "both", "rr:labels=40", "statistic:releases=3", epsilon=2)
+    lg.privatize(table, project=project, **STATISTIC)
+    assert check(table, project=project).charged == 0
+
+
+def test_a_draft_can_be_dropped_and_its_name_taken_again(project: Project) -> None:
+    made(project, "first", "rr:labels=5")
+    for _ in range(2):
+        policies.new("typo", epsilon=1, delta=1e-6, allow=["rr:labels=5"], project=project)
+        policies.drop("typo", project)
+        assert overview.verify(project.state).ok
+        assert [one.name for one in policies.listing(project)] == ["first"]
+    for name in ("typo", "first"):
+        with pytest.raises(PolicyError, match="is no draft"):
+            policies.drop(name, project)
+    made(project, "typo", "statistic:releases=3", epsilon=1, delta=1e-6)
+    assert overview.verify(project.state).ok
+    assert [one.kind for one in overview.journal(project.state)].count("dropped") == 2
 
 
 def test_a_closing_point_credits_what_was_not_used(table: pa.Table, project: Project) -> None:

@@ -290,7 +290,7 @@ def test_a_policy_above_the_ceiling_is_said_to_be(tmp_path: Path) -> None:
     assert lasting and (lasting.under_ceiling, lasting.total_epsilon) == (False, 6.0)
     with clock.simulated(MONDAY + timedelta(weeks=3, hours=1)):
         text = _run(low, "labelguard budget forecast").output
-    assert "ε = 6 of a ceiling of 5, above it" in text
+    assert "ε = 6, δ = 2e-5 of a ceiling of ε = 5, δ = 0.0001, above it" in text
     _run(low, lasting.command)
     assert _run(low, "labelguard policy activate year --yes").exit_code == 1
     # Beside a ceiling that is high enough it can be.

@@ -112,6 +112,34 @@ def test_a_draft_is_no_promise(project: Project) -> None:
     assert row[:2] == ("draft", "draft") and row[-1] == "–"
 
 
+def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(
+    project: Project,
+) -> None:
+    told = report(project=project)
+    assert told.sections[0] == section(told, "to-do")
+    assert told.sections[0].text == ("Nothing to do.",)
+    lg.privatize(TABLE, project=project, max_labels_per_labeler=2, **BUDGET)
+    policies.new("next", epsilon=1, delta=1e-5, allow=["rr:labels=9"], project=project)
+    said = " ".join(section(report(project=project), "to-do").points)
+    assert "have no randomized labels left: a new policy is due" in said
+    assert "next is a draft" in said
+    policies.close(project)
+    assert "No policy is in force" in " ".join(section(report(project=project), "to-do").points)
+
+
+def test_the_report_names_the_project_whom_to_ask_and_its_period(project: Project) -> None:
+    with (project.state / "labelguard.toml").open("a") as file:
+        file.write('\n[project]\nname = "<b>Clinic</b>"\ncontact = "privacy@clinic.example"\n')
+    lg.privatize(TABLE, project=find(project.state), **BUDGET)
+    told = report(project=find(project.state))
+    assert told.title == "<b>Clinic</b>: labels under differential privacy"
+    facts = dict(told.summary)
+    assert facts["contact"] == "privacy@clinic.example" and len(facts["project id"]) == 16
+    assert facts["period"] == overview.releases(project)[0].created_at[:10]
+    page = html.rendered(told)
+    assert "&lt;b&gt;Clinic&lt;/b&gt;" in page and "<b>Clinic" not in page
+
+
 def test_the_promise_of_several_policies_is_their_sum(project: Project) -> None:
     lg.privatize(TABLE, project=project, **BUDGET)
     policies.new("second", epsilon=2, delta=1e-5, allow=["rr:labels=50"], project=project)

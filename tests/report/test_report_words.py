@@ -47,9 +47,10 @@ def test_the_ceiling_is_no_last_word(empty: Project) -> None:
     said = section(report(project=empty), "guarantee").text[1]
     assert "unless the ceiling is raised, which this report then shows" in said
     assert "labeler" not in said  # who is protected is not known yet
+    assert dict(section(report(project=empty), "policies").facts)["ceiling raised"] == "never"
     raise_ceiling(Ceiling(12.0, 1e-4), empty)
-    facts = section(report(project=empty), "policies").facts
-    assert dict(facts)["ceiling"] == "ε = 12, δ = 0.0001" and "ceiling raised" in dict(facts)
+    facts = dict(section(report(project=empty), "policies").facts)
+    assert facts["ceiling"] == "ε = 12, δ = 0.0001" and facts["ceiling raised"].endswith(" UTC")
 
 
 def test_a_promise_in_force_can_grow_beyond_a_ceiling_that_is_raised(empty: Project) -> None:
@@ -109,12 +110,14 @@ def test_what_is_used_says_of_whom(closed: Report) -> None:
     everybody = dict(section(closed, "used-rr").facts)["labelers"]
     used = dict(closed.summary)["randomized labels used"]
     share = used.split("%")[0]
-    assert used == f"{share}% of what {everybody} labelers may" and share.isdigit()
+    assert used == f"{share}% of the allowance of {everybody} labelers" and share.isdigit()
     said = section(closed, "outlook-rr").text[0]
     assert re.match(r"Of \d+ labelers charged so far, \d+ have not left; what follows", said)
-    assert f"Of what all {everybody} labelers may that were charged under this policy, " in said
+    assert (
+        f"Of the allowance of all {everybody} labelers who were charged under this policy, " in said
+    )
     assert said.endswith(f" {share}% is used.")
-    assert "and nobody will have nothing left (today" in said and "0 of them" not in said
+    assert "and all of them will have some left." in said and "0 of them" not in said
 
 
 def test_a_policy_that_was_closed_early_says_why_it_costs_less(closed: Report) -> None:

@@ -70,7 +70,11 @@ def statistic(card: Card) -> Iterator[Section]:
     )
     title = "The noisy statistic and its teacher"
     told = _noisy(card, "statistic", title, words, "windows of the statistic")
-    yield replace(told, facts=(*told.facts, ("probabilities", _scaled(card["statistic"]))))
+    counts = card["counts"]
+    pairs = counted(counts["rows"], "pair")
+    labels = f"{pairs} labelled by the teacher, of {counted(counts['rows_read'], 'label')} read"
+    scaled = _scaled(card["statistic"])
+    yield replace(told, facts=(("labels", labels), *told.facts, ("probabilities", scaled)))
     if "head" in card:
         yield _head(card["head"])
 

@@ -10,7 +10,7 @@ from labelguard.policy import events
 from labelguard.project.runs import JobRun
 from labelguard.release.sections import Chart, Mark, Section, Series, Table
 from labelguard.report.outlook import EventOutlook, Outlook, kept, outlook
-from labelguard.report.page.numbers import day
+from labelguard.report.page.numbers import day, small
 from labelguard.report.page.project import Seen
 from labelguard.terms import DEFAULT_AGREEMENT, counted
 
@@ -75,7 +75,7 @@ def budget(seen: Seen, runs: Sequence[JobRun]) -> Iterator[Section]:
             Table(
                 "Forecasts for today, oldest first",
                 (
-                    *("told", "event", "used, forecast", "used", "exhausted, forecast"),
+                    *("told (UTC)", "event", "used, forecast", "used", "exhausted, forecast"),
                     "exhausted",
                 ),
                 tuple(
@@ -99,7 +99,8 @@ def _rule(told: Outlook, active: Sequence[EventOutlook]) -> Section:
     words = []
     if lasting:
         over = (
-            f" The project would then cost ε = {lasting.total_epsilon:g}, above its ceiling: it "
+            f" The project would then cost ε = {lasting.total_epsilon:g}, "
+            f"δ = {small(lasting.total_delta)}, above its ceiling: it "
             "could not be put into force."
         )
         words.append(
@@ -133,16 +134,16 @@ def _ahead(seen: Seen, one: EventOutlook) -> Section:
         f"Weeks ahead: {noun}s",
         (
             f"Of {counted(one.labelers + one.left, seen.unit)} charged so far, {one.labelers:,} "
-            f"have not left; what follows is of these. If they go on as they did, {last.used:.0%} "
-            f"of what they may use is used in {counted(last.week, 'week')}, and "
-            f"{_who(last.exhausted)} will have nothing left (today {now.used:.0%}, and "
-            f"{_who(now.exhausted)})."
+            f"have not left; what follows is of these. Today {now.used:.0%} of their allowance is "
+            f"used, and {_who(now.exhausted, 'have')}. If they go on as they did, in "
+            f"{counted(last.week, 'week')} {last.used:.0%} is used, and "
+            f"{_who(last.exhausted, 'will have')}."
             f"{_with_those_who_left(seen, one)}",
         ),
         chart=Chart(
             f"Allowance used in the weeks ahead: {noun}s",
             f"From {now.used:.0%} today to {last.used:.0%} in {last.week} weeks at this rate, of "
-            f"what the {counted(one.labelers, seen.unit)} may that have not left.",
+            f"the allowance of the {counted(one.labelers, seen.unit)} who have not left.",
             "lines",
             tuple(float(ahead.week) for ahead in one.weeks),
             "weeks from now",
@@ -166,8 +167,8 @@ def _ahead(seen: Seen, one: EventOutlook) -> Section:
     )
 
 
-def _who(number: int) -> str:
-    return f"{number:,} of them" if number else "nobody"
+def _who(number: int, have: str) -> str:
+    return f"{number:,} of them {have} nothing left" if number else f"all of them {have} some left"
 
 
 def _with_those_who_left(seen: Seen, one: EventOutlook) -> str:
@@ -176,8 +177,8 @@ def _with_those_who_left(seen: Seen, one: EventOutlook) -> str:
     if not one.left or not usage.allowed:
         return ""
     return (
-        f" Of what all {counted(usage.labelers, seen.unit)} may that were charged under this "
-        f"policy, {usage.used / usage.allowed:.0%} is used."
+        f" Of the allowance of all {counted(usage.labelers, seen.unit)} who were charged under "
+        f"this policy, {usage.used / usage.allowed:.0%} is used."
     )
 
 

@@ -56,7 +56,7 @@ def releases(seen: Seen) -> Section:
         for one in reversed(seen.releases[-_SHOWN:])
     )
     columns = (
-        *("release", "begun", "mechanism", "policy", "state"),
+        *("release", "begun (UTC)", "mechanism", "policy", "state"),
         *(f"{seen.unit}s", "rows", "charged", "left out"),
     )
     gone = sum(one.state == "abandoned" for one in seen.releases)

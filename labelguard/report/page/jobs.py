@@ -51,13 +51,13 @@ def _job(name: str, runs: Sequence[JobRun]) -> Section:
         f"job-{name}",
         f"The job {name}",
         (
-            f"{counted(len(runs), 'run')}: {said}. The newest ended {day(last.ended_at)}, "
+            f"{counted(len(runs), 'run')}: {said}. The newest ended {day(last.ended_at)} UTC, "
             f"{last.outcome}: {last.why}",
             *_worse(runs),
         ),
         Table(
             f"Runs of {name}, newest first",
-            ("run", "ended", "outcome", "budget", "new labels", "charged", "model", "why"),
+            ("run", "ended (UTC)", "outcome", "budget", "new labels", "charged", "model", "why"),
             tuple(
                 (
                     run.run,

@@ -29,7 +29,7 @@ def who_is_who(seen: Seen) -> Section | None:
         ),
         Table(
             "Who left, the newest first",
-            ("pseudonym", "is", "since"),
+            ("pseudonym", "is", "since (UTC)"),
             tuple((one.pseudonym, one.kind, day(one.at)) for one in newest),
         )
         if gone

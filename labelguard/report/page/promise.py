@@ -118,7 +118,7 @@ def policies(seen: Seen) -> Section:
         )
         for record in seen.policies
     )
-    columns = ("policy", "state", "made", "ε", "δ", "protects", "allows each", "costs ε")
+    columns = ("policy", "state", "made (UTC)", "ε", "δ", "protects", "allows each", "costs ε")
     closing = budget.closing
     share = seen.policy.policy.held_out if seen.policy else 0.0
     held_out = (
@@ -156,7 +156,7 @@ def policies(seen: Seen) -> Section:
         facts=(
             ("cost so far", budget_of(vars(budget.lifetime))),
             ("ceiling", budget_of(vars(budget.ceiling))),
-            *_raises(seen),
+            ("ceiling raised", _raises(seen)),
         ),
     )
 
@@ -167,11 +167,10 @@ def _state(record: PolicyRecord) -> str:
     return f"{record.state} at point {record.point} of {record.policy.closing_points}"
 
 
-def _raises(seen: Seen) -> Iterator[tuple[str, str]]:
-    """When the ceiling was raised, if it was."""
+def _raises(seen: Seen) -> str:
+    """When the ceiling was raised, if it ever was: the journal knows."""
     at = [day(entry.at) for entry in seen.opened.ledger.journal() if entry.kind == "ceiling"]
-    if at:
-        yield "ceiling raised", ", ".join(at)
+    return ", ".join(f"{one} UTC" for one in at) or "never"
 
 
 def _allowed(allowance: Allowance) -> str:

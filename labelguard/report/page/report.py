@@ -25,6 +25,7 @@ from labelguard.report.page import (
     operation,
     people,
     promise,
+    to_do,
     use,
 )
 from labelguard.report.page.document import Report
@@ -92,7 +93,9 @@ def _by_name(output: Path) -> Format:
 
 def _told(seen: Seen, kept: Anchor | None) -> tuple[Report, Verdict]:
     found = operation.verified(seen, kept)
-    title = f"Release {seen.chosen.id}" if seen.chosen else "Labels under differential privacy"
+    about = seen.opened.project.about
+    name = f"{about['name']}: labels" if "name" in about else "Labels"
+    title = f"Release {seen.chosen.id}" if seen.chosen else f"{name} under differential privacy"
     parts = (part for part in _sections(seen, found, kept) if part is not None)
     made = Report(title, seen.at, __version__, found.ok, _summary(seen, found), _named(parts))
     return made, found
@@ -103,12 +106,15 @@ def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
     used = [
         (
             f"{events.kind(one.event).noun}s used",
-            f"{one.used / one.allowed:.0%} of what {counted(one.labelers, seen.unit)} may",
+            f"{one.used / one.allowed:.0%} of the allowance of {counted(one.labelers, seen.unit)}",
         )
         for one in budget.allowances
         if one.allowed
     ]
     return (
+        *seen.opened.project.about.items(),
+        ("project id", seen.opened.keys.check_value()[:16]),
+        *_period(seen),
         ("protected as a whole", f"each {seen.unit}"),
         ("promised so far", budget_of(vars(budget.lifetime)) if seen.committed else "nothing"),
         ("ceiling", budget_of(vars(budget.ceiling))),
@@ -118,12 +124,19 @@ def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _period(seen: Seen) -> Iterator[tuple[str, str]]:
+    """From the first release to the last one."""
+    if days := [one.created_at[:10] for one in seen.committed]:
+        yield "period", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+
+
 def _sections(seen: Seen, found: Verdict, kept: Anchor | None) -> Iterator[Section | None]:
     if not found.ok:
         yield Section("fault", "Something does not hold", alert=f"FAULT: {found.fault}.")
     if seen.chosen:
         yield from promise.this_release(seen)
         yield from _of_mechanisms(seen)
+    yield to_do.section(seen, found)
     yield promise.guarantee(seen)
     yield promise.not_protected(seen)
     yield promise.policies(seen)

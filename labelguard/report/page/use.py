@@ -69,8 +69,8 @@ def _used(seen: Seen, kind: EventKind, rows: Counts) -> Section:
 
 def _at_the_end(seen: Seen, near: int, over: int) -> str:
     if not near:
-        return f"No {seen.unit} has used {NEAR}% of what they may."
-    words = f"{counted(near, seen.unit)} used {NEAR}% of what they may or more"
+        return f"No {seen.unit} has used {NEAR}% of their allowance."
+    words = f"{counted(near, seen.unit)} used {NEAR}% of their allowance or more"
     if not over:
         return f"{words}, none of them all of it."
     return f"{words}, {over:,} of them all of it: no new label of theirs is released."
@@ -110,7 +110,7 @@ def _histogram(
     found = np.bincount(step, count, len(_BINS)).astype(int).tolist()
     first = NEAR // 10
     return Chart(
-        f"{kind.noun.capitalize()}s used, of what each {seen.unit} may",
+        f"{kind.noun.capitalize()}s used, of the allowance of each {seen.unit}",
         f"{near:.0%} of {seen.unit}s used {NEAR}% of their allowance or more; {_fullest(found)}.",
         "bars",
         _BINS,
