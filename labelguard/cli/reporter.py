@@ -77,7 +77,7 @@ class Lines(Reporter):
 
 
 class _Left:
-    """How long a step goes on, from the shares of it that were told; a smaller one begins anew."""
+    """How long a step goes on, by the shares that were told; 0, or a smaller one, begins another."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -90,7 +90,7 @@ class _Left:
             self._began = None
             return []
         now = self._clock()
-        if self._began is None or share < self._last:
+        if self._began is None or not share or share < self._last:
             self._began = now, share
         self._last = share
         began, before = self._began

@@ -64,25 +64,26 @@ def test_a_step_that_begins_anew_is_estimated_anew(capsys: pytest.CaptureFixture
     clock = Clock()
     report = reporter.Lines(clock)
     for now, step, share in (
-        *((100, "planning", 0.0), (110, "planning", 0.9)),
-        *((120, "drawing", 0.0), (140, "drawing", 0.25), (180, "publishing", None)),
+        *((100, "reading", 0.0), (102, "planning", 0.0), (112, "planning", 0.5)),
+        *((124, "drawing", 0.2), (154, "drawing", 0.4), (210, "publishing", None)),
     ):
         clock.now = float(now)
         report(step, share)
     assert capsys.readouterr().err.splitlines() == [
-        "labelguard: planning, 90%, about 1 s left",
-        "labelguard: drawing, 0%",
-        "labelguard: drawing, 25%, about 60 s left",
+        "labelguard: planning, 50%, about 10 s left",
+        "labelguard: drawing, 20%",
+        "labelguard: drawing, 40%, about 90 s left",
         "labelguard: publishing",
     ]
 
 
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A command that takes long enough to be told of."""
+    """A command of which every step is told, however quick it is."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LABELGUARD_PROGRESS")
-    monkeypatch.setattr(reporter, "_SOON", 0.0)
+    for seconds in ("_SOON", "_RARELY"):
+        monkeypatch.setattr(reporter, seconds, 0.0)
     made = lg.simulate(labelers=20, labels=200, items=50)
     file = tmp_path / "labels.parquet"
     pq.write_table(made, file)
