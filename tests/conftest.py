@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     engines.share()
     _keep_projects_in_memory()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test waits for a hub that is not there
+    os.environ["LABELGUARD_PROGRESS"] = "off"  # what is printed must not depend on how long it took
     if config.getoption("numprocesses", None):
         _let_products_be_on_one_thread()
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.terminal import Reporter, echo, near, print_facts, shown
+from labelguard.cli.reporter import Reporter
+from labelguard.cli.terminal import echo, near, print_facts, shown
 from labelguard.errors import NoProject, NotAgreed
 from labelguard.policy import events
 from labelguard.terms import budget_of, counted

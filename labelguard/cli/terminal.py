@@ -1,4 +1,4 @@
-"""What everything shown on a terminal is made of: facts, tables, JSON, and one progress line."""
+"""What everything shown on a terminal is made of: facts, tables, JSON, and progress."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import contextlib
 import functools
 import json
 import math
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import click
 
 from labelguard.cli.options import json_option
+from labelguard.cli.reporter import Line, Lines, Reporter
 from labelguard.terms import shown as shown
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +49,7 @@ def prints(
 
 def json_asked() -> bool:
     """Whether the running command was asked for JSON."""
-    return bool(click.get_current_context().params["as_json"])
+    return bool(click.get_current_context().params.get("as_json"))
 
 
 def verdict_code(verdict: Any) -> int:
@@ -159,34 +158,15 @@ def near(path: str | Path) -> str:
     return str(path)
 
 
-class Reporter:
-    """A `Progress`: one line on standard error, which `paused` makes room for questions."""
-
-    def __init__(self, bar: Bar | None = None) -> None:
-        self._bar = bar
-        self._task = bar.add_task("starting", total=None) if bar else None
-
-    def __call__(self, step: str, share: float | None) -> None:
-        if self._bar is not None and self._task is not None:
-            whole, done = (None, 0.0) if share is None else (1, share)
-            self._bar.update(self._task, description=shown(step), total=whole, completed=done)
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """No line meanwhile."""
-        if self._bar is None:
-            yield
-            return
-        self._bar.stop()
-        yield
-        self._bar.start()
-
-
 @contextlib.contextmanager
 def progress() -> Iterator[Reporter]:
-    """A progress line on standard error while a job runs; silent when not a terminal."""
-    if not sys.stderr.isatty():
-        yield Reporter()
+    """Progress on standard error while a job runs: a line that moves on a terminal, else `Lines`.
+
+    Silent where a program reads the result, and where LABELGUARD_PROGRESS is off.
+    """
+    off = os.environ.get("LABELGUARD_PROGRESS") == "off"
+    if off or not sys.stderr.isatty():
+        yield Reporter() if off or json_asked() else Lines()
         return
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -196,4 +176,4 @@ def progress() -> Iterator[Reporter]:
     console = Console(stderr=True)
     columns = (SpinnerColumn(), text, BarColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True) as bar:
-        yield Reporter(bar)
+        yield Line(bar)

@@ -172,7 +172,7 @@ def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
         for epsilon, found in best.items()
     )
     left_out = [f"{counted(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
-    further = setting.further() if not any(one.mechanism for one in recommended) else None
+    further = None if any(one.mechanism for one in recommended) else setting.further(progress)
     return PlanResult(
         "replace_labels",
         delta,
@@ -219,12 +219,12 @@ class _Setting:
             progress=progress,
         )
 
-    def further(self) -> float | None:
+    def further(self, progress: Progress) -> float | None:
         """The least of some larger ε at which a mechanism is worth it, if there is one."""
         epsilons = [epsilon for epsilon in _FURTHER if epsilon > max(self.options.epsilons)]
         if not epsilons or self.units < advice.FEWEST:
             return None
-        found = self.forecast(epsilons, growth=False, draws=_FEW_DRAWS)
+        found = self.forecast(epsilons, growth=False, draws=_FEW_DRAWS, progress=progress)
         good = (e for e in epsilons if advice.worth_it(tuning.best(found, e), self.units))
         return next(good, None)
 

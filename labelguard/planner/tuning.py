@@ -12,8 +12,10 @@ bettered the plain ridge with any number of components, and mattered little with
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +54,8 @@ __all__ = [
     "worth_training",
 ]
 
+_Share: TypeAlias = Callable[[float], None]
+
 MECHANISMS = ("statistic", "rr", "props", "uls")
 
 DRAWS = 6 * len(KINDS)
@@ -87,17 +91,19 @@ def forecast(
     """
     check_budgets(epsilons, delta)
     prior = prior or Prior()
-    progress("simulating labels", None)
+    parts = 3 if growth else 1
+    progress("simulating labels", 0.0)
     terms = _Terms(tuple(epsilons), delta, None if bounds is None else tuple(bounds), periods)
-    now = terms.forecasts(Worlds.of(x, rows, prior, draws))
+    share = _part(partial(progress, "simulating labels"), 0, parts)
+    now = terms.forecasts(Worlds.of(x, rows, prior, draws), share)
     if growth:
         grown = []
-        for name, more in (
-            ("labelers", _twice_labelers(rows)),
-            ("labels", _twice_labels(rows, prior)),
+        for part, (name, more) in enumerate(
+            (("labelers", _twice_labelers(rows)), ("labels", _twice_labels(rows, prior))), 1
         ):
-            progress(f"simulating twice the {name}", None)
-            grown.append(terms.forecasts(Worlds.of(x, more, prior, max(draws // 2, 1))))
+            share = _part(partial(progress, f"simulating twice the {name}"), part, parts)
+            worlds = Worlds.of(x, more, prior, max(draws // 2, 1))
+            grown.append(terms.forecasts(worlds, share))
         now = [
             replace(here, twice_labelers=a.accuracy.mean, twice_labels=b.accuracy.mean)
             for here, a, b in zip(now, *grown, strict=True)
@@ -118,6 +124,7 @@ def recommend(
     prior: Prior | None = None,
     *,
     periods: int = 1,
+    progress: Progress = silent,
 ) -> Sizing:
     """What `--mechanism auto` does at this budget, and what a policy for `periods` has to allow.
 
@@ -129,10 +136,11 @@ def recommend(
     check_budgets([epsilon], delta)
     terms = _Terms((epsilon,), delta, None, periods)
     worlds = Worlds.of(x, rows, prior or Prior(), _FIRST_DRAWS)
-    compared = terms.compare(worlds, epsilon)
+    step = "comparing mechanisms on simulated labels"
+    compared = terms.compare(worlds, epsilon, partial(progress, step))
     if not compared.clear:
         worlds = worlds.more(DRAWS)
-        compared = terms.compare(worlds, epsilon)
+        compared = terms.compare(worlds, epsilon, partial(progress, f"{step}, in more worlds"))
     option = flips.chosen(compared.tried)
     statistic, rr = compared.statistic(worlds), flips.randomized(worlds, epsilon, option)
     found = [statistic, rr]
@@ -181,14 +189,19 @@ class _Terms:
         bounds = self.bounds or flips.bounds_for(public.counts, self.periods)
         return [Flips.of(public, epsilon, self.delta, b, self.periods) for b in bounds]
 
-    def compare(self, worlds: Worlds, epsilon: float) -> _Compared:
+    def compare(self, worlds: Worlds, epsilon: float, share: _Share) -> _Compared:
         """A statistic, and randomized response under every bound worth it."""
+        share(0.0)
         noises = components.cheapest(epsilon, self.delta, self.periods)
         shape = worlds.public.directions.shape(noises)
         noise = noises(shape.components)
         accuracies = worlds.accuracies(lambda trial: trial.statistic_head(shape, noise))
         options = flips.worth(self.options(worlds.public, epsilon))
-        tried = [Tried.of(worlds, option) for option in options]
+        tried = []
+        for number, option in enumerate(options, 1):
+            share(number / (len(options) + 1))
+            tried.append(Tried.of(worlds, option))
+        share(1.0)
         return _Compared(epsilon, shape, noise, accuracies[:, 0], tried)
 
     def user_wise(self, worlds: Worlds, epsilon: float) -> Forecast:
@@ -196,11 +209,12 @@ class _Terms:
         noise = Noise("gaussian", gaussian.calibrate(epsilon, self.delta, self.periods))
         return worlds.user_wise(epsilon, noise, worlds.public.directions.shape(lambda _: noise))
 
-    def forecasts(self, worlds: Worlds) -> list[Forecast]:
+    def forecasts(self, worlds: Worlds, share: _Share) -> list[Forecast]:
         """Without privacy; then, at every ε, five: randomized response twice."""
         found = [Forecast("non-private", None, *worlds.best(Trial.plain_heads))]
-        for epsilon in self.epsilons:
-            compared = self.compare(worlds, epsilon)
+        for number, epsilon in enumerate(self.epsilons):
+            mine = _part(share, number, len(self.epsilons))
+            compared = self.compare(worlds, epsilon, _part(mine, 0, 2))  # about half of the work
             option = flips.chosen(compared.tried)
             rr = flips.randomized(worlds, epsilon, option)
             every = flips.all_labels(self.options(worlds.public, epsilon))
@@ -210,7 +224,13 @@ class _Terms:
             found += [compared.statistic(worlds), plain, rr]
             found.append(flips.props(worlds, option.flips, rr))
             found.append(self.user_wise(worlds, epsilon))
+            mine(1.0)
         return found
+
+
+def _part(whole: _Share, number: int, parts: int) -> _Share:
+    """Shares of one of so many equal parts, told as shares of the whole."""
+    return lambda share: whole((number + share) / parts)
 
 
 def _takes_choices(forecast: Forecast) -> bool:

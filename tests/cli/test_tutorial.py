@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from click.testing import CliRunner
 
+import labelguard as lg
 from labelguard.cli.main import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
@@ -70,6 +72,29 @@ def test_the_tutorial_runs_without_its_plan_and_without_a_trainer() -> None:
                 _command(command)
     assert names["release"].reused  # the commands before had made it
     assert names["agreement"] > 0.5
+
+
+@pytest.mark.xdist_group("trl")
+def test_its_language_model_takes_conversations_too() -> None:
+    made = pl.DataFrame(lg.simulate(labelers=10, labels=80, items=20))
+    said = {"prompt": "user", "response_a": "assistant", "response_b": "assistant"}
+    chats = (
+        pl.concat_list(pl.struct(role=pl.lit(role), content=name)).alias(name)
+        for name, role in said.items()
+    )
+    made.with_columns(chats).write_parquet("chats.parquet")
+    _command("labelguard init")
+    _command("labelguard privatize chats.parquet --features length --yes -o release")
+    names: dict[str, Any] = {"pl": pl, "rows": lg.load("release")}
+    for kind, block in _blocks(PAGE.read_text(encoding="utf-8")):
+        if "import GPT2Config" in block:
+            _code(block, names)
+        elif kind == "yaml":
+            once = re.sub(r"max_steps: \d+", "max_steps: 1", block)
+            Path("train.yaml").write_text(once, encoding="utf-8")
+    assert "assistant" in names["tokenizer"].get_vocab()
+    train = "labelguard train dpo release --model base --train-config train.yaml -o aligned"
+    assert any("trained on" in line for line in _command(train))
 
 
 @pytest.mark.slow  # all labels, and a language model

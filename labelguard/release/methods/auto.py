@@ -71,7 +71,7 @@ def size(
     prior = tuning.Prior(options.agreement)
     progress("comparing mechanisms on simulated labels", None)
     if mechanism is None and periods == 1 and not rows.choices:
-        sizing = tuning.recommend(x, rows, epsilon, delta, prior)
+        sizing = tuning.recommend(x, rows, epsilon, delta, prior, progress=progress)
     else:
         # One bound that lets in the labels of all periods: a lower one would be used up early.
         bounds = (bounds_for(np.bincount(rows.unit), periods)[0],)
@@ -81,6 +81,7 @@ def size(
             bounds=bounds,
             periods=periods,
             growth=False,
+            progress=progress,
         )
         own = [one for one in found if mechanism in (None, one.mechanism)]
         sizing = Sizing.of(best(own, epsilon), periods)

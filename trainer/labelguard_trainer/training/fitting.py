@@ -205,12 +205,17 @@ def _trainer(
         train_dataset=rows.select(np.flatnonzero(~request.held_out)),
         eval_dataset=held_out.add_column(_ROW, np.arange(len(held_out))) if held_out else None,
         peft_config=lora,
-        callbacks=[Reporting(run, progress)],
+        callbacks=[Reporting(run, _rows(request), progress)],
     )
     trainer.remove_callback(PrinterCallback)
     if request.probes is None:
         return trainer, None
     return trainer, trainer.scorable(_read(request.probes, cache).select_columns(list(_COLUMNS)))
+
+
+def _rows(request: Request) -> str:
+    held_out = int(request.held_out.sum())
+    return f"{len(request.held_out) - held_out:,} rows ({held_out:,} held out)"
 
 
 def _read(file: Path, cache: Path) -> Dataset:

@@ -28,11 +28,18 @@ _OF_TIME = ("_runtime", "_per_second", "num_tokens")  # tokens since a run was r
 
 
 class Reporting(TrainerCallback):
-    """Progress, metrics, and the mark of complete checkpoints."""
+    """Progress of a training on `rows`, metrics, and the mark of complete checkpoints."""
 
-    def __init__(self, run: RunDirectory, progress: Progress) -> None:
+    def __init__(self, run: RunDirectory, rows: str, progress: Progress) -> None:
         self._run = run
+        self._rows = rows
         self._progress = progress
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """DPO's reference may be asked about all rows before the first step."""
+        self._progress(f"preparing to train on {self._rows}", None)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -72,7 +79,7 @@ class Reporting(TrainerCallback):
 
     def _show(self, state: TrainerState) -> None:
         step, steps = state.global_step, state.max_steps
-        self._progress(f"training, step {step:,} of {steps:,}", step / steps)
+        self._progress(f"training on {self._rows}: step {step:,} of {steps:,}", step / steps)
 
 
 def metrics_of(state: TrainerState) -> list[Mapping[str, Any]]:
