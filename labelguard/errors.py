@@ -42,6 +42,7 @@ _FLAGS = (
     "accept-unproven",
     "again",
     "assignment-reactive",
+    "never-seen",
     "non-private",
     "tie-status-public",
 )

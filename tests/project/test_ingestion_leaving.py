@@ -85,7 +85,7 @@ def test_the_same_id_of_another_source_is_another_person(
     project, desk = tool
     hear(project, desk.answer("7", 1, "left"))
     ingestion.ingest(project)
-    erasure.leave("files:7", "erased", project)
+    erasure.leave("files:7", "erased", project, never_seen=True)
     assert rows_of(project, "7") == 1
     erasure.leave("desk:7", "erased", project)
     assert rows_of(project, "7") == 0

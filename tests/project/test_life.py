@@ -48,12 +48,12 @@ def _renamed(home: Project, here: Path) -> Project:
 
 
 def _retired(home: Project, here: Path) -> Project:
-    erasure.leave("somebody new", "retired", home)
+    erasure.leave("somebody new", "retired", home, never_seen=True)
     return home
 
 
 def _erased(home: Project, here: Path) -> Project:
-    erasure.leave("somebody new", "erased", home)
+    erasure.leave("somebody new", "erased", home, never_seen=True)
     return home
 
 
