@@ -44,6 +44,7 @@ _FLAGS = (
     "assignment-reactive",
     "never-seen",
     "non-private",
+    "nothing-since",
     "tie-status-public",
 )
 """Options without a value."""

@@ -4,8 +4,10 @@ What was charged between the backup and the loss is unknown, so it counts at its
 full price covers every event that it allows, for every labeler, also those whom the backup does not
 know, in whatever order: the policy that was in force is closed at that price, not at a closing
 point, and what follows is paid on top. Policies that were put into force after the backup are not
-in it; their prices must be given (`lost`), or it must be said that there were none. Only an anchor
-that equals the backup's head shows that nothing followed; then the project is whole.
+in it; their prices must be given (`lost`), or it must be said that there were none. An anchor shows
+how far a ledger came, never that it went no further: so the project is whole only on the word of
+whoever restores it that nothing followed (`nothing`), given with the backup's own anchor, and only
+if the witness beside the keys knows of nothing newer.
 
 Labels that the backup knows keep their values. Labels that were drawn after it are not known here,
 and are drawn afresh if they come again, as events of their own under policies of their own: no
@@ -63,10 +65,12 @@ class Since:
 
     `anchor`: the newest line that was kept of the ledger. `lost`: (ε, δ) of every policy put into
     force since, for the unit of the backup's policies; () says that there was none, None nothing.
+    `nothing`: word that nothing at all was charged since.
     """
 
     anchor: Anchor | None = None
     lost: tuple[tuple[float, float], ...] | None = None
+    nothing: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class Restored:
     project: str
     """its directory"""
     complete: bool
-    """whether an anchor shows that nothing followed the backup"""
+    """whether it was declared that nothing followed the backup, and nothing known denies it"""
     closed: list[str]
     """policies that were in force, closed at their full prices"""
     lost_policies: list[str]
@@ -122,16 +126,21 @@ class _Ready:
         return cls(found["request"], seen, Restored(**found["result"]))
 
 
-def parse_since(anchor: str | None, lost: Sequence[str], no_later_policy: bool) -> Since:
-    """From an anchor's line, `EPSILON,DELTA` for each lost policy, or word that none was lost.
+def parse_since(
+    anchor: str | None, lost: Sequence[str], no_later_policy: bool, nothing_since: bool = False
+) -> Since:
+    """From an anchor's line, and one of: `EPSILON,DELTA` for each lost policy; word that none was
+    lost; word that nothing whatever was charged.
 
     Raises `PolicyError` for anything else, `LedgerError` for what is no anchor.
     """
-    if lost and no_later_policy:
-        raise PolicyError("either policies were put into force after the backup, or none")
+    if bool(lost) + no_later_policy + nothing_since > 1:
+        raise PolicyError(
+            "either policies were put into force after the backup, or none, or nothing followed it"
+        )
     prices = tuple(parse_budget("--lost-policy", text) for text in lost)
     known = prices if lost or no_later_policy else None
-    return Since(Anchor.parse(anchor) if anchor else None, known)
+    return Since(Anchor.parse(anchor) if anchor else None, known, nothing_since)
 
 
 def restore(
@@ -301,7 +310,7 @@ def _keys(
 def _whole(
     connection: sa.Connection, head: Anchor, since: Since, seen: Sequence[tuple[int, str]]
 ) -> bool:
-    """Whether nothing followed the backup, by the anchor and the witness beside the keys."""
+    """Whether nothing followed the backup, on word that anchor and witness do not deny."""
     known = [head, *([since.anchor] if since.anchor else []), *(Anchor(*entry) for entry in seen)]
     for anchor in known:
         there = journal.digest_of(connection, anchor.number)
@@ -310,16 +319,22 @@ def _whole(
                 f"the backup has another history than {anchor}: journal entry {anchor.number} "
                 "differs; it is a backup of another project, or one of the two was rewritten"
             )
-    whole = since.anchor == head and all(anchor.number <= head.number for anchor in known)
-    if whole and since.lost:
-        raise PolicyError("the anchor shows that nothing followed the backup: no policy was lost")
-    if not whole and since.lost is None:
+    newest = max(known, key=lambda anchor: anchor.number)
+    if since.nothing and newest.number > head.number:
         raise PolicyError(
-            "nothing shows that this backup is the last state of the project; say what was put "
-            "into force after it: --lost-policy EPSILON,DELTA for each policy, or "
-            "--no-later-policy; or give the newest anchor, if it is the backup's"
+            f"something followed the backup: journal entry {newest.number} is known, and its last "
+            f"is {head.number}; say which policies did: --lost-policy EPSILON,DELTA for each, or "
+            "--no-later-policy"
         )
-    return whole
+    if since.nothing and since.anchor != head:
+        raise PolicyError("to declare --nothing-since, give the anchor of the backup as well")
+    if not since.nothing and since.lost is None:
+        raise PolicyError(
+            "no anchor shows that nothing followed this backup; say what was put into force after "
+            "it: --lost-policy EPSILON,DELTA for each policy, or --no-later-policy; or, where you "
+            "know that nothing was charged since, --nothing-since with the backup's own anchor"
+        )
+    return since.nothing
 
 
 def _settle(
