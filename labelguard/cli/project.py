@@ -173,8 +173,8 @@ def project_restore(
 
     Charges may have followed that nobody remembers: the policy in force is closed at its full
     price, which covers them, and another must be activated. No anchor shows that nothing followed:
-    only who knows can say so (--nothing-since). To try a backup, give --keys a copy of the keys, leave
-    LABELGUARD_KEYS unset, and delete what was restored.
+    only who knows can say so (--nothing-since). To try a backup, give --keys a copy of the keys,
+    leave LABELGUARD_KEYS unset, and delete what was restored.
 
     \b
     Example:

@@ -21,6 +21,7 @@ the keys and their witness, and last, by one rename, the project. After a crash,
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -34,6 +35,7 @@ import sqlalchemy as sa
 
 from labelguard.errors import (
     KeyProblem,
+    LabelguardError,
     LedgerError,
     PolicyError,
     ProjectError,
@@ -50,9 +52,9 @@ from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.witness import Witness
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Allowance, Policy, parse_budget
-from labelguard.project import archive, backup
-from labelguard.project.opening import seclude
-from labelguard.project.project import STATE, Project, held
+from labelguard.project import archive, backup, known
+from labelguard.project.opening import OpenProject, seclude
+from labelguard.project.project import STATE, Project, find, held
 from labelguard.project.rotation import rename
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
@@ -219,7 +221,7 @@ def _prepare(
                 "another backup, or its keys"
             )
         manifest = file.extract(partial)
-    seclude(partial)
+    seclude(partial, partial.with_name(STATE))
     migrate(_url(partial), ring)
     ledger = _open(source, partial, ring)
     head = Anchor.parse(manifest["anchor"])
@@ -291,6 +293,8 @@ def _keys(
         if keys:
             where = handed_over or f"{own} (LABELGUARD_KEYS)"
             raise KeyProblem(f"there are keys in {where} and in {keys}; choose one")
+        if own.parent != partial:
+            _refuse_taking(own)
         own.mkdir(parents=True, exist_ok=True, mode=0o700)
         return KeyRing(own), f"in place at {own}", Witness([own / witness.FILE]).seen()
     if keys:
@@ -305,6 +309,30 @@ def _keys(
             "set LABELGUARD_KEYS to it; they are never regenerated"
         )
     return KeyRing.install(partial / "keys", files), origin, seen
+
+
+def _refuse_taking(keys: Path) -> None:
+    """Refuse keys in place whose project lives: their witness would know the restored one only."""
+    made = known.places()
+    with contextlib.suppress(LabelguardError):
+        made.append(find().state)
+    for state in made:
+        if _lives(state):
+            raise ProjectError(
+                f"the project at {state} lives, and would be refused as an older copy if another "
+                f"worked with the keys in {keys}; to try a backup, unset LABELGUARD_KEYS and give "
+                "a copy of the keys: labelguard project restore BACKUP DIRECTORY --keys COPY; to "
+                "replace the project, move it away first"
+            )
+
+
+def _lives(state: Path) -> bool:
+    """Whether there is a project whose ledger opens with the keys in place, and is the newest."""
+    try:
+        OpenProject.open(state)
+    except LabelguardError:
+        return False
+    return True
 
 
 def _whole(

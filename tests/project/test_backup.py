@@ -333,11 +333,32 @@ def test_keys_in_their_own_directory_are_used_in_place(
     lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
     made = backup(tmp_path / "backup.tar.zst", project=home)
     lg.privatize(TABLE, **PRICE, project=home)
+    gone = home.state.parent.rename(tmp_path / "gone")
     again = restored(made, home, keys=None)
     assert again.keys == home.keys and not (again.state / "keys").exists()
     assert overview.verify(again.state).ok
     with pytest.raises(LedgerError, match="not what this project last saw"):
-        overview.verify(home.state)
+        overview.verify(gone)
+
+
+def test_keys_in_place_are_refused_while_their_project_lives_and_a_copy_tries_the_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tmp_path / "apart" / "keys"
+    monkeypatch.setenv("LABELGUARD_KEYS", str(keys))
+    home = lg.init(tmp_path / "a project")
+    lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
+    made = backup(tmp_path / "backup.tar.zst", project=home)
+    lg.privatize(TABLE, **PRICE, project=home)
+    before = files(keys)
+    with pytest.raises(ProjectError, match=r"a project/.labelguard lives.* --keys COPY"):
+        restored(made, home, keys=None)
+    assert files(keys) == before and overview.verify(home.state).ok
+    with monkeypatch.context() as patch:
+        patch.delenv("LABELGUARD_KEYS")
+        again = restored(made, home, keys=keys)
+        assert overview.verify(again.state).ok
+    assert files(keys) == before and overview.verify(home.state).ok
 
 
 def test_an_unfinished_release_is_given_up_and_stays_charged(
