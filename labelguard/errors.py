@@ -44,7 +44,9 @@ _FLAGS = (
     "accept-unproven",
     "again",
     "assignment-reactive",
+    "never-seen",
     "non-private",
+    "nothing-since",
     "tie-status-public",
 )
 """Options without a value."""

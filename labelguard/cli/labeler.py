@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from labelguard.ledger.people import Departure, Leaving
     from labelguard.project.erasure import Left
 
+_never_seen_option = click.option(
+    "--never-seen", is_flag=True, help="For an id that was never seen: they leave beforehand."
+)
 _yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
@@ -100,11 +103,12 @@ def _state(value: Left) -> str:
 
 @labeler.command("retire", short_help="No more labels of a labeler, none remembered.")
 @click.argument("labeler_id")
+@_never_seen_option
 @_yes_option
 @project_option
 @wait_option
 @prints(_left)
-def labeler_retire(labeler_id: str, yes: bool, project: Path | None) -> Left:
+def labeler_retire(labeler_id: str, never_seen: bool, yes: bool, project: Path | None) -> Left:
     """Refuse a labeler's later labels, and forget which earlier ones were theirs, for good.
 
     LABELER_ID is the id in your files, or a pseudonym. Their rows are taken out of the private maps
@@ -114,16 +118,17 @@ def labeler_retire(labeler_id: str, yes: bool, project: Path | None) -> Left:
     Example:
       labelguard labeler retire physician-0000
     """
-    return _leave(labeler_id, "retired", yes, project)
+    return _leave(labeler_id, "retired", never_seen, yes, project)
 
 
 @labeler.command("erase", short_help="Retire a labeler and remove their raw rows.")
 @click.argument("labeler_id")
+@_never_seen_option
 @_yes_option
 @project_option
 @wait_option
 @prints(_left)
-def labeler_erase(labeler_id: str, yes: bool, project: Path | None) -> Left:
+def labeler_erase(labeler_id: str, never_seen: bool, yes: bool, project: Path | None) -> Left:
     """Retire a labeler, and remove what the project holds of their rows as they were given.
 
     LABELER_ID is the id in your files, or a pseudonym. Earlier releases stay as they are: this
@@ -133,7 +138,7 @@ def labeler_erase(labeler_id: str, yes: bool, project: Path | None) -> Left:
     Example:
       labelguard labeler erase physician-0000
     """
-    return _leave(labeler_id, "erased", yes, project)
+    return _leave(labeler_id, "erased", never_seen, yes, project)
 
 
 def _departures(values: Sequence[Departure]) -> None:
@@ -159,12 +164,16 @@ def labeler_list(project: Path | None) -> list[Departure]:
     return erasure.listing(project)
 
 
-def _leave(labeler_id: str, kind: Leaving, yes: bool, project: Path | None) -> Left:
+def _leave(
+    labeler_id: str, kind: Leaving, never_seen: bool, yes: bool, project: Path | None
+) -> Left:
     from labelguard.project import erasure
 
-    if not json_asked() and not yes:
-        _left(erasure.preview(labeler_id, kind, project), done=False)
     if not yes:
+        shown = erasure.preview(labeler_id, kind, project, never_seen=never_seen)
+        if not json_asked():
+            _left(shown, done=False)
         verb = "Retire" if kind == "retired" else "Erase"
-        click.confirm(f"{verb} this labeler for good?", abort=True, err=True)
-    return erasure.leave(labeler_id, kind, project)
+        who = f"{labeler_id!r}, labeler {shown.labeler},"
+        click.confirm(f"{verb} {who} for good?", abort=True, err=True)
+    return erasure.leave(labeler_id, kind, project, never_seen=never_seen)

@@ -82,7 +82,7 @@ def project_backup(
     """Write settings, ledger, releases and the private maps of released labels to FILE.
 
     Rows that were set aside (quarantine) are left out, and so are the keys, unless asked for.
-    Prints the backup's anchor: kept elsewhere, it shows later whether anything followed the backup.
+    Prints the backup's anchor: kept elsewhere, it shows later that this is the project's history.
 
     \b
     Example:
@@ -96,7 +96,7 @@ def project_backup(
 
 def _restored(value: Restored) -> None:
     state = (
-        "complete: the anchor shows that nothing followed the backup"
+        "complete, on your word: nothing was charged after the backup"
         if value.complete
         else "charges may have followed the backup; they are covered by full prices"
     )
@@ -116,14 +116,17 @@ def _restored(value: Restored) -> None:
             facts.append((name, f"{', '.join(found)}{about}"))
     print_facts([*facts, ("anchor", value.anchor)])
     last = "The keys belong to this project now: never let another one work with them."
-    print_bullets([*(() if value.complete else _AFTER_A_LOSS), last])
+    leavers = (
+        f"Repeat departures (labelguard labeler retire, erase) that came after {value.created_at}: "
+        "whoever left since is back."
+    )
+    print_bullets([leavers, *(() if value.complete else _AFTER_A_LOSS), last])
 
 
 _AFTER_A_LOSS = (
     "Put a new policy into force (labelguard policy new, labelguard policy activate): it is paid "
     "on top of what was closed.",
-    "Before that, repeat what followed the backup: groups (labelguard policy groups), and labelers "
-    "who were retired or erased.",
+    "Before that, repeat groups that followed the backup (labelguard policy groups).",
 )
 
 
@@ -144,6 +147,11 @@ _AFTER_A_LOSS = (
     help="Declare that no policy was put into force after the backup.",
 )
 @click.option(
+    "--nothing-since",
+    is_flag=True,
+    help="Declare that nothing was charged after the backup, whose --anchor is given as well.",
+)
+@click.option(
     "--keys",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
@@ -157,13 +165,16 @@ def project_restore(
     anchor: str | None,
     lost: tuple[str, ...],
     no_later_policy: bool,
+    nothing_since: bool,
     keys: Path | None,
     passphrase_file: Path | None,
 ) -> Restored:
     """Put the project of backup FILE into DIRECTORY, where there is none.
 
-    Unless --anchor is the backup's, charges may have followed that nobody remembers: the policy in
-    force is then closed at its full price, which covers them, and another must be activated.
+    Charges may have followed that nobody remembers: the policy in force is closed at its full
+    price, which covers them, and another must be activated. No anchor shows that nothing followed:
+    only who knows can say so (--nothing-since). To try a backup, give --keys a copy of the keys,
+    leave LABELGUARD_KEYS unset, and delete what was restored.
 
     \b
     Example:
@@ -171,7 +182,7 @@ def project_restore(
     """
     from labelguard.project import restore
 
-    since = restore.parse_since(anchor, lost, no_later_policy)
+    since = restore.parse_since(anchor, lost, no_later_policy, nothing_since)
     secret = _passphrase(passphrase_file, confirm=False)
     return restore.restore(file, directory, since=since, keys=keys, passphrase=secret)
 

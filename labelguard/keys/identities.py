@@ -69,6 +69,16 @@ class Identities:
         rest = blocks.positions(known.labelers, self.labelers) < 0
         return type(self)(self.labelers[rest], self.forms[rest])
 
+    def with_keys(self, labelers: Blocks) -> Self:
+        """These and labelers of whose ids only the keys are there, which may repeat.
+
+        Their ids are taken to be written in their normal forms. Without names.
+        """
+        unmet = type(self)(*(blocks.unique(labelers)[0],) * 2).without(self)
+        together = np.concatenate([self.labelers, unmet.labelers])
+        order = blocks.order(together)
+        return type(self)(together[order], np.concatenate([self.forms, unmet.forms])[order])
+
     def renamed(self, names: Callable[[Blocks], Blocks]) -> Self:
         """The same under other names; without ids."""
         labelers = names(self.labelers)

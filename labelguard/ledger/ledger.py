@@ -345,6 +345,11 @@ class Ledger:
             met = people.identities(connection)
         return met.renamed(self.names.reveal)
 
+    def known(self) -> Identities:
+        """Whom releases have met, and who was put into a group, linked, or left before any did."""
+        unmet = np.concatenate([self.members()[0], self.tombstones()])
+        return self.identities().with_keys(unmet)
+
     def distinct(self) -> tuple[Blocks, Blocks]:
         """Pairs who are two people, though their ids have one form; both (n, 2)."""
         with self._reading() as connection:

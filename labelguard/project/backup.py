@@ -6,6 +6,10 @@ Answers that were ingested are in it as they lie: sealed. Left out are rows that
 (`quarantine`: they are raw and open), what waits in the inbox, stages of releases that are under
 way (none is resumed from a backup) and, unless asked for, the keys: whoever holds these and the
 private maps learns which released labels are whose.
+
+Where a released file is not what was committed, the backup is written all the same: the ledger in
+it tells what was spent, and that must not wait for the file. But the fault is told, so that no
+earlier backup, which has the file as it was, is thrown away for it.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import archive, ingestion, recovery
 from labelguard.project.opening import OpenProject, Where
+from labelguard.project.verdict import release_fault
 
 _ROWS = 50_000
 
@@ -49,6 +54,9 @@ class Backup:
     """whether the keys are in it, enciphered"""
     left_out: list[str]
     """what is not: quarantine, the inbox, and the keys unless asked for"""
+    fault: str | None
+    """the first file of a release that is not what was committed, and is so in the backup; or null
+    """
 
 
 def backup(
@@ -112,6 +120,7 @@ def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> Backup
             *(["inbox"] if ingestion.held(opened).waiting else []),
             *([] if passphrase is not None else ["keys"]),
         ],
+        fault=release_fault(opened, records),
     )
 
 

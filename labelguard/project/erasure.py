@@ -117,24 +117,29 @@ class _Leaver:
         return blocks.to_hex(self.ledger.names.hide(self.key)[0])
 
 
-def preview(labeler_id: str, kind: Leaving, project: Where = None) -> Left:
+def preview(
+    labeler_id: str, kind: Leaving, project: Where = None, *, never_seen: bool = False
+) -> Left:
     """What `leave` would do and what would remain, before anything is changed."""
-    leaver = _leaver(labeler_id, OpenProject.open(project))
+    leaver = _leaver(labeler_id, OpenProject.open(project), never_seen)
     return _completed(_report(leaver, kind), leaver, _found(leaver))
 
 
-def leave(labeler_id: str, kind: Leaving, project: Where = None) -> Left:
+def leave(
+    labeler_id: str, kind: Leaving, project: Where = None, *, never_seen: bool = False
+) -> Left:
     """Retire or erase a labeler, by `ID` or `SOURCE:ID`, or by a pseudonym of 32 hex digits.
 
-    Erased stays erased; a retired labeler can be erased.
+    Erased stays erased; a retired labeler can be erased. Whoever was never seen in the project must
+    be said to be so (`never_seen`): an id with a slip in it would leave, and its labeler stay.
 
     Releases that drew their labels, or would repeat them, and were never finished are given up:
-    their charges stay. Raises `LedgerError` for a group's pseudonym,
+    their charges stay. Raises `LedgerError` for an id that was never seen, or a group's pseudonym,
     `ProjectBusy` while a job runs.
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        leaver = _leaver(labeler_id, opened)
+        leaver = _leaver(labeler_id, opened, never_seen)
         epoch = ledger.begin_job()
         ledger.refund_reserved(epoch, resumed=None)
         report = _report(leaver, kind)
@@ -150,11 +155,27 @@ def listing(project: Where = None) -> list[Departure]:
     return _departures(OpenProject.open(project).ledger)
 
 
-def _leaver(labeler_id: str, opened: OpenProject) -> _Leaver:
-    """The labeler with this id or pseudonym; one that the project does not know goes by the id.
+def _leaver(labeler_id: str, opened: OpenProject, never_seen: bool) -> _Leaver:
+    """The labeler with this id or pseudonym, known unless it is said that they were never seen."""
+    found = _named(labeler_id, opened)
+    if not (never_seen or _known(found) or _found(found).rows):
+        raise LedgerError(_unseen(linking.alike(labeler_id, opened)))
+    return found
 
-    Labels of theirs may still come.
-    """
+
+def _unseen(alike: Sequence[str]) -> str:
+    """What is said where nobody of an id was ever seen, but maybe one of an id written alike."""
+    who = "nobody with this id was ever seen in this project"
+    if alike:
+        who += (
+            f"; it differs only in how it is written from that of labeler {', '.join(alike)}, whom "
+            "the project knows: give their id as your files write it, or that pseudonym"
+        )
+    return f"{who}; nothing was changed; --never-seen for somebody who leaves before any label came"
+
+
+def _named(labeler_id: str, opened: OpenProject) -> _Leaver:
+    """The labeler with this id or pseudonym; one that the project does not know goes by the id."""
     ledger = opened.ledger
     groups = Groups(*ledger.members())
 

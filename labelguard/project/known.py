@@ -2,7 +2,8 @@
 
 An archive can hold a `.labelguard` with keys, policy and ceiling of whoever packed it; unpacked, it
 is the user's own. So a project found upwards counts only if its id, which nobody else can guess, is
-in a list in the user's state directory; any other must be named.
+in a list in the user's state directory; any other must be named. The list also tells where each
+was made: a restore must not take the keys of one that lives.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from platformdirs.unix import Unix
 
@@ -21,8 +23,11 @@ from labelguard.storage.files import write_atomically
 ID = "id"
 
 
-def mark(state: Path) -> None:
-    """Give a project an id, and remember it; without a home, it will have to be named."""
+def mark(state: Path, place: Path) -> None:
+    """Give a project an id, and remember it and the `place` where it will be.
+
+    Without a home, it will have to be named.
+    """
     identity = keyring.random_bytes(16).hex()
     write_atomically(state / ID, f"{identity}\n".encode(), mode=0o600)
     with contextlib.suppress(OSError, RuntimeError):
@@ -30,7 +35,7 @@ def mark(state: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-            file.write(f"{identity}\n".encode())
+            file.write(f"{identity} {quote(os.fsencode(place.absolute()))}\n".encode())
 
 
 def knows(state: Path) -> bool:
@@ -41,6 +46,15 @@ def knows(state: Path) -> bool:
     except (FileNotFoundError, RuntimeError):
         return False
     return len(identity) == 32 and identity in known
+
+
+def places() -> list[Path]:
+    """Where this user made or restored projects; some may be gone by now."""
+    try:
+        known = private_files.read(_list(), ProjectError, secret=False).decode().split()
+    except (FileNotFoundError, RuntimeError):
+        return []
+    return [Path(unquote(place)) for place in known if place.startswith("/")]
 
 
 def _list() -> Path:

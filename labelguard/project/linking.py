@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.ingest import groups
 from labelguard.ingest.sources import Input
+from labelguard.keys.identities import Identities
 from labelguard.ledger import kinship, sourcebook
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.sourcebook import People, SourceRecord
@@ -140,11 +141,19 @@ def named(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]
 
 def known(ledger: Ledger, labelers: Blocks) -> NDArray[np.bool_]:
     """Whether each labeler is one that the ledger knows: met, in a group, linked, or gone."""
-    members, _ = ledger.members()
-    found = blocks.positions(ledger.identities().labelers, labelers) >= 0
-    for table in (members, ledger.tombstones()):
-        found |= blocks.positions(table, labelers) >= 0
+    found: NDArray[np.bool_] = blocks.positions(ledger.known().labelers, labelers) >= 0
     return found
+
+
+def alike(text: str, opened: OpenProject) -> list[str]:
+    """Pseudonyms of those whom the ledger knows, whose ids differ from this one, given as `ID` or
+    `SOURCE:ID`, only in how they are written.
+    """
+    key, [source] = by_id([text], opened)
+    own = Identities.of(opened.keys, source, [text.removeprefix(f"{source}:")], key)
+    others = opened.ledger.known().without(own)
+    same = (others.forms == own.forms).all(axis=1)
+    return _names(opened.ledger, others.labelers[same])
 
 
 def add_source(name: str, people: People, project: Where = None) -> SourceRecord:

@@ -150,7 +150,7 @@ def init(
         keys = KeyRing(project.keys)
         Ledger.create(project.ledger_url, keys, project.witnesses, ceiling)
         if lasting:
-            seclude(state)
+            seclude(state, state)
         # Written last: a directory without it is not a project, so a crash above can be repeated.
         write_atomically(state / CONFIG, _CONFIG.encode())
     except OSError as error:
@@ -158,7 +158,7 @@ def init(
     return project
 
 
-def seclude(state: Path) -> None:
-    """Keep a new project out of git, and in this user's list of projects made here."""
+def seclude(state: Path, place: Path) -> None:
+    """Keep a new project, which will be at `place`, out of git, and in this user's list."""
     write_atomically(state / IGNORE, b"*\n", mode=0o600)
-    known.mark(state)
+    known.mark(state, place)

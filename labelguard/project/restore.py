@@ -4,8 +4,10 @@ What was charged between the backup and the loss is unknown, so it counts at its
 full price covers every event that it allows, for every labeler, also those whom the backup does not
 know, in whatever order: the policy that was in force is closed at that price, not at a closing
 point, and what follows is paid on top. Policies that were put into force after the backup are not
-in it; their prices must be given (`lost`), or it must be said that there were none. Only an anchor
-that equals the backup's head shows that nothing followed; then the project is whole.
+in it; their prices must be given (`lost`), or it must be said that there were none. An anchor shows
+how far a ledger came, never that it went no further: so the project is whole only on the word of
+whoever restores it that nothing followed (`nothing`), given with the backup's own anchor, and only
+if the witness beside the keys knows of nothing newer.
 
 Labels that the backup knows keep their values. Labels that were drawn after it are not known here,
 and are drawn afresh if they come again, as events of their own under policies of their own: no
@@ -19,6 +21,7 @@ the keys and their witness, and last, by one rename, the project. After a crash,
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -32,6 +35,7 @@ import sqlalchemy as sa
 
 from labelguard.errors import (
     KeyProblem,
+    LabelguardError,
     LedgerError,
     PolicyError,
     ProjectError,
@@ -48,9 +52,9 @@ from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.witness import Witness
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Allowance, Policy, parse_budget
-from labelguard.project import archive, backup
-from labelguard.project.opening import seclude
-from labelguard.project.project import STATE, Project, held
+from labelguard.project import archive, backup, known
+from labelguard.project.opening import OpenProject, seclude
+from labelguard.project.project import STATE, Project, find, held
 from labelguard.project.rotation import rename
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
@@ -63,10 +67,12 @@ class Since:
 
     `anchor`: the newest line that was kept of the ledger. `lost`: (ε, δ) of every policy put into
     force since, for the unit of the backup's policies; () says that there was none, None nothing.
+    `nothing`: word that nothing at all was charged since.
     """
 
     anchor: Anchor | None = None
     lost: tuple[tuple[float, float], ...] | None = None
+    nothing: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class Restored:
     project: str
     """its directory"""
     complete: bool
-    """whether an anchor shows that nothing followed the backup"""
+    """whether it was declared that nothing followed the backup, and nothing known denies it"""
     closed: list[str]
     """policies that were in force, closed at their full prices"""
     lost_policies: list[str]
@@ -122,16 +128,21 @@ class _Ready:
         return cls(found["request"], seen, Restored(**found["result"]))
 
 
-def parse_since(anchor: str | None, lost: Sequence[str], no_later_policy: bool) -> Since:
-    """From an anchor's line, `EPSILON,DELTA` for each lost policy, or word that none was lost.
+def parse_since(
+    anchor: str | None, lost: Sequence[str], no_later_policy: bool, nothing_since: bool = False
+) -> Since:
+    """From an anchor's line, and one of: `EPSILON,DELTA` for each lost policy; word that none was
+    lost; word that nothing whatever was charged.
 
     Raises `PolicyError` for anything else, `LedgerError` for what is no anchor.
     """
-    if lost and no_later_policy:
-        raise PolicyError("either policies were put into force after the backup, or none")
+    if bool(lost) + no_later_policy + nothing_since > 1:
+        raise PolicyError(
+            "either policies were put into force after the backup, or none, or nothing followed it"
+        )
     prices = tuple(parse_budget("--lost-policy", text) for text in lost)
     known = prices if lost or no_later_policy else None
-    return Since(Anchor.parse(anchor) if anchor else None, known)
+    return Since(Anchor.parse(anchor) if anchor else None, known, nothing_since)
 
 
 def restore(
@@ -210,7 +221,7 @@ def _prepare(
                 "another backup, or its keys"
             )
         manifest = file.extract(partial)
-    seclude(partial)
+    seclude(partial, partial.with_name(STATE))
     migrate(_url(partial), ring)
     ledger = _open(source, partial, ring)
     head = Anchor.parse(manifest["anchor"])
@@ -282,6 +293,8 @@ def _keys(
         if keys:
             where = handed_over or f"{own} (LABELGUARD_KEYS)"
             raise KeyProblem(f"there are keys in {where} and in {keys}; choose one")
+        if own.parent != partial:
+            _refuse_taking(own)
         own.mkdir(parents=True, exist_ok=True, mode=0o700)
         return KeyRing(own), f"in place at {own}", Witness([own / witness.FILE]).seen()
     if keys:
@@ -298,10 +311,34 @@ def _keys(
     return KeyRing.install(partial / "keys", files), origin, seen
 
 
+def _refuse_taking(keys: Path) -> None:
+    """Refuse keys in place whose project lives: their witness would know the restored one only."""
+    made = known.places()
+    with contextlib.suppress(LabelguardError):
+        made.append(find().state)
+    for state in made:
+        if _lives(state):
+            raise ProjectError(
+                f"the project at {state} lives, and would be refused as an older copy if another "
+                f"worked with the keys in {keys}; to try a backup, unset LABELGUARD_KEYS and give "
+                "a copy of the keys: labelguard project restore BACKUP DIRECTORY --keys COPY; to "
+                "replace the project, move it away first"
+            )
+
+
+def _lives(state: Path) -> bool:
+    """Whether there is a project whose ledger opens with the keys in place, and is the newest."""
+    try:
+        OpenProject.open(state)
+    except LabelguardError:
+        return False
+    return True
+
+
 def _whole(
     connection: sa.Connection, head: Anchor, since: Since, seen: Sequence[tuple[int, str]]
 ) -> bool:
-    """Whether nothing followed the backup, by the anchor and the witness beside the keys."""
+    """Whether nothing followed the backup, on word that anchor and witness do not deny."""
     known = [head, *([since.anchor] if since.anchor else []), *(Anchor(*entry) for entry in seen)]
     for anchor in known:
         there = journal.digest_of(connection, anchor.number)
@@ -310,16 +347,22 @@ def _whole(
                 f"the backup has another history than {anchor}: journal entry {anchor.number} "
                 "differs; it is a backup of another project, or one of the two was rewritten"
             )
-    whole = since.anchor == head and all(anchor.number <= head.number for anchor in known)
-    if whole and since.lost:
-        raise PolicyError("the anchor shows that nothing followed the backup: no policy was lost")
-    if not whole and since.lost is None:
+    newest = max(known, key=lambda anchor: anchor.number)
+    if since.nothing and newest.number > head.number:
         raise PolicyError(
-            "nothing shows that this backup is the last state of the project; say what was put "
-            "into force after it: --lost-policy EPSILON,DELTA for each policy, or "
-            "--no-later-policy; or give the newest anchor, if it is the backup's"
+            f"something followed the backup: journal entry {newest.number} is known, and its last "
+            f"is {head.number}; say which policies did: --lost-policy EPSILON,DELTA for each, or "
+            "--no-later-policy"
         )
-    return whole
+    if since.nothing and since.anchor != head:
+        raise PolicyError("to declare --nothing-since, give the anchor of the backup as well")
+    if not since.nothing and since.lost is None:
+        raise PolicyError(
+            "no anchor shows that nothing followed this backup; say what was put into force after "
+            "it: --lost-policy EPSILON,DELTA for each policy, or --no-later-policy; or, where you "
+            "know that nothing was charged since, --nothing-since with the backup's own anchor"
+        )
+    return since.nothing
 
 
 def _settle(

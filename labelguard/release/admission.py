@@ -31,21 +31,8 @@ def admit(ledger: Ledger, source: str, staged: Staged) -> Admission:
     sourcebook.check(ledger.sources(), source, staged.columns)
     met, known = staged.identities, ledger.identities()
     groups = Groups(*ledger.members())
-    everybody = _with_unmet(known, np.concatenate([groups.labelers, ledger.tombstones()]))
-    refuse_doubles(met, everybody, groups, ledger.distinct(), ledger.names)
+    refuse_doubles(met, ledger.known(), groups, ledger.distinct(), ledger.names)
     return Admission(source, staged.columns, met.without(known))
-
-
-def _with_unmet(known: Identities, labelers: Blocks) -> Identities:
-    """Those whom releases have met, and these, who were put into groups or left before any did.
-
-    Of their ids only the keys are there: they are taken to be written in their normal forms.
-    """
-    unmet = Identities(*(blocks.unique(labelers)[0],) * 2).without(known)
-    together = np.concatenate([known.labelers, unmet.labelers])
-    order = blocks.order(together)
-    forms = np.concatenate([known.forms, unmet.forms])
-    return Identities(together[order], forms[order])
 
 
 def refuse_doubles(

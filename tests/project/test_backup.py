@@ -63,6 +63,11 @@ def restored(made: Backup, project: Project, **options: Any) -> Project:
     return find(target)
 
 
+def unfollowed(made: Backup) -> Since:
+    """Word that nothing was charged since."""
+    return Since(Anchor.parse(made.anchor), nothing=True)
+
+
 def lifetime(project: Project) -> tuple[float, float]:
     total = overview.budget(project.state).lifetime
     return total.epsilon, total.delta
@@ -110,8 +115,7 @@ def test_a_restored_ledger_has_every_row(
         before = databases.dump(url or home.ledger_url)
         made = backup(tmp_path / "backup.tar.zst", project=home)
     with on(to, tmp_path, monkeypatch) as url:
-        anchor = Anchor.parse(made.anchor)
-        again = restored(made, home, since=Since(anchor))
+        again = restored(made, home, since=unfollowed(made))
         after = databases.dump(url or again.ledger_url)
         assert bool(url) != (again.state / "ledger.sqlite3").exists()
         assert set(before["journal"]) < set(after["journal"])
@@ -164,8 +168,8 @@ def test_labels_released_after_the_backup_are_drawn_anew(tmp_path: Path) -> None
     assert sorted(lg.load(lost).select(shown).rows()) != sorted(lg.load(found).select(shown).rows())
 
 
-def test_the_anchor_of_the_backup_leaves_the_project_open(made: Backup, project: Project) -> None:
-    again = restored(made, project, since=Since(Anchor.parse(made.anchor)))
+def test_word_that_nothing_followed_leaves_the_project_open(made: Backup, project: Project) -> None:
+    again = restored(made, project, since=unfollowed(made))
     assert overview.budget(again.state).policy.state == "active"
     lg.privatize(TABLE, **PRICE, project=again)
     assert lifetime(again) == (3.0, 1e-5)
@@ -174,8 +178,11 @@ def test_the_anchor_of_the_backup_leaves_the_project_open(made: Backup, project:
 def test_without_word_of_what_followed_nothing_is_restored(
     made: Backup, project: Project, tmp_path: Path
 ) -> None:
-    with pytest.raises(PolicyError, match=r"lost_policy.* no_later_policy"):
-        restored(made, project, since=Since())
+    for since in (Since(), Since(Anchor.parse(made.anchor))):
+        with pytest.raises(PolicyError, match=r"lost_policy.* no_later_policy.* nothing_since"):
+            restored(made, project, since=since)
+    with pytest.raises(PolicyError, match="give the anchor"):
+        restored(made, project, since=Since(nothing=True))
     assert not (tmp_path / "restored" / ".labelguard").exists()
 
 
@@ -217,8 +224,8 @@ def test_an_older_anchor_than_the_backup_shows_nothing(project: Project, tmp_pat
     old = Anchor(*ledger.head())
     lg.privatize(TABLE, **PRICE, project=project)
     made = backup(tmp_path / "backup.tar.zst", project=project)
-    with pytest.raises(PolicyError, match="nothing shows"):
-        restored(made, project, since=Since(old))
+    with pytest.raises(PolicyError, match="anchor of the backup"):
+        restored(made, project, since=Since(old, nothing=True))
     assert not restore(
         made.path, tmp_path / "restored", keys=project.keys, since=Since(old, ())
     ).complete
@@ -229,8 +236,20 @@ def test_an_anchor_newer_than_the_backup_shows_that_it_is_old(
 ) -> None:
     lg.privatize(TABLE, **PRICE, project=project)
     newest = Anchor(*OpenProject.open(project).ledger.head())
-    with pytest.raises(PolicyError, match="nothing shows"):
-        restored(made, project, since=Since(newest))
+    with pytest.raises(PolicyError, match="something followed"):
+        restored(made, project, since=Since(newest, nothing=True))
+
+
+def test_the_anchor_of_a_backup_does_not_show_that_nothing_followed(
+    made: Backup, project: Project, tmp_path: Path
+) -> None:
+    """Whoever went on had other keys' witnesses, and only the anchor of that day was kept."""
+    keys = tmp_path / "keys-of-that-day"
+    shutil.copytree(project.keys, keys)
+    lg.privatize(TABLE, **PRICE, project=project)
+    since = Since(Anchor.parse(made.anchor), ())
+    again = restored(made, project, keys=keys, since=since)
+    assert overview.budget(again.state).policy is None
 
 
 def test_an_anchor_of_another_history_is_refused(made: Backup, project: Project) -> None:
@@ -244,8 +263,8 @@ def test_keys_that_have_seen_more_than_the_anchor_tell_that_it_is_old(
     made: Backup, project: Project
 ) -> None:
     lg.privatize(TABLE, **PRICE, project=project)
-    with pytest.raises(PolicyError, match="nothing shows"):
-        restored(made, project, since=Since(Anchor.parse(made.anchor)))
+    with pytest.raises(PolicyError, match="something followed"):
+        restored(made, project, since=unfollowed(made))
 
 
 def test_what_is_no_anchor_is_refused() -> None:
@@ -314,11 +333,32 @@ def test_keys_in_their_own_directory_are_used_in_place(
     lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
     made = backup(tmp_path / "backup.tar.zst", project=home)
     lg.privatize(TABLE, **PRICE, project=home)
+    gone = home.state.parent.rename(tmp_path / "gone")
     again = restored(made, home, keys=None)
     assert again.keys == home.keys and not (again.state / "keys").exists()
     assert overview.verify(again.state).ok
     with pytest.raises(LedgerError, match="not what this project last saw"):
-        overview.verify(home.state)
+        overview.verify(gone)
+
+
+def test_keys_in_place_are_refused_while_their_project_lives_and_a_copy_tries_the_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tmp_path / "apart" / "keys"
+    monkeypatch.setenv("LABELGUARD_KEYS", str(keys))
+    home = lg.init(tmp_path / "a project")
+    lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
+    made = backup(tmp_path / "backup.tar.zst", project=home)
+    lg.privatize(TABLE, **PRICE, project=home)
+    before = files(keys)
+    with pytest.raises(ProjectError, match=r"a project/.labelguard lives.* --keys COPY"):
+        restored(made, home, keys=None)
+    assert files(keys) == before and overview.verify(home.state).ok
+    with monkeypatch.context() as patch:
+        patch.delenv("LABELGUARD_KEYS")
+        again = restored(made, home, keys=keys)
+        assert overview.verify(again.state).ok
+    assert files(keys) == before and overview.verify(home.state).ok
 
 
 def test_an_unfinished_release_is_given_up_and_stays_charged(
@@ -334,7 +374,7 @@ def test_an_unfinished_release_is_given_up_and_stays_charged(
         made.path,
         tmp_path / "restored",
         keys=project.keys,
-        since=Since(Anchor.parse(made.anchor)),
+        since=unfollowed(made),
     )
     assert found.abandoned == [unfinished] and found.complete
     again = find(tmp_path / "restored")
@@ -541,7 +581,7 @@ def test_a_restored_project_can_be_backed_up_and_restored(
 ) -> None:
     again = restored(made, project)
     second = backup(tmp_path / "second.tar.zst", project=again)
-    since = Since(Anchor.parse(second.anchor))
+    since = unfollowed(second)
     restore(second.path, tmp_path / "third", keys=again.keys, since=since)
     third = find(tmp_path / "third")
     assert overview.verify(third.state).ok
@@ -560,13 +600,14 @@ def test_the_commands_say_what_is_in_a_backup_and_what_became_of_it(
     text = invoke("backup", path, "--project", project.state)
     assert "not in it: keep a copy of the keys" in text and "labelguard-anchor:1:6:" in text
     anchor = next(word for word in text.split() if word.startswith("labelguard-anchor"))
-    text = invoke("restore", path, target, "--keys", project.keys, "--anchor", anchor)
-    assert "complete: " in text
+    own = ("--keys", project.keys, "--anchor", anchor)
+    text = invoke("restore", path, target, *own, "--nothing-since")
+    assert "complete, on your word" in text and "Repeat departures" in text
     text = invoke(
         "restore", path, tmp_path / "b", "--keys", project.keys, "--lost-policy", "2,1e-6"
     )
     assert "policy first, at its full price" in text and "lost-1: paid" in text
-    assert "labelguard policy new" in text
+    assert "labelguard policy new" in text and "Repeat departures" in text
 
 
 def test_the_commands_take_a_passphrase_from_a_file_the_environment_or_a_person(
@@ -581,7 +622,7 @@ def test_the_commands_take_a_passphrase_from_a_file_the_environment_or_a_person(
     invoke("backup", tmp_path / "b.tar.zst", *own, env=variable)
     invoke("backup", tmp_path / "c.tar.zst", *own, input="secret words\nsecret words\n")
     for number, name in enumerate(("a", "b", "c")):
-        told = ("--anchor", made["anchor"], "--json")
+        told = ("--anchor", made["anchor"], "--nothing-since", "--json")
         options: dict[str, Any] = [
             {"env": variable},
             {"input": "secret words\n"},
@@ -598,6 +639,12 @@ def test_the_commands_take_a_passphrase_from_a_file_the_environment_or_a_person(
 def test_what_is_no_price_of_a_lost_policy_is_refused(lost: list[str], none: bool) -> None:
     with pytest.raises(PolicyError):
         restoring.parse_since(None, lost, none)
+
+
+@pytest.mark.parametrize(("lost", "none"), [(["3,0"], False), ([], True)])
+def test_nothing_followed_or_something_did(lost: list[str], none: bool) -> None:
+    with pytest.raises(PolicyError, match="or nothing"):
+        restoring.parse_since(None, lost, none, nothing_since=True)
 
 
 def test_a_backup_of_another_format_is_refused(made: Backup, project: Project) -> None:

@@ -85,7 +85,7 @@ def test_the_same_id_of_another_source_is_another_person(
     project, desk = tool
     hear(project, desk.answer("7", 1, "left"))
     ingestion.ingest(project)
-    erasure.leave("files:7", "erased", project)
+    erasure.leave("files:7", "erased", project, never_seen=True)
     assert rows_of(project, "7") == 1
     erasure.leave("desk:7", "erased", project)
     assert rows_of(project, "7") == 0
@@ -182,7 +182,7 @@ def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
 
     with monkeypatch.context() as patch:  # what the test sets must not come back after it
         patch.delenv("LABELGUARD_LEDGER_URL", raising=False)
-        since = restore.parse_since(made.anchor, (), no_later_policy=False)
+        since = restore.parse_since(made.anchor, (), False, nothing_since=True)
         restore.restore(made.path, tmp_path / "again", since=since, keys=project.keys)
         again = find(tmp_path / "again")
         assert rows_of(again, "otto") == 3 and overview.verify(again).ok

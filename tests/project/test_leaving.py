@@ -82,7 +82,7 @@ def test_everybody_else_keeps_their_values_at_no_charge_and_earlier_releases_sta
 
 def test_a_bad_row_of_an_erased_labeler_is_not_set_aside_again(project: Project) -> None:
     table = labels_table(bad=BAD)
-    erasure.leave(WHO, "erased", project)
+    erasure.leave(WHO, "erased", project, never_seen=True)
     release = lg.privatize(table, project=project, **SET_ASIDE)
     assert release.card["counts"]["set_aside"] == 2
     [kept] = project.quarantine.rglob("*.parquet")
@@ -94,7 +94,7 @@ def test_a_file_of_nobody_else_is_refused_and_bad_rows_of_theirs_stop_nothing(
     project: Project,
 ) -> None:
     table = labels_table(bad=BAD[:2])
-    erasure.leave(WHO, "retired", project)
+    erasure.leave(WHO, "retired", project, never_seen=True)
     with pytest.raises(InvalidLabels, match="retired or erased"):
         lg.privatize(table.take(pa.array(THEIRS)), project=project, **PRICE)
     assert lg.privatize(table, project=project, **PRICE).card["counts"]["labelers"] == 6
@@ -172,7 +172,7 @@ def test_an_id_a_pseudonym_and_an_unknown_id(project: Project) -> None:
         assert (found.epsilon, found.delta) == (3.0, 1e-5)
     assert erasure.leave(pseudonym(project), "erased", project).before is None
     for name in ("0" * 32, "somebody new"):
-        found = erasure.leave(name, "retired", project)
+        found = erasure.leave(name, "retired", project, never_seen=True)
         assert not found.known and not found.releases
         assert found.labeler == pseudonym(project, name)
     others = pa.array(["somebody new"] * len(ASKED))
@@ -187,7 +187,7 @@ def test_the_budget_of_who_left_says_so_whether_they_were_charged_or_not(project
     lg.privatize(labels_table(), project=project, **PRICE)
     assert overview.labeler(WHO, project).departure is None
     erasure.leave(WHO, "erased", project)
-    erasure.leave("worker of the past", "retired", project)
+    erasure.leave("worker of the past", "retired", project, never_seen=True)
     for name in (WHO, pseudonym(project)):
         found = overview.labeler(name, project)
         assert found.departure in erasure.listing(project) and found.allowances[0].used == 12
@@ -204,6 +204,28 @@ def show_budget(project: Project, labeler: str) -> str:
     found = invoke(project, "budget", "labeler", labeler)
     assert found.exit_code == 0, found.output
     return str(found.output)
+
+
+def test_an_id_that_was_never_seen_is_refused_and_who_is_written_alike_is_named(
+    project: Project,
+) -> None:
+    lg.privatize(labels_table(), project=project, **PRICE)
+    before = files(project.state)
+    for slip in (WHO.lower(), f" {WHO}"):
+        refused = invoke(project, "labeler", "erase", slip, "--yes")
+        assert refused.exit_code == 1 and "was ever seen" in refused.stderr
+        assert f"labeler {pseudonym(project)}, whom the project knows" in refused.stderr
+    for stranger in ("somebody new", "0" * 32):
+        for act in (erasure.preview, erasure.leave):
+            with pytest.raises(LedgerError, match="never_seen=True") as raised:
+                act(stranger, "erased", project)
+            assert "written" not in str(raised.value)
+    assert {k: v for k, v in files(project.state).items() if k != "lock"} == {
+        k: v for k, v in before.items() if k != "lock"
+    }
+    erasure.leave("somebody new", "retired", project, never_seen=True)
+    assert erasure.leave("somebody new", "erased", project).before == "retired"
+    assert erasure.leave(WHO.lower(), "erased", project, never_seen=True).before is None
 
 
 def test_leaving_again_changes_nothing_and_retired_becomes_erased_but_never_back(
@@ -289,6 +311,7 @@ def test_the_command_shows_what_will_happen_and_asks(project: Project) -> None:
     refused = invoke(project, "labeler", "erase", WHO, said="n\n")
     assert refused.exit_code == 1 and files(project.state) == before
     assert "10 randomized labels" in refused.stdout and "2 rows" in refused.stdout
+    assert f"Erase '{WHO}', labeler {pseudonym(project)}, for good?" in refused.stderr
     assert "cannot be recalled" in refused.stdout and "backups" in refused.stdout
     done = invoke(project, "labeler", "erase", WHO, said="y\n")
     assert done.exit_code == 0 and not where(project.state, WHO)

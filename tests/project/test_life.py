@@ -37,7 +37,7 @@ def _backed_up(home: Project, here: Path) -> Project:
 
 def _restored(home: Project, here: Path) -> Project:
     made = backup(here / "backup.tar.zst", project=home)
-    since = Since(Anchor.parse(made.anchor))
+    since = Since(Anchor.parse(made.anchor), nothing=True)
     restore(made.path, here / "restored", keys=home.keys, since=since)
     return find(here / "restored")
 
@@ -48,12 +48,12 @@ def _renamed(home: Project, here: Path) -> Project:
 
 
 def _retired(home: Project, here: Path) -> Project:
-    erasure.leave("somebody new", "retired", home)
+    erasure.leave("somebody new", "retired", home, never_seen=True)
     return home
 
 
 def _erased(home: Project, here: Path) -> Project:
-    erasure.leave("somebody new", "erased", home)
+    erasure.leave("somebody new", "erased", home, never_seen=True)
     return home
 
 
@@ -104,7 +104,7 @@ def after(name: str, home: Project, here: Path, patch: pytest.MonkeyPatch) -> It
         return
     made = backup(here / "backup.tar.zst", project=home)
     with on(kind, here, patch):
-        since = Since(Anchor.parse(made.anchor))
+        since = Since(Anchor.parse(made.anchor), nothing=True)
         restore(made.path, here / "restored", keys=home.keys, since=since)
         yield find(here / "restored")
 

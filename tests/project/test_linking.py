@@ -329,7 +329,7 @@ def test_it_holds_after_new_pseudonyms(project_on_each: Project) -> None:
 
 def test_it_holds_after_a_restore(project: Project, tmp_path: Path) -> None:
     prepared(project)
-    since = Since(Anchor.parse(overview.anchor(project.state).anchor))
+    since = Since(Anchor.parse(overview.anchor(project.state).anchor), nothing=True)
     backup(tmp_path / "backup.tar.zst", project=project)
     restore(tmp_path / "backup.tar.zst", tmp_path / "there", keys=project.keys, since=since)
     holds(lg.find(tmp_path / "there"))

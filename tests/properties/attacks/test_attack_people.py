@@ -197,7 +197,7 @@ def test_whoever_left_does_not_come_back_as_one_person_with_another_id(project: 
 
 
 def test_nor_does_whoever_left_before_any_release(project: Project) -> None:
-    leave("worker 0", "erased", project)
+    leave("worker 0", "erased", project, never_seen=True)
     refused(project, named("Worker 0"), "differ only in how they are written", **PRICE)
 
 
