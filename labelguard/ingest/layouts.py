@@ -8,7 +8,6 @@ pairs: the two sides in canonical order, and a label that says whether the first
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -20,6 +19,7 @@ from labelguard.ingest import canonical
 from labelguard.ingest.canonical import ContentType, NoContent, is_text
 from labelguard.learning.carried import Carried
 from labelguard.policy.label_values import DEFAULT, LabelValues, Skips
+from labelguard.spelling import closest
 from labelguard.terms import AUTO_FORMAT
 
 MAX_RANKED = 256
@@ -514,9 +514,3 @@ def _short(kind: DuckDBPyType) -> str:
 
 INTEGER = (*canonical.INTEGERS, *canonical.LARGE_INTEGERS)
 NUMERIC = (*INTEGER, *canonical.FRACTIONS)
-
-
-def closest(name: str, candidates: Mapping[str, object] | tuple[str, ...]) -> str:
-    """The candidate that was probably meant, as a message says it; empty if none is near."""
-    matches = difflib.get_close_matches(name, list(candidates), 1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""

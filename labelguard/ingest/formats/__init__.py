@@ -26,8 +26,9 @@ from labelguard.ingest.formats.potato import POTATO
 from labelguard.ingest.formats.scores import SCORES, ULTRAFEEDBACK
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.transcripts import TRANSCRIPTS
-from labelguard.ingest.layouts import Reading, closest
+from labelguard.ingest.layouts import Reading
 from labelguard.ingest.sources import Part
+from labelguard.spelling import closest
 from labelguard.terms import AUTO_FORMAT
 
 __all__ = ["FORMATS", "Understood", "understood"]
