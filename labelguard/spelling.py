@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def closest(name: str, candidates: Iterable[str]) -> str:
@@ -11,3 +17,23 @@ def closest(name: str, candidates: Iterable[str]) -> str:
 
     matches = get_close_matches(name, list(candidates), 1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def corrected(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that tells of a keyword which it does not have which one was probably meant.
+
+    Python says so itself from 3.13 on.
+    """
+    known = signature(function).parameters
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(
+                    f"{function.__name__}() got an unexpected keyword argument {name!r}"
+                    f"{closest(name, known)}"
+                )
+        return function(*args, **kwargs)
+
+    return called

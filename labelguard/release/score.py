@@ -16,9 +16,11 @@ from labelguard.ingest.sources import Input
 from labelguard.learning.features import open_provider
 from labelguard.release.head import Head
 from labelguard.release.writer import Release, directory_of, preferred
+from labelguard.spelling import corrected
 from labelguard.terms import AUTO_FORMAT
 
 
+@corrected
 def score(
     release: Release | str | Path,
     source: Input,
@@ -36,7 +38,8 @@ def score(
     item; and question, where there is one. Post-processing of a release: nothing is charged.
 
     Raises `ProjectError` if the release holds no head, `InvalidLabels` for unusable pairs, and
-    `LabelguardError` if its features are no longer what they were, `TypeError` for what is no release.
+    `LabelguardError` if its features are no longer what they were, `TypeError` for what is no
+    release.
 
     Example:
         >>> lg.score(release, "labels.parquet").columns[3:]
