@@ -11,12 +11,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def closest(name: str, candidates: Iterable[str]) -> str:
-    """The candidate that was probably meant, as a message says it; empty if none is near."""
+def closest(name: str, candidates: Iterable[str], prefix: str = "") -> str:
+    """The candidate that was probably meant, as a message says it; empty if none is near.
+
+    `prefix` is what is typed before it.
+    """
     from difflib import get_close_matches
 
     matches = get_close_matches(name, list(candidates), 1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    return f" (did you mean {prefix + matches[0]!r}?)" if matches else ""
 
 
 def corrected(function: Callable[P, R]) -> Callable[P, R]:
