@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from labelguard.project.opening import init
     from labelguard.project.project import Project, find
     from labelguard.project.waiting import waiting
+    from labelguard.release.leaderboard import leaderboard
     from labelguard.release.pipeline import privatize
     from labelguard.release.score import score
     from labelguard.release.writer import Release, load
@@ -38,6 +39,7 @@ _HOMES = {
     "find": "labelguard.project.project:find",
     "init": "labelguard.project.opening:init",
     "inspect": "labelguard.report.inspection:inspect",
+    "leaderboard": "labelguard.release.leaderboard:leaderboard",
     "load": "labelguard.release.writer:load",
     "plan": "labelguard.planner.forecast:plan",
     "policies": "labelguard.project.policies",
@@ -57,6 +59,7 @@ __all__ = [
     "find",
     "init",
     "inspect",
+    "leaderboard",
     "load",
     "plan",
     "policies",
@@ -71,7 +74,10 @@ if not TYPE_CHECKING:  # a type checker is to find names that there are not
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
-            raise AttributeError(f"module 'labelguard' has no attribute {name!r}")
+            from labelguard.spelling import closest
+
+            near = closest(name, _HOMES)
+            raise AttributeError(f"module 'labelguard' has no attribute {name!r}{near}")
         from pkgutil import resolve_name
 
         return resolve_name(_HOMES[name])

@@ -62,10 +62,13 @@ _OPTIONS = re.compile(
 )
 
 
+_INIT = re.compile(r"labelguard init(?: (?P<where>[^-].*))?")
+
+
 def _keyword(found: re.Match[str]) -> str:
-    """What was found as Python has it; a command as it is."""
+    """What was found as Python has it; a command, but for `init`, as it is."""
     if found["command"]:
-        return found["command"]
+        return _command(found["command"])
     option, pairs = found["choice"] or found["name"], found["pairs"]
     value = found["chosen"] or found["value"]
     if option == "labeler-column" and value:
@@ -79,6 +82,14 @@ def _keyword(found: re.Match[str]) -> str:
     if option in _FLAGS and not found.string.startswith(" =", found.end()):
         return f"{name}=True"
     return f"{name}={_value(pairs or value)}" if pairs or value else name
+
+
+def _command(text: str) -> str:
+    """A command as it is, but for the one that Python has for all who begin."""
+    found = _INIT.fullmatch(text)
+    if found is None:
+        return text
+    return f'lg.init("{found["where"]}")' if found["where"] else "lg.init()"
 
 
 def _value(text: str) -> str:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from labelguard.spelling import corrected
 from labelguard.terms import DEFAULT_AGREEMENT
 
 __all__ = [
@@ -127,6 +128,7 @@ class _Config:
         _in_range("seed", self.seed, 0, None)
 
 
+@corrected
 def simulate(
     *,
     labelers: int = 200,

@@ -12,13 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.arenas import SOURCES, arena
 
 import labelguard as lg
 from labelguard.extras import MissingExtra
 
 NAMES = (
     *("Policy", "Project", "Release", "__version__", "account", "errors", "find", "init"),
-    *("inspect", "load", "plan", "policies", "privatize", "score", "simulate", "waiting"),
+    *("inspect", "leaderboard", "load", "plan", "policies", "privatize", "score", "simulate"),
+    "waiting",
 )
 MODULES = ("account", "policies")
 EXAMPLES = [
@@ -51,12 +53,23 @@ def test_a_name_is_loaded_when_it_is_asked_for() -> None:
     assert done.stdout == "module 'labelguard' has no attribute 'simulation_config'\n"
 
 
+def test_a_misspelt_name_is_told_with_the_one_that_is_near() -> None:
+    with pytest.raises(AttributeError, match=r"attribute 'privatise' \(did you mean 'privatize'\?"):
+        lg.privatise  # type: ignore[attr-defined]  # noqa: B018
+
+
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> lg.Release:
     """A release with a head, of which the examples speak."""
     project = lg.init(tmp_path_factory.mktemp("released"))
     table = lg.simulate(labelers=30, labels=900, items=200)
     return lg.privatize(table, mechanism="statistic", features="length", project=project)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> lg.Release:
+    """A release of comparisons of systems."""
+    return lg.privatize(arena(20), project=lg.init(tmp_path_factory.mktemp("compared")), **SOURCES)
 
 
 def _found(name: str) -> Any:
@@ -68,11 +81,15 @@ def _found(name: str) -> Any:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_example_of_a_public_name_runs_as_it_is_printed(
-    name: str, release: lg.Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    release: lg.Release,
+    compared: lg.Release,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pq.write_table(lg.simulate(labelers=30, labels=900, items=200), "labels.parquet")
-    known = {"lg": lg, "release": release, "Path": Path}
+    known = {"lg": lg, "release": release, "compared": compared, "Path": Path}
     text = _found(name).__doc__ or ""
     test = doctest.DocTestParser().get_doctest(text, known, name, None, None)
     said: list[str] = []
@@ -88,6 +105,15 @@ def test_a_release_is_loaded_as_whichever_table_is_asked_for(release: lg.Release
     assert pa.Table.from_pandas(frame, preserve_index=False).to_pylist() == rows
     with pytest.raises(ValueError, match="one of polars, arrow, pandas, datasets, found 'numpy'"):
         lg.load(release, "numpy")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match=r"found 'panda' \(did you mean 'pandas'\?\)"):
+        lg.load(release, "panda")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("name", ["leaderboard", "load", "score"])
+def test_what_is_no_release_is_told_what_is_expected(name: str) -> None:
+    rest = ("labels.parquet",) if name == "score" else ()
+    with pytest.raises(TypeError, match=r"^expected a Release, or the path of .* found NoneType$"):
+        getattr(lg, name)(None, *rest)
 
 
 @pytest.mark.parametrize("kind", ["pandas", "datasets"])

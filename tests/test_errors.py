@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError, as_t
         ("--recurring and --for, together", "recurring and duration, together"),
         ("name another --format than x", "name another format than x"),
         ("(labelguard policy new --held-out .1), or --again", None),
+        ("(labelguard init) or name one (--project)", "(lg.init()) or name one (project)"),
+        ("make one: labelguard init study", 'make one: lg.init("study")'),
         ("see: labelguard init --max-epsilon 3", "see: labelguard init --max-epsilon 3"),
         ("a-b -- c --- d r0001--e", "a-b -- c --- d r0001--e"),
     ],
@@ -92,3 +96,34 @@ def test_an_error_comes_whole_from_another_process(kind: type[LabelguardError]) 
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is kind and again.args == error.args
         assert vars(again) == vars(error) and str(again) == "give releases=1"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: lg.plan([], epsilon=[1]), "'epsilon' (did you mean 'epsilons'?)"),  # type: ignore[call-arg]
+        (lambda: lg.inspect([], colums={}), "'colums' (did you mean 'columns'?)"),  # type: ignore[call-arg]
+        (lambda: lg.simulate(labeler=2), "'labeler' (did you mean 'labelers'?)"),  # type: ignore[call-arg]
+    ],
+)
+def test_a_misspelt_keyword_is_told_with_the_one_that_is_meant(
+    call: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"unexpected keyword argument {message}")):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"mechanism": "statistics"}, "'statistics' (did you mean 'statistic'?); available: rr"),
+        ({"features": "lenght"}, "'lenght' (did you mean 'length'?); available: "),
+    ],
+)
+def test_a_misspelt_choice_is_told_with_the_one_that_is_meant(
+    asked: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    table = lg.simulate(labelers=20, labels=200, items=50)
+    asked = {"mechanism": "statistic"} | asked
+    with pytest.raises(LabelguardError, match=re.escape(message)):
+        lg.privatize(table, **asked, epsilon=3, project=lg.init(tmp_path))

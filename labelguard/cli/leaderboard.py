@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _print(value: Leaderboard) -> None:
-    from labelguard.report.page.board import COLUMNS, rows
+    from labelguard.release.leaderboard import COLUMNS, rows
 
     for board in value.boards:
         if len(value.boards) > 1:

@@ -20,11 +20,12 @@ import polars as pl
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import query as queries
 from labelguard.ingest import scan, sources
-from labelguard.ingest.layouts import FRACTION, ID_EXPECTED, NO_ID, closest, is_id
+from labelguard.ingest.layouts import FRACTION, ID_EXPECTED, NO_ID, is_id
 from labelguard.ingest.sources import Input, Part
 from labelguard.ingest.sql import identifier
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.groups import Groups
+from labelguard.spelling import closest
 from labelguard.storage import blocks
 from labelguard.terms import counted
 

@@ -8,7 +8,6 @@ pairs: the two sides in canonical order, and a label that says whether the first
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -20,6 +19,7 @@ from labelguard.ingest import canonical
 from labelguard.ingest.canonical import ContentType, NoContent, is_text
 from labelguard.learning.carried import Carried
 from labelguard.policy.label_values import DEFAULT, LabelValues, Skips
+from labelguard.spelling import closest
 from labelguard.terms import AUTO_FORMAT
 
 MAX_RANKED = 256
@@ -30,6 +30,8 @@ LAYOUTS: Mapping[str, tuple[str, ...]] = {
     "ranking": ("prompt", "responses", "ranks"),
     "choices": ("prompt", "responses", "choice"),
 }
+_BY_LABELER = ("labeler", "group")
+"""Units for which it must be known who gave a label."""
 LISTED = ("ranking", "choices")
 """Layouts of lists of responses, which are broken into pairs."""
 _OPTIONAL = (
@@ -201,7 +203,7 @@ def layout(
     absent = _absent(types, reading) if sparse else ()
     types |= dict.fromkeys(absent, SQLNULL)
     columns = _columns(types, named, reading, name)
-    kind = _kind(columns, types, name, layouts)
+    kind = _kind(columns, types, name, layouts, reading)
     used = (*layouts[kind], *(r for r in _OPTIONAL if r != "tie" or kind not in LISTED))
     for role in named:
         if role in ROLES and role not in used:
@@ -210,7 +212,7 @@ def layout(
                 f"({', '.join(layouts[kind])})"
             )
     columns = {role: column for role, column in columns.items() if role in used}
-    if "labeler_id" not in columns and reading.unit in ("labeler", "group"):
+    if "labeler_id" not in columns and reading.unit in _BY_LABELER:
         raise InvalidLabels(_nobody(name, types, labelers))
     _check_roles(columns, kind, reading, name)
     _check_values(kind, reading, name)
@@ -383,7 +385,7 @@ def _carried(
         if column not in types:
             raise InvalidLabels(
                 f"{part}: no column {column!r} for the {_NOUNS[one.kind]} {one.name}"
-                f"{closest(column, types)}; found: {', '.join(types)}"
+                f"{_near(one, kind, types)}; found: {', '.join(types)}"
             )
         _check_public(one, column, kind, columns, part)
         listed = types[column].id in ("list", "array")
@@ -404,6 +406,15 @@ def _carried(
 
 
 _NOUNS = {"number": "feature", "source": "source", "stratum": "stratum"}
+_TYPED = {"number": "columns:", "source": "source:", "stratum": "by="}
+
+
+def _near(one: Carried, kind: str, types: Mapping[str, DuckDBPyType]) -> str:
+    """What was probably meant, as it is typed among features."""
+    first, *others = ("",) if one.kind == "stratum" else FEATURE_SIDES[kind]
+    stems = [column.removesuffix(first) for column in types if column.endswith(first)]
+    whole = [stem for stem in stems if all(stem + side in types for side in others)]
+    return closest(one.name, whole, _TYPED[one.kind])
 
 
 def _check_public(
@@ -437,6 +448,7 @@ def _kind(
     types: Mapping[str, DuckDBPyType],
     name: str,
     layouts: Mapping[str, tuple[str, ...]],
+    reading: Reading,
 ) -> str:
     complete = [kind for kind, roles in layouts.items() if all(r in columns for r in roles)]
     if len(complete) == 1:
@@ -451,9 +463,11 @@ def _kind(
     wanted = " or ".join(f"({', '.join(roles)})" for roles in layouts.values())
     free = tuple(column for column in types if column not in columns.values())
     lacking = ", ".join(f"{role}{closest(role, free)}" for role in missing)
+    people = ["labeler_id"] if reading.unit in _BY_LABELER and "labeler_id" not in columns else []
+    named = ",".join(f"{role}=NAME" for role in (*missing, *people))
     raise InvalidLabels(
         f"{name}: no column {lacking}; expected {wanted}; found: {', '.join(types)}; "
-        f"name columns with --columns {missing[0]}=NAME"
+        f"name columns with --columns {named}"
     )
 
 
@@ -514,9 +528,3 @@ def _short(kind: DuckDBPyType) -> str:
 
 INTEGER = (*canonical.INTEGERS, *canonical.LARGE_INTEGERS)
 NUMERIC = (*INTEGER, *canonical.FRACTIONS)
-
-
-def closest(name: str, candidates: Mapping[str, object] | tuple[str, ...]) -> str:
-    """The candidate that was probably meant, as a message says it; empty if none is near."""
-    matches = difflib.get_close_matches(name, list(candidates), 1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""

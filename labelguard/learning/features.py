@@ -48,6 +48,7 @@ from labelguard import doors, extras
 from labelguard.errors import InvalidLabels, LabelguardError
 from labelguard.learning.carried import column_features
 from labelguard.learning.content import content_column, joined
+from labelguard.spelling import closest
 from labelguard.terms import DEFAULT_FEATURES, Progress
 
 __all__ = [
@@ -395,8 +396,11 @@ def _open(part: str, state: State | None) -> FeatureProvider:
 def _factory(name: str) -> Any:
     door = doors.door(GROUP, name)
     if door is None:
-        known = ", ".join(doors.names(GROUP)) or "none"
-        raise LabelguardError(f"there are no features {name!r}; available: {known}")
+        known = doors.names(GROUP)
+        raise LabelguardError(
+            f"there are no features {name!r}{closest(name, known)}; "
+            f"available: {', '.join(known) or 'none'}"
+        )
     try:
         return door.load()
     except ImportError as error:

@@ -65,16 +65,30 @@ def check(found: Sequence[SourceRecord], name: str, columns: Mapping[str, str]) 
     differing = list(_differing(record.columns, columns))
     if differing:
         raise PolicyError(
-            f"source {name!r} differs in {'; in '.join(differing)}; read it as before (--columns), "
-            "or use another project"
+            f"source {name!r} (taken for the one of these labels, unless --source says otherwise) "
+            f"differs in {'; in '.join(differing)}; for the same people call the columns as before"
+            f"{_named(record.columns, columns)}, renaming them in the file if need be; for other "
+            "people or another tool add a source (labelguard source add NAME) and say --source NAME"
         )
+
+
+def _named(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """How to name the columns that they were."""
+    moved = [role for role in _moved(before, now) if role in before]
+    said = ",".join(f"{role.partition(' of ')[0]}={before[role]}" for role in moved)
+    return f" (--columns {said})" if said else ""
+
+
+def _moved(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Roles that have another column than before."""
+    roles = dict.fromkeys((*FIXED, *sorted(before.keys() & now.keys())))
+    return [role for role in roles if before.get(role) != now.get(role)]
 
 
 def _differing(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     """Roles that have another column than before, and columns that play another part."""
-    for role in dict.fromkeys((*FIXED, *sorted(before.keys() & now.keys()))):
-        if before.get(role) != now.get(role):
-            yield f"{role}: was {_shown(before.get(role))}, found {_shown(now.get(role))}"
+    for role in _moved(before, now):
+        yield f"{role}: was {_shown(before.get(role))}, found {_shown(now.get(role))}"
     for role in sorted(now.keys() - before.keys() - set(FIXED)):
         parts = _roles(before, now[role])
         if parts and not parts & _roles(now, now[role]):

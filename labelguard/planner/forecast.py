@@ -24,6 +24,7 @@ from labelguard.planner.planned import PlanCounts, Planned
 from labelguard.planner.tuning import Forecast, Prior, Sizing
 from labelguard.policy.events import ITEM_BOUND
 from labelguard.policy.policy import MOST_DELTA, usual_delta
+from labelguard.spelling import corrected
 from labelguard.terms import AUTO_FORMAT, DEFAULT_AGREEMENT, Progress, counted, silent
 
 __all__ = ["PlanResult", "plan"]
@@ -96,9 +97,10 @@ class PlanResult(Planned):
         return card(title, facts, picture=Picture(accuracy_png(self), seen))
 
 
+@corrected
 def plan(
     source: Input,
-    epsilons: Iterable[float] = (0.5, 1.0, 3.0, 8.0),
+    epsilons: float | Iterable[float] = (0.5, 1.0, 3.0, 8.0),
     delta: float | None = None,
     features: str | None = None,
     *,
@@ -117,13 +119,13 @@ def plan(
     """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
 
     `source`, `columns`, `question`, `format`, `split` and `max_input_bytes` are those of
-    `privatize`; columns of labels may be missing, and may be named: they are not read. `delta` is,
-    by default, the usual one for so many labelers (`policy.usual_delta`), `features` the best that
-    this installation can compute. `agreement` is how often two labelers are taken to agree on a
-    strict label, in [0.55, 0.9]. The budget is for `periods` releases, which each bring as many new
-    labels of each labeler as the input holds. `max_labels_per_labeler` fixes the bound of
-    randomized response, which is chosen otherwise. `bad_rows` is stop, or quarantine: what
-    `privatize` would set aside is left out.
+    `privatize`; columns of labels may be missing, and may be named: they are not read. `epsilons`
+    is one or several. `delta` is, by default, the usual one for so many labelers
+    (`policy.usual_delta`), `features` the best that this installation can compute. `agreement` is
+    how often two labelers are taken to agree on a strict label, in [0.55, 0.9]. The budget is for
+    `periods` releases, which each bring as many new labels of each labeler as the input holds.
+    `max_labels_per_labeler` fixes the bound of randomized response, which is chosen otherwise.
+    `bad_rows` is stop, or quarantine: what `privatize` would set aside is left out.
 
     Costs no privacy and needs no project. Raises `InvalidLabels` for an input that cannot be read,
     `PolicyError` for values out of range.
@@ -132,8 +134,9 @@ def plan(
         >>> lg.plan("labels.parquet", epsilons=[8], features="length")
         PlanResult(30 labelers, 900 labels of 200 pairs; δ = 1e-05; ε = 8: statistic)
     """
+    several = epsilons if isinstance(epsilons, Iterable) else (epsilons,)
     options = _Asked(
-        tuple(sorted({float(epsilon) for epsilon in epsilons})),
+        tuple(sorted({float(epsilon) for epsilon in several})),
         *(delta, features or default_features(), agreement, unit, columns, question, format, split),
         *(max_labels_per_labeler, bad_rows, max_input_bytes, periods),
     )

@@ -18,6 +18,7 @@ from labelguard.project import known
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import CONFIG, STATE, Project, find
 from labelguard.project.waiting import when_free
+from labelguard.spelling import corrected
 from labelguard.storage import private_files
 from labelguard.storage.files import write_atomically
 
@@ -102,6 +103,7 @@ def located(where: Where = None) -> Project:
     return where if isinstance(where, Project) else find(where)
 
 
+@corrected
 def init(
     directory: str | Path = ".",
     *,

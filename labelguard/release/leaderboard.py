@@ -22,20 +22,40 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Group
+from labelguard.notebook import Rows, card, several
 from labelguard.release.coefficients import described_head, unknown_sources
 from labelguard.release.described import Described, Standings
 from labelguard.release.head import Head
 from labelguard.release.uncertainty import LEVEL, half_widths, simultaneous
 from labelguard.release.unseen import NEGLIGIBLE, islands, own_edges, unseen
+from labelguard.release.writer import Release, directory_of
+from labelguard.terms import counted, shown
 
-__all__ = ["ELO", "MEAN", "Board", "Leaderboard", "Standing", "leaderboard", "ranked"]
+__all__ = [
+    "COLUMNS",
+    "ELO",
+    "MEAN",
+    "Board",
+    "Leaderboard",
+    "Standing",
+    "leaderboard",
+    "ranked",
+    "rows",
+]
 
 ELO = 400 / math.log(10)
 """Points of a log-odd."""
 MEAN = 1000.0
 """The mean of a board."""
 
+COLUMNS = ("source", "rank", "ranks", "score", "interval", "whatever labels are", "comparisons")
+"""The headings of `rows`."""
+
 _SOURCE = "source"
+_FEW = 3
+"""Sources in a repr, and boards in a card."""
+_SHORT = 24
+"""Letters of a source in a repr."""
 
 Floats = NDArray[np.float64]
 
@@ -96,14 +116,55 @@ class Leaderboard:
     notes: tuple[str, ...]
     """how to read it"""
 
+    def __repr__(self) -> str:
+        best = [one for board in self.boards for one in board.standings]
+        first = [f"{shown(one.source)[:_SHORT]} {one.score:.0f}" for one in best[:_FEW]]
+        more = ["…"] if len(best) > _FEW else []
+        held = f"{counted(len(best), 'source')} on {counted(len(self.boards), 'board')}"
+        return f"Leaderboard({held}: {', '.join([*first, *more])})"
 
-def leaderboard(release: Path, stratum: str | None = None) -> Leaderboard:
-    """The leaderboard of a release directory, or that of one stratum of it.
+    def _repr_html_(self) -> str:
+        told = [f"{board.title}: {board.words}" for board in self.boards]
+        facts = [("features", self.features), *several("found", told)]
+        facts += [*several("compared with no other", self.alone), *several("notes", self.notes)]
+        tables = [
+            Rows((board.stratum or COLUMNS[0], *COLUMNS[1:]), tuple(rows(board)))
+            for board in self.boards[:_FEW]
+        ]
+        return card("Leaderboard", facts, tables=tables)
+
+
+def leaderboard(release: Release | str | Path, stratum: str | None = None) -> Leaderboard:
+    """Rank the systems that wrote the responses, by the head of a release; costs nothing.
+
+    `release` is what `privatize` returned with `mechanism="statistic"` and
+    `features="source:COLUMN"`, or the path of a release directory; `stratum` is one of those that
+    `by=` in its features tells apart (default: a board for each). Scores are points of Elo.
 
     Raises `ProjectError` without a head, or one of an older version, `LabelguardError` for a head
-    that has no sources, or without that stratum.
+    that has no sources, or without that stratum, `TypeError` for what is no release.
+
+    Example:
+        >>> board = lg.leaderboard(compared).boards[0]  # of features="source:model"
+        >>> sorted(one.source for one in board.standings)
+        ['alpha', 'beta', 'delta', 'epsilon', 'gamma']
     """
-    return ranked(described_head(release), stratum)
+    return ranked(described_head(directory_of(release)), stratum)
+
+
+def rows(board: Board) -> Iterator[tuple[str, ...]]:
+    """The standings as cells under `COLUMNS`."""
+    for one in board.standings:
+        ranks = f"{one.rank}" if one.rank == one.worst_rank else f"{one.rank} to {one.worst_rank}"
+        yield (
+            one.source,
+            f"{one.rank}",
+            ranks,
+            f"{one.score:.0f}",
+            f"{one.low:.0f} to {one.high:.0f}",
+            f"± {one.clustered:.0f}",
+            f"{one.comparisons:,}",
+        )
 
 
 def ranked(head: Head, stratum: str | None = None) -> Leaderboard:

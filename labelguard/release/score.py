@@ -15,10 +15,12 @@ from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
 from labelguard.learning.features import open_provider
 from labelguard.release.head import Head
-from labelguard.release.writer import Release, preferred
+from labelguard.release.writer import Release, directory_of, preferred
+from labelguard.spelling import corrected
 from labelguard.terms import AUTO_FORMAT
 
 
+@corrected
 def score(
     release: Release | str | Path,
     source: Input,
@@ -36,13 +38,14 @@ def score(
     item; and question, where there is one. Post-processing of a release: nothing is charged.
 
     Raises `ProjectError` if the release holds no head, `InvalidLabels` for unusable pairs, and
-    `LabelguardError` if its features are no longer what they were.
+    `LabelguardError` if its features are no longer what they were, `TypeError` for what is no
+    release.
 
     Example:
         >>> lg.score(release, "labels.parquet").columns[3:]
         ['item_id', 'label_probability']
     """
-    path = release.path if isinstance(release, Release) else Path(release)
+    path = directory_of(release)
     head = Head.load(path)
     provider = open_provider(head.features, head.state)
     if provider.identity() != head.identity:

@@ -8,6 +8,7 @@ It is built under a temporary name, flushed, and renamed, so that it exists whol
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger.ledger import Grant
 from labelguard.notebook import card, several
 from labelguard.release import card as cards
+from labelguard.spelling import closest
 from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.storage.sums import SUMS, hashes_of, sums_text
 from labelguard.terms import budget_of, counted
@@ -73,6 +75,17 @@ class Release:
         facts = [*self._facts(), ("protects", f"each {self.card['privacy']['unit']}")]
         facts += [("made", made), ("where", str(self.path))]
         return card(f"Release {self.id}", [*facts, *several("notes", self.notes)])
+
+
+def directory_of(release: Release | str | Path) -> Path:
+    """The directory of a release. Raises `TypeError` for what names none."""
+    if isinstance(release, Release):
+        return release.path
+    if isinstance(release, str | os.PathLike):
+        return Path(release)
+    raise TypeError(
+        f"expected a Release, or the path of a release directory, found {type(release).__name__}"
+    )
 
 
 def output_schema(content: pa.DataType, *, questions: bool = False) -> pa.Schema:
@@ -210,7 +223,8 @@ def load(release: Release | str | Path, kind: str = "polars") -> Any:
     arrow, pandas or datasets. The columns are those of `output_schema`.
 
     Raises `ProjectError` if there is no release, or no rows in it (an evaluation), `MissingExtra`
-    if the package of that kind is not installed, `ValueError` for an unknown `kind`.
+    if the package of that kind is not installed, `ValueError` for an unknown `kind`, `TypeError`
+    for what is no release.
 
     Example:
         >>> frame = lg.load(release)
@@ -220,8 +234,10 @@ def load(release: Release | str | Path, kind: str = "polars") -> Any:
         True
     """
     if kind not in _KINDS:
-        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, found {kind!r}")
-    directory = release.path if isinstance(release, Release) else Path(release)
+        raise ValueError(
+            f"kind must be one of {', '.join(_KINDS)}, found {kind!r}{closest(kind, _KINDS)}"
+        )
+    directory = directory_of(release)
     path = directory / "data.parquet"
     refuse_evaluation(directory)
     if not path.is_file():

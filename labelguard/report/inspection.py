@@ -30,6 +30,7 @@ from labelguard.project.project import find
 from labelguard.report.inspected import Bar, Example, Inspection, Labelers, Question, Role
 from labelguard.report.personal_data import personal_data
 from labelguard.report.source_columns import Sources, source_columns
+from labelguard.spelling import corrected
 from labelguard.terms import AUTO_FORMAT, Progress, silent
 
 __all__ = ["inspect"]
@@ -38,6 +39,7 @@ _TEXTS = ("prompt", "first", "second")
 _EXAMPLES = 3
 
 
+@corrected
 def inspect(
     source: Input,
     *,

@@ -249,6 +249,12 @@ COLUMNS: dict[str, tuple[Any, dict[str, Any], str]] = {
         {},
         "no column labeler_id (did you mean 'labelerid'?)",
     ),
+    "other names": (
+        table().rename_columns(["who", "task", "one", "other", "vote"]),
+        {},
+        'name columns with columns={"prompt": NAME, "response_a": NAME, "response_b": NAME, '
+        '"label": NAME, "labeler_id": NAME}',
+    ),
     "no labeler": (
         table().drop_columns("labeler_id"),
         {},

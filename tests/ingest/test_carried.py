@@ -186,7 +186,7 @@ def test_the_side_that_lacks_a_source_is_not_told() -> None:
 @pytest.mark.parametrize(
     ("features", "columns", "message"),
     [
-        ("source:mdel", {}, "no column 'mdel_a' for the source mdel .did you mean 'model_a'"),
+        ("source:mdel", {}, "no column 'mdel_a' for the source mdel .did you mean 'source:model'"),
         ("source:model,by=lang", {}, "no column 'lang' for the stratum lang"),
         ("source:model,by=label", {}, "no column 'label'"),
         ("source:model,by=chosen", {}, "column chosen tells of the text that was chosen"),

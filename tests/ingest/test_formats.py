@@ -299,6 +299,22 @@ def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first() -> 
         parse_columns("labeler_id=a", "b")
 
 
+def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are() -> None:
+    def refusal(source: Any) -> str:
+        with pytest.raises(InvalidLabels) as refused:
+            read_pairs(source, columns={"labeler_id": "worker"})
+        return str(refused.value)
+
+    columns = "question_id, model_a, model_b, winner, judge, conversation_a, conversation_b, turn, "
+    assert refusal(as_table(rows("arena", ["a", "b"]))) == (
+        "table: no column 'worker' (given for labeler_id); as arena its labelers are in 'judge': "
+        f"leave the option out; found: {columns}anony, language, tstamp"
+    )
+    told, blank = (rows("arena", given) for given in (["a", "b"], [None, None]))
+    assert refusal(told) == refusal(blank)
+    assert "winner" not in refusal(told) and "language, model_a" in refusal(told)
+
+
 @pytest.mark.parametrize("shape", ["hh-rlhf", "ultrafeedback", "helpsteer", "arena"])
 def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape: str) -> None:
     labeler = SHAPES[shape].labeler

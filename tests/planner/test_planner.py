@@ -126,7 +126,7 @@ def test_contents_can_be_planned_without_labelers(labels: pa.Table) -> None:
 
 
 def test_the_bound_of_randomized_response_can_be_fixed(labels: pa.Table) -> None:
-    found = planner.plan(labels, epsilons=(1,), features="length", max_labels_per_labeler=4)
+    found = planner.plan(labels, epsilons=1, features="length", max_labels_per_labeler=4)
     assert {f.max_labels_per_labeler for f in found.forecasts if f.flip_probability} == {4}
 
 

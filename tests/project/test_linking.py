@@ -259,6 +259,31 @@ def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project: Proje
     )
 
 
+def test_other_names_of_columns_are_refused_with_what_helps(project: Project) -> None:
+    before = {"labeler_id": "judge", "label": "vote"}
+    earlier, half = TABLE.rename_columns(before), 40
+    lg.privatize(earlier.slice(0, half), **PRICE, columns=before, project=project)
+    now = {"labeler_id": "annotator", "prompt": "task"}
+    table = TABLE.rename_columns(now).slice(half)
+    with pytest.raises(PolicyError) as refused:
+        lg.privatize(table, mechanism="rr", columns=now, project=project)
+    said = str(refused.value)
+    assert "labeler_id: was 'judge', found 'annotator'" in said
+    assert (
+        'call the columns as before (columns={"labeler_id": "judge", "label": "vote", '
+        '"prompt": "prompt"}), renaming them in the file'
+    ) in said
+    assert "(labelguard source add NAME) and say namespace=NAME" in said
+    linking.add_source("tool", "new", project)
+    lg.privatize(table, mechanism="rr", columns=now, namespace="tool", project=project)
+    assert used(project, "tool:worker 0") > 0
+    own = used(project, "worker 0")
+    again = table.rename_columns({"annotator": "judge", "task": "prompt", "label": "vote"})
+    as_before = {**before, "prompt": "prompt"}
+    lg.privatize(again, mechanism="rr", columns=as_before, project=project)
+    assert used(project, "worker 0") == 12 > own
+
+
 def test_every_question_has_columns_of_its_own(project: Project) -> None:
     table = TABLE.append_column("safer", TABLE["label"])
     lg.privatize(table, **PRICE, question="better", project=project)

@@ -13,6 +13,7 @@ from labelguard.accounting.account import Compositions, RunNoise, StatisticNoise
 from labelguard.planner.forecast import PlanResult
 from labelguard.project.policy_facts import Activation, PolicyDetails, PolicyLine
 from labelguard.release.check import Fit, check
+from labelguard.release.leaderboard import Leaderboard
 from labelguard.report.inspected import Inspection
 
 
@@ -88,6 +89,8 @@ def loaded(release: lg.Release) -> None:
     arrow: pa.Table = lg.load(release.path, "arrow")
     frames: list[Any] = [lg.load(release, "pandas"), lg.load(release, "datasets"), arrow]
     assert_type(lg.score(release, frames), pl.DataFrame)
+    assert_type(lg.leaderboard(release), Leaderboard)
+    assert_type(lg.leaderboard("release", stratum="en"), Leaderboard)
 
 
 def projects() -> None:

@@ -26,8 +26,9 @@ from labelguard.ingest.formats.potato import POTATO
 from labelguard.ingest.formats.scores import SCORES, ULTRAFEEDBACK
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.transcripts import TRANSCRIPTS
-from labelguard.ingest.layouts import Reading, closest
+from labelguard.ingest.layouts import ANSWERS, ROLES, Reading
 from labelguard.ingest.sources import Part
+from labelguard.spelling import closest
 from labelguard.terms import AUTO_FORMAT
 
 __all__ = ["FORMATS", "Understood", "understood"]
@@ -82,6 +83,8 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
     if adapted is None:
         return Understood(part, reading, found.name, labelers=found.labelers)
     named = reading.columns
+    if found.of_tool is None:  # else columns are within its objects
+        _check_named(part, found, seen, adapted)
     for role in sorted(adapted.made & named.keys()):
         if adapted.names.get(role, named[role]) != named[role]:
             raise InvalidLabels(
@@ -104,6 +107,29 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
         found.labelers,
         adapted.values is not None and not adapted.usual,
     )
+
+
+def _check_named(part: Part, found: Format, seen: Seen, adapted: Adapted) -> None:
+    """Refuse a public column that was named and is not there, by the columns that the file has.
+
+    In a sparse part, which columns of answers there are may follow from labels: none is listed.
+    """
+    named = seen.reading.columns
+    private = {*seen.private, *(named.get(role, role) for role in ANSWERS)}
+    own = [name for name in seen.types if not seen.sparse or name not in private]
+    for role, name in named.items():
+        if role not in ROLES or role in ANSWERS or name in {*seen.types, *adapted.made}:
+            continue
+        people = adapted.columns.get(role)
+        known = (
+            f"; as {found.name} its labelers are in {people!r}: leave the option out"
+            if people
+            else ""
+        )
+        raise InvalidLabels(
+            f"{part.name}: no column {name!r} (given for {role}){closest(name, own)}{known}; "
+            f"found: {', '.join(own)}"
+        )
 
 
 def _laid(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:

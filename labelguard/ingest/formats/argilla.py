@@ -19,8 +19,8 @@ from labelguard.ingest.formats import tasks
 from labelguard.ingest.formats.fields import SIDES, fields
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.tasks import PAIR, RANKING, Task
-from labelguard.ingest.layouts import closest
 from labelguard.ingest.sql import identifier, literal
+from labelguard.spelling import closest
 
 _TOOL = "Argilla"
 _VALUES, _USERS, _STATUS = ".responses", ".responses.users", ".responses.status"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.contents import PROMPTS, families
 from labelguard.ingest.formats.seen import Seen
-from labelguard.ingest.layouts import closest
+from labelguard.spelling import closest
 
 SIDES = ("response_a", "response_b")
 

@@ -15,9 +15,9 @@ from labelguard.ingest.formats.fields import SIDES, Fields
 from labelguard.ingest.formats.scores import OUTSIDE
 from labelguard.ingest.formats.seen import Seen
 from labelguard.ingest.formats.tasks import Task
-from labelguard.ingest.layouts import closest
 from labelguard.ingest.sql import literal
 from labelguard.policy.label_values import LabelValues
+from labelguard.spelling import closest
 
 RANKER, RATING = "ranker", "rating"
 _ID = "id"

@@ -16,9 +16,10 @@ from labelguard.ingest import canonical
 from labelguard.ingest.canonical import NoContent
 from labelguard.ingest.formats.fields import SIDES, Fields
 from labelguard.ingest.formats.seen import Seen
-from labelguard.ingest.layouts import ANSWERS, closest
+from labelguard.ingest.layouts import ANSWERS
 from labelguard.ingest.sql import identifier, literal
 from labelguard.policy.label_values import DEFAULT, LabelValues
+from labelguard.spelling import closest
 
 PAIR = ("prompt", *SIDES, "label")
 RANKING = ("prompt", "responses", "ranks")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from labelguard import doors
 from labelguard.errors import LabelguardError, PolicyError
+from labelguard.spelling import closest
 
 if TYPE_CHECKING:
     from labelguard.release.methods.options import Options
@@ -36,8 +37,11 @@ def options_of(name: str) -> type[Options]:
     """
     door = doors.door(GROUP, name)
     if door is None:
-        known = ", ".join(installed()) or "none"
-        raise PolicyError(f"unknown mechanism {name!r}; available: {known}")
+        known = installed()
+        near = closest(name, [*known, AUTO])
+        raise PolicyError(
+            f"unknown mechanism {name!r}{near}; available: {', '.join(known) or 'none'}"
+        )
     found: type[Options] = _loaded(door)
     if not is_dataclass(found):
         raise PolicyError(f"mechanism {name} cannot be loaded: {door.value} is no dataclass")

@@ -8,18 +8,16 @@ from pathlib import Path
 from labelguard import clock
 from labelguard._version import __version__
 from labelguard.errors import LabelguardError
-from labelguard.release.leaderboard import MEAN, Board, Leaderboard
+from labelguard.release.leaderboard import COLUMNS, MEAN, Board, Leaderboard, rows
 from labelguard.release.sections import Chart, Mark, Section, Series, Table
 from labelguard.report.page import charts, html, json_text, markdown
 from labelguard.report.page.document import Report
 from labelguard.storage.files import write_atomically
 from labelguard.terms import counted
 
-__all__ = ["COLUMNS", "rows", "told", "write"]
+__all__ = ["told", "write"]
 
 _KINDS = ("html", "md", "json", "png", "svg")
-
-COLUMNS = ("source", "rank", "ranks", "score", "interval", "whatever labels are", "comparisons")
 
 
 def write(found: Leaderboard, release: str, output: Path) -> None:
@@ -78,21 +76,6 @@ def _sections(found: Leaderboard) -> Iterator[Section]:
             "alone", "Compared with no other", ("These sources met no other:",), points=found.alone
         )
     yield Section("reading", "How to read it", points=tuple(map(_sentence, found.notes)))
-
-
-def rows(board: Board) -> Iterator[tuple[str, ...]]:
-    """The standings as cells under `COLUMNS`."""
-    for one in board.standings:
-        ranks = f"{one.rank}" if one.rank == one.worst_rank else f"{one.rank} to {one.worst_rank}"
-        yield (
-            one.source,
-            f"{one.rank}",
-            ranks,
-            f"{one.score:.0f}",
-            f"{one.low:.0f} to {one.high:.0f}",
-            f"± {one.clustered:.0f}",
-            f"{one.comparisons:,}",
-        )
 
 
 def chart(board: Board) -> Chart:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 import labelguard as lg
+from labelguard.release.leaderboard import Board, Leaderboard, Standing
 
 EVIL = (
     "<script>alert(1)</script><img src=https://evil.example/x onerror=alert(2)>"
@@ -88,7 +89,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         release,
         replace(release, card={**release.card, "mechanism": EVIL}, notes=(EVIL,) * 30),
         lg.policies.show(project=project),
+        _board(),
     ]
+
+
+def _board() -> Leaderboard:
+    """A leaderboard of sources with hostile names."""
+    one = Standing(EVIL, 1, 1, 1000.0, 990.0, 1010.0, 20.0, 10)
+    board = Board(EVIL, (one,) * 30, EVIL)
+    return Leaderboard("source:model", 0.95, 1000.0, (board,) * 30, (EVIL,), (EVIL,))
 
 
 def test_a_card_of_hostile_data_is_text_in_a_frame(results: list[Any]) -> None:
@@ -105,7 +114,7 @@ def test_the_check_finds_what_is_not_escaped(results: list[Any]) -> None:
 
 
 def test_a_repr_is_one_short_line_without_texts(results: list[Any]) -> None:
-    for one in [*results[:3], results[4]]:
+    for one in [*results[:3], *results[4:]]:
         assert "\n" not in repr(one) and len(repr(one)) < 200, repr(one)
         assert "evil" not in repr(one) and "secret-" not in repr(one)
 

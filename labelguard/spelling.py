@@ -1,0 +1,42 @@
+"""What was probably meant by a name that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def closest(name: str, candidates: Iterable[str], prefix: str = "") -> str:
+    """The candidate that was probably meant, as a message says it; empty if none is near.
+
+    `prefix` is what is typed before it.
+    """
+    from difflib import get_close_matches
+
+    matches = get_close_matches(name, list(candidates), 1)
+    return f" (did you mean {prefix + matches[0]!r}?)" if matches else ""
+
+
+def corrected(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that tells of a keyword which it does not have which one was probably meant.
+
+    Python says so itself from 3.13 on.
+    """
+    known = signature(function).parameters
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(
+                    f"{function.__name__}() got an unexpected keyword argument {name!r}"
+                    f"{closest(name, known)}"
+                )
+        return function(*args, **kwargs)
+
+    return called
