@@ -84,6 +84,7 @@ class Run:
         plan = self._plan(job, record)
         prices = self._prices(plan)
         if record is None:
+            self.mechanism.check(job)
             found = self._preview(job, key, plan, prices)
             self.notes = list(found.notes)
             if self.review:
@@ -108,6 +109,8 @@ class Run:
         if not made:
             self._judge(job.staged)
         plan = self._plan(job, None if made else record)
+        if record is None:
+            self.mechanism.check(job)
         found = self._preview(job, key, plan, self._prices(plan))
         return replace(found, reused=record.id) if record and made else found
 

@@ -11,8 +11,9 @@ import pytest
 from support.preferences import STATISTIC
 
 import labelguard as lg
-from labelguard.errors import InvalidLabels
+from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.learning.features import open_provider
+from labelguard.release import pipeline
 from labelguard.release.head import Head
 
 MODELS = ("best", "middle", "worst")
@@ -103,6 +104,16 @@ def test_a_system_that_the_sum_does_not_know_moves_no_other(project: Path) -> No
     head = Head.load(lg.privatize(newer, project=project, **OPTIONS).path)
     before, after = (one.coefficients[0] - one.coefficients[2] for one in (first, head))
     assert after > 0.8 * before
+
+
+@pytest.mark.parametrize("other", [{"features": "length", "components": 1}, {"components": 1}])
+def test_a_dry_run_refuses_what_does_not_fit_the_sum(project: Path, other: dict[str, Any]) -> None:
+    lg.privatize(battles(0), project=project, **OPTIONS)
+    for release in (pipeline.preview, lg.privatize):
+        with pytest.raises(PolicyError, match="the sum that this window joins has"):
+            release(battles(1), project=project, **OPTIONS | other)
+    assert pipeline.preview(battles(0), project=project, **OPTIONS).reused
+    assert pipeline.preview(battles(1), project=project, again=True, **OPTIONS | other).charged
 
 
 def test_side_roles_may_be_named_where_nothing_reads_them(project: Path) -> None:
