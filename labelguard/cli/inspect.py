@@ -22,8 +22,8 @@ from labelguard.cli.terminal import echo, print_bullets, print_facts, prints, pr
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
+    from labelguard.ingest.source_columns import Sources
     from labelguard.report.inspected import Bar, Inspection
-    from labelguard.report.source_columns import Sources
 
 __all__ = ["inspect"]
 

@@ -21,8 +21,9 @@ def _print(value: Leaderboard) -> None:
     for board in value.boards:
         if len(value.boards) > 1:
             echo(f"{board.title}:")
-        print_table(COLUMNS, rows(board), right=set(COLUMNS) - {"source"})
         echo(f"{board.words}\n")
+        print_table(COLUMNS, rows(board), right=set(COLUMNS) - {"source"})
+        echo()
     if value.alone:
         echo(f"Compared with no other: {', '.join(value.alone)}\n")
     for note in value.notes:

@@ -51,7 +51,12 @@ _RUNS = tuple(one.name for one in TRAINING_RUNS)
 
 @click.group(context_settings=HELP)
 def policy() -> None:
-    """What labelers may lose, and by which events."""
+    """What labelers may lose, and by which events.
+
+    `new` makes a draft and computes its price, `check` says whether a file fits, `activate` puts it
+    into force, on top of what earlier policies cost and up to the project's ceiling; then
+    `privatize` charges it. Without one, the first release makes a policy.
+    """
 
 
 _BOUNDS = {

@@ -75,10 +75,11 @@ def _facts(found: Preview) -> Iterator[tuple[str, str]]:
 def _expectations(found: Preview) -> Iterator[tuple[str, str]]:
     if found.label_error is not None:
         wrong, differ = _of_100(found.label_error), _of_100(found.disagreement)
+        option = " (--agreement)" if found.features else ""
         yield (
             "to expect",
-            f"about {wrong} of 100 released labels will differ from what the labeler said "
-            f"({differ} is how often two people differ)",
+            f"about {wrong} of 100 released labels will differ from what the labeler said; two "
+            f"people are assumed to differ on {differ}{option}",
         )
     if found.accuracy is not None:
         right = _of_100(found.accuracy.mean)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -271,5 +272,14 @@ def privatize(
             wait=patient(report, yes=yes),
             **options,
         )
-    where = f" --project {project}" if project else ""
-    return Made.of(release, (f"labelguard release show {release.id}{where}",))
+    return Made.of(release, tuple(_next(release, project)))
+
+
+def _next(release: Release, project: Path | None) -> Iterator[str]:
+    """What can be done with a release: look at it, learn from it, label more by its head."""
+    where = f" --project {shlex.quote(str(project))}" if project else ""
+    yield f"labelguard release show {release.id}{where}"
+    if release.card["kind"] != "evaluation":
+        yield f"labelguard train dpo {release.id}{where} --model MODEL -o DIR"
+    if (release.path / "head.npz").is_file():
+        yield f"labelguard score {release.id} FILE{where} -o scored.parquet"

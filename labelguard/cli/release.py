@@ -75,8 +75,10 @@ def release_list(project: Path | None) -> list[ReleaseLine]:
 
 
 def _card(value: Mapping[str, Any]) -> None:
-    not_protected = nested("not protected", value["not_protected"])
-    print_facts([*card_facts(value), ("train with", value["train_with"]), *not_protected])
+    from labelguard.release import card as cards
+
+    facts = [*card_facts(value), *cards.worth(value)]
+    print_facts([*facts, *nested("not protected", value["not_protected"])])
 
 
 def _shown(value: Mapping[str, Any] | Coefficients) -> None:
@@ -84,6 +86,7 @@ def _shown(value: Mapping[str, Any] | Coefficients) -> None:
 
 
 def _head(value: Coefficients) -> None:
+    echo(f"{value.words}\n")
     print_facts(
         [
             ("features", value.features),
@@ -91,7 +94,7 @@ def _head(value: Coefficients) -> None:
             *(
                 (
                     f"  {one.group}",
-                    f"{one.share:.0%} of it, {counted(one.columns, 'column')}",
+                    f"{one.share:z.0%} of it, {counted(one.columns, 'column')}",
                 )
                 for one in value.groups
             ),
@@ -102,7 +105,7 @@ def _head(value: Coefficients) -> None:
 
         echo()
         print_table(COLUMNS, rows(value.columns), right=COLUMNS[1:])
-    echo(f"\n{value.words}")
+    echo()
     for note in value.notes:
         echo(f"- {note}")
 

@@ -112,8 +112,8 @@ def helping(
 
 def _expectation(found: Forecast, plain: Forecast, unit: str) -> str:
     said = (
-        f"{NAMES[found.mechanism]}; a model learns about {_share_learned(found, plain)} without "
-        "privacy; about "
+        f"{NAMES[found.mechanism]}; a model gains over a coin about {_share_learned(found, plain)} "
+        "without privacy; about "
         f"{_hundredths(found.label_error.mean)} released labels differ from what labelers said"
     )
     if found.released < 1:
@@ -137,7 +137,7 @@ def _reason(found: Forecast, units: int, unit: str) -> str:
 
 def _share_learned(found: Forecast, plain: Forecast) -> str:
     share = learned(found, plain)
-    return "as much as" if share > 0.995 else f"{_hundredths(share)} of what it would learn"
+    return "as much as" if share > 0.995 else f"{_hundredths(share)} of what it would"
 
 
 def _counted(units: int, unit: str) -> str:

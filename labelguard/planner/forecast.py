@@ -16,7 +16,7 @@ from labelguard.ingest.sources import Input, typed
 from labelguard.learning.features import default_features, open_fitted
 from labelguard.mechanisms.statistic import Rows
 from labelguard.notebook import Picture, card, several
-from labelguard.planner import advice, source_advice, tuning
+from labelguard.planner import advice, components, source_advice, tuning
 from labelguard.planner.advice import NOUNS
 from labelguard.planner.charts import accuracy_png
 from labelguard.planner.page import headline
@@ -174,6 +174,7 @@ def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
         )
         for epsilon, found in best.items()
     )
+    noises = {e: components.cheapest(e, delta, options.periods) for e in options.epsilons}
     left_out = [f"{counted(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
     further = None if any(one.mechanism for one in recommended) else setting.further(progress)
     return PlanResult(
@@ -188,7 +189,7 @@ def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
         recommended=recommended,
         notes=(
             *left_out,
-            *source_advice.notes(x, provider.groups(), forecasts),
+            *source_advice.notes(x, rows, provider.groups(), noises),
             *advice.helping(recommended, best, units, options.unit, further),
         ),
     )

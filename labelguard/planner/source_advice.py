@@ -8,14 +8,15 @@ and worst where it has not: then they are one more group, of which the leading d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.learning.features import Group, default_features
 from labelguard.mechanisms.geometry import spectrum
-from labelguard.planner.outcomes import Forecast
+from labelguard.mechanisms.statistic import Rows
+from labelguard.planner.components import Directions, Noises
 from labelguard.terms import counted
 
 __all__ = ["alone", "directions", "notes"]
@@ -27,20 +28,21 @@ def alone(directions: int, components: int) -> bool:
 
 
 def notes(
-    x: NDArray[np.float32], groups: Sequence[Group], forecasts: Sequence[Forecast]
+    x: NDArray[np.float32], rows: Rows, groups: Sequence[Group], noises: Mapping[float, Noises]
 ) -> tuple[str, ...]:
     """What the rule says of an input at each ε, where its features have sources; else nothing.
 
-    `x` is (pairs, d), with the columns of `groups`; forecasts of a statistic tell components.
+    `x` is (pairs, d), with the columns of `groups`; `noises` are what each ε buys. The room is that
+    of a release on sources alone, whatever stands beside them here.
     """
-    own = [group for group in groups if group.name.startswith("source:")]
-    releases = [f for f in forecasts if f.mechanism == "statistic"]
-    planned = {f.epsilon: f.shape.components for f in releases if f.shape and f.epsilon}
-    return tuple(
-        _said(group, directions(x[:, group.start : group.stop]), planned)
-        for group in own
-        if planned
-    )
+    said = []
+    for group in groups:
+        own = x[:, group.start : group.stop]
+        if group.name.startswith("source:") and own.any():
+            found = Directions.of_features(own, rows)
+            room = {epsilon: found.best(of) for epsilon, of in noises.items()}
+            said.append(_said(group, directions(own), room))
+    return tuple(said)
 
 
 def directions(x: NDArray[np.float32]) -> int:
@@ -54,7 +56,7 @@ def _said(group: Group, count: int, planned: dict[float, int]) -> str:
     fitting = [f"{epsilon:g}" for epsilon, room in planned.items() if alone(count, room)]
     other = [f"{epsilon:g}" for epsilon, room in planned.items() if not alone(count, room)]
     said = (
-        f"{group.name} has {counted(count, 'direction')}; a release has room for "
+        f"{group.name} has {counted(count, 'direction')}; a release on sources alone has room for "
         f"{', '.join(f'{room} at ε = {epsilon:g}' for epsilon, room in planned.items())}"
     )
     ways = []

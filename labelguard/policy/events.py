@@ -202,6 +202,14 @@ EVENTS: Mapping[str, EventKind] = {
 }
 
 
+ONE_MORE = (
+    "another policy is paid on top, up to the project's ceiling (docs/policies.md): labelguard "
+    "policy new NAME --epsilon E --delta D --allow statistic:releases=1, then labelguard policy "
+    "activate NAME"
+)
+"""How a project goes on whose statistic releases are used up."""
+
+
 def kind(name: str) -> EventKind:
     """The kind of that name; `PolicyError` if there is none."""
     if name not in EVENTS:

@@ -114,10 +114,10 @@ def rows(columns: Iterable[Coefficient]) -> Iterator[tuple[str, str, str, str, s
     for one in columns:
         yield (
             one.name,
-            f"{one.value:+.3f}",
-            "–" if one.low is None else f"{one.low:+.3f} to {one.high:+.3f}",
+            f"{one.value:+z.3f}",
+            "–" if one.low is None else f"{one.low:+z.3f} to {one.high:+z.3f}",
             "–" if one.clustered is None else f"± {one.clustered:.3f}",
-            f"{one.share:.0%}",
+            f"{one.share:z.0%}",
         )
 
 

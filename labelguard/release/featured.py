@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -34,4 +34,30 @@ class Featured:
         pairs = distinct_pairs(staged)
         provider = open_fitted(spec, pairs.table, progress, wait)
         x = provider(pairs.table)
-        return cls(spec, pairs, provider, x, comparisons(staged, pairs.of_row))
+        return cls(spec, pairs, provider, x, _unkeyed(comparisons(staged, pairs.of_row), len(x)))
+
+
+def _unkeyed(rows: Rows, pairs: int) -> Rows:
+    """The same comparisons with units numbered by what they compared, not by their pseudonyms.
+
+    Simulated labels follow the order of units: so a forecast is the same under every key, in a dry
+    run without a project, too. Units that compared the same are interchangeable.
+    """
+    code = np.random.default_rng(0).integers(2**63, size=pairs, dtype=np.uint64)
+    compared = np.zeros(rows.units, np.uint64)
+    np.add.at(compared, rows.unit, code[rows.pair])
+    number = np.empty(rows.units, np.intp)
+    number[np.argsort(compared, kind="stable")] = np.arange(rows.units)
+    unit = number[rows.unit]
+    order = np.lexsort((rows.pair, unit))
+    ranking, size = rows.ranking, rows.size
+    if ranking is not None:
+        _, first, found = np.unique(ranking[order], return_index=True, return_inverse=True)
+        ranking = np.argsort(np.argsort(first))[found]
+    return replace(
+        rows,
+        pair=rows.pair[order],
+        unit=unit[order],
+        ranking=ranking,
+        size=None if size is None else size[order],
+    )

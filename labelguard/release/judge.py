@@ -57,9 +57,9 @@ def judge(
         )
     use = events.kind(event)
     if short and not drop:
-        raise BudgetExceeded(
-            planning.shortage(plan, policy.unit, use.taken), asked=short + plan.new, left=plan.new
-        )
+        said = planning.shortage(plan, policy.unit, use.taken)
+        said += f"; {events.ONE_MORE}" if use is events.STATISTIC_RELEASES else ""
+        raise BudgetExceeded(said, asked=short + plan.new, left=plan.new)
     return list(_notes(plan, policy, part, people, use))
 
 

@@ -13,7 +13,7 @@ surely ahead of it, so that sources which cannot be told apart share a rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from labelguard.errors import LabelguardError
 from labelguard.learning.features import Group
 from labelguard.notebook import Rows, card, several
+from labelguard.policy.events import ONE_MORE
 from labelguard.release.coefficients import described_head, unknown_sources
 from labelguard.release.described import Described, Standings
 from labelguard.release.head import Head
@@ -175,7 +176,8 @@ def ranked(head: Head, stratum: str | None = None) -> Leaderboard:
     if not groups:
         raise LabelguardError(
             f"this head has the features {head.features}, which do not say which "
-            "source wrote a response; a leaderboard needs a release with --features source:COLUMN"
+            "source wrote a response; a leaderboard needs a release with --features source:COLUMN, "
+            f"with --again if these labels are released; if no release is left, {ONE_MORE}"
         )
     if about.standings is None:
         raise LabelguardError(
@@ -196,7 +198,7 @@ def ranked(head: Head, stratum: str | None = None) -> Leaderboard:
         alone = [one for one in alone if one[0] == stratum]
         if not boards and not alone:
             raise LabelguardError(f"there is no stratum {stratum!r}; found: {known}")
-    notes = tuple(_notes(head, about, groups))
+    notes = (*_limits(boards), *_notes(head, about, groups))
     names = tuple(name for _, name in alone)
     return Leaderboard(head.features, LEVEL, MEAN, tuple(boards), names, notes)
 
@@ -333,6 +335,28 @@ def ties(standings: tuple[Standing, ...]) -> str:
             alone = "is surely ahead of all others" if all_others else "has rank 1 alone"
             said.append(f"{names[0]} {alone}.")
     return " ".join(said) or "All of them can be told apart."
+
+
+def _limits(boards: Sequence[Board]) -> Iterator[str]:
+    """What boards do not tell, and what would help."""
+    if any(all(row.rank == 1 for row in one.standings) for one in boards):
+        yield (
+            "to tell systems apart takes more labelers, a larger ε, or fewer systems, which are in "
+            "more comparisons each"
+        )
+    rows, vague = sum(len(one.standings) for one in boards), sum(map(_vague, boards))
+    if vague:
+        yield (
+            f"of {vague:,} of {rows:,} sources ± in the column “whatever labels are” is more than "
+            "all scores of their board are apart: that bound says nothing of where they stand; the "
+            "interval does, if labelers differ as simulated ones do"
+        )
+
+
+def _vague(board: Board) -> int:
+    """Of how many sources the bound without assumptions is wider than the board."""
+    scores = [one.score for one in board.standings]
+    return sum(one.clustered > max(scores) - min(scores) for one in board.standings)
 
 
 def _notes(head: Head, about: Described, groups: list[Group]) -> Iterator[str]:

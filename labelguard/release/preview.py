@@ -5,11 +5,12 @@ All of it follows from public columns, the ledger and the request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from labelguard.ingest.source_columns import Sources
 from labelguard.ledger.records import LabelerTable
 from labelguard.planner.outcomes import Interval
 from labelguard.policy.event_kind import Price
@@ -21,6 +22,17 @@ from labelguard.release.planning import Plan
 from labelguard.release.protocol import Job
 from labelguard.release.resolve import Terms
 from labelguard.terms import budget_of, counted
+
+
+def sources_note(features: str, sources: Iterable[Sources]) -> Iterator[str]:
+    """That the only release of a policy could rank systems too, if its features told them."""
+    for one in sources:
+        yield (
+            f"{' and '.join(one.columns)} say which system wrote each response; for a leaderboard, "
+            f"too: --features {features}+{one.features} (one release serves both), or --releases 2"
+        )
+        return
+
 
 TOO_MUCH = 0.4
 """Expected label error above which a release says that there may be better."""

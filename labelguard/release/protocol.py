@@ -144,6 +144,12 @@ class Mechanism(Protocol[P]):
         """
         return {}
 
+    def check(self, job: Job) -> None:
+        """Raise `PolicyError` where `prepare` would, and that is known without features: a preview
+        asks it too.
+        """
+        return
+
     def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> P:
         """Public work before the charge.
 

@@ -177,6 +177,7 @@ def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
 def _card(job: Job, plan: Plan, grant: Grant, rows: int, finished: Finished) -> dict[str, Any]:
     """What cards of all mechanisms say."""
     staged, policy, further = job.staged, job.policy, finished.further
+    forecast = grant.release.settings.get("forecast")
     return {
         "release": grant.release.id,
         "labelguard": __version__,
@@ -215,6 +216,7 @@ def _card(job: Job, plan: Plan, grant: Grant, rows: int, finished: Finished) -> 
             # An item, as a unit, has nobody's labels.
             **({} if policy.unit == "item" else {"unit_pairs": plan.unit_pairs}),
         },
+        **({"forecast": forecast} if forecast else {}),
         "train_with": "",
         "not_protected": card.not_protected(policy),
     }

@@ -13,6 +13,7 @@ from labelguard.errors import InvalidLabels, LedgerError
 from labelguard.ingest import layouts, quarantine
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.formats import FORMATS
+from labelguard.ingest.source_columns import sources_of
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.learning.features import Wait
@@ -21,6 +22,7 @@ from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.policy import pricing
 from labelguard.policy.bounds import Bound
 from labelguard.policy.event_kind import Price
+from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.policy.label_values import LabelValues
 from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject
@@ -29,7 +31,7 @@ from labelguard.release.admission import admit
 from labelguard.release.drawn import Drawn, answer
 from labelguard.release.intake import check_choices, check_fewest
 from labelguard.release.planning import Plan
-from labelguard.release.preview import Preview, previewed
+from labelguard.release.preview import Preview, previewed, sources_note
 from labelguard.release.protocol import Job, Mechanism, Prepared
 from labelguard.release.request import Request
 from labelguard.release.writer import Release
@@ -84,10 +86,11 @@ class Run:
         plan = self._plan(job, record)
         prices = self._prices(plan)
         if record is None:
+            self.mechanism.check(job)
             found = self._preview(job, key, plan, prices)
             self.notes = list(found.notes)
             if self.review:
-                self.review(found)
+                self.review(self._hinted(found, job))
         recorded = record.settings["parameters"] if record else None
         prepared = self.mechanism.prepare(job, plan, recorded)
         event = self._event(plan, key, prepared.parameters, prices)
@@ -108,8 +111,10 @@ class Run:
         if not made:
             self._judge(job.staged)
         plan = self._plan(job, None if made else record)
+        if record is None:
+            self.mechanism.check(job)
         found = self._preview(job, key, plan, self._prices(plan))
-        return replace(found, reused=record.id) if record and made else found
+        return replace(found, reused=record.id) if record and made else self._hinted(found, job)
 
     def _read(self, source: Input, *, forecast: bool = False) -> Job:
         """Stage the labels, and further pairs if there are any; settle on what is done to them."""
@@ -255,6 +260,16 @@ class Run:
     def _preview(self, job: Job, key: str, plan: Plan, prices: Mapping[int, Price]) -> Preview:
         known = self.ledger.labelers(self.terms.event, excluding=None)
         return previewed(self.terms, job, key, plan, prices, known, tuple(self.notes))
+
+    def _hinted(self, found: Preview, job: Job) -> Preview:
+        """With what is worth knowing before the only statistic of a first policy is spent."""
+        learnt = found.features
+        if not found.first or found.allowed != 1 or found.event != STATISTIC_RELEASES.name:
+            return found
+        if learnt is None or "source:" in learnt:
+            return found
+        sources = sources_of(job.staged, self.project.work / "looking")
+        return replace(found, notes=(*found.notes, *sources_note(learnt, sources)))
 
     def _event(
         self, plan: Plan, key: str, parameters: Mapping[str, Any], prices: Mapping[int, Price]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from labelguard.ingest.source_columns import Sources
 from labelguard.notebook import Rows, card, several
 from labelguard.report.personal_data import PersonalData
-from labelguard.report.source_columns import Sources
 from labelguard.terms import counted
 
 __all__ = ["Bar", "Example", "Inspection", "Labelers", "Question", "Role"]

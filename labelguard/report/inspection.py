@@ -20,6 +20,7 @@ from labelguard.ingest.formats import Understood
 from labelguard.ingest.formats.seen import Seen
 from labelguard.ingest.layouts import LAYOUTS, PRIVATE_ROLES, Reading
 from labelguard.ingest.pairs import DistinctPairs, comparisons, distinct_pairs
+from labelguard.ingest.source_columns import Sources, source_columns
 from labelguard.ingest.sources import Input, Part, typed
 from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
@@ -29,7 +30,6 @@ from labelguard.mechanisms import statistic
 from labelguard.project.project import find
 from labelguard.report.inspected import Bar, Example, Inspection, Labelers, Question, Role
 from labelguard.report.personal_data import personal_data
-from labelguard.report.source_columns import Sources, source_columns
 from labelguard.spelling import corrected
 from labelguard.terms import AUTO_FORMAT, Progress, silent
 
@@ -252,7 +252,8 @@ def _commands(
 ) -> Iterator[str]:
     """`plan`, and `privatize` with what it takes by default, as they can be run on this input.
 
-    With sources, `plan` is told of them, alone and beside the usual features.
+    With sources, `plan` is told of them, alone and beside the usual features, and so is
+    `privatize`.
     """
     paths = typed(source)
     said = []
@@ -267,13 +268,18 @@ def _commands(
     if staged.fault_count:
         said += ["--bad-rows", "quarantine"]
     yield shlex.join(["labelguard", "plan", *paths, *said])
+    lacking, beside = [], ""
     for one in sources[:1]:
         lacking = ["--bad-rows", "quarantine"] if one.missing and not staged.fault_count else []
-        for features in (one.features, f"{default_features()}+{one.features}"):
+        beside = f"{default_features()}+{one.features}"
+        for features in (one.features, beside):
             words = ["labelguard", "plan", *paths, *said, *lacking, "--features", features]
             yield shlex.join(words)
     if not _has_project():
         yield "labelguard init"
+    if beside:
+        words = ["labelguard", "privatize", *paths, *said, *lacking, "--features", beside]
+        yield shlex.join([*words, "-o", "release"])
     yield shlex.join(["labelguard", "privatize", *paths, *said, "-o", "release"])
 
 

@@ -279,7 +279,7 @@ def test_what_a_bound_lets_in_is_said() -> None:
         Sizing.of(found, 1), found.mechanism, plain, 50, "labeler", lambda sizing: ""
     ).words
     assert said == (
-        "ε = 1: randomized response; a model learns about 50 of 100 of what it would learn without "
-        "privacy; about 27 of 100 released labels differ from what labelers said; 5 of 100 labels "
-        "are released (at most 1 of each labeler)"
+        "ε = 1: randomized response; a model gains over a coin about 50 of 100 of what it would "
+        "without privacy; about 27 of 100 released labels differ from what labelers said; 5 of 100 "
+        "labels are released (at most 1 of each labeler)"
     )

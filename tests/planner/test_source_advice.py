@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from labelguard.learning.features import Group
-from labelguard.mechanisms.geometry import Shape
+from labelguard.mechanisms.statistic import Rows
 from labelguard.planner import source_advice
+from labelguard.planner.components import Directions, Noises, cheapest
 from labelguard.planner.forecast import plan
-from labelguard.planner.outcomes import Forecast, Interval
-
-SHARE = Interval(0.7, 0.6, 0.8)
 
 
 def indicators(pairs: list[tuple[int, int]], sources: int) -> np.ndarray:
@@ -55,21 +51,28 @@ def test_an_output_of_two_sources_ties_no_two_differences_together() -> None:
     assert source_advice.directions(np.zeros((2, 3), np.float32)) == 0
 
 
-def forecast(epsilon: float, components: int) -> Forecast:
-    shape = replace(Shape(), components=components)
-    return Forecast("statistic", epsilon, SHARE, SHARE, shape=shape)
+def noises(epsilon: float) -> Noises:
+    return cheapest(epsilon, 1e-5)
 
 
 def test_each_epsilon_is_told_what_its_components_have_room_for() -> None:
-    x = np.column_stack([np.ones(3), indicators([(0, 1), (1, 2), (2, 3)], 4)]).astype(np.float32)
-    groups = (Group("length", 0, 1, None), Group("source:model", 1, 5, None))
-    forecasts = [Forecast("rr", 1.0, SHARE, SHARE), forecast(1.0, 2), forecast(8.0, 3)]
-    (note,) = source_advice.notes(x, groups, forecasts)
-    assert "source:model has 3 directions; a release has room for 2 at ε = 1, 3 at ε = 8" in note
-    assert "beside others at ε = 1: --features length+style+minilm+source:model" in note
+    """Sources alone are counted, as a release on them would, whatever stands beside them."""
+    rng = np.random.default_rng(0)
+    pairs = [tuple(rng.choice(20, 2, replace=False)) for _ in range(2_000)]
+    own = indicators([(int(a), int(b)) for a, b in pairs], 20)
+    rows = Rows(np.arange(2_000), np.arange(2_000) % 100, 100)
+    x = np.column_stack([rng.standard_normal((2_000, 6)), own]).astype(np.float32)
+    groups = (Group("other", 0, 6, None), Group("source:model", 6, 26, None))
+    buys = {0.1: noises(0.1), 8.0: noises(8.0)}
+    (note,) = source_advice.notes(x, rows, groups, buys)
+    few = Directions.of_features(own, rows).best(noises(0.1))
+    assert few < 19
+    told = f"19 directions; a release on sources alone has room for {few} at ε = 0.1, 19 at ε = 8"
+    assert told in note
+    assert "beside others at ε = 0.1: --features length+style+minilm+source:model" in note
     assert "alone at ε = 8: --features source:model" in note
-    assert source_advice.notes(x, groups[:1], forecasts) == ()
-    assert source_advice.notes(x, groups, forecasts[:1]) == ()
+    assert (note,) == source_advice.notes(own, rows, (Group("source:model", 0, 20, None),), buys)
+    assert source_advice.notes(x, rows, groups[:1], buys) == ()
 
 
 def test_a_plan_says_it() -> None:

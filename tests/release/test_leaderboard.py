@@ -186,6 +186,21 @@ def test_the_command_prints_and_writes_it(released: Release, tmp_path: Path) -> 
     assert "default-src" in page and "<script" not in page
 
 
+def test_a_board_that_tells_nothing_apart_says_so_first_and_what_would_help(
+    tmp_path: Path,
+) -> None:
+    asked = SOURCES | {"epsilon": 0.1}
+    release = lg.privatize(arena(8, 20), project=lg.init(tmp_path), accept_delta=True, **asked)
+    text = " ".join(run("leaderboard", str(release.path)).split())
+    assert text.startswith("No two of them can be told apart")
+    assert "takes more labelers, a larger ε, or fewer systems" in text
+    assert "says nothing of where they stand" in text
+
+
+def test_what_is_told_apart_needs_no_such_help(released: Release) -> None:
+    assert not any("larger ε" in note for note in leaderboard(released.path).notes)
+
+
 def test_files_of_other_kinds_are_not_written(released: Release, tmp_path: Path) -> None:
     for name in ("board.csv", "board"):
         asked = ["leaderboard", str(released.path), "-o", str(tmp_path / name)]
@@ -196,6 +211,8 @@ def test_files_of_other_kinds_are_not_written(released: Release, tmp_path: Path)
 
 def test_the_head_is_told_in_words(released: Release) -> None:
     text = run("release", "show", "--head", str(released.path))
+    assert text.startswith(coefficients_of(described_head(released.path)).words)
+    assert "-0%" not in text and "-0.000" not in text
     assert "`labelguard leaderboard` tells" in text and "whatever labels are" in text
     told = json.loads(run("release", "show", "--head", str(released.path), "--json"))
     assert {one["name"] for one in told["columns"]} == set(STRENGTHS)
@@ -211,7 +228,7 @@ def test_the_head_is_told_in_words(released: Release) -> None:
 def test_heads_without_sources_have_no_leaderboard(tmp_path: Path) -> None:
     asked = SOURCES | {"features": "length", "components": 1}
     release = lg.privatize(arena(20), project=lg.init(tmp_path, max_epsilon=1e6), **asked)
-    with pytest.raises(LabelguardError, match="do not say which source wrote a response"):
+    with pytest.raises(LabelguardError, match=r"do not say which source .* policy new NAME"):
         leaderboard(release.path)
     words = coefficients_of(described_head(release.path)).words
     assert words.endswith(".") and (

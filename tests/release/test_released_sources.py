@@ -11,8 +11,9 @@ import pytest
 from support.preferences import STATISTIC
 
 import labelguard as lg
-from labelguard.errors import InvalidLabels
+from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
 from labelguard.learning.features import open_provider
+from labelguard.release import pipeline
 from labelguard.release.head import Head
 
 MODELS = ("best", "middle", "worst")
@@ -103,6 +104,39 @@ def test_a_system_that_the_sum_does_not_know_moves_no_other(project: Path) -> No
     head = Head.load(lg.privatize(newer, project=project, **OPTIONS).path)
     before, after = (one.coefficients[0] - one.coefficients[2] for one in (first, head))
     assert after > 0.8 * before
+
+
+def test_who_has_one_release_hears_of_sources_before_it_is_spent(project: Path) -> None:
+    one = OPTIONS | {"releases": 1, "features": "length", "components": 1}
+    (note,) = pipeline.preview(battles(0), project=project, **one).notes
+    assert "model_a and model_b say which system" in note
+    assert "--features length+source:model (one release" in note
+    for other in ({"releases": 2}, {"features": "length+source:model"}):
+        assert not pipeline.preview(battles(0), project=project, **one | other).notes
+    nobody = battles(0).drop("model_a", "model_b")
+    assert not pipeline.preview(nobody, project=project, **one).notes
+
+
+def test_who_has_no_release_left_is_told_of_a_policy_on_top_which_pays(project: Path) -> None:
+    one = OPTIONS | {"releases": 1, "epsilon": 4}
+    lg.privatize(battles(0), project=project, **one)
+    with pytest.raises(BudgetExceeded, match=r"labelguard policy new NAME .* policy activate NAME"):
+        pipeline.preview(battles(0), project=project, again=True, **one)
+    named = {"epsilon": 4, "delta": 1e-5, "allow": ["statistic:releases=1"]}
+    lg.policies.new("board", project=project, **named)
+    lg.policies.activate("board", project=project)
+    asked = STATISTIC | {"features": "source:model", "components": 1}
+    assert lg.privatize(battles(0), project=project, again=True, **asked).card["head"]
+
+
+@pytest.mark.parametrize("other", [{"features": "length", "components": 1}, {"components": 1}])
+def test_a_dry_run_refuses_what_does_not_fit_the_sum(project: Path, other: dict[str, Any]) -> None:
+    lg.privatize(battles(0), project=project, **OPTIONS)
+    for release in (pipeline.preview, lg.privatize):
+        with pytest.raises(PolicyError, match="the sum that this window joins has"):
+            release(battles(1), project=project, **OPTIONS | other)
+    assert pipeline.preview(battles(0), project=project, **OPTIONS).reused
+    assert pipeline.preview(battles(1), project=project, again=True, **OPTIONS | other).charged
 
 
 def test_side_roles_may_be_named_where_nothing_reads_them(project: Path) -> None:

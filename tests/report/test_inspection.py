@@ -281,9 +281,10 @@ def test_sources_are_offered_with_their_condition(tmp_path: Path) -> None:
     assert "4 in model_a, model_b, missing in 1 row" in " ".join(text.split())
     assert "--assignment-reactive" in text and "fit the number of components" in text
     features = [shlex.split(command) for command in found.next if "--features" in command]
-    assert [words[words.index("--features") + 1] for words in features] == [
-        "source:model",
-        "length+style+minilm+source:model",
+    assert [(words[1], words[words.index("--features") + 1]) for words in features] == [
+        ("plan", "source:model"),
+        ("plan", "length+style+minilm+source:model"),
+        ("privatize", "length+style+minilm+source:model"),
     ]
     assert CliRunner().invoke(main, [*features[0][1:], "--epsilons", "8"]).exit_code == 0
 

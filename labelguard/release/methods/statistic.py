@@ -25,7 +25,7 @@ from labelguard.release.methods import describing, summing
 from labelguard.release.methods.calibrating import calibration_of
 from labelguard.release.methods.further import label_pairs, with_head
 from labelguard.release.methods.options import StatisticOptions
-from labelguard.release.methods.statistic_design import Design, design
+from labelguard.release.methods.statistic_design import Design, check_joins, design
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Finished, Job, Mechanism
 
@@ -45,6 +45,10 @@ class Teacher(Mechanism[Design]):
     def settings(self) -> dict[str, Any]:
         """Features, and what of the shape was asked for."""
         return self.options.settings()
+
+    def check(self, job: Job) -> None:
+        """Whether the window would fit the sum that it joins."""
+        check_joins(job, self.options)
 
     def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Design:
         """Features, shape, coordinates: tuned by simulation on public columns, or as recorded."""

@@ -63,9 +63,7 @@ def design(
     if the features say nothing about the pairs.
     """
     first_release = recorded["first"] if recorded else joined(job, "training")
-    releases = job.opened.project.releases
-    first = Head.load(releases / first_release) if first_release else None
-    _check_kind(job, first_release)
+    first = _fitting(job, options, first_release)
     pairs, provider, x = _features(job, options.features, first)
     identity = provider.identity()
     if recorded:
@@ -74,7 +72,6 @@ def design(
     if first is None and not recorded:
         check_new(rows)
     if first is not None:
-        _check_shape(options, first)
         shape, coordinates = first.shape, first.basis
     else:
         shape = _shape(x, rows, noise(job), options, recorded, job)
@@ -97,6 +94,27 @@ def design(
         basis=coordinates,
         first=first_release,
     )
+
+
+def check_joins(job: Job, options: StatisticOptions) -> None:
+    """Raise `PolicyError` as `design` does for what does not fit the sum that a window joins."""
+    _fitting(job, options, joined(job, "training"))
+
+
+def _fitting(job: Job, options: StatisticOptions, first_release: str | None) -> Head | None:
+    """The head that began the sum which a window joins, if any; kind, features and shape fit."""
+    _check_kind(job, first_release)
+    if first_release is None:
+        return None
+    first = Head.load(job.opened.project.releases / first_release)
+    if first.features != options.features:
+        raise PolicyError(
+            f"the sum that this window joins has the features {first.features}; asked: "
+            f"{options.features}; windows add up in one set of coordinates only, or begin anew "
+            "with --again"
+        )
+    _check_shape(options, first)
+    return first
 
 
 def window_of(
@@ -144,11 +162,6 @@ def _features(
 
 def _provider(job: Job, spec: str, first: Head | None, pairs: DistinctPairs) -> PairFeatures:
     """The features: those of the sum that the window joins, or fitted on these pairs."""
-    if first and first.features != spec:
-        raise PolicyError(
-            f"the sum that this window joins has the features {first.features}; asked: {spec}; "
-            "windows add up in one set of coordinates only, or begin anew with --again"
-        )
     if first is None:
         return open_fitted(spec, pairs.table, job.progress)
     provider = open_provider(spec, first.state)

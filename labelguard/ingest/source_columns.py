@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import duckdb
 
-from labelguard.ingest import query, scan
+from labelguard.ingest import formats, query, scan
 from labelguard.ingest.canonical import element
 from labelguard.ingest.formats import Understood
 from labelguard.ingest.layouts import FEATURE_SIDES, Layout, is_id, side_roles
 from labelguard.ingest.sql import identifier
+from labelguard.ingest.staged import Staged
 from labelguard.learning.carried import Carried
 from labelguard.learning.sources import MOST_SOURCES
 
-__all__ = ["Sources", "source_columns"]
+__all__ = ["Sources", "source_columns", "sources_of"]
 
 _WORDS = ("model", "system", "source", "generator", "engine", "checkpoint", "assistant", "writer")
 
@@ -37,6 +39,16 @@ class Sources:
     """how many sources there are"""
     missing: int
     """rows in which one lacks; they cannot be used with these features"""
+
+
+def sources_of(staged: Staged, scratch: Path) -> tuple[Sources, ...]:
+    """Those of an input that was staged with its labels; its columns of labels are dropped here."""
+    connection, layouts = scan.connect(scratch), []
+    for part, known in zip(staged.parts, staged.understood, strict=True):
+        public = replace(known.reading, unit="none", features=(), labelled=False)
+        found = formats.understood(part, connection, public)
+        layouts.append((found, scan.look(found.part, connection, found.reading)))
+    return source_columns(layouts, connection)
 
 
 def source_columns(
