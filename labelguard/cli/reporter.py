@@ -77,7 +77,7 @@ class Lines(Reporter):
 
 
 class _Left:
-    """How long a step goes on, by the shares that were told; 0, or a smaller one, begins another."""
+    """How long a step goes on, by the shares that were told; 0, or a smaller one, begins anew."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
