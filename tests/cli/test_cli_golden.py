@@ -300,7 +300,7 @@ def test_json_has_the_documented_keys(
         "audit rr": f"audit rr {SMALL_AUDIT}",
         "audit statistic": f"audit statistic {SMALL_AUDIT}",
         "budget export": "budget export -o ledger.json",
-        "budget combine": "budget combine . ledger.json",
+        "budget combine": "budget combine . boards",
         "budget labeler": "budget labeler physician-0000",
         "labeler erase": "labeler erase physician-0003 --yes",
         "labeler retire": "labeler retire physician-0000 --yes",
