@@ -56,6 +56,8 @@ def _backup(value: Backup) -> None:
     if value.unfinished:
         names = ", ".join(value.unfinished)
         facts.append(("unfinished", f"{names}: cannot be resumed from this backup"))
+    if value.fault:
+        facts.append(("FAULT", f"{value.fault}; it is so in this backup: keep earlier ones"))
     print_facts([*facts, ("anchor", value.anchor)])
     print_bullets(
         [
@@ -75,7 +77,7 @@ _ANCHOR = "Keep the anchor where this project cannot change it."
 @passphrase_option
 @project_option
 @wait_option
-@prints(_backup)
+@prints(_backup, code=lambda value: 1 if value.fault else 0)
 def project_backup(
     file: Path, with_keys: bool, passphrase_file: Path | None, project: Path | None
 ) -> Backup:
@@ -83,6 +85,8 @@ def project_backup(
 
     Rows that were set aside (quarantine) are left out, and so are the keys, unless asked for.
     Prints the backup's anchor: kept elsewhere, it shows later that this is the project's history.
+    Where a released file is not what was committed, the backup is written with it as it is, for the
+    ledger's sake; the fault is named, and the exit code is 1: keep earlier backups.
 
     \b
     Example:

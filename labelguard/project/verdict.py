@@ -12,6 +12,12 @@ from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
 from labelguard.storage.sums import fault as public_fault
 
+_TRUE_COPY = (
+    "; put the release's directory back from a backup that is restored on trial "
+    "(labelguard project restore BACKUP DIRECTORY --keys COPY --no-later-policy): "
+    "DIRECTORY/.labelguard/releases"
+)
+
 
 @dataclass(frozen=True)
 class FilesVerdict:
@@ -60,6 +66,7 @@ def release_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str 
         broken = None
         if record.state == "committed":
             broken = public_fault(opened.project.releases / record.id, record.files)
+            broken = broken and broken + _TRUE_COPY
         if record.map:
             broken = broken or opened.private_map.fault(record.id, record.map)
         if broken:

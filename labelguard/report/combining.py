@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 from labelguard.errors import PolicyError, ProjectError
@@ -52,6 +53,9 @@ class _Book:
     name: str
     chapters: Sequence[Chapter]
     ceiling: Ceiling
+    history: Sequence[str]
+    """digests of its journal's entries, oldest first; () before its first release, for projects
+    that were made alike in the same second have equal ones until then"""
 
     @property
     def total(self) -> Total:
@@ -67,12 +71,19 @@ def combine(sources: Sequence[str | Path]) -> Combined:
     """The totals of projects, named by directory or by a JSON file of `budget export`, and sums.
 
     Raises `PolicyError` if they protect different units, for which no sum exists, `ProjectError`
-    for what is no project, or fewer than two, or one twice.
+    for what is no project, or fewer than two, or one twice, be it as an older copy of itself.
+    Copies that went on apart are added up: what they share counts twice, on the safe side.
     """
     paths = [Path(source) for source in sources]
     if len({path.resolve() for path in paths}) < max(len(paths), 2):
         raise ProjectError("name two projects or more, each once")
     books = [_exported(path) if path.is_file() else _project(path) for path in paths]
+    for older, newer in permutations(books, 2):
+        if older.history and older.history[-1] in newer.history:
+            raise ProjectError(
+                f"{older.name} is a copy of the project {newer.name}, which holds all of its "
+                "history: name the newer one alone"
+            )
     known = {book.unit: book.name for book in books if book.unit}
     if len(known) > 1:
         (one, first), (other, second) = list(known.items())[:2]
@@ -91,7 +102,13 @@ def combine(sources: Sequence[str | Path]) -> Combined:
 
 def _project(path: Path) -> _Book:
     ledger = OpenProject.open(path).ledger
-    return _Book(str(path), policies.life(ledger), ledger.ceiling())
+    history = _history([(entry.kind, entry.digest) for entry in ledger.journal()])
+    return _Book(str(path), policies.life(ledger), ledger.ceiling(), history)
+
+
+def _history(entries: Sequence[tuple[str, str]]) -> list[str]:
+    """Digests of a journal's entries, given as kind and digest, if a release is among them."""
+    return [digest for _, digest in entries] if any(k == "committed" for k, _ in entries) else []
 
 
 def _exported(path: Path) -> _Book:
@@ -108,7 +125,8 @@ def _exported(path: Path) -> _Book:
             if row["state"] != "draft"
         ]
         raised = [row["body"] for row in found["journal"] if row["kind"] in ceilings.KINDS]
-        return _Book(str(path), chapters, Ceiling.from_journal(raised[-1]))
+        history = _history([(row["kind"], row["digest"]) for row in found["journal"]])
+        return _Book(str(path), chapters, Ceiling.from_journal(raised[-1]), history)
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         raise ProjectError(
             f"{path} is neither a project nor a JSON file of labelguard budget export"

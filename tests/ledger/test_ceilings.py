@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,21 @@ def test_projects_and_exports_add_up(two: tuple[Path, Path], tmp_path: Path) -> 
     assert replace(live, projects=[]) == replace(found, projects=[])
     told = CliRunner().invoke(main, ["budget", "combine", *map(str, two)])
     assert told.exit_code == 0 and "ε = 6, δ = 1.2e-5" in told.stdout
+
+
+def test_a_copy_of_a_project_adds_nothing_until_both_go_on(
+    two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(two[0], tmp_path / "copy")
+    export(tmp_path / "one.json", project=two[0])
+    for pair in ([two[0], tmp_path / "copy"], [tmp_path / "one.json", two[0]]):
+        with pytest.raises(ProjectError, match="is a copy of the project"):
+            combining.combine(pair)
+    lg.privatize(TABLE.slice(0, 9), **PRICE, project=tmp_path / "copy")
+    with pytest.raises(ProjectError, match=r"one is a copy of the project .*copy"):
+        combining.combine([tmp_path / "copy", two[0]])
+    lg.privatize(TABLE.slice(0, 5), **PRICE, project=two[0])
+    assert combining.combine([two[0], tmp_path / "copy"]).epsilon == 6.0
 
 
 def test_what_does_not_add_up_is_refused(two: tuple[Path, Path], tmp_path: Path) -> None:

@@ -395,6 +395,25 @@ def test_a_backup_replaces_no_file(made: Backup, project: Project) -> None:
     assert Path(made.path).read_bytes() == before
 
 
+def test_a_backup_of_an_altered_release_is_written_and_says_so(
+    made: Backup, project: Project, tmp_path: Path
+) -> None:
+    [data] = project.releases.glob("*/data.parquet")
+    whole = data.read_bytes()
+    data.write_bytes(whole[:-1])
+    own = ("--project", project.state)
+    text = " ".join(invoke("backup", tmp_path / "later.tar.zst", *own, code=1).split())
+    assert "FAULT" in text and "data.parquet was altered" in text
+    assert "keep earlier ones" in text and (tmp_path / "later.tar.zst").exists()
+    # What the message says: the true copy is in an earlier backup.
+    assert made.fault is None
+    earlier = restored(made, project)
+    shutil.rmtree(data.parent)
+    shutil.copytree(earlier.releases / data.parent.name, data.parent)
+    assert data.read_bytes() == whole and overview.verify(project.state).ok
+    invoke("backup", tmp_path / "last.tar.zst", *own)
+
+
 def test_a_project_is_never_replaced(made: Backup, project: Project) -> None:
     with pytest.raises(ProjectError, match="without a project"):
         restore(made.path, project.state.parent, keys=project.keys, since=NO_LATER)
