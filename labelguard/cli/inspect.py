@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli import completion
 from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
     columns_option,
     format_option,
+    inputs_argument,
     labeler_column_option,
     max_input_bytes_option,
     question_option,
@@ -125,9 +125,7 @@ def _line(name: str, text: str) -> str:
 
 
 @click.command(context_settings=HELP, short_help="Show how an input is understood; reads no label.")
-@click.argument(
-    "inputs", nargs=-1, required=True, metavar="INPUT...", shell_complete=completion.files
-)
+@inputs_argument()
 @columns_option
 @labeler_column_option
 @format_option
