@@ -89,7 +89,8 @@ def _offer(found: Sources) -> str:
     """What may be learnt of sources, by which rule, and on which condition."""
     return (
         f"{' and '.join(found.columns)} tell which of {found.names:,} sources wrote a response, "
-        f"and heads may learn that: --features {found.features} (by=COLUMN tells sources of one "
+        f"and heads may learn that: plan and privatize take --features {found.features} (by=COLUMN "
+        "tells sources of one "
         "language or domain apart). Sources alone serve best where all their directions, one less "
         "than sources, fit the number of components that plan gives; else they are one more group. "
         "It is sound if labels decide only through releases which sources exist and who compares "
