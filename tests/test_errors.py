@@ -78,7 +78,8 @@ def test_a_misspelled_option_is_refused_before_a_project_is_looked_for(
 def test_the_command_line_shows_the_same_error_as_it_is_typed(tmp_path: Path) -> None:
     lg.init(tmp_path)
     asked = ["--mechanism", "rr", "--stages", "3", "--project", str(tmp_path), "--yes"]
-    done = CliRunner().invoke(main, ["privatize", "nowhere.parquet", *asked])
+    (tmp_path / "empty.csv").touch()
+    done = CliRunner().invoke(main, ["privatize", str(tmp_path / "empty.csv"), *asked])
     assert done.stderr == "labelguard: --stages does not go with --mechanism rr\n"
     with pytest.raises(PolicyError, match=r"^stages does not go"):
         lg.privatize("nowhere.parquet", mechanism="rr", project=tmp_path, stages=3)  # type: ignore[call-overload]

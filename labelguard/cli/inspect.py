@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli import completion
 from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
     columns_option,
     format_option,
+    inputs_argument,
     labeler_column_option,
     max_input_bytes_option,
     question_option,
@@ -89,7 +89,8 @@ def _offer(found: Sources) -> str:
     """What may be learnt of sources, by which rule, and on which condition."""
     return (
         f"{' and '.join(found.columns)} tell which of {found.names:,} sources wrote a response, "
-        f"and heads may learn that: --features {found.features} (by=COLUMN tells sources of one "
+        f"and heads may learn that: plan and privatize take --features {found.features} (by=COLUMN "
+        "tells sources of one "
         "language or domain apart). Sources alone serve best where all their directions, one less "
         "than sources, fit the number of components that plan gives; else they are one more group. "
         "It is sound if labels decide only through releases which sources exist and who compares "
@@ -125,9 +126,7 @@ def _line(name: str, text: str) -> str:
 
 
 @click.command(context_settings=HELP, short_help="Show how an input is understood; reads no label.")
-@click.argument(
-    "inputs", nargs=-1, required=True, metavar="INPUT...", shell_complete=completion.files
-)
+@inputs_argument()
 @columns_option
 @labeler_column_option
 @format_option

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
+from labelguard.cli import completion
 from labelguard.project.waiting import waiting
 from labelguard.terms import AUTO_FORMAT, FORMAT_NAMES
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of every group and of commands that may be run without one."""
+
+
+def _there(context: click.Context, argument: click.Parameter, inputs: Any) -> Any:
+    """Refuse paths that name nothing, before anything is loaded to read them."""
+    from labelguard.ingest.paths import matching
+
+    for one in inputs:
+        if one != "-":
+            matching(one)
+    return inputs
+
+
+def inputs_argument(*, required: bool = True) -> Callable[[F], F]:
+    """The files of labels that a command reads."""
+    return click.argument(
+        "inputs",
+        nargs=-1,
+        required=required,
+        metavar="INPUT..." if required else "[INPUT...]",
+        shell_complete=completion.files,
+        callback=_there,
+    )
+
 
 project_option = click.option(
     "--project",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli import completion
 from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
     bad_rows_option,
     columns_option,
     format_option,
+    inputs_argument,
     labeler_column_option,
     max_input_bytes_option,
     project_option,
@@ -62,7 +62,7 @@ def _print(found: PlanResult) -> None:
 @click.command(
     context_settings=HELP, short_help="Forecast every mechanism; reads no label, costs nothing."
 )
-@click.argument("inputs", nargs=-1, metavar="[INPUT...]", shell_complete=completion.files)
+@inputs_argument(required=False)
 @click.option(
     "--epsilons", default="0.5,1,3,8", show_default=True, metavar="E,...", help="ε to forecast."
 )

@@ -14,6 +14,7 @@ from labelguard.cli.options import (
     bad_rows_option,
     columns_option,
     format_option,
+    inputs_argument,
     label_values_option,
     labeler_column_option,
     max_input_bytes_option,
@@ -423,9 +424,7 @@ def _fit(value: Fit) -> None:
 
 
 @policy.command("check", short_help="Whether an input fits, before anything is spent.")
-@click.argument(
-    "inputs", nargs=-1, required=True, metavar="INPUT...", shell_complete=completion.files
-)
+@inputs_argument()
 @question_option
 @click.option(
     "--policy",

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli import completion
 from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     bad_rows_option,
     columns_option,
     format_option,
+    inputs_argument,
     label_values_option,
     labeler_column_option,
     max_input_bytes_option,
@@ -140,7 +140,7 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
 
 
 @click.command(cls=_Privatize, short_help="Release preference labels privately.")
-@click.argument("inputs", nargs=-1, metavar="[INPUT...]", shell_complete=completion.files)
+@inputs_argument(required=False)
 @click.option(
     "--epsilon",
     type=float,

@@ -15,6 +15,7 @@ from labelguard.cli.options import (
     HELP,
     columns_option,
     format_option,
+    inputs_argument,
     project_option,
     question_option,
     split_option,
@@ -187,9 +188,7 @@ def _scored(value: Scored) -> None:
 
 @click.command(short_help="Label new pairs by a release's head.")
 @click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
-@click.argument(
-    "inputs", nargs=-1, required=True, metavar="INPUT...", shell_complete=completion.files
-)
+@inputs_argument()
 @click.option(
     "-o",
     "--output",

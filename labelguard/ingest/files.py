@@ -1,10 +1,8 @@
-"""What the readers of all formats share: limits, names in messages, names of columns."""
+"""What the readers of all formats share: limits, names of columns."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 import duckdb
@@ -17,12 +15,6 @@ Opener: TypeAlias = Callable[[duckdb.DuckDBPyConnection], duckdb.DuckDBPyRelatio
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAX_LINE = 32 << 20
 MOST_COLUMNS = 4096
-
-
-def shown(path: Path) -> str:
-    """A path as messages show it (a file name may hold any bytes, even line breaks)."""
-    text = os.fsencode(path).decode("utf-8", "replace")
-    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def check_columns(names: Sequence[str], where: str) -> None:

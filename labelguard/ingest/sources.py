@@ -6,7 +6,6 @@ stream; nothing is loaded whole. An error names the file and the line and never 
 
 from __future__ import annotations
 
-import glob
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from typing import Any, TypeAlias
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import csv_files, dictionaries, json_files, splits, standard_input
-from labelguard.ingest.files import COMPRESSIONS, Opener, shown
+from labelguard.ingest.files import COMPRESSIONS, Opener
+from labelguard.ingest.paths import matching, shown
 from labelguard.ingest.tables import arrow_opener, dataset_opener, parquet_opener, table_opener
 
 Input: TypeAlias = Any
@@ -170,12 +170,8 @@ def _path_parts(
         return _directory_parts(path, split, named)
     if path.is_file():
         return [file_part(path, named)], False
-    # Path.glob takes no absolute patterns.
-    matches = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207
-    if not matches:
-        raise InvalidLabels(f"{shown(path)}: no such file or directory")
     found, divided = [], False
-    for match in matches:
+    for match in matching(pattern):
         own, has_splits = (
             _directory_parts(match, split, named)
             if match.is_dir()

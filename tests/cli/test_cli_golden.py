@@ -401,6 +401,7 @@ def labels(count: int, first: int = 0) -> pa.Table:
 
 
 def test_an_error_is_one_line_and_ends_with_1(run: Run) -> None:
+    Path("labels.parquet").touch()
     result = run(*PRIVATIZE)
     assert result.exit_code == 1
     assert result.stdout == ""
