@@ -279,7 +279,7 @@ def _next(release: Release, project: Path | None) -> Iterator[str]:
     """What can be done with a release: look at it, learn from it, label more by its head."""
     where = f" --project {shlex.quote(str(project))}" if project else ""
     yield f"labelguard release show {release.id}{where}"
-    if release.card["kind"] != "evaluation":
+    if release.card["counts"]["rows"]:
         yield f"labelguard train dpo {release.id}{where} --model MODEL -o DIR"
     if (release.path / "head.npz").is_file():
         yield f"labelguard score {release.id} FILE{where} -o scored.parquet"

@@ -142,7 +142,7 @@ def to_markdown(card: Mapping[str, Any]) -> str:
         else "A statistic of held-out labelers, by which heads are judged, privatized by"
     )
     limits = "\n".join(f"- {line}" for line in card["not_protected"])
-    told = (*facts(card), *worth(card))
+    told = (*facts(card), *expected(card))
     rows = "\n".join(f"| {name.strip()} | {value} |" for name, value in told)
     ties = "public" if privacy["tie_status_public"] else "protected"
     stock = "" if card["train_with"] == "plain" else f" {STOCK_TRAINERS}"
@@ -215,9 +215,9 @@ def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "allowance left", triple(budget["left"], ",.0f")
 
 
-def worth(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a release was expected to be worth before a label was read, and how to learn from it."""
-    if forecast := card.get("forecast"):  # not of older cards, nor where nothing was simulated
+def expected(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a release was expected to be worth before a label was read, if that was simulated."""
+    if forecast := card.get("forecast"):
         wrong, right = (forecast[one]["mean"] for one in ("label_error", "accuracy"))
         yield (
             "forecast",
@@ -225,7 +225,6 @@ def worth(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"that learns from them agrees with about {100 * right:.0f} of 100 new labels; "
             "simulated before any label was read",
         )
-    yield "train with", card["train_with"]
 
 
 def counted_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -138,8 +138,8 @@ def test_one_line_an_epsilon_says_what_to_expect_and_how_to_get_it(
     found = call(source, "--features", "length", "--epsilons", "8,30")
     for epsilon in (8, 30):
         assert re.search(
-            rf"ε = {epsilon}: \w.*; a model learns about (\d+ of 100 of what it would "
-            r"learn|as much as) without privacy; about \d+ of 100 released labels differ from what "
+            rf"ε = {epsilon}: \w.*; a model gains over a coin about (\d+ of 100 of what "
+            r"it would|as much as) without privacy; about \d+ of 100 released labels differ from what "
             r"labelers said",
             found.stdout,
         )
@@ -265,7 +265,7 @@ def test_as_good_as_no_privacy_is_said_so() -> None:
     said = advice.advised(
         Sizing.of(found, 1), found.mechanism, found, 50, "labeler", lambda sizing: ""
     ).words
-    assert "a model learns about as much as without privacy" in said
+    assert "a model gains over a coin about as much as without privacy" in said
 
 
 def test_what_a_bound_lets_in_is_said() -> None:
