@@ -139,8 +139,8 @@ def test_one_line_an_epsilon_says_what_to_expect_and_how_to_get_it(
     for epsilon in (8, 30):
         assert re.search(
             rf"ε = {epsilon}: \w.*; a model gains over a coin about (\d+ of 100 of what "
-            r"it would|as much as) without privacy; about \d+ of 100 released labels differ from what "
-            r"labelers said",
+            r"it would|as much as) without privacy; about \d+ of 100 released labels differ from "
+            r"what labelers said",
             found.stdout,
         )
     commands = re.findall(r"labelguard privatize (.*)", found.stdout)

@@ -199,14 +199,15 @@ def test_the_doctor_counts_what_is_held_and_finds_what_is_broken(
     ingestion.ingest(project)
     hear(project, desk.answer(WHO, 2, "left"))
 
-    def finding() -> Any:
-        return next(f for f in examine(project) if f.name == "ingested answers")
+    def finding(name: str = "ingested answers") -> Any:
+        return next(f for f in examine(project) if f.name == name)
 
     assert finding().ok
     assert finding().detail == "1 row in 1 segment, 1 event waiting; connectors: desk"
     [path] = project.labels.iterdir()
     path.unlink()
-    assert not finding().ok and "segment" in finding().detail
+    assert not finding().ok and finding().detail == "not looked at: see ledger"
+    assert "segment" in finding("ledger").detail
 
 
 def test_rows_that_others_put_into_the_book_of_segments_are_found(
