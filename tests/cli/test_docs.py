@@ -204,6 +204,7 @@ RUN = {("serve",): _serve}
 PREPARED = {
     ("budget", "combine"): _studies,
     ("policy", "activate"): _policy,
+    ("policy", "drop"): _policy,
     ("policy", "show"): _policy,
     ("policy", "groups"): _groups,
     ("leaderboard",): _arena,

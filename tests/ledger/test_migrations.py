@@ -278,7 +278,7 @@ def test_a_backup_of_0_2_0_is_migrated_as_it_is_restored(
     saved = earlier.LEFT / "backup.tar.zst"
     anchor = overview.anchor(on_sqlite).anchor
     earlier.become_later(monkeypatch)
-    since = restore.parse_since(anchor if whole else None, [], not whole)
+    since = restore.parse_since(anchor if whole else None, [], not whole, whole)
     done = restore.restore(saved, tmp_path / "back", since=since, keys=on_sqlite.keys)
     assert (done.complete, done.backup_anchor) == (whole, anchor)
     assert done.closed == ([] if whole else ["weekly"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,17 @@ def restored(saved: Path, home: Project, here: Path, *lost: str) -> Project:
     return find(here)
 
 
+@contextlib.contextmanager
+def out_of_sight(home: Project) -> Iterator[None]:
+    """A project is away: on a disk that is lost, or is only thought to be."""
+    directory = home.state.parent
+    away = directory.rename(directory.with_name("away"))
+    try:
+        yield
+    finally:
+        away.rename(directory)
+
+
 def groups(project: Project, here: Path, *pairs: tuple[str, str]) -> None:
     path = here / "groups.csv"
     path.write_text("labeler_id,group_id\n" + "".join(f"{a},{b}\n" for a, b in pairs))
@@ -53,16 +66,16 @@ def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
     lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
     saved = tmp_path / "backup.tar.zst"
     anchor = backup(saved, project=home).anchor
-    since = restore.parse_since(anchor, [], False)
+    since = restore.parse_since(anchor, [], False, nothing_since=True)
 
     def crash(*_: object) -> None:
         raise RuntimeError
 
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+    with monkeypatch.context() as patch, out_of_sight(home), pytest.raises(RuntimeError):
         patch.setattr(restore, "_publish", crash)
         restore.restore(saved, tmp_path / "again", since=since)
     lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), mechanism="rr", project=home)
-    with pytest.raises(PolicyError, match="nothing shows that this backup is the last state"):
+    with out_of_sight(home), pytest.raises(PolicyError, match="something followed the backup"):
         restore.restore(saved, tmp_path / "again", since=since)
     lg.privatize(
         labels(("x", 1, 1), ("x", 2, 0), ("x", 3, 1)), mechanism="rr", project=home
@@ -76,7 +89,9 @@ def test_a_restore_that_crashed_in_peace_is_taken_up(
     home = lg.init(tmp_path / "home")
     lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
     saved = tmp_path / "backup.tar.zst"
-    since = restore.parse_since(backup(saved, project=home).anchor, [], False)
+    anchor = backup(saved, project=home).anchor
+    since = restore.parse_since(anchor, [], False, nothing_since=True)
+    home.state.parent.rename(tmp_path / "lost")
     place = restore._publish
     for moment in ("before", "after"):
 

@@ -210,7 +210,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.refund(None, "done")
         book = self.books.get(name)
         if book is None or book.state != "draft":
-            with pytest.raises(PolicyError, match="no policy that waits"):
+            with pytest.raises(PolicyError, match="is no draft of this project"):
                 self.ledger.activate_policy(name, self.epoch)
             return
         if self.act(fate, lambda: self.ledger.activate_policy(name, self.epoch))[0]:

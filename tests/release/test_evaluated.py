@@ -270,7 +270,8 @@ def test_there_is_nothing_to_load_train_on_or_score_by(project: Project, tmp_pat
     ):
         with pytest.raises(ProjectError, match="is an evaluation: it has no labeled pairs"):
             refuses()
-    score = ["score", str(output), "x.parquet", "-o", str(tmp_path / "y.parquet")]
+    pairs = str(teacher.path / "data.parquet")
+    score = ["score", str(output), pairs, "-o", str(tmp_path / "y.parquet")]
     refused = CliRunner().invoke(main, score)
     assert refused.exit_code == 1 and "holds no head" in refused.stderr
     with pytest.raises(ProjectError, match="holds no evaluation"):

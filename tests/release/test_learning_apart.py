@@ -177,7 +177,7 @@ def test_labels_of_before_are_not_repeated_for_somebody_who_left(
 def test_somebody_else_may_leave(project: Project, gates: Gates) -> None:
     raw = labels()
     with gates.learning(raw.filter(pl.col("labeler_id") != 3), project) as learning:
-        assert not erasure.leave("3", "erased", project).given_up
+        assert not erasure.leave("3", "erased", project, never_seen=True).given_up
     assert learning.result(PATIENCE).card["counts"]["labelers"] == 29
 
 
