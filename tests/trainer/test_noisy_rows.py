@@ -85,7 +85,7 @@ def test_equal_flip_probabilities_have_weight_one() -> None:
 
 @pytest.mark.parametrize("dataset", [release(), release(flip=[0.1, None, 0.2])])
 def test_raw_labels_are_refused(dataset: Any) -> None:
-    with pytest.raises(RawLabels, match="non-private"):
+    with pytest.raises(RawLabels, match="non_private=True"):
         read(dataset)
 
 

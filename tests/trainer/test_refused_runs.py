@@ -39,7 +39,10 @@ def beside(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _train(release: str = "rr", *options: str, more: str = "", kind: str = "dpo") -> Result:
-    Path("own.yaml").write_text(train_runs.QUICK + more)
+    quick = train_runs.QUICK.splitlines(keepends=True)
+    said = [line.partition(":")[0] for line in more.splitlines()]
+    kept = [line for line in quick if line.partition(":")[0] not in said]
+    Path("own.yaml").write_text("".join(kept) + more)
     fixed = ("--model", "base", "--train-config", "own.yaml", "-o", "out")
     return CliRunner().invoke(main, ["train", kind, release, *fixed, *options])
 
