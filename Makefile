@@ -7,22 +7,29 @@ DEV := $(VENV)/.installed-dev
 
 AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
 
-QUICK := "not slow and not shared_data and not integration and not browser and not dist and not site"
+# What needs more than this clone: tools, a browser, the built wheel, the built site; and real data.
+MORE := integration or browser or dist or site
+ELSEWHERE := shared_data or $(MORE)
+SIDE_BY_SIDE := -n auto --dist loadgroup
 
-.PHONY: demo test test-slow test-shared test-integration test-browser test-dist dist lint types \
-	docs format bench clean
+.PHONY: demo test test-slow test-docs test-shared test-integration test-browser test-dist dist \
+	lint types size docs format bench clean
 
 demo: $(INSTALLED)
 	rm -rf labelguard-demo
 	$(BIN)/labelguard demo
 
-# Trainers in one process: each that loads TRL does so for ten seconds.
+# The trainer's tests are one group, for one process: loading TRL takes ten seconds.
 test: $(DEV)
-	$(BIN)/pytest -m $(QUICK) -n auto --dist worksteal --durations=25 --ignore=tests/trainer
-	$(BIN)/pytest -m $(QUICK) tests/trainer
+	$(BIN)/pytest -m "not (slow or docs or $(ELSEWHERE))" $(SIDE_BY_SIDE) --durations=25
 
+# Hypothesis searches here, and only here, among new examples.
 test-slow: $(DEV)
-	$(BIN)/pytest -m "slow and not integration and not browser"
+	$(BIN)/pytest -m "(slow or hypothesis) and not (docs or $(MORE))" $(SIDE_BY_SIDE) \
+		--hypothesis-profile=search --durations=25
+
+test-docs: $(DEV)
+	$(BIN)/pytest -m "docs and not ($(ELSEWHERE))" $(SIDE_BY_SIDE)
 
 test-shared: $(DEV)
 	$(BIN)/pytest -m "shared_data and not slow"
@@ -52,6 +59,9 @@ lint: $(DEV)
 
 types: $(DEV)
 	$(BIN)/mypy
+
+size:
+	$(PYTHON) tests/size.py
 
 # mkdocs reads sources and imports none of them; the site is opened at site/index.html.
 docs: $(DEV)

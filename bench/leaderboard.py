@@ -35,10 +35,10 @@ from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
+from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.head import Head, Window, fit
 from labelguard.release.leaderboard import ELO, MEAN, Standing, ranked
 from labelguard.release.methods import describing
-from labelguard.release.uncertainty import Release
 from labelguard.simulation import tie_probability
 
 DELTA = 1e-5
@@ -87,7 +87,7 @@ class World:
         used = np.flatnonzero(weight)
         components = z.shape[1]
         deviation = noise.deviation(components) * bounds.sensitivity
-        drawn = Release(noise.kind, deviation, noise.least).draws(components, rng)[0]
+        drawn = ReleasedNoise(noise.kind, deviation, noise.least).draws(components, rng, 1)[0]
         return Window(
             total + drawn,
             deviation,

@@ -6,8 +6,8 @@
 LoRA's matrices of a reward model and of DPO learn from `--records` records a step, which are of
 labelers with 1, 4 or 16 of them; texts are random letters, all of one length. Plain SGD is Adam
 on the mean loss, in batches of as many pairs, with autograd's gradients of weights. ULS clips,
-sums, adds noise and steps: in passes that labelers share, and in a pass for each labeler. AUP
-compares labelers' gradients, leaves some out, and goes on as ULS.
+sums, adds noise and steps, with a pass for each labeler. AUP compares labelers' gradients, leaves
+some out, and goes on as ULS.
 
 On a CPU, linear heads come first (`_uls_heads`): milliseconds, and ratios to plain SGD and to the
 floor, one product of the cohort's features with a vector.
@@ -57,7 +57,7 @@ def opened(directory: str, kind: Any, held: int, records: int, tokens: int, devi
 
 
 def uls(problem: Any, labels: Any) -> Callable[[], None]:
-    """A step of ULS over all labelers, in passes that labelers share."""
+    """A step of ULS over all labelers."""
     units = np.arange(problem._records.population)
 
     def step() -> None:
@@ -65,15 +65,6 @@ def uls(problem: Any, labels: Any) -> Callable[[], None]:
         problem.step(problem.noised(total, 1.0, random_bytes(32)) / len(units))
 
     return step
-
-
-def uls_alone(problem: Any, labels: Any) -> Callable[[], None]:
-    """The same with a backward pass for each labeler."""
-    from labelguard_trainer.gradient.backward import OwnBackward
-
-    problem._backward.close()
-    problem._backward = OwnBackward(problem._parameters)
-    return uls(problem, labels)
 
 
 def aup(problem: Any, labels: Any) -> Callable[[], None]:
@@ -96,7 +87,6 @@ def sgd(problem: Any, labels: Any) -> Callable[[], None]:
     """A step of Adam on the mean loss of all records."""
     import torch
 
-    problem._backward.close()
     optimizer = torch.optim.AdamW(problem._parameters, 1e-4, weight_decay=0.0)
 
     def step() -> None:
@@ -120,7 +110,7 @@ def mean_gradient(problem: Any, labels: Any) -> None:
         loss.backward()
 
 
-WAYS = {"SGD": sgd, "ULS": uls, "ULS, a pass each": uls_alone, "AUP": aup}
+WAYS = {"SGD": sgd, "ULS": uls, "AUP": aup}
 
 
 def timed(

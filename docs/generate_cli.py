@@ -76,7 +76,6 @@ ENVIRONMENT = {
     "LABELGUARD_KEY_FILE": "a file to read the project key from, where that directory has none",
     "LABELGUARD_KEY_COMMAND": "the same: a command that prints it",
     "LABELGUARD_LEDGER_URL": "the ledger's database; default: an SQLite file in the project",
-    "LABELGUARD_PASSPHRASE": "the passphrase of a backup's keys",
     "LABELGUARD_NOTIFY_SECRET": "the secret by which `retrain` signs what it tells; "
     "`LABELGUARD_NOTIFY_SECRET_FILE` names a file with it",
     "LABELGUARD_CACHE": "where vectors of public texts and noise multipliers are cached",

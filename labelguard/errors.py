@@ -37,7 +37,7 @@ class LabelguardError(Exception):
         return text if _typed.get() else _OPTIONS.sub(_keyword, text)
 
 
-_KEYWORDS = {"source": "namespace", "for": "duration"}
+_KEYWORDS = {"source": "namespace", "for": "duration", "public-column": "public_columns"}
 """Options that are called otherwise in Python."""
 _FLAGS = (
     "accept-delta",
@@ -54,8 +54,8 @@ _OPTIONS = re.compile(
     # A command to type is left as it is, up to the end of its sentence.
     r"(?P<command>\blabelguard [a-z](?:[^,;:()`]|[,:](?=\S))*)"
     # What follows these is one of their choices, unless a verb does.
-    r"|(?<![\w-])--(?P<choice>bad-rows|exhausted|format|learner|mechanism|recurring|skips|split"
-    r"|ties|unit) (?!and |expects |goes |is |than )(?P<chosen>[\w.-]*\w)"
+    r"|(?<![\w-])--(?P<choice>bad-rows|exhausted|format|learner|mechanism|public-column|recurring"
+    r"|skips|split|ties|unit) (?!and |expects |goes |is |than )(?P<chosen>[\w.-]*\w)"
     r"|(?<![\w-])--(?P<name>[a-z][a-z0-9-]*)"
     r"(?: (?P<pairs>[\w:]+=[^\s,;:()]*(?:[,:][^\s,;:()]+)*)"  # name=value,name=value
     r"| (?P<value>[A-Z][A-Z_]*\b|[0-9](?:[\w.-]*\w)?))?"  # a placeholder or a number
@@ -139,10 +139,6 @@ class NotAgreed(LabelguardError):
 
 class LedgerError(LabelguardError):
     """The ledger cannot be read or written, or its records do not fit together."""
-
-
-class LedgerOutdated(LedgerError):
-    """An earlier version made the ledger, and no job of this one has brought it up to date."""
 
 
 class ConnectorError(LabelguardError):

@@ -12,6 +12,7 @@ DEFAULT_FEATURES = "length+style+minilm"
 AUTO_FORMAT = "auto"
 FORMAT_NAMES = (
     *("pairs", "rankings", "choices", "scores", "hh-rlhf", "ultrafeedback", "helpsteer", "arena"),
+    "kaggle",
     *("argilla", "label-studio", "potato"),
 )
 """The formats of inputs that have a name (`labelguard.ingest.formats`)."""

@@ -6,19 +6,28 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import settings
 from support import compiled, databases, engines
 from support.lives import first_release
 
 import labelguard
-from labelguard.keys import sealing
 from labelguard.project.project import Project, find
 
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
+
+settings.register_profile("gate", derandomize=True, database=None, deadline=None)
+"""The same examples in every run: what a change breaks is what it changed."""
+settings.register_profile("search", deadline=None, print_blob=True)
+"""Other examples in every run, and more; a patch in `.hypothesis/patches` adds what failed."""
+settings.load_profile("gate")
+MORE = 5
+"""How many times the examples of `make test` a search looks at."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,6 +39,46 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["LABELGUARD_PROGRESS"] = "off"  # what is printed must not depend on how long it took
     if config.getoption("numprocesses", None):
         _let_products_be_on_one_thread()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
+    """Mark as slow the cases of a test but those whose ids begin with what `quick` names."""
+    made = yield
+    cases = made if isinstance(made, list) else []
+    if cases and (mark := cases[0].get_closest_marker("quick")):
+        names = {case: case.name.partition("[")[2].removesuffix("]") for case in cases}
+        found = {
+            case: {n for n in mark.args if f"{names[case]}-".startswith(f"{n}-")} for case in cases
+        }
+        unknown = set(mark.args).difference(*found.values())
+        if unknown or not mark.args:
+            raise pytest.Collector.CollectError(f"{cases[0].originalname} has no {unknown}")
+        for case in (case for case in cases if not found[case]):
+            case.add_marker(pytest.mark.slow)
+    return made
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Look at more examples where hypothesis searches."""
+    if settings.get_current_profile_name() != "search":
+        return
+    for test in {getattr(item, "function", None) for item in items}:
+        if usual := getattr(test, "_hypothesis_internal_use_settings", None):
+            more = settings(usual, max_examples=MORE * usual.max_examples)
+            vars(test)["_hypothesis_internal_use_settings"] = more
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Stop with one reason when a PostgreSQL server that tests use has gone away."""
+    report = yield
+    if report.failed and (reason := databases.lost()):
+        report.longrepr = reason
+        item.session.shouldstop = reason
+    return report
 
 
 def pytest_collection_finish() -> None:
@@ -75,14 +124,6 @@ def _nothing_of_yours_between_tests(tmp_path_factory: pytest.TempPathFactory) ->
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _passphrases_are_quick() -> Iterator[None]:
-    """Sealing keys takes half a second at its real cost, which `test_keys` alone has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sealing, "COST", {"n": 16, "r": 8, "p": 1})
-        yield
-
-
 @pytest.fixture(autouse=True)
 def _nothing_of_yours_in_a_test(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -110,9 +151,9 @@ def lived(_lived: Project, tmp_path: Path) -> Project:
     return find(tmp_path / "project")
 
 
-@pytest.fixture(params=databases.KINDS)
+@pytest.fixture(params=databases.EACH)
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of an empty database for a ledger, on SQLite and on PostgreSQL."""
+    """The URL of an empty database for a ledger, on SQLite and, slow, on PostgreSQL."""
     with databases.fresh(request.param, tmp_path) as url:
         yield url
 

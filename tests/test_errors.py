@@ -20,7 +20,7 @@ from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError, as_t
 @pytest.mark.parametrize(
     ("typed", "keyword"),
     [
-        ("--ties half and --releases go together", 'ties="half" and releases go together'),
+        ("--ties drop and --releases go together", 'ties="drop" and releases go together'),
         ("take --max-labels-per-labeler K", "take max_labels_per_labeler=K"),
         ("begin anew with --again", "begin anew with again=True"),
         ("policy has --assignment-reactive = False", "policy has assignment_reactive = False"),

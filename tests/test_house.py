@@ -9,12 +9,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import size
+from support import databases
 
 import labelguard
 
 ROOT = Path(labelguard.__file__).parents[1]
 OUTER = ("connectors/labelguard_connectors", "trainer/labelguard_trainer")
-NEEDED = ("mechanism", "connector", "executor", "card fact", "error")
 
 
 def _packages() -> list[ModuleType]:
@@ -56,16 +57,10 @@ def test_the_rooms_of_contributing_are_the_folders() -> None:
         assert imported == {package}
 
 
-@pytest.mark.parametrize("what", NEEDED)
-def test_the_table_says_where_a_new_thing_goes(what: str) -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    assert re.search(rf"^\| `\S+` \|.*\|[^|]*\*\*{what}\*\*[^|]*\|$", text, re.MULTILINE)
-
-
 def test_tests_have_the_folders_of_the_house() -> None:
     rooms = {path.name for path in (ROOT / "labelguard").iterdir() if path.is_dir()}
     rooms |= {"bench", "connectors", "trainer"}
-    besides = {"fixtures", "golden", "integration", "properties", "support", "typing", "wheel"}
+    besides = {"golden", "integration", "properties", "support", "typing", "wheel"}
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} <= rooms | besides
 
@@ -75,3 +70,25 @@ def test_no_test_module_imports_another() -> None:
     for path in (ROOT / "tests").rglob("*.py"):
         found = re.findall(r"^\s*(?:from|import) test_\w+", path.read_text(), re.MULTILINE)
         assert not found, path
+
+
+def test_code_lines_are_neither_blank_nor_comments_nor_docstrings() -> None:
+    source = '"""A module."""\n\nname = """not\na docstring"""  # a comment\n# another\n'
+    source += 'def act() -> None:\n    """Do it.\n\n    All of it.\n    """\n    print(name)\n'
+    assert size.code_lines(source) == 4
+
+
+def test_a_package_beyond_its_limit_or_without_one_is_named() -> None:
+    limits = {"labelguard/keys": 10, "trainer": 10}
+    assert not size.exceeded({"labelguard/keys": 10, "trainer": 9}, limits)
+    (problem,) = size.exceeded({"labelguard/keys": 11, "trainer": 9}, limits)
+    assert "labelguard/keys" in problem
+    (problem,) = size.exceeded({"labelguard/keys": 10, "connectors": 1}, limits)
+    assert "connectors" in problem
+
+
+def test_a_database_server_that_went_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "_in_use", set())
+    assert databases.lost() is None
+    monkeypatch.setattr(databases, "_in_use", {"postgresql+psycopg://nobody@127.0.0.1:1"})
+    assert "127.0.0.1:1" in str(databases.lost())

@@ -1,24 +1,24 @@
 """What the releases about one labeler cost, exactly, and the noise that a budget allows.
 
 One module a mechanism, with the same names for the same things (`delta`, `epsilon`, `calibrate`):
-`randomized_response` for labels in {0, 1}, `ternary` for labels in {0, ½, 1}, `kary` for choices
-among K options, `gaussian` for sums with Gaussian noise and `ball` for one sum with ball noise.
-All are priced by closed forms of their k-fold composition, never by a general-purpose accountant:
-dp-accounting's `PLDAccountant` ignores the count of a `RandomizedResponseDpEvent` (0.6.0) and so
-returns almost no noise, and its REPLACE_ONE relation doubles the sensitivity of a Gaussian.
+`randomized_response` for labels in {0, 1}, `kary` for choices among K options, `gaussian` for sums
+with Gaussian noise and `ball` for one sum with ball noise. All are priced by closed forms of their
+k-fold composition, never by a general-purpose accountant: dp-accounting's `PLDAccountant` ignores
+the count of a `RandomizedResponseDpEvent` (0.6.0) and so returns almost no noise, and its
+REPLACE_ONE relation doubles the sensitivity of a Gaussian.
 
-Gradient methods have no closed form: `subsampled` (runs of user-wise DP-SGD), `mixture` (of single
-records) and `group` (the baseline of these) stand on the privacy loss distributions of
-dp-accounting, which err upward.
+Gradient methods have no closed form: `subsampled` (runs of user-wise DP-SGD) and `example_level`
+(of single records, by the smaller of `mixture` and `group`) stand on the privacy loss distributions
+of dp-accounting, which err upward. `truncation` is what the noise of a language model leaves out.
 
-`joint` prices all of them together, and `upper_bounds` holds what other composition theorems say of
-the same releases.
+`joint` prices all of them together.
 
 Importing this package loads the standard library and numpy only.
 """
 
 from labelguard.accounting import (
     ball,
+    example_level,
     gaussian,
     group,
     joint,
@@ -26,14 +26,12 @@ from labelguard.accounting import (
     mixture,
     randomized_response,
     subsampled,
-    ternary,
-    upper_bounds,
+    truncation,
 )
-from labelguard.accounting.randomized_response import Composition
 
 __all__ = [
-    "Composition",
     "ball",
+    "example_level",
     "gaussian",
     "group",
     "joint",
@@ -41,6 +39,5 @@ __all__ = [
     "mixture",
     "randomized_response",
     "subsampled",
-    "ternary",
-    "upper_bounds",
+    "truncation",
 ]

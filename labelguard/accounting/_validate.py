@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -47,13 +46,6 @@ def at_least_one(**values: SupportsIndex) -> None:
             raise ValueError(f"{name} must be an integer >= 1, found {value!r}") from None
         if whole < 1:
             raise ValueError(f"{name} must be an integer >= 1, found {whole}")
-
-
-def one_of(allowed: Sequence[str], **values: str) -> None:
-    """Raise ValueError unless every value is among the allowed ones."""
-    for name, value in values.items():
-        if value not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(allowed)}, found {value!r}")
 
 
 def counts_at_least_one(counts: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What budgets buy: composition theorems side by side, the noise of statistics and of runs.
+"""What budgets buy: the noise of randomized labels, of statistics and of training runs.
 
     import labelguard as lg
     lg.account.statistic(epsilon=3, delta=1e-5, releases=12)
@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
-from labelguard.accounting import ball, gaussian, randomized_response, upper_bounds
-from labelguard.accounting.components import Gaussians, Groups, Mixtures, Subsampled, Unproven
+from labelguard.accounting import ball, gaussian, randomized_response
+from labelguard.accounting.components import Groups, SampledRecords, Subsampled, Unproven
 from labelguard.errors import PolicyError
 from labelguard.terms import budget_of, counted
 
@@ -23,9 +23,15 @@ __all__ = ["rr", "run", "statistic"]
 
 
 @dataclass(frozen=True)
-class Coin:
-    """What one theorem makes of one label."""
+class LabelNoise:
+    """The noise of randomized labels that are priced together."""
 
+    epsilon: float
+    """ε of a labeler, all labels together"""
+    delta: float
+    """δ of a labeler"""
+    labels: int
+    """labels of one labeler"""
     epsilon0: float
     """ε of one label"""
     flip_probability: float
@@ -33,24 +39,9 @@ class Coin:
     loss_multiplier: float
     """1/(1−2γ), by which a de-biased loss grows; null at γ = ½"""
 
-
-@dataclass(frozen=True)
-class Compositions:
-    """The noise of randomized response, by composition theorem."""
-
-    epsilon: float
-    """ε of a labeler"""
-    delta: float
-    """δ of a labeler"""
-    labels: int
-    """labels of one labeler"""
-    compositions: Mapping[str, Coin]
-    """each theorem by name"""
-
     def __repr__(self) -> str:
-        each = (f"{name} ε0 = {one.epsilon0:.4g}" for name, one in self.compositions.items())
-        labels = counted(self.labels, "label")
-        return f"Compositions({budget_of(self)}, {labels}: {', '.join(each)})"
+        labels, flip = counted(self.labels, "label"), f"{self.flip_probability:.4g}"
+        return f"LabelNoise({budget_of(self)}, {labels}: flip probability {flip})"
 
 
 @dataclass(frozen=True)
@@ -83,8 +74,6 @@ class StatisticNoise:
     """standard deviation of Gaussian noise in each, in sensitivities"""
     epsilon_of_one: float
     """ε of one alone at the same δ"""
-    epsilon_zcdp: float
-    """what all cost by zero-concentrated composition, an upper bound"""
     ball: BallNoise | None = None
     """the other shape of noise; null unless a number of components was asked for"""
 
@@ -125,25 +114,23 @@ class RunNoise:
         return f"RunNoise({said}, {self.noise_of_mean:.4g} of the mean of all steps)"
 
 
-def rr(epsilon: float, delta: float, labels: int) -> Compositions:
-    """ε0, flip probability and loss multiplier of each theorem, for `labels` coins of a labeler.
+def rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
+    """Return ε0, flip probability and loss multiplier of `labels` coins of a labeler.
 
     Raises `PolicyError` for values that are no budget.
 
     Example:
-        >>> found = lg.account.rr(epsilon=3, delta=1e-5, labels=50)
-        >>> round(found.compositions["exact"].flip_probability, 4)
-        0.4739
+        >>> lg.account.rr(epsilon=3, delta=1e-5, labels=50)
+        LabelNoise(ε = 3, δ = 1e-5, 50 labels: flip probability 0.4739)
     """
-    found = {}
     try:
-        for name in get_args(randomized_response.Composition):
-            epsilon0 = randomized_response.calibrate(epsilon, delta, labels, name)
-            flip = randomized_response.flip_probability(epsilon0)
-            found[name] = Coin(epsilon0, flip, randomized_response.loss_multiplier(flip))
+        epsilon0 = randomized_response.calibrate(epsilon, delta, labels)
     except ValueError as error:
         raise PolicyError(str(error)) from None
-    return Compositions(epsilon, delta, labels, found)
+    flip = randomized_response.flip_probability(epsilon0)
+    return LabelNoise(
+        epsilon, delta, labels, epsilon0, flip, randomized_response.loss_multiplier(flip)
+    )
 
 
 def statistic(
@@ -151,9 +138,9 @@ def statistic(
 ) -> StatisticNoise:
     """The noise multiplier of each of `releases` statistics that cost (ε, δ) together.
 
-    Beside it, what they cost by zero-concentrated composition, an upper bound, and what each would
-    cost alone; and the ball noise of a single release of so many `components`. Raises
-    `PolicyError` for values that are no budget, and for components of several releases.
+    Beside it, what each would cost alone, and the ball noise of a single release of so many
+    `components`. Raises `PolicyError` for values that are no budget, and for components of several
+    releases.
 
     Example:
         >>> lg.account.statistic(epsilon=3, delta=1e-5, releases=12)
@@ -166,11 +153,10 @@ def statistic(
     try:
         noise = gaussian.calibrate(epsilon, delta, releases)
         one = gaussian.epsilon(noise, delta)
-        zcdp = upper_bounds.rdp([Gaussians(noise, releases)], delta)
         other = _ball(epsilon, delta, components, noise) if components is not None else None
     except ValueError as error:
         raise PolicyError(str(error)) from None
-    return StatisticNoise(epsilon, delta, releases, noise, one, zcdp, other)
+    return StatisticNoise(epsilon, delta, releases, noise, one, other)
 
 
 def _ball(epsilon: float, delta: float, components: int, noise_multiplier: float) -> BallNoise:
@@ -183,7 +169,7 @@ def _ball(epsilon: float, delta: float, components: int, noise_multiplier: float
 
 _RUNS: Mapping[str, Any] = {
     "uls": Subsampled,
-    "els": Mixtures,
+    "els": SampledRecords,
     "els-group": Groups,
     "aup": Unproven,
 }

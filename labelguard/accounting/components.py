@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self, TypeAlias
 
-from labelguard.accounting import _validate, ball, gaussian, group, mixture, subsampled
+from labelguard.accounting import _validate, ball, example_level, gaussian, group, subsampled
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.kary import KAry
 
@@ -24,9 +24,8 @@ __all__ = [
     "Converted",
     "Gaussians",
     "Groups",
-    "Mixtures",
+    "SampledRecords",
     "Subsampled",
-    "TernaryAnswers",
     "Unproven",
 ]
 
@@ -41,7 +40,7 @@ class _Accountant(Protocol):
 
 
 class _AccountantOfRecords(Protocol):
-    """What `mixture` and `group` have in common."""
+    """What `example_level` and `group` have in common."""
 
     def calibrate(
         self, epsilon: float, delta: float, sampling_probability: float, steps: int, records: int, /
@@ -94,25 +93,6 @@ class BinaryAnswers(Answers):
     def accountant(self) -> _Accountant:
         """`randomized_response`."""
         return rr
-
-
-@dataclass(frozen=True)
-class TernaryAnswers(Answers):
-    """Labels in {0, ½, 1}, each changed with probability threshold/2^64, even."""
-
-    distribution: ClassVar[str] = "trinomial"
-    options: ClassVar[int] = 3
-
-    @classmethod
-    def calibrated(cls, epsilon: float, delta: float, count: int) -> Self:
-        """`count` answers with as little noise as (epsilon, delta) allows."""
-        one = KAry(cls.options)
-        return cls(one.threshold(one.calibrate(epsilon, delta, count)), count)
-
-    @property
-    def accountant(self) -> _Accountant:
-        """`KAry(3)`."""
-        return KAry(self.options)
 
 
 @dataclass(frozen=True)
@@ -304,15 +284,15 @@ class _OfRecords(Converted):
         )
 
 
-class Mixtures(_OfRecords):
-    """ELS: DP-SGD with example-level sampling (`mixture`)."""
+class SampledRecords(_OfRecords):
+    """ELS: DP-SGD with example-level sampling, at the smaller of two bounds (`example_level`)."""
 
-    distribution: ClassVar[str] = "mixture of Gaussians, converted"
-    accountant: ClassVar[_AccountantOfRecords] = mixture
+    distribution: ClassVar[str] = "subsampled Gaussian, of records"
+    accountant: ClassVar[_AccountantOfRecords] = example_level
 
 
 class Groups(_OfRecords):
-    """Example-level DP-SGD with group privacy (`group`)."""
+    """The same at the bound of group privacy alone (`group`)."""
 
     distribution: ClassVar[str] = "subsampled Gaussian, group privacy"
     accountant: ClassVar[_AccountantOfRecords] = group
@@ -350,5 +330,7 @@ class Unproven(Converted):
         )
 
 
-AnyAnswers: TypeAlias = BinaryAnswers | TernaryAnswers | ChoiceAnswers
-Component: TypeAlias = AnyAnswers | Gaussians | Balls | Subsampled | Mixtures | Groups | Unproven
+AnyAnswers: TypeAlias = BinaryAnswers | ChoiceAnswers
+Component: TypeAlias = (
+    AnyAnswers | Gaussians | Balls | Subsampled | SampledRecords | Groups | Unproven
+)

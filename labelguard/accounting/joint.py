@@ -11,8 +11,8 @@ deviations apart; so
 
 with δ_N of `gaussian.deltas` or `ball.deltas` (for every real x), and δ_N(x) = max(0, 1 − e^x)
 without noisy sums. This is exact, in closed form. k binary answers at ε0 have ℓ = (k−2j)·ε0 with j
-flips out of k; ternary ones and choices among K options have the steps of `kary`; unlike answers
-add up independently.
+flips out of k; choices among K options have the steps of `kary`; unlike answers add up
+independently.
 
 Runs of gradient methods have no closed form: their losses, and those of the coins beside them, are
 put on a grid (`losses`), pessimistically, and ℓ takes the values of that grid and ∞; δ_N stays that
@@ -49,9 +49,8 @@ from labelguard.accounting.components import (
     Converted,
     Gaussians,
     Groups,
-    Mixtures,
+    SampledRecords,
     Subsampled,
-    TernaryAnswers,
     Unproven,
 )
 from labelguard.accounting.losses import (
@@ -72,10 +71,9 @@ __all__ = [
     "Component",
     "Gaussians",
     "Groups",
-    "Mixtures",
+    "SampledRecords",
     "Share",
     "Subsampled",
-    "TernaryAnswers",
     "Unproven",
     "calibrate",
     "delta",
@@ -93,7 +91,7 @@ _FACTOR_ONE = 2**20
 
 
 Noise: TypeAlias = tuple[Gaussians, ...] | Balls
-Run: TypeAlias = Subsampled | Mixtures | Groups | Unproven
+Run: TypeAlias = Subsampled | SampledRecords | Groups | Unproven
 
 
 @dataclass(frozen=True)
@@ -432,7 +430,7 @@ def _binomial(coins: BinaryAnswers) -> tuple[Floats, Floats]:
     return (k - 2 * flips) * coins.epsilon0, weights / float(np.sum(weights))
 
 
-def _multinomial(coins: TernaryAnswers | ChoiceAnswers) -> tuple[Floats, Floats]:
+def _multinomial(coins: ChoiceAnswers) -> tuple[Floats, Floats]:
     """s·ε0 and P[S = s], s = −k … k: from k down to 0 by the recursion of `kary`, where no term
     is negative, and below 0 by P[S = −s] = e^(−s·ε0) · P[S = s].
     """

@@ -9,7 +9,7 @@ k choices of one labeler, every one of them changed, are exactly (ε, δ)-privat
          = Σ_s P[S_k = s] · max(0, 1 − e^(ε − s ε0)),
 
 where S_k is a sum of k steps: +1 with probability p, −1 with r, and 0 with (K−2) r. K = 2 is
-`randomized_response`, K = 3 are labels that may be ties (`ternary`).
+`randomized_response`.
 
 δ falls in K: the pair of distributions of a choice among K is binary randomized response with
 probability (e^ε0+1)/(e^ε0+K−1), and nothing otherwise; erasing it more often makes the pair of any

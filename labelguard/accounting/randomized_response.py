@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,6 @@ from labelguard.accounting._search import ROUNDING
 
 __all__ = [
     "COIN_RANGE",
-    "Composition",
     "calibrate",
     "calibrate_many",
     "delta",
@@ -45,9 +44,6 @@ __all__ = [
     "loss_multiplier",
     "threshold",
 ]
-
-Composition = Literal["exact", "advanced", "basic"]
-"""How k answers add up: the closed form above, kε0² + ε0√(2k ln 1/δ), or kε0."""
 
 COIN_RANGE = 2**64
 """A coin is a whole number drawn uniformly from 0 <= u < COIN_RANGE."""
@@ -87,23 +83,19 @@ def epsilon(epsilon0: float, k: int, delta: float) -> float:
     return smallest_epsilon(_delta, epsilon0, int(k), delta)
 
 
-def calibrate(epsilon: float, delta: float, k: int, composition: Composition = "exact") -> float:
+def calibrate(epsilon: float, delta: float, k: int) -> float:
     """The largest per-label ε0, in nats, at which k labels stay (epsilon, delta)-private.
 
-    `exact` gives the largest number of 41 significant bits whose computed δ is at most `delta`:
-    at most 1e-12 (relative) below the true maximum, plus the safety margin of `delta`. It is
-    never below `basic`, which is epsilon/k rounded down (see `share`). `advanced` solves
-    k·ε0² + ε0·√(2k ln(1/delta)) = epsilon (PROPS, lemma 1): valid, and for small k worse than
-    `basic`. With delta = 0, all three are `basic`.
+    The largest number of 41 significant bits whose computed δ is at most `delta`: at most 1e-12
+    (relative) below the true maximum, plus the safety margin of `delta`. Never below epsilon/k
+    rounded down (see `share`), which it is for delta = 0.
 
-    Raises ValueError unless epsilon is finite and > 0, 0 <= delta < 1, k >= 1 and the
-    composition is a known one.
+    Raises ValueError unless epsilon is finite and > 0, 0 <= delta < 1 and k >= 1.
     """
     _validate.positive(epsilon=epsilon)
     _validate.delta_below_one(delta)
     _validate.at_least_one(k=k)
-    _validate.one_of(get_args(Composition), composition=composition)
-    return _calibrate(float(epsilon), float(delta), int(k), composition)
+    return _calibrate(float(epsilon), float(delta), int(k))
 
 
 def calibrate_many(
@@ -123,7 +115,7 @@ def calibrate_many(
     counts = np.asarray(counts)
     _validate.counts_at_least_one(counts)
     distinct, which = np.unique(counts, return_inverse=True)
-    prices = [_calibrate(float(epsilon), float(delta), k, "exact") for k in distinct.tolist()]
+    prices = [_calibrate(float(epsilon), float(delta), k) for k in distinct.tolist()]
     return np.array(prices, dtype=np.float64)[which].reshape(counts.shape)
 
 
@@ -376,12 +368,9 @@ def ceil_of_share(epsilon0: float, *, further: int) -> int:
 
 
 @lru_cache(maxsize=2**14)
-def _calibrate(epsilon: float, delta: float, k: int, composition: Composition) -> float:
+def _calibrate(epsilon: float, delta: float, k: int) -> float:
     """`calibrate` without checks."""
-    if composition == "basic" or delta == 0:
+    if delta == 0:
         return share(epsilon, k)
-    if composition == "advanced":
-        spread = math.sqrt(2 * k * -math.log(delta))
-        return 2 * epsilon / (spread + math.sqrt(spread * spread + 4 * k * epsilon))
     single = epsilon + math.log1p(delta * math.exp(-epsilon)) - math.log1p(-delta)
     return largest_epsilon0(_delta, epsilon, delta, k, single)

@@ -40,6 +40,7 @@ _ROWS = 1 << 14
 _FEW_LABELERS = 12
 SHAPE: Mapping[str, Any] = {
     "features": "columns:score",
+    "public_columns": ("score",),
     "components": 1,
     "whitening": 0.0,
     "floor": 1.0,

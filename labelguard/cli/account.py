@@ -12,7 +12,7 @@ from labelguard.policy.training_runs import TRAINING_RUNS
 from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
-    from labelguard.accounting.account import BallNoise, Compositions, RunNoise, StatisticNoise
+    from labelguard.accounting.account import BallNoise, LabelNoise, RunNoise, StatisticNoise
 
 
 @click.group(context_settings=HELP, short_help="What a mechanism costs, before anything is spent.")
@@ -20,31 +20,24 @@ def account() -> None:
     """What a mechanism costs, before anything is spent."""
 
 
-def _compositions(value: Compositions) -> None:
-    echo(f"{budget_of(value)}, {counted(value.labels, 'label')} of one labeler")
-    numbers = ("ε0 per label", "flip probability", "loss multiplier")
-    print_table(
-        ("composition", *numbers),
-        (
-            (
-                name,
-                f"{one.epsilon0:.6f}",
-                f"{one.flip_probability:.6f}",
-                f"{one.loss_multiplier:.1f}",
-            )
-            for name, one in value.compositions.items()
-        ),
-        right=numbers,
+def _labels(value: LabelNoise) -> None:
+    print_facts(
+        [
+            ("budget", f"{budget_of(value)} for {counted(value.labels, 'label')} of one labeler"),
+            ("ε0 per label", f"{value.epsilon0:.6f}"),
+            ("flip probability", f"{value.flip_probability:.6f}"),
+            ("loss multiplier", f"{value.loss_multiplier:.1f}"),
+        ]
     )
 
 
-@account.command("rr", short_help="Noise per label, by composition theorem.")
+@account.command("rr", short_help="Noise of randomized labels, priced together.")
 @click.option("--epsilon", type=float, required=True, help="ε of a labeler.")
 @click.option("--delta", type=float, required=True, help="δ of a labeler.")
 @click.option("--labels", type=int, required=True, help="Labels of one labeler (k).")
-@prints(_compositions)
-def account_rr(epsilon: float, delta: float, labels: int) -> Compositions:
-    """Per-label ε0, flip probability and loss multiplier, by composition theorem.
+@prints(_labels)
+def account_rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
+    """ε0, flip probability and loss multiplier of each of a labeler's labels.
 
     \b
     Example:
@@ -62,7 +55,6 @@ def _noise(value: StatisticNoise) -> None:
             ("budget", f"{budget_of(value)} for {releases} of one labeler's labels"),
             ("noise multiplier", f"{value.noise_multiplier:.6f} sensitivities in each"),
             ("one alone", f"ε = {value.epsilon_of_one:.4f} at the same δ"),
-            ("all, by zCDP", f"ε = {value.epsilon_zcdp:.4f} (an upper bound)"),
         ]
     )
     if value.ball:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.forecast import budget_forecast
 from labelguard.cli.options import HELP, project_option
 from labelguard.cli.policy import ceiling_fact, paid, total_fact
 from labelguard.cli.terminal import (
@@ -23,9 +22,8 @@ from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
     from labelguard.project.verdict import FilesVerdict, Verdict
-    from labelguard.report.combining import Combined
     from labelguard.report.export import Exported
-    from labelguard.report.overview import AnchorLine, Budget, JournalEntry, LabelerBudget
+    from labelguard.report.overview import AnchorLine, Budget, JournalEntry, LabelerBudget, Usage
 
 
 @click.group(context_settings=HELP)
@@ -50,14 +48,9 @@ def _budget(value: Budget) -> None:
     if value.lifetime.policies > 1:
         facts.append(total_fact(value.lifetime))
     facts.append(ceiling_fact(value.ceiling))
-    if closing := value.closing:
-        last = policy.closing_points
-        facts.append(
-            ("closed today", f"at point {closing.point} of {last}: ε = {closing.epsilon:g}")
-        )
     for allowance, use in zip(policy.allowances, value.allowances, strict=True):
         facts += [
-            ("pays for", paid(allowance, unit, policy.name)),
+            ("pays for", paid(allowance, unit)),
             (
                 f"  {unit}s",
                 f"{use.labelers:,} charged so far, exhausted {use.exhausted_labelers:,}",
@@ -65,8 +58,17 @@ def _budget(value: Budget) -> None:
             ("  used", f"{use.used:,} of {use.allowed:,}"),
             (f"  used per {unit}", _quartiles(use.used_per_labeler)),
             (f"  left per {unit}", _quartiles(use.left_per_labeler)),
+            *_pace(use, unit),
         ]
     print_facts(facts)
+
+
+def _pace(use: Usage, unit: str) -> Iterator[tuple[str, str]]:
+    """How long the allowance lasts the median unit, where that is known."""
+    if use.weeks_left is not None:
+        left = f"{use.left_per_labeler['median']:,}"
+        weeks = counted(use.weeks_left, "week")
+        yield f"  median {unit}", f"{left} left, {weeks} at the present rate"
 
 
 def _quartiles(spread: Mapping[str, float]) -> str:
@@ -218,75 +220,29 @@ def budget_anchor(project: Path | None) -> AnchorLine:
     return overview.anchor(project)
 
 
-def _combined(value: Combined) -> None:
-    rows: list[tuple[object, ...]] = [
-        (
-            one.project,
-            one.policies,
-            budget_of(one) if one.policies else "nothing yet",
-            budget_of(one.ceiling),
-        )
-        for one in value.projects
-    ]
-    rows.append(("together", "", budget_of(value), budget_of(value.ceiling)))
-    print_table(("project", "policies", "costs", "ceiling"), rows, right=["policies"])
-    unit = value.unit or "labeler"
-    echo(f"For a {unit} who is in all of them, under replace_labels.")
-
-
-@budget.command("combine", short_help="What several projects cost the same people.")
-@click.argument("projects", nargs=-1, required=True, metavar="PROJECT...")
-@prints(_combined)
-def budget_combine(projects: tuple[str, ...]) -> Combined:
-    """Add up two or more projects, each a directory or the JSON file of its `budget export`.
-
-    Projects do not know each other: who labels in several of them loses what all of them cost, and
-    may lose up to the sum of their ceilings.
-
-    \b
-    Example:
-      labelguard budget combine study-1 study-2
-    """
-    from labelguard.report.combining import combine
-
-    return combine(projects)
-
-
 def _exported(value: Exported) -> None:
     rows = ", ".join(f"{name} {count:,}" for name, count in value.rows.items())
     echo(f"Written to {value.path}: {rows}.")
 
 
-@budget.command("export", short_help="The whole ledger as JSON or CSV.")
+@budget.command("export", short_help="The whole ledger as JSON.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="PATH",
     required=True,
-    help="File to write; of CSV a directory with a file for each table.",
-)
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["json", "csv"]),
-    default="json",
-    show_default=True,
-    help="What to write.",
+    help="File to write.",
 )
 @project_option
 @prints(_exported)
-def budget_export(output: Path, kind: Literal["json", "csv"], project: Path | None) -> Exported:
+def budget_export(output: Path, project: Path | None) -> Exported:
     """Write every table of the ledger to PATH: pseudonyms, counts, prices, the journal. No label.
 
     \b
     Example:
       labelguard budget export -o ledger.json
-      labelguard budget export --format csv -o ledger
     """
     from labelguard.report.export import export
 
-    return export(output, kind, project)
-
-
-budget.add_command(budget_forecast)
+    return export(output, project)

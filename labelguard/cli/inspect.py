@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
     columns_option,
@@ -15,6 +14,7 @@ from labelguard.cli.options import (
     inputs_argument,
     labeler_column_option,
     max_input_bytes_option,
+    public_column_option,
     question_option,
     split_option,
 )
@@ -77,7 +77,6 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
     for source in found.sources:
         lacking = f", missing in {counted(source.missing, 'row')}" if source.missing else ""
         yield "sources", f"{source.names:,} in {', '.join(source.columns)}{lacking}"
-    yield "personal data", _personal(found)
     if found.labelers:
         own = found.labelers
         yield "labelers", f"{own.count:,}"
@@ -88,24 +87,13 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
 def _offer(found: Sources) -> str:
     """What may be learnt of sources, by which rule, and on which condition."""
     return (
-        f"{' and '.join(found.columns)} tell which of {found.names:,} sources wrote a response, "
-        f"and heads may learn that: plan and privatize take --features {found.features} (by=COLUMN "
-        "tells sources of one "
+        f"{' and '.join(found.columns)} were declared to tell which of {found.names:,} sources "
+        "wrote a response, and heads may learn that: plan and privatize take --features "
+        f"{found.features} (by=COLUMN tells sources of one "
         "language or domain apart). Sources alone serve best where all their directions, one less "
         "than sources, fit the number of components that plan gives; else they are one more group. "
         "It is sound if labels decide only through releases which sources exist and who compares "
         "which; else say --assignment-reactive."
-    )
-
-
-def _personal(found: Inspection) -> str:
-    own = found.personal_data
-    seen = f"of {counted(own.texts, 'text')}"
-    if not own.found:
-        return f"no e-mail address, phone number or name of a labeler seen in any {seen}"
-    return (
-        f"{own.with_email:,} {seen} with e-mail addresses, {own.with_phone:,} with phone numbers, "
-        f"{own.with_labeler:,} with names of labelers; a release publishes texts as they are"
     )
 
 
@@ -132,8 +120,8 @@ def _line(name: str, text: str) -> str:
 @format_option
 @split_option
 @question_option
+@public_column_option
 @max_input_bytes_option
-@config_option("inspect")
 @prints(_print)
 def inspect(
     inputs: tuple[str, ...], columns: str, labeler_column: str | None, **options: Any
@@ -147,8 +135,9 @@ def inspect(
     Example:
       labelguard inspect labels.parquet
     """
+    from labelguard.ingest import layouts
     from labelguard.report.inspection import inspect as run
 
-    mapping = columns_of(columns, labeler_column)
+    mapping = layouts.parse_columns(columns, labeler_column)
     with progress() as report:
         return run(list(inputs), columns=mapping, progress=report, **options)

@@ -107,8 +107,8 @@ bad_rows_option = click.option(
 )
 ties_option = click.option(
     "--ties",
-    type=click.Choice(["coin", "ternary", "half", "drop", "zero"]),
-    help="What becomes of ties; default coin, of statistics alone zero. half and drop need "
+    type=click.Choice(["coin", "zero", "drop"]),
+    help="What becomes of ties; default coin, of statistics alone zero. drop needs "
     "--tie-status-public.",
 )
 max_input_bytes_option = click.option(
@@ -141,5 +141,14 @@ reactive_option = click.option(
     default=None,
     help="Declare that who labels what reacts to labels; the card says under what condition the "
     "guarantee then holds.",
+)
+public_column_option = click.option(
+    "--public-column",
+    "public_columns",
+    multiple=True,
+    metavar="NAME",
+    callback=lambda context, option, names: names or None,
+    help="Declare that a column (NAME, or NAME_a and NAME_b) was made of prompts and responses, of "
+    "nobody's answers, so that features may read it; once for each. It belongs to the policy.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

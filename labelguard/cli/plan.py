@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
     bad_rows_option,
@@ -19,6 +18,7 @@ from labelguard.cli.options import (
     labeler_column_option,
     max_input_bytes_option,
     project_option,
+    public_column_option,
     question_option,
     source_option,
     split_option,
@@ -96,6 +96,7 @@ def _print(found: PlanResult) -> None:
 @format_option
 @split_option
 @question_option
+@public_column_option
 @click.option(
     "--unit",
     type=click.Choice(["labeler", "item"]),
@@ -121,7 +122,6 @@ def _print(found: PlanResult) -> None:
 @source_option
 @project_option
 @wait_option
-@config_option("plan")
 @prints(_print)
 def plan(
     inputs: tuple[str, ...],
@@ -147,10 +147,11 @@ def plan(
       labelguard plan labels.parquet --features text+length -o plan
       labelguard plan labels.parquet --features length --epsilons 3 --recurring weekly --for 1y
     """
+    from labelguard.ingest import layouts
     from labelguard.planner.forecast import plan as run
     from labelguard.planner.horizon import Horizon
 
-    mapping = columns_of(columns, labeler_column)
+    mapping = layouts.parse_columns(columns, labeler_column)
     horizon = Horizon.parse(recurring, duration)
     periods = horizon.releases if horizon else 1
     budgets = _epsilons(epsilons)

@@ -11,32 +11,22 @@ import click
 from labelguard.cli import completion
 from labelguard.cli.options import (
     HELP,
-    bad_rows_option,
-    columns_option,
-    format_option,
-    inputs_argument,
     label_values_option,
-    labeler_column_option,
-    max_input_bytes_option,
     project_option,
-    question_option,
+    public_column_option,
     reactive_option,
     skips_option,
-    source_option,
-    split_option,
     ties_option,
     unproven_option,
     wait_option,
 )
-from labelguard.cli.terminal import echo, json_asked, print_facts, print_table, prints, progress
-from labelguard.errors import BudgetExceeded
+from labelguard.cli.terminal import echo, json_asked, print_facts, print_table, prints
 from labelguard.policy.label_values import DEFAULT_TEXT
 from labelguard.policy.training_runs import TRAINING_RUNS
-from labelguard.terms import Budgeted, budget_of, counted
+from labelguard.terms import Budgeted, budget_of, counted, shown
 
 if TYPE_CHECKING:
     from labelguard.policy.policy import Allowance
-    from labelguard.policy.pricing import ClosingPoint
     from labelguard.project.policy_facts import (
         Activation,
         Closed,
@@ -45,7 +35,6 @@ if TYPE_CHECKING:
         PolicyDetails,
         PolicyLine,
     )
-    from labelguard.release.check import Fit
 
 _RUNS = tuple(one.name for one in TRAINING_RUNS)
 
@@ -54,18 +43,10 @@ _RUNS = tuple(one.name for one in TRAINING_RUNS)
 def policy() -> None:
     """What labelers may lose, and by which events.
 
-    `new` makes a draft and computes its price, `check` says whether a file fits, `activate` puts it
-    into force, on top of what earlier policies cost and up to the project's ceiling; then
-    `privatize` charges it. Without one, the first release makes a policy.
+    `new` makes a draft and computes its price, `activate` puts it into force, on top of what
+    earlier policies cost and up to the project's ceiling; then `privatize` charges it. Without one,
+    the first release makes a policy.
     """
-
-
-_BOUNDS = {
-    "pure": "sum of pure ε (an upper bound)",
-    "basic": "sum of the kinds' own prices (an upper bound)",
-    "advanced": "advanced composition (an upper bound)",
-    "rdp": "Rényi composition (an upper bound)",
-}
 
 
 def _policy(value: PolicyDetails) -> None:
@@ -75,20 +56,25 @@ def _policy(value: PolicyDetails) -> None:
     quote, unit = value.quote, value.unit
     print_facts(
         [
-            ("policy", f"{value.name} ({_state(value)})"),
+            ("policy", f"{value.name} ({value.state})"),
             ("budget", f"{budget_of(value)} for each {unit}, under replace_labels"),
-            ("pays for", " and ".join(paid(one, unit, value.name) for one in value.allowances)),
+            ("pays for", " and ".join(paid(one, unit) for one in value.allowances)),
             ("ties", f"{value.ties}{', tie status public' * value.tie_status_public}"),
             ("label values", value.label_values or DEFAULT_TEXT),
             ("skips", value.skips),
             *((("assignment", "reacts to labels"),) if value.assignment_reactive else ()),
+            *(
+                (("declared public", ", ".join(map(shown, names))),)
+                if (names := value.public_columns)
+                else ()
+            ),
             *((("held out", held_out(value.held_out, unit)),) if value.held_out else ()),
             ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
-            *([("together", _together(value))] if quote.points else []),
+            *([("together", _together(value))] if quote.events else []),
             *([("all policies", _prospect(one))] if (one := value.activation) else []),
         ]
     )
-    if not quote.points:
+    if not quote.events:
         return
     echo()
     rows: list[tuple[object, ...]] = [
@@ -96,12 +82,7 @@ def _policy(value: PolicyDetails) -> None:
         for one in quote.events
     ]
     rows.append(("all, in any adaptive order", "", "", f"{quote.epsilon:.4f}"))
-    for name, found in (quote.upper_bounds or {}).items():
-        rows.append((f"  {_BOUNDS[name]}", "", "", None if found is None else f"{found:.4f}"))
     print_table(("event", "noise", "times", "ε alone"), rows, right=("times", "ε alone"))
-    if value.closing_points > 1:
-        echo()
-        _closing_points(quote.points)
 
 
 def held_out(share: float, unit: str) -> str:
@@ -109,22 +90,10 @@ def held_out(share: float, unit: str) -> str:
     return f"{100 * share:g}% of {unit}s, by a keyed hash: their labels evaluate and never train"
 
 
-def _closing_points(points: Sequence[ClosingPoint]) -> None:
-    def row(one: ClosingPoint) -> tuple[str, str, str]:
-        used = ", ".join(f"{event} {count:,}" for event, count in one.used.items())
-        return f"{one.point} of {len(points)}", used, f"{one.epsilon:g}"
-
-    names = ("closing point", "used at most", "costs ε")
-    print_table(names, map(row, points), right=["costs ε"])
-
-
 def _together(value: PolicyDetails) -> str:
     quote = value.quote
-    share = f" (δ/{value.closing_points})" if value.closing_points > 1 else ""
-    return (
-        f"ε = {quote.epsilon:.6f} at δ = {quote.delta_at_points:g}{share}, "
-        f"unused ε {max(quote.slack or 0, 0):.1e}"
-    )
+    unused = max(quote.slack or 0, 0)
+    return f"ε = {quote.epsilon:.6f} at δ = {value.delta:g}, unused ε {unused:.1e}"
 
 
 def _prospect(value: Activation) -> str:
@@ -136,17 +105,9 @@ def _prospect(value: Activation) -> str:
     return f"{budget_of(total)} once in force{spent}; the ceiling is {budget_of(ceiling)}{refused}"
 
 
-def _state(value: PolicyDetails) -> str:
-    if value.closed_at_point:
-        return f"closed at point {value.closed_at_point} of {value.closing_points}"
-    return value.state
-
-
-def paid(allowance: Allowance, unit: str, name: str) -> str:
-    """What an allowance of policy `name` pays for."""
+def paid(allowance: Allowance, unit: str) -> str:
+    """What an allowance pays for."""
     kind, allowed = allowance.kind, allowance.allowed
-    if name.startswith("lost-"):
-        return "unknown: it followed the backup that was restored, and is paid in full"
     if allowed is None:
         rounded = "1, 2, 4, …" if unit == "item" else "8, 16, 32, …"
         several = f", each a choice among {allowance.choices} or more" * (allowance.choices > 2)
@@ -181,14 +142,6 @@ def paid(allowance: Allowance, unit: str, name: str) -> str:
     help="How the events weigh, for example rr=1,statistic=3; default: alone, each would cost "
     "the same ε.",
 )
-@click.option(
-    "--closing-points",
-    type=int,
-    default=1,
-    show_default=True,
-    metavar="C",
-    help="Even levels of use at which the policy can be closed early, at the price of that level.",
-)
 @ties_option
 @click.option(
     "--tie-status-public",
@@ -198,6 +151,7 @@ def paid(allowance: Allowance, unit: str, name: str) -> str:
 @label_values_option
 @skips_option
 @reactive_option
+@public_column_option
 @unproven_option
 @click.option(
     "--unit",
@@ -235,7 +189,7 @@ def policy_new(
     \b
     Example:
       labelguard policy new clinic --epsilon 3 --delta 1e-5 --allow rr:labels=50 \\
-        --allow statistic:releases=12 --closing-points 4
+        --allow statistic:releases=12
       labelguard policy new study --epsilon 1 --delta 1e-5 --allow statistic:releases=1,ball=4
       labelguard policy new best --epsilon 3 --delta 1e-5 --allow rr:labels=50,choices=4
     """
@@ -302,12 +256,8 @@ def _preview(value: Activation, *, err: bool) -> None:
     """What activating a policy means, before it is asked for; `err`: on standard error."""
     facts = [("activates", f"{value.activates}, {budget_of(value)} for each {value.unit}")]
     if closes := value.closes:
-        where = (
-            f"at closing point {closes.point} of {closes.points}, fixed beforehand"
-            if closes.point
-            else "at its full price, used or not"
-        )
-        facts.append(("closes", f"{closes.name}, {where}: {budget_of(closes)}"))
+        price = f"at its full price, used or not: {budget_of(closes)}"
+        facts.append(("closes", f"{closes.name}, {price}"))
     facts.append(total_fact(value.total))
     print_facts([*facts, ceiling_fact(value.ceiling)], err=err)
 
@@ -335,8 +285,7 @@ def _activated(value: Activation) -> None:
 def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     """Put policy NAME into force; shows what all policies then cost together, and asks.
 
-    The policy in force before is closed and stays paid in full, used or not, or at the closing
-    point that covers its use.
+    The policy in force before is closed and stays paid in full, used or not.
 
     \b
     Example:
@@ -374,8 +323,7 @@ def policy_drop(name: str, project: Path | None) -> Dropped:
 
 
 def _closed(value: Closed) -> None:
-    where = f"at closing point {value.point}" if value.point else "at its full price"
-    echo(f"Policy {value.name} is closed {where}: {budget_of(value)}.")
+    echo(f"Policy {value.name} is closed at its full price: {budget_of(value)}.")
 
 
 @policy.command("close", short_help="End the policy in force, without another.")
@@ -386,7 +334,7 @@ def _closed(value: Closed) -> None:
 def policy_close(yes: bool, project: Path | None) -> Closed:
     """Close the policy in force: nothing more can be charged to it.
 
-    It stays paid in full, or at the closing point that covers its use. Releases stay what they are.
+    It stays paid in full, used or not. Releases stay what they are.
 
     \b
     Example:
@@ -397,79 +345,6 @@ def policy_close(yes: bool, project: Path | None) -> Closed:
     if not yes:
         click.confirm("Close the policy in force, for good?", abort=True, err=True)
     return policies.close(project)
-
-
-def _fit(value: Fit) -> None:
-    unit = value.unit
-    fits = "fits" if value.fits else f"does not fit: exhausted {unit}s are in it"
-    if value.fits and value.dropped_by_bound:
-        fits = "fits, but for labels beyond the bound, which would be left out"
-    refused = counted(value.refused_rows, "row")
-    short = f"{counted(value.exhausted_labelers, unit)}, {counted(value.short, 'label')}"
-    who = counted(value.labelers, unit)
-    other = f"{counted(value.other_labels, 'label')} of {counted(value.other_units, unit)} left out"
-    print_facts(
-        [
-            ("policy", f"{value.policy}, {budget_of(value)}"),
-            ("rows", f"{value.rows:,} of {value.rows_read:,} read, of {who}"),
-            *([("of who left", refused)] if value.refused_rows else []),
-            ("new labels", f"{value.new:,}; released before {value.released_before:,}"),
-            ("would charge", f"{value.charged:,} of {value.left:,} left to the input"),
-            *([("of the other part", other)] if value.other_labels else []),
-            ("beyond the bound", counted(value.dropped_by_bound, "label")),
-            ("exhausted", short),
-            ("", f"The input {fits}."),
-        ]
-    )
-
-
-@policy.command("check", short_help="Whether an input fits, before anything is spent.")
-@inputs_argument()
-@question_option
-@click.option(
-    "--policy",
-    "name",
-    metavar="NAME",
-    shell_complete=completion.policies,
-    help="A draft; default: the policy in force.",
-)
-@click.option(
-    "--mechanism",
-    type=click.Choice(["rr", "props", "statistic", "evaluation", *_RUNS]),
-    help="How labels would be privatized; default: as the release before, or what the policy pays "
-    "for.",
-)
-@bad_rows_option
-@max_input_bytes_option
-@columns_option
-@labeler_column_option
-@format_option
-@split_option
-@source_option
-@project_option
-@wait_option
-@prints(_fit, code=lambda found: 0 if found.fits else BudgetExceeded.exit_code)
-def policy_check(
-    inputs: tuple[str, ...],
-    columns: str,
-    labeler_column: str | None,
-    project: Path | None,
-    **options: Any,
-) -> Fit:
-    """What a release of INPUT would charge, and whose allowance would not do. Reads no label.
-
-    Ends with exit code 3 if the input does not fit.
-
-    \b
-    Example:
-      labelguard policy check labels.parquet
-    """
-    from labelguard.ingest import layouts
-    from labelguard.release.check import check
-
-    mapping = layouts.parse_columns(columns, labeler_column)
-    with progress() as report:
-        return check(list(inputs), columns=mapping, project=project, progress=report, **options)
 
 
 def _groups(value: Grouped) -> None:

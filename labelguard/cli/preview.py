@@ -41,6 +41,9 @@ def _facts(found: Preview) -> Iterator[tuple[str, str]]:
     learns = f", a head on {found.features}" if found.features else ""
     yield "read as", ", ".join(found.formats)
     yield "mechanism", f"{found.mechanism}{learns}"
+    if found.public_columns:
+        listed = ", ".join(map(shown, found.public_columns))
+        yield "declared public", f"{listed}: made of prompts and responses, of nobody's answers"
     kind = events.kind(found.event)
     own = f"each {found.unit}'s own number of labels, rounded up"
     fixed = f"{counted(found.allowed or 0, kind.noun)} per {found.unit}"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     bad_rows_option,
     columns_option,
@@ -23,6 +22,7 @@ from labelguard.cli.options import (
     labeler_column_option,
     max_input_bytes_option,
     project_option,
+    public_column_option,
     question_option,
     reactive_option,
     skips_option,
@@ -173,6 +173,7 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
 @label_values_option
 @skips_option
 @reactive_option
+@public_column_option
 @unproven_option
 @bad_rows_option
 @click.option(
@@ -222,7 +223,6 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
     type=int,
     help="How many buckets are worked on at once; default: one a core. The output is the same.",
 )
-@config_option("privatize")
 @project_option
 @wait_option
 @prints(_print)
@@ -255,9 +255,10 @@ def privatize(
     Example:
       labelguard privatize labels.parquet --epsilon 3 --yes -o release
     """
+    from labelguard.ingest import layouts
     from labelguard.release import pipeline
 
-    options |= {"columns": columns_of(columns, labeler_column)}
+    options |= {"columns": layouts.parse_columns(columns, labeler_column)}
     source = list(inputs) or None
     if dry_run:
         with progress() as report:

@@ -10,13 +10,13 @@ import click
 
 from labelguard.cli import completion
 from labelguard.cli.budget import verdict
-from labelguard.cli.from_file import columns_of, config_option
 from labelguard.cli.options import (
     HELP,
     columns_option,
     format_option,
     inputs_argument,
     project_option,
+    public_column_option,
     question_option,
     split_option,
     wait_option,
@@ -201,7 +201,7 @@ def _scored(value: Scored) -> None:
 @format_option
 @split_option
 @question_option
-@config_option("score")
+@public_column_option
 @project_option
 @prints(_scored)
 def score(
@@ -220,9 +220,10 @@ def score(
     Example:
       labelguard score r0001 labels.parquet -o scored.parquet
     """
+    from labelguard.ingest import layouts
     from labelguard.release.score import score_to
     from labelguard.report import overview
 
     path = Path(release) if Path(release).is_dir() else overview.release_path(release, project)
-    mapping = columns_of(columns)
+    mapping = layouts.parse_columns(columns)
     return score_to(path, list(inputs), output, columns=mapping, **options)

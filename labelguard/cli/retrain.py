@@ -15,7 +15,6 @@ from labelguard.terms import counted
 if TYPE_CHECKING:
     from labelguard.jobs.dry_run import Intended
     from labelguard.jobs.run import Retrained
-    from labelguard.jobs.schedulers import Configuration
     from labelguard.jobs.starting import Written
 
 
@@ -72,19 +71,12 @@ def _written(result: Written) -> None:
     echo("Next: " + "\n      ".join(result.next))
 
 
-def _configuration(result: Configuration) -> None:
-    for name, text in result.files.items():
-        click.echo(f"# {name}")
-        click.echo(text)
-
-
-def _print(result: Retrained | Intended | Written | Configuration) -> None:
-    """Whichever of the four it is."""
+def _print(result: Retrained | Intended | Written) -> None:
+    """Whichever of the three it is."""
     show: Mapping[str, Callable[[Any], None]] = {
         "Retrained": _retrained,
         "Intended": _intended,
         "Written": _written,
-        "Configuration": _configuration,
     }
     show[type(result).__name__](result)
 
@@ -99,19 +91,6 @@ def _code(result: object) -> int:
 @click.argument("job", type=click.Path(path_type=Path), metavar="[JOB]", default="job.yaml")
 @click.option("--dry-run", is_flag=True, help="Say what a run would do and cost, and stop.")
 @click.option("--init", "start", is_flag=True, help="Write JOB for the policy in force, and stop.")
-@click.option(
-    "--print",
-    "scheduler",
-    type=click.Choice(["cron", "systemd", "kubernetes"]),
-    help="Print what a scheduler needs to run JOB, and stop.",
-)
-@click.option(
-    "--at",
-    default="02:30",
-    show_default=True,
-    metavar="TIME",
-    help="With --print: when, every day (02:30) or week (sun 02:30).",
-)
 @click.option("--strict", is_flag=True, help="Exit with 3 when the budget is exhausted.")
 @project_option
 @wait_option
@@ -120,11 +99,9 @@ def retrain(
     job: Path,
     dry_run: bool,
     start: bool,
-    scheduler: str | None,
-    at: str,
     strict: bool,
     project: Path | None,
-) -> Retrained | Intended | Written | Configuration:
+) -> Retrained | Intended | Written:
     """Do one run of JOB (default job.yaml): pull and release what is new, learn from it, and
     promote the model if its gate says so.
 
@@ -137,16 +114,12 @@ def retrain(
       labelguard retrain job.yaml --dry-run
       labelguard retrain job.yaml
     """
-    if sum(map(bool, (dry_run, start, scheduler))) > 1:
-        raise click.UsageError("--dry-run, --init and --print exclude each other")
+    if dry_run and start:
+        raise click.UsageError("--dry-run and --init exclude each other")
     if start:
         from labelguard.jobs import starting
 
         return starting.start(job, project)
-    if scheduler:
-        from labelguard.jobs import schedulers
-
-        return schedulers.configuration(scheduler, job, at=at, project=project)
     with progress() as report:
         if dry_run:
             from labelguard.jobs import dry_run as looking

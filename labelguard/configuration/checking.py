@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -28,30 +27,12 @@ _TAG = re.compile(r"(constrained-)?(str|int|float)|(tuple|list|dict|function)\W.
 """What pydantic adds to the way to a value: which type of a union it tried."""
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-_EXPECTED = {
-    "missing": "this is missing",
-    "string_type": "expected a text",
-    "string_too_short": "expected a text that is not empty",
-    "bool_type": "expected true or false",
-    "int_type": "expected a whole number",
-    "int_from_float": "expected a whole number",
-    "float_type": "expected a number",
-    "finite_number": "expected a finite number",
-    "tuple_type": "expected a list",
-    "list_type": "expected a list",
-    "dict_type": "expected a table of `name: value`",
-    "mapping_type": "expected a table of `name: value`",
-    "model_type": "expected a table of `name: value`",
-    "model_attributes_type": "expected a table of `name: value`",
-    "dataclass_type": "expected a table of `name: value`",
-}
 
 
 class Part(BaseModel):
-    """A table of settings. `was` are names that it had, and how they are called now."""
+    """A table of settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    was: ClassVar[dict[str, str]] = {}
 
 
 class Wrong(ValueError):
@@ -86,7 +67,7 @@ def parsed(kind: type[T], content: Any) -> T:
     try:
         return TypeAdapter(kind).validate_json(json.dumps(content, allow_nan=False))
     except ValidationError as found:
-        raise _wrong(kind, found) from None
+        raise _first(found) from None
     except (TypeError, ValueError):
         only = "only texts, finite numbers, true and false, lists and tables belong here"
         raise Wrong((), only) from None
@@ -104,53 +85,13 @@ def secretive(name: str) -> bool:
     return any(word in name.lower() for word in _SECRETS)
 
 
-def _wrong(kind: Any, error: ValidationError) -> Wrong:
-    told = error.errors(include_url=False, include_input=False)
+def _first(error: ValidationError) -> Wrong:
+    """Return the first thing that is wrong, in pydantic's words, which repeat no value."""
+    details = error.errors(include_url=False, include_input=False)
     # A misspelled name tells more than the one that is missing instead.
-    found = next((one for one in told if one["type"] in _UNKNOWN), told[0])
-    path = [part for part in found["loc"] if not _TAG.fullmatch(str(part))]
-    if found["type"] == "json_invalid":
-        return Wrong((), "only Unicode texts belong here")
-    if found["type"] in _UNKNOWN:
-        return Wrong(path, _unknown(kind, path))
-    inner = found.get("ctx", {}).get("error")
+    first = next((one for one in details if one["type"] in _UNKNOWN), details[0])
+    path = [part for part in first["loc"] if not _TAG.fullmatch(str(part))]
+    inner = first.get("ctx", {}).get("error")
     if isinstance(inner, Wrong):
-        return Wrong((*path, *inner.path), str(inner))
-    said = found["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    return Wrong(path, _EXPECTED.get(found["type"], said))
-
-
-def _unknown(kind: Any, path: Sequence[str | int]) -> str:
-    """Why a name is none, with the one that was meant if any is near."""
-    *way, name = map(str, path)
-    for step in way:
-        inner = [one.model_fields for one in _models(kind) if hasattr(one, "model_fields")]
-        told = (
-            field.annotation
-            for known in inner
-            for own, field in known.items()
-            if step in (own, field.alias)
-        )
-        kind = next(told, kind)
-    owners = _models(kind)
-    was = {old: new for one in owners for old, new in getattr(one, "was", {}).items()}
-    if name in was:
-        return f"this is called {was[name]}"
-    if secretive(name):
-        return (
-            "there is no such name, and secrets have no place here: put them into the environment, "
-            "a file or the keyring (docs/configuration.md)"
-        )
-    near = get_close_matches(name, [own for one in owners for own in names(one)], n=1)
-    return "there is no such name" + (f"; did you mean {near[0]}?" if near else "")
-
-
-def _models(kind: Any) -> list[Any]:
-    """The tables that a type is made of."""
-    return [one for one in _types(kind) if is_dataclass(one) or hasattr(one, "model_fields")]
-
-
-def _types(kind: Any) -> Iterator[Any]:
-    yield kind
-    for inner in get_args(kind):
-        yield from _types(inner)
+        path += inner.path
+    return Wrong(path, first["msg"].removeprefix("Value error, "))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
@@ -70,8 +70,6 @@ class About(Part):
 
 class Input(Part):
     """How files are read, where a command does not say it."""
-
-    was: ClassVar[dict[str, str]] = {"namespace": "source"}
 
     source: Annotated[
         Text,

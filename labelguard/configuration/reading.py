@@ -21,7 +21,6 @@ __all__ = ["MOST_BYTES", "parse_toml", "parse_yaml", "read"]
 MOST_BYTES = 64 << 10
 """The most bytes of a file of settings."""
 _MOST_DEPTH = 20
-_NOT_JSON = ("tag:yaml.org,2002:timestamp",)
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
 _LINE = re.compile(r"at line ([0-9]+)")
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
@@ -72,12 +71,13 @@ def parse_yaml(data: bytes, name: str, *, empty: bool = False) -> dict[str, Any]
 
     try:
         found = yaml.load(_text(data, name), _loader())
-    except _Refused as error:
-        raise LabelguardError(f"{name}, line {error.line}: {error}") from None
+    except RecursionError:
+        raise LabelguardError(f"{name}: this is nested too deep") from None
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise LabelguardError(f"{name}{where}: this is not YAML") from None
+        why = getattr(error, "note", None) or "this is not YAML"
+        raise LabelguardError(f"{name}{where}: {why}") from None
     if found is None and empty:
         return {}
     if not isinstance(found, dict):
@@ -105,43 +105,30 @@ def _check_depth(found: Any, name: str) -> None:
     raise LabelguardError(f"{name}: this is nested too deep")
 
 
-class _Refused(Exception):
-    def __init__(self, why: str, node: Any) -> None:
-        super().__init__(why)
-        self.line = node.start_mark.line + 1
-
-
 @cache
 def _loader() -> type[yaml.SafeLoader]:
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
-        depth = 0
-
         def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise _Refused("references (*name) do not belong here", self.peek_event())
-            self.depth += 1
-            if self.depth > _MOST_DEPTH:
-                raise _Refused("this is nested too deep", self.peek_event())
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
+            if self.check_event(yaml.AliasEvent):  # a few of them may stand for gigabytes
+                raise _refusal("references (*name) do not belong here", self.peek_event())
+            return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key, _ in node.value:
-                if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-                    raise _Refused("names must be texts", key)
-                if key.value in seen:
-                    raise _Refused("a name stands here twice", key)
-                seen.add(key.value)
+                if str(key.value) in seen:
+                    raise _refusal("a name stands here twice", key)
+                seen.add(str(key.value))
             return super().construct_mapping(node, deep)
 
-    Loader.yaml_implicit_resolvers = {
-        first: [one for one in found if one[0] not in _NOT_JSON]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
     # 1e-5 is a number, as in YAML 1.2; YAML 1.1 takes it for a text.
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
     return Loader
+
+
+def _refusal(why: str, node: Any) -> yaml.MarkedYAMLError:
+    import yaml
+
+    return yaml.MarkedYAMLError(note=why, problem_mark=node.start_mark)

@@ -1,4 +1,4 @@
-"""Arrow data as DuckDB can take it: valid, and without types that say nothing."""
+"""Arrow data before DuckDB takes it: valid, and not compressed."""
 
 from __future__ import annotations
 
@@ -70,39 +70,3 @@ def _member(message: bytes, table: int, index: int) -> int:
     """Where the table is that this field refers to."""
     field = _field(message, table, index)
     return field + int(struct.unpack_from("<I", message, field)[0])
-
-
-def plain(schema: pa.Schema) -> pa.Schema:
-    """The schema without members of structs that were always null, or empty structs.
-
-    They tell nothing, DuckDB cannot convert them, and whether they are may follow from the labels.
-    Half floats, which DuckDB lacks, become floats.
-    """
-    return pa.schema([field.with_type(_plain_type(field.type)) for field in schema])
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        plain = _plain_type(kind.value_type)
-        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return kind if plain == kind.value_type else make(kind.value_field.with_type(plain))
-    if not pa.types.is_struct(kind):
-        return pa.float32() if pa.types.is_float16(kind) else kind
-    fields = [field.with_type(_plain_type(field.type)) for field in kind]
-    return pa.struct([field for field in fields if not _tells_nothing(field.type)])
-
-
-def _tells_nothing(kind: pa.DataType) -> bool:
-    return pa.types.is_null(kind) or (pa.types.is_struct(kind) and not kind.num_fields)
-
-
-def clashing(schema: pa.Schema) -> list[str]:
-    """The columns with members that differ in upper and lower case only: DuckDB mixes them up."""
-    return [field.name for field in schema if _clashes(field.type)]
-
-
-def _clashes(kind: pa.DataType) -> bool:
-    children = [kind.field(index) for index in range(kind.num_fields)]
-    names = {child.name.lower() for child in children}
-    clash = pa.types.is_struct(kind) and len(names) < len(children)
-    return clash or any(_clashes(child.type) for child in children)

@@ -2,106 +2,156 @@
 
 `docs/format.md` is the specification with test vectors. In short:
 
+- content is text, or a chat: a list of messages {role, content, name?, tool_calls?} whose content
+  is text or a list of parts {type: text, text} or {type: image_url, url}. Everything in it is text,
+  so no value is read, cast or printed by the type of the column it stands in, and which side was
+  chosen cannot show;
 - text is encoded `t<bytes>:<UTF-8>` and a chat `c<bytes>:<JSON>`, where the JSON has sorted keys,
-  no spaces, no null or empty members, and whole numbers without a fraction: prefix-free, so that
-  concatenations cannot be confused;
+  no spaces and no null members: prefix-free, so that concatenations cannot be confused;
 - the responses of an item are sorted by these encodings, whatever order they came in, and the
   label is mapped along: nothing later can depend on which side was preferred;
 - an item's digest is SHA-256 of the encoded prompt and the sorted encoded responses, or of the
   given item id; where several questions are asked about a pair, SHA-256 of the question and that.
 
-Nothing is normalised: two texts are one item only if their bytes are equal. The encoding of a
-value does not depend on the type of its column, which other rows may have decided.
+Nothing is normalised: two texts are one item only if their bytes are equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import reduce
-from typing import TypeAlias
 
 from duckdb.sqltypes import DuckDBPyType
 
-from labelguard.ingest.sql import identifier, literal
+from labelguard.errors import InvalidLabels
 
 ITEM_TAG = "labelguard/item/1:"
 ID_TAG = "labelguard/id/1:"
 QUESTION_TAG = "labelguard/question/1:"
 GROUP_TAG = "labelguard/ranking/1:"
 
-ContentType: TypeAlias = "str | list[ContentType] | dict[str, ContentType] | None"
-"""What a content column holds: a SQL type, a list, a struct, or nothing yet (only nulls)."""
-
 INTEGERS = ("tinyint", "smallint", "integer", "bigint", "utinyint", "usmallint", "uinteger")
 LARGE_INTEGERS = ("ubigint", "hugeint", "uhugeint")
 FRACTIONS = ("float", "double", "decimal")
-_NUMBERS = ("BIGINT", "HUGEINT", "DOUBLE")
-_JSON_TYPES: dict[object, ContentType] = {
-    "NULL": None,
-    "BOOLEAN": "BOOLEAN",
-    "BIGINT": "BIGINT",
-    "UBIGINT": "HUGEINT",
-    "HUGEINT": "HUGEINT",
-    "UHUGEINT": "HUGEINT",
-    "DOUBLE": "DOUBLE",
-    "VARCHAR": "VARCHAR",
-}
-_TEXTS = ("varchar", "enum", "uuid", "date", "time", "timestamp", "interval")
+
+_OPTIONAL = ("name", "tool_calls")
+"""Members of a message beside `role` and `content`."""
+_VARCHAR = "VARCHAR"
+_IMAGES = "url"
+"""The member of a part that is no text."""
 
 
-class NoContent(Exception):
-    """A type that is neither text nor a chat with a canonical form, or types that do not agree."""
+class NotContent(Exception):
+    """A type that is neither text nor a chat, or types of which one is text and one is not."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What prompts and responses are: text, or a chat.
+
+    `parts` says whether the content of messages is a list of parts, None where no message has any
+    content; `members` are the optional ones that are there, of messages and of parts.
+    """
+
+    chat: bool = False
+    parts: bool | None = None
+    members: frozenset[str] = frozenset()
+
+
+TEXT = Content()
+
+
+def refuse(where: str) -> InvalidLabels:
+    """Return the one error for prompts and responses outside the language of content.
+
+    It names neither a column nor a type: of chosen and rejected, these would name a side.
+    """
+    return InvalidLabels(
+        f"{where}: prompts and responses must be all text, or all chats (messages of role, "
+        "content, name and tool_calls, whose content is text or parts of text and image_url), "
+        "without numbers, times or other members; see docs/formats.md#chats"
+    )
 
 
 def is_text(kind: DuckDBPyType) -> bool:
-    """Whether a column holds plain text."""
+    """Return whether a column holds plain text."""
     return kind.id in ("varchar", "enum") and str(kind) != "JSON"
 
 
 def element(kind: DuckDBPyType) -> DuckDBPyType:
-    """The type of a list's elements."""
+    """Return the type of a list's elements."""
     child = kind.children[0][1]
     assert isinstance(child, DuckDBPyType)
     return child
 
 
-def content_type(kinds: Iterable[DuckDBPyType]) -> ContentType:
-    """The one type of several text columns, or of several chat columns; else `NoContent`."""
-    # A column that says nothing goes with any other: whether one does may follow from the labels.
-    kinds = [kind for kind in kinds if kind.id != "null"]
-    if all(is_text(kind) for kind in kinds):
+def content_of_types(kinds: Iterable[DuckDBPyType]) -> Content:
+    """Return what columns of these types hold together; raise `NotContent` for anything else.
+
+    Types may differ in optional members and in members that are always null: which column has one
+    may follow from the labels, and everything in a chat is text whatever the column says.
+    """
+    return merge(_content_of(_type_shape(kind)) for kind in kinds if kind.id != "null")
+
+
+def content_of_structures(structures: Iterable[object]) -> Content:
+    """Return the same for the structures that DuckDB's `json_structure` finds in JSON values."""
+    shapes = map(_structure_shape, structures)
+    return merge(_content_of(shape) for shape in shapes if shape is not None)
+
+
+def content_of_conversations(kinds: Iterable[DuckDBPyType]) -> Content:
+    """Return the same as `content_of_types` for published conversations, without other members."""
+    shapes = (drop_other_members(_type_shape(kind)) for kind in kinds if kind.id != "null")
+    return merge(_content_of(shape) for shape in shapes)
+
+
+def drop_other_members(structure: object) -> object:
+    """Return a structure without members that no chat has: published conversations have others.
+
+    What is left out is not read, so its type and its values make no difference.
+    """
+    if isinstance(structure, list):
+        return [drop_other_members(child) for child in structure]
+    if not isinstance(structure, dict):
+        return structure
+    known = ("role", "content", *_OPTIONAL, "type", "text", _IMAGES)
+    return {name: drop_other_members(structure[name]) for name in known if name in structure}
+
+
+def merge(contents: Iterable[Content]) -> Content:
+    """Return the content that holds every value of all of them, text if there is none."""
+    found = list(contents)
+    return reduce(_merge_two, found) if found else TEXT
+
+
+def sql_type(content: Content) -> str:
+    """Return its type in SQL, with members in a fixed order."""
+    if not content.chat:
         return "VARCHAR"
-    if not all(kind.id in ("list", "array") for kind in kinds):
-        raise NoContent
-    content = merged(_content_type(kind) for kind in kinds)
-    message = content[0] if isinstance(content, list) else None
-    if not isinstance(message, dict) or not {"role", "content"} <= set(message):
-        raise NoContent
-    return content
+    said = "VARCHAR"
+    if content.parts:
+        url = ", url VARCHAR" if _IMAGES in content.members else ""
+        said = f'STRUCT("type" VARCHAR, "text" VARCHAR{url})[]'
+    more = "".join(f', "{name}" VARCHAR' for name in _OPTIONAL if name in content.members)
+    return f'STRUCT("role" VARCHAR, "content" {said}{more})[]'
 
 
-def merged(contents: Iterable[ContentType]) -> ContentType:
-    """The type that holds every value of all of them; `NoContent` if there is none."""
-    return reduce(_merge, contents)
-
-
-def sql_type(content: ContentType, unknown: str = "VARCHAR") -> str:
-    """Its type in SQL; `unknown` stands for lists that were always empty."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return f"{sql_type(content[0], unknown)}[]"
-    if content:
-        # In a fixed order: which column had a member first may follow from the labels.
-        names = sorted(content, key=lambda name: (name != "role", name != "content", name))
-        known = [name for name in names if content[name] is not None] or names
-        members = (f"{identifier(name)} {sql_type(content[name], unknown)}" for name in known)
-        return f"STRUCT({', '.join(members)})"
-    return unknown
+def json_type(content: Content) -> str:
+    """Return the same as `from_json` takes it, which fills in and leaves out what is null."""
+    if not content.chat:
+        return '"VARCHAR"'
+    said: object = _VARCHAR
+    if content.parts:
+        said = [dict.fromkeys(["type", "text", *({_IMAGES} & content.members)], _VARCHAR)]
+    more = dict.fromkeys((name for name in _OPTIONAL if name in content.members), _VARCHAR)
+    return json.dumps([{"role": _VARCHAR, "content": said, **more}])
 
 
 def structure(column: str, rows: str) -> str:
-    """SQL of what `json_group_structure` finds in a column (JSON) of the rows of a SELECT.
+    """Return SQL of what `json_group_structure` finds in a column (JSON) of the rows of a SELECT.
 
     One row of each structure is enough, and all that fits into memory: the aggregate keeps whole
     documents. Their order is not that of the rows.
@@ -113,25 +163,18 @@ def structure(column: str, rows: str) -> str:
     )
 
 
-def type_of_json(structure: object) -> ContentType:
-    """The type of what DuckDB's `json_group_structure` found; empty objects tell nothing."""
-    if isinstance(structure, list):
-        return [type_of_json(structure[0]) if structure else None]
-    if isinstance(structure, dict):
-        members = _distinct({name: type_of_json(child) for name, child in structure.items()})
-        return members if any(child is not None for child in members.values()) else None
-    if structure not in _JSON_TYPES:
-        raise NoContent
-    return _JSON_TYPES[structure]
+def encoded(expression: str, content: Content) -> str:
+    """Return SQL for the canonical encoding of a text or chat; NULL where there is none.
 
-
-def encoded(expression: str, content: ContentType) -> str:
-    """SQL for the canonical encoding of a text or chat; NULL where it or a message is null, or a
-    chat has no message. An empty text is a text.
+    An empty text has one. Null has none, nor has a chat without messages, or with a message that is
+    null or lacks its role, or with a part that is neither text nor an image.
     """
-    if isinstance(content, list):
-        complete = f"len({expression}) > 0 AND list_count({expression}) = len({expression})"
-        body = f"CASE WHEN {complete} THEN {_json(expression, content)} END"
+    if content.chat:
+        messages = f"list_transform({expression}, lambda m: {_message_json(content)})"
+        body = (
+            f"CASE WHEN len({expression}) > 0 AND {_all(expression, 'm', _sound(content))} "
+            f"THEN '[' || array_to_string({messages}, ',') || ']' END"
+        )
         return f"('c' || strlen({body}) || ':' || {body})"
     # One concat() copies once; a chain of || copies at every step.
     return (
@@ -140,131 +183,150 @@ def encoded(expression: str, content: ContentType) -> str:
     )
 
 
-def plain_text(expression: str, content: ContentType) -> str:
-    """SQL for the words of a text or chat (VARCHAR): roles, names and JSON left out, '' if none."""
-    if isinstance(content, list) and isinstance(content[0], dict) and "content" in content[0]:
-        said = _words("m.content", content[0]["content"])
-        return f"array_to_string(list_transform({expression}, lambda m: {said}), '')"
-    return _words(expression, content)
+def plain_text(expression: str, content: Content) -> str:
+    """Return SQL for the words of a text or chat (VARCHAR), '' if there are none.
+
+    Only what is said: roles, names, tool calls and addresses of images are left out, because an
+    exporter may write other ones every night.
+    """
+    if not content.chat:
+        return f"coalesce({expression}, '')"
+    words = "coalesce(m.content, '')"
+    if content.parts:
+        words = (
+            "coalesce(array_to_string("
+            "list_transform(m.content, lambda p: coalesce(p.\"text\", '')), ''), '')"
+        )
+    return f"coalesce(array_to_string(list_transform({expression}, lambda m: {words}), ''), '')"
 
 
 def item_digest(encoded_prompt: str, sorted_responses: str) -> str:
-    """SQL for an item's 32-byte digest, from SQL of its encodings (responses between commas)."""
+    """Return SQL for an item's 32-byte digest, from SQL of its encodings."""
     return f"unhex(sha256(concat('{ITEM_TAG}', {encoded_prompt}, {sorted_responses})))"
 
 
 def id_digest(tag: str, expression: str) -> str:
-    """SQL for the 32-byte digest of a given identifier (a VARCHAR expression)."""
+    """Return SQL for the 32-byte digest of a given identifier (a VARCHAR expression)."""
     return f"unhex(sha256('{tag}' || 't' || strlen({expression}) || ':' || {expression}))"
 
 
 def question_digest(question: str, digest: str) -> str:
-    """SQL for the 32-byte digest of an item under a question (a VARCHAR expression), from SQL of
-    the item's own.
-    """
+    """Return SQL for the 32-byte digest of an item (SQL of its own digest) under a question."""
     asked = f"concat('{QUESTION_TAG}', 't', strlen({question}), ':', {question})"
     return f"unhex(sha256(encode({asked}) || {digest}))"
 
 
 def id_under_question(item_id: str, question: str) -> str:
-    """SQL for the name of a given item under a question (VARCHAR expressions): `ID#QUESTION`."""
+    """Return SQL for the name of a given item under a question: `ID#QUESTION`."""
     parts = (f"replace(replace({x}, '%', '%25'), '#', '%23')" for x in (item_id, question))
     return f"({' || chr(35) || '.join(parts)})"
 
 
-def _content_type(kind: DuckDBPyType) -> ContentType:
+def _type_shape(kind: DuckDBPyType) -> object:
+    """Return a type as nested lists and objects, with None for what is always null."""
     if kind.id == "null":
         return None
+    if is_text(kind):
+        return _VARCHAR
     if kind.id in ("list", "array"):
-        child = element(kind)  # JSON is what DuckDB guesses for lists that are all empty.
-        return [None if str(child) == "JSON" else _content_type(child)]
+        return [_type_shape(element(kind))]
     if kind.id == "struct":
-        members = [
-            (name, child) for name, child in kind.children if isinstance(child, DuckDBPyType)
-        ]
-        return {name: _content_type(child) for name, child in members}
-    if kind.id in INTEGERS or kind.id in LARGE_INTEGERS:
-        return "BIGINT" if kind.id in INTEGERS else "HUGEINT"
-    if kind.id in FRACTIONS:
-        return "DOUBLE"
-    if kind.id == "boolean":
-        return "BOOLEAN"
-    if kind.id.startswith(_TEXTS) and str(kind) != "JSON":
-        return "VARCHAR"
-    raise NoContent
+        children = ((n, child) for n, child in kind.children if isinstance(child, DuckDBPyType))
+        return {name: _type_shape(child) for name, child in children}
+    return str(kind)
 
 
-def _merge(one: ContentType, other: ContentType) -> ContentType:
-    if one is None or other is None or one == other:
-        return other if one is None else one
-    if isinstance(one, list) and isinstance(other, list):
-        return [_merge(one[0], other[0])]
-    if isinstance(one, dict) and isinstance(other, dict):
-        both = {name: _merge(child, other.get(name)) for name, child in one.items()}
-        return _distinct(other | both)
-    if isinstance(one, str) and isinstance(other, str) and {one, other} <= set(_NUMBERS):
-        return max(one, other, key=_NUMBERS.index)
-    raise NoContent
+def _structure_shape(structure: object, member: str = "") -> object:
+    """Return the same of what `json_structure` found; tool calls are text whatever is in them."""
+    if structure == "NULL":
+        return None
+    if member == "tool_calls":
+        return _VARCHAR
+    if isinstance(structure, list):
+        return [_structure_shape(child) for child in structure]
+    if isinstance(structure, dict):
+        return {name: _structure_shape(child, name) for name, child in structure.items()}
+    return structure
 
 
-def _distinct(members: dict[str, ContentType]) -> dict[str, ContentType]:
-    """The members of an object, unless DuckDB would take two of them for one: `Id` and `id`."""
-    if len({name.lower() for name in members}) < len(members):
-        raise NoContent
-    return members
+def _content_of(shape: object) -> Content:
+    """Return the content of a shape: the grammar of the language of content."""
+    if shape == _VARCHAR:
+        return TEXT
+    if not isinstance(shape, list):
+        raise NotContent
+    message = shape[0] if shape else None
+    if message is None:
+        return Content(chat=True)
+    said, members = _read_members(message, ("role", "content"), _OPTIONAL)
+    if not isinstance(said, list):
+        if said not in (None, _VARCHAR):
+            raise NotContent
+        return Content(True, None if said is None else False, members)
+    part = said[0] if said else None
+    if part is not None:
+        _, images = _read_members(part, ("type",), ("text", _IMAGES))
+        members |= images - {"text"}
+    return Content(True, True, members)
 
 
-def _json(expression: str, content: ContentType, depth: int = 0) -> str:
-    """SQL for canonical JSON of a value that is not null."""
-    if isinstance(content, list):
-        name = f"x{depth}"
-        inner = _json(name, content[0], depth + 1)
-        items = f"list_transform({expression}, lambda {name}: coalesce({inner}, 'null'))"
-        return f"('[' || array_to_string({items}, ',') || ']')"
-    if isinstance(content, dict):
-        members = [
-            f"CASE WHEN {field} IS NOT NULL THEN {key} || {_json(field, child, depth)} END"
-            for field, key, child in (
-                (
-                    f"struct_extract({expression}, {literal(name)})",
-                    f"to_json({literal(name)})::VARCHAR || ':'",
-                    child,
-                )
-                for name, child in sorted(content.items())
-                if child is not None
-            )
-        ]
-        if not members:
-            return "NULL::VARCHAR"
-        # An object without members is as good as none: a column where it is always empty has no
-        # type for it, and whether it always is may follow from the labels.
-        body = f"nullif('{{' || concat_ws(',', {', '.join(members)}) || '}}', '{{}}')"
-        return f"CASE WHEN {expression} IS NOT NULL THEN {body} END"
-    if content == "DOUBLE":
-        whole = f"{expression} = trunc({expression}) AND abs({expression}) < 9007199254740992"
-        number = f"CASE WHEN {whole} THEN to_json({expression}::BIGINT) "
-        return f"({number} ELSE to_json({expression}) END)::VARCHAR"
-    return f"to_json({expression})::VARCHAR"
+def _read_members(
+    shape: object, required: Collection[str], optional: Collection[str]
+) -> tuple[object, frozenset[str]]:
+    """Return the shape of `content` in an object, and which optional members it has."""
+    if not isinstance(shape, dict) or not set(required) <= set(shape):
+        raise NotContent
+    known = {name: child for name, child in shape.items() if child is not None}
+    said = known.pop("content", None) if "content" in required else None
+    if set(known) - {*required, *optional} or any(child != _VARCHAR for child in known.values()):
+        raise NotContent
+    return said, frozenset(known) - frozenset(required)
 
 
-def _words(expression: str, content: ContentType, depth: int = 0) -> str:
-    """SQL for all text within a value, in the order of the canonical JSON; '' for null."""
-    if content is None:
-        return "''"
-    if isinstance(content, list):
-        name = f"w{depth}"
-        inner = _words(name, content[0], depth + 1)
-        return (
-            f"coalesce(array_to_string(list_transform({expression}, lambda {name}: {inner}), ''), "
-            "'')"
-        )
-    if isinstance(content, dict):
-        members = [
-            _words(f"struct_extract({expression}, {literal(name)})", child, depth)
-            for name, child in sorted(content.items())
-            if name not in ("role", "type")
-        ]
-        return f"concat({', '.join(members)})" if members else "''"
-    # Not the column's way to write a number: other rows may have decided its type.
-    said = expression if content == "VARCHAR" else _json(expression, content)
-    return f"coalesce({said}, '')"
+def _merge_two(one: Content, other: Content) -> Content:
+    parts = {one.parts, other.parts} - {None}
+    if one.chat != other.chat or len(parts) > 1:
+        raise NotContent
+    return Content(one.chat, next(iter(parts), None), one.members | other.members)
+
+
+def _sound(content: Content) -> str:
+    """SQL of whether a message `m` has its role, and no part but texts and images."""
+    sound = "m.role IS NOT NULL"
+    if content.parts:
+        part = "p.type = 'text' AND p.text IS NOT NULL"
+        if _IMAGES in content.members:
+            image = f"p.type = 'image_url' AND p.{_IMAGES} IS NOT NULL AND p.text IS NULL"
+            part = f"({part} AND p.{_IMAGES} IS NULL OR {image})"
+        sound += f" AND (m.content IS NULL OR {_all('m.content', 'p', part)})"
+    return sound
+
+
+def _all(items: str, name: str, condition: str) -> str:
+    """SQL of whether all elements of a list meet a condition; a null one does not."""
+    return f"len(list_filter({items}, lambda {name}: {condition})) = len({items})"
+
+
+def _message_json(content: Content) -> str:
+    """SQL for canonical JSON of a message `m`."""
+    said = _string("m.content")
+    if content.parts:
+        names = ("text", "type", *({_IMAGES} & content.members))
+        part = _object({name: (f"p.{name}", _string(f"p.{name}")) for name in names})
+        said = f"'[' || array_to_string(list_transform(m.content, lambda p: {part}), ',') || ']'"
+    names = ("role", *(content.members & set(_OPTIONAL)))
+    members = {name: (f"m.{name}", _string(f"m.{name}")) for name in names}
+    return _object(members | {"content": ("m.content", said)})
+
+
+def _object(members: Mapping[str, tuple[str, str]]) -> str:
+    """SQL for a JSON object without nulls, from SQL of each member's value and of its JSON."""
+    pieces = (
+        f"CASE WHEN {value} IS NOT NULL THEN '\"{name}\":' || {said} END"
+        for name, (value, said) in sorted(members.items())
+    )
+    return f"'{{' || concat_ws(',', {', '.join(pieces)}) || '}}'"
+
+
+def _string(text: str) -> str:
+    return f"to_json({text})::VARCHAR"

@@ -51,14 +51,24 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """An answer in a tool that is no `Answer`: its id there, and `why`, with nothing of it."""
+
+    record: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Page:
     """Some of a tool's answers, and from where to go on once they are stored.
 
     `cursor` is the connector's own; the last page's lets the next pull read only what is new since.
+    `unreadable` answers become dead letters and stop nothing; what was known of them stays.
     """
 
     answers: Sequence[Answer]
     cursor: str
+    unreadable: Sequence[Unreadable] = ()
 
 
 @dataclass(frozen=True)

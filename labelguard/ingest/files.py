@@ -27,8 +27,8 @@ def check_columns(names: Sequence[str], where: str) -> None:
         )
     seen: set[str] = set()
     for name in names:
-        if name.lower() in seen:
+        if name.lower() in seen:  # Not which: that may name a side.
             raise InvalidLabels(
-                f"{where}: two columns are named {name} (upper and lower case are one); rename one"
+                f"{where}: two columns have one name (upper and lower case are one); rename one"
             )
         seen.add(name.lower())

@@ -20,9 +20,10 @@ import polars as pl
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import query as queries
 from labelguard.ingest import scan, sources
-from labelguard.ingest.layouts import FRACTION, ID_EXPECTED, NO_ID, is_id
+from labelguard.ingest.layouts import ID_EXPECTED, NO_ID, is_id
 from labelguard.ingest.sources import Input, Part
 from labelguard.ingest.sql import identifier
+from labelguard.keys.identities import Identities, normal_form
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.groups import Groups
 from labelguard.spelling import closest
@@ -47,21 +48,25 @@ def in_force(ledger: Ledger, unit: str) -> Groups | None:
 
 def read_groups(
     source: Input, keys: KeyRing, namespace: str, scratch: Path | None = None
-) -> Groups:
-    """Read who belongs together: columns labeler_id and group_id, in any format of labels.
+) -> tuple[Groups, Identities]:
+    """Read who belongs together, and the forms of their ids: columns labeler_id and group_id, in
+    any format of labels.
 
     Labelers that it does not name are units of their own. A group's pseudonym is a keyed hash of
     (namespace, group id), of another domain than those of labelers. Raises `InvalidLabels` for
-    unreadable files, missing columns, empty ids and labelers in two groups.
+    unreadable files, missing columns, empty ids, labelers in two groups, and ids of groups that
+    differ only in how they are written.
     """
     found = read_ids(source, lambda names: COLUMNS, scratch)
     _refuse_clashes(found)
     labelers = keys.labeler_keys(namespace, found["labeler_id"])
     order = blocks.order(labelers)
     names = found["group_id"].unique(maintain_order=True)
+    _refuse_spellings(names)
     groups = keys.group_keys(namespace, names)
     number = found["group_id"].replace_strict(names, np.arange(len(names)), return_dtype=pl.Int64)
-    return Groups(labelers[order], groups[number.to_numpy()[order]])
+    together = Groups(labelers[order], groups[number.to_numpy()[order]])
+    return together, Identities.of(keys, namespace, found["labeler_id"].to_list(), labelers)
 
 
 def read_ids(
@@ -96,12 +101,11 @@ def _read(
     """Columns of ids of one part as texts, with `read from`: where each row stands."""
     _check_columns(part, connection, columns)
     named = ", ".join(f"{identifier(name)}::VARCHAR AS {identifier(name)}" for name in columns)
-    faults = ", ".join(
-        f"CASE WHEN {queries.blank(identifier(name))} THEN 1 "
-        f"WHEN {queries.fraction(identifier(name))} THEN 2 ELSE 0 END AS fault_{number}"
+    blanks = ", ".join(
+        f"{queries.blank(identifier(name))} AS blank_{number}"
         for number, name in enumerate(columns)
     )
-    query = f"WITH named AS (SELECT {named} FROM part) SELECT *, {faults} FROM named"
+    query = f"WITH named AS (SELECT {named} FROM part) SELECT *, {blanks} FROM named"
     read = list(_frames(part, connection, query, columns, allowed))
     frame = pl.concat(read) if read else pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
     where = pl.format("{} row {}", pl.lit(part.name), pl.int_range(1, pl.len() + 1))
@@ -121,11 +125,10 @@ def _frames(
         allowed.take(part.name, batch.nbytes)
         frame = pl.DataFrame(pl.from_arrow(batch))
         for number, name in enumerate(columns):
-            fault = frame[f"fault_{number}"].to_numpy()
-            if fault.any():
-                row = int(np.flatnonzero(fault)[0])
-                reason = NO_ID if fault[row] == 1 else FRACTION
-                raise InvalidLabels(f"{part.name} row {start + row + 1}: column {name}: {reason}")
+            blank = frame[f"blank_{number}"].to_numpy()
+            if blank.any():
+                row = start + int(np.flatnonzero(blank)[0]) + 1
+                raise InvalidLabels(f"{part.name} row {row}: column {name}: {NO_ID}")
         start += len(frame)
         yield frame.select(columns)
 
@@ -145,6 +148,18 @@ def _check_columns(
             found = str(types[name])[:80]
             raise InvalidLabels(
                 f"{part.name}: column {name}: expected {ID_EXPECTED}, found type {found}"
+            )
+
+
+def _refuse_spellings(names: pl.Series) -> None:
+    """Raise `InvalidLabels` for two ids of groups, all distinct, that have one normal form."""
+    met: dict[str, str] = {}
+    for name in names.to_list():
+        other = met.setdefault(normal_form(name), name)
+        if other != name:
+            raise InvalidLabels(
+                f"group ids {other!a} and {name!a} differ only in how they are written; "
+                "write one like the other"
             )
 
 

@@ -2,8 +2,14 @@
 
 A file of its own beside the ledger (SQLite), or a schema of the ledger's PostgreSQL server, so that
 a hook never waits for a job. What is stored is sealed under the project's key, and pruned before by
-the connector that heard it. A delivery is stored once, however often it comes: what became of it is
-forgotten, that it came is remembered for a week.
+the connector that heard it. A row is one state of one answer, and its name is a hash of what is
+public of that: connector, record, version, whether it was deleted. What is said in it names
+nothing, so that neither the number of rows nor a count of deliveries tells whether a label changed.
+
+A state is stored once, however often it comes, and the first that came counts; that it came is
+remembered for a week. Of several saves that a tool stamps with one time, the first that came may
+not be the last that was made: so it is remembered which states came more than once, whatever they
+said, and of those a pull takes what the tool lists (`repeated`, `settle_repeated`).
 
 A drain names the events that it takes (`claim`) by the segment they will be in. If it crashes, the
 ledger knows whether that segment counts: then its events are done, else they wait as before
@@ -18,7 +24,6 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,16 +32,20 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from labelguard.errors import ConnectorError, KeyProblem
 from labelguard.ingest.connector import Answer
+from labelguard.keys import keyring
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import database
 
 FILE = "inbox.sqlite3"
+_SECOND = 1_000_000
 _REMEMBERED = 7 * 86_400
 """Seconds for which a delivery is known again; no tool delivers later."""
 _MAKING = 0x6C61_6265_6C69
 """The advisory lock (PostgreSQL) of who makes an inbox."""
-_BLOCK = 1_024
-"""Events are sealed as so many bytes or a multiple."""
+_BLOCK, _LETTER_BLOCK = 1_024, 16_384
+"""Events, and letters, are sealed as so many bytes or a multiple."""
+_CHECK_BYTES = 65_536
+"""What a check of the disk writes: more than most deliveries, which are to fail after it."""
 LETTERS, LETTERS_BYTES = 10_000, 1 << 30
 """The most dead letters there are, and their bytes: a tool that is misconfigured, or somebody who
 sends an old delivery again and again, does not fill the disk.
@@ -56,6 +65,19 @@ _events = sa.Table(
     # Sealed; null once it is in a segment that counts.
     sa.Column("body", sa.LargeBinary),
 )
+# States that came more than once (last `at`, µs), until a pull lists them or they are forgotten.
+_repeats = sa.Table(
+    "repeats",
+    _metadata,
+    sa.Column("delivery", sa.LargeBinary(16), primary_key=True),
+    sa.Column("at", sa.BigInteger, nullable=False),
+)
+_checks = sa.Table(
+    "checks",
+    _metadata,
+    sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
 _letters = sa.Table(
     "letters",
     _metadata,
@@ -70,9 +92,8 @@ _letters = sa.Table(
 
 @dataclass(frozen=True)
 class Event:
-    """What one delivery of a webhook told. `delivery` is what makes two deliveries one."""
+    """What one delivery of a webhook of a connector reported."""
 
-    delivery: str
     connector: str
     answers: tuple[Answer, ...]
 
@@ -88,7 +109,7 @@ class Letter:
     received_at: int
     """when it came, seconds since 1970 UTC"""
     bytes: int
-    """how long it is"""
+    """how much room it takes: its size, rounded up"""
     why: str
     """what was wrong with it"""
 
@@ -123,23 +144,59 @@ class Inbox:
         return None if beside else cls.at(state, ledger_url, keys)
 
     def put(self, events: Sequence[Event]) -> int:
-        """Store events in one transaction, on disk when this returns; how many were new."""
-        rows = [
-            {
-                "delivery": _delivery(event),
-                "connector": event.connector,
-                "at": int(time.time()),
-                "body": self._sealed(event),
-            }
-            for event in events
-        ]
+        """Store the answers of events in one transaction, on disk when this returns.
+
+        Return how many were new. Which of several states of one identity counts does not depend on
+        what they say: it is the first.
+        """
+        now = int(time.time() * _SECOND)
+        rows, repeats = dict[bytes, dict[str, Any]](), set[bytes]()
+        for event in events:
+            for answer in event.answers:
+                name = _identity(event.connector, answer)
+                if name in rows:
+                    repeats.add(name)
+                    continue
+                body = self._sealed((answer,), event.connector, name)
+                rows[name] = {
+                    "delivery": name,
+                    "connector": event.connector,
+                    "at": now // _SECOND,
+                    "body": body,
+                }
         if not rows:
             return 0
-        rows.sort(key=itemgetter("delivery"))  # two writers never wait in a circle
-        dialect = postgresql if self._engine.dialect.name == "postgresql" else sqlite
-        insert = dialect.insert(_events).on_conflict_do_nothing(index_elements=["delivery"])
+        given = [rows[name] for name in sorted(rows)]  # two writers never wait in a circle
+        insert = self._insert(_events).on_conflict_do_nothing(index_elements=["delivery"])
         with self._writing() as connection:
-            return len(connection.execute(insert.returning(_events.c.number), rows).all())
+            new = set(connection.scalars(insert.returning(_events.c.delivery), given))
+            repeats |= rows.keys() - new
+            if repeats:
+                again = self._insert(_repeats)
+                again = again.on_conflict_do_update(index_elements=["delivery"], set_={"at": now})
+                connection.execute(again, [{"delivery": r, "at": now} for r in sorted(repeats)])
+        return len(new)
+
+    def repeated(self, connector: str, answers: Sequence[Answer]) -> list[bool]:
+        """Return for each answer whether its state came more than once, whatever was in it."""
+        with self._reading() as connection:
+            names = set(connection.scalars(sa.select(_repeats.c.delivery)))
+        return [_identity(connector, answer) in names for answer in answers]
+
+    def settle_repeated(self, connector: str, answers: Sequence[Answer], before: int) -> None:
+        """Forget that these came more than once, as far as that was `before` (µs, UTC)."""
+        names = {_identity(connector, answer) for answer in answers}
+        with self._writing() as connection:
+            for name in names & set(connection.scalars(sa.select(_repeats.c.delivery))):
+                own = sa.and_(_repeats.c.delivery == name, _repeats.c.at < before)
+                connection.execute(sa.delete(_repeats).where(own))
+
+    def check(self) -> None:
+        """Write a record and flush it, as a delivery is; raise `ConnectorError` if it cannot be."""
+        with self._writing() as connection:
+            row = {"body": keyring.random_bytes(_CHECK_BYTES)}
+            new = connection.scalar(sa.insert(_checks).returning(_checks.c.number), row)
+            connection.execute(sa.delete(_checks).where(_checks.c.number != new))
 
     def waiting(self) -> int:
         """How many events wait."""
@@ -185,12 +242,18 @@ class Inbox:
                 own = sa.update(_events).where(_events.c.segment == segment)
                 left = {"body": None} if segment in counted else {"segment": None}
                 connection.execute(own.values(left))
-            old = sa.and_(_events.c.body.is_(None), _events.c.at < int(time.time()) - _REMEMBERED)
+            since = int(time.time()) - _REMEMBERED
+            old = sa.and_(_events.c.body.is_(None), _events.c.at < since)
             connection.execute(sa.delete(_events).where(old))
+            connection.execute(sa.delete(_repeats).where(_repeats.c.at < since * _SECOND))
         self._scrub()
 
     def bury(self, connector: str, body: bytes, why: str) -> None:
-        """Keep a delivery that could not be understood, sealed as it came, if there is room."""
+        """Keep a delivery that could not be understood, sealed as it came, if there is room.
+
+        It is filled up with blanks, for its length might tell a label.
+        """
+        body = body.ljust(max(1, -(-len(body) // _LETTER_BLOCK)) * _LETTER_BLOCK)
         sealed = self._keys.seal(_LETTER, body, connector.encode())
         values = {"connector": connector, "at": int(time.time()), "why": why[:400]}
         with self._writing() as connection:
@@ -203,6 +266,24 @@ class Inbox:
                 )
             row = values | {"bytes": len(body), "body": sealed}
             connection.execute(sa.insert(_letters).values(row))
+
+    def note(self, connector: str, reasons: Sequence[str], *, whole: bool) -> None:
+        """Let there be a letter without a body for each reason why a pull left out an answer.
+
+        Those of earlier pulls stay, or after a `whole` one go. There are at most so many.
+        """
+        own = sa.and_(_letters.c.connector == connector, _letters.c.bytes == 0)
+        with self._writing() as connection:
+            known = set(connection.scalars(sa.select(_letters.c.why).where(own)))
+            if whole:
+                gone = own & _letters.c.why.in_(known - set(reasons))
+                connection.execute(sa.delete(_letters).where(gone))
+            there = connection.scalar(sa.select(sa.func.count()).select_from(_letters)) or 0
+            new = [one for one in dict.fromkeys(reasons) if one not in known]
+            sealed = self._keys.seal(_LETTER, b"", connector.encode())
+            row = {"connector": connector, "at": int(time.time()), "bytes": 0, "body": sealed}
+            for reason in new[: max(LETTERS - there, 0)]:
+                connection.execute(sa.insert(_letters).values({**row, "why": reason[:400]}))
 
     def letters(self) -> list[Letter]:
         """The dead letters, oldest first."""
@@ -239,7 +320,8 @@ class Inbox:
                 kept = keep(event)
                 gone = len(event.answers) - (len(kept.answers) if kept else 0)
                 if gone:
-                    body = self._sealed(kept, row.delivery) if kept else None
+                    answers = kept.answers if kept else ()
+                    body = self._sealed(answers, row.connector, row.delivery) if kept else None
                     update = sa.update(_events).where(own.number == row.number)
                     connection.execute(update.values(body=body))
                     fewer += gone
@@ -261,16 +343,20 @@ class Inbox:
         """Give its connections back."""
         self._engine.dispose()
 
-    def _sealed(self, event: Event, delivery: bytes | None = None) -> bytes:
-        told = [[a.record, a.version, a.labeler, a.body] for a in event.answers]
-        context = event.connector.encode() + (delivery or _delivery(event))
-        data = json.dumps(told).encode()
+    def _sealed(self, answers: Sequence[Answer], connector: str, name: bytes) -> bytes:
+        data = json.dumps([[a.record, a.version, a.labeler, a.body] for a in answers]).encode()
         # Who knows the pair would tell "left" from "right" by the length of what is sealed.
-        return self._keys.seal(_EVENT, data.ljust(-(-len(data) // _BLOCK) * _BLOCK), context)
+        padded = data.ljust(-(-len(data) // _BLOCK) * _BLOCK)
+        return self._keys.seal(_EVENT, padded, connector.encode() + name)
 
-    def _opened(self, delivery: bytes, connector: str, body: bytes) -> Event:
-        told = json.loads(self._keys.unseal(_EVENT, body, connector.encode() + delivery))
-        return Event(delivery.hex(), connector, tuple(Answer(*answer) for answer in told))
+    def _opened(self, name: bytes, connector: str, body: bytes) -> Event:
+        rows = json.loads(self._keys.unseal(_EVENT, body, connector.encode() + name))
+        return Event(connector, tuple(Answer(*row) for row in rows))
+
+    def _insert(self, table: sa.Table) -> Any:
+        """An INSERT that may say what to do where there is such a row."""
+        postgres = self._engine.dialect.name == "postgresql"
+        return postgresql.insert(table) if postgres else sqlite.insert(table)
 
     def _create(self) -> None:
         with self._writing() as connection:
@@ -295,10 +381,14 @@ class Inbox:
             yield connection
 
 
-def _delivery(event: Event) -> bytes:
-    """What the delivery is called in the database: a hash, for tools choose its name."""
-    named = f"{len(event.connector)}:{event.connector}{event.delivery}"
-    return hashlib.sha256(named.encode(errors="surrogatepass")).digest()[:16]
+def _identity(connector: str, answer: Answer) -> bytes:
+    """Return the name of a state in the database: a hash, for tools choose ids.
+
+    Of what is public alone. What is said in an answer would be known by its hash to whoever knows
+    what may be said.
+    """
+    public = [connector, answer.record, answer.version, answer.deleted]
+    return hashlib.sha256(json.dumps(public).encode()).digest()[:16]
 
 
 def _engine(url: str) -> sa.Engine:

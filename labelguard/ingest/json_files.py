@@ -5,7 +5,6 @@ Chats keep their structure, all else is text.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,9 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import canonical
-from labelguard.ingest.canonical import NoContent
-from labelguard.ingest.contents import content_columns
+from labelguard.ingest import json_values
 from labelguard.ingest.files import COMPRESSIONS, MAX_LINE, Opener, check_columns
 from labelguard.ingest.sql import file_literal, identifier, literal
 
@@ -30,8 +27,6 @@ def opener(path: Path, name: str, named: Mapping[str, str] | None = None) -> Ope
     Messages call it `name`; `named` says which column was named for a role.
     """
 
-    # Nothing is guessed but what chats look like: guessed types rewrite ids ("007", "2024-1-1",
-    # upper-case UUIDs), and would follow from labels.
     @cache
     def reading() -> str:
         return (
@@ -44,9 +39,8 @@ def opener(path: Path, name: str, named: Mapping[str, str] | None = None) -> Ope
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         options = reading()
         if not found:
-            found.update(_columns(connection, options, named or {}, name))
-        columns = ", ".join(f"{literal(own)}: {literal(kind)}" for own, kind in found.items())
-        return connection.sql(f"FROM read_json({options}, columns={{{columns}}})")
+            found.update(_types(connection, options, named or {}, name))
+        return connection.sql(f"FROM read_json({options}, columns={_listed(found)})")
 
     return opened
 
@@ -64,71 +58,53 @@ def _arrangement(path: Path) -> str:
     return "unstructured" if suffixes[-1:] == [".json"] else "newline_delimited"
 
 
-def _columns(
+def _types(
     connection: duckdb.DuckDBPyConnection, options: str, named: Mapping[str, str], where: str
 ) -> dict[str, str]:
-    """The columns of a JSON file and the types to read them as.
-
-    What is compared is text, chats or lists of these; other columns are text, or JSON as it is.
-    """
+    """Return the columns of a JSON file and the types to read them as."""
     # No deeper: members of an object may differ in upper and lower case, which DuckDB refuses.
     shallow = connection.sql(
         f"FROM read_json({options}, sample_size=-1, maximum_depth=1, map_inference_threshold=-1, "
         "field_appearance_threshold=0)"
     )
-    names = shallow.columns
-    check_columns(names, where)
-    if names[0] == "json":  # DuckDB's name for what is not an object.
+    check_columns(_keys(connection, options, shallow.columns), where)
+    if shallow.columns[0] == "json":  # DuckDB's name for what is not an object.
         if shallow.limit(1).fetchall():
             raise InvalidLabels(
                 f"{where}: not JSON of rows; every line, or element of an array, must be one object"
             )
         raise InvalidLabels(f"{where}: no rows in the input")
-    kinds = _kinds(shallow)
-    nested = [name for name in content_columns(names, named) if kinds[name] == "JSON"]
-    found = {name: _structure(connection, options, [name]) for name in nested}
-    chats = [name for name, structure in found.items() if _may_be_chat(structure)]
-    kinds |= {name: _type(structure) for name, structure in found.items()}
-    if chats:
-        # One by one, the types of chosen and rejected would follow from the labels.
-        kinds |= dict.fromkeys(chats, _type(_structure(connection, options, chats)))
-    return kinds
+    # The others are names of directories.
+    columns = zip(shallow.columns, shallow.types, strict=True)
+    own = [name for name, kind in columns if str(kind) == json_values.JSON]
+    types = dict.fromkeys(shallow.columns, "VARCHAR")
+    if own:
+        raw = connection.sql(
+            f"FROM read_json({options}, columns={_listed(dict.fromkeys(own, json_values.JSON))})"
+        )
+        raw = raw.project(", ".join(map(identifier, own)))
+        types |= {name: one.type for name, one in json_values.read_types(raw, named).items()}
+    # In the order of their names: which row has a key first may follow from the labels.
+    return dict(sorted(types.items()))
 
 
-def _kinds(raw: duckdb.DuckDBPyRelation) -> dict[str, str]:
-    """Of every column: JSON if a value is a list or an object, else text; or always null."""
-    kinds = dict.fromkeys(raw.columns, "VARCHAR")  # of names of directories, too
-    names = [name for name, kind in zip(raw.columns, raw.types, strict=True) if str(kind) == "JSON"]
-    if not names:
-        return kinds
-    types = (f"json_type({identifier(name)})" for name in names)
-    checks = (f"bool_or({found} IN ('ARRAY', 'OBJECT'))" for found in types)
-    nested = raw.aggregate(", ".join(checks)).fetchall()[0]
-    said = {None: '"NULL"', False: "VARCHAR", True: "JSON"}
-    return kinds | {name: said[is_so] for name, is_so in zip(names, nested, strict=True)}
+def _keys(
+    connection: duckdb.DuckDBPyConnection, options: str, columns: Sequence[str]
+) -> Sequence[str]:
+    """Return the names of columns as the objects have them.
 
-
-def _may_be_chat(structure: object) -> bool:
-    """Whether values are lists of objects, or may be; sides are sides, whatever is in them."""
-    if not isinstance(structure, list):
-        return False
-    return not structure or isinstance(structure[0], dict) or structure[0] in ("NULL", "JSON")
-
-
-def _structure(connection: duckdb.DuckDBPyConnection, options: str, names: Sequence[str]) -> object:
-    """What DuckDB finds in the values of all these columns of a JSONL file."""
-    columns = ", ".join(f"{literal(name)}: 'JSON'" for name in names)
-    values = " UNION ALL ".join(f"SELECT {identifier(name)} AS v FROM raw" for name in names)
-    query = (
-        f"WITH raw AS (FROM read_json({options}, columns={{{columns}}})) "
-        f"{canonical.structure('v', values)}"
+    Of two that differ in upper and lower case alone, DuckDB calls the second one `NAME_1`.
+    """
+    lower = {name.lower() for name in columns}
+    if not any(name.lower().rpartition("_")[0] in lower for name in columns):
+        return columns
+    found = connection.sql(
+        f"SELECT DISTINCT unnest(json_keys(json)) FROM read_json_objects({options})"
     )
-    return json.loads(connection.sql(query).fetchall()[0][0])
+    return [name for (name,) in found.fetchall()]
 
 
-def _type(structure: object) -> str:
-    """The type to read values of this structure as."""
-    try:
-        return canonical.sql_type(canonical.type_of_json(structure), "JSON")
-    except NoContent:
-        return "JSON"
+def _listed(types: Mapping[str, str]) -> str:
+    """SQL of columns and their types."""
+    pieces = (f"{literal(name)}: {literal(kind)}" for name, kind in types.items())
+    return f"{{{', '.join(pieces)}}}"

@@ -8,7 +8,7 @@ pairs: the two sides in canonical order, and a label that says whether the first
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import duckdb
@@ -16,8 +16,10 @@ from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
-from labelguard.ingest.canonical import ContentType, NoContent, is_text
+from labelguard.ingest.canonical import Content, NotContent, is_text
+from labelguard.ingest.contents import tells_a_side
 from labelguard.learning.carried import Carried
+from labelguard.policy import public_columns
 from labelguard.policy.label_values import DEFAULT, LabelValues, Skips
 from labelguard.spelling import closest
 from labelguard.terms import AUTO_FORMAT
@@ -47,7 +49,6 @@ ANSWERS = (*PRIVATE_ROLES, "chosen", "rejected")
 question may have columns of its own for them."""
 
 NO_ID = "expected an id, found null or an empty string"
-FRACTION = "found a number with a fraction like 7.0; write whole numbers or names"
 _NO_CONTENT = "expected text or chat messages, found null or a chat without messages"
 
 PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
@@ -62,7 +63,6 @@ PUBLIC_FAULTS: Mapping[int, tuple[str, str]] = {
     8: ("item_id", NO_ID),
     9: ("ranking_id", NO_ID),
     10: ("submitted_at", "expected a time (ISO 8601, or a whole number)"),
-    11: ("labeler_id", FRACTION),
     # Which side lacks it is not said either.
     12: ("of a feature", "expected a finite number for every response"),
     13: ("question", NO_ID),
@@ -93,7 +93,7 @@ class Layout:
     kind: str
     columns: Mapping[str, str]
     types: Mapping[str, DuckDBPyType]
-    content: ContentType
+    content: Content
     features: Mapping[Carried, tuple[str, ...]]
     reading: Reading
     absent: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class Layout:
     @property
     def chat(self) -> bool:
         """Whether prompt and responses are chat messages."""
-        return isinstance(self.content, list)
+        return self.content.chat
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ class Reading:
 
     `columns` maps roles to names; `unit` is `labeler`, `group` (of labelers), `item` (what is
     compared, whoever compares it) or `none`: nobody is charged. `features` are public properties of
-    responses that are carried along with their side (see `learning.carried`). Unless `labelled`,
+    responses that are carried along with their side (see `learning.carried`), of columns that are
+    declared by `public_columns` (see `policy.public_columns`). Unless `labelled`,
     the columns of labels are dropped at the door: every row reads like a tie, whatever it says.
     `question` is what all rows were asked about their pair, where no column tells it. `values` is
     the domain of labels, `skips` what becomes of blank ones. `format` is one of
@@ -141,6 +142,7 @@ class Reading:
     skips: Skips = "public"
     format: str = AUTO_FORMAT
     split: str | None = None
+    public_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.question is not None and not (self.question and self.question.isprintable()):
@@ -156,6 +158,10 @@ class Reading:
             return (one.name,)
         roles = (one.name + side for side in FEATURE_SIDES[kind])
         return tuple(self.columns.get(role, role) for role in roles)
+
+    def declares(self, column: str) -> bool:
+        """Return whether a column was declared public, by its name or that of both sides."""
+        return not set(public_columns.names_of(column)).isdisjoint(self.public_columns)
 
     def all_carried(self) -> tuple[str, ...]:
         """The columns of everything that is carried, in any layout."""
@@ -202,8 +208,9 @@ def layout(
         named = {role: column for role, column in named.items() if role not in PRIVATE_ROLES}
     absent = _absent(types, reading) if sparse else ()
     types |= dict.fromkeys(absent, SQLNULL)
-    columns = _columns(types, named, reading, name)
-    kind = _kind(columns, types, name, layouts, reading)
+    shown = listed_columns(types, reading, sparse=sparse)
+    columns = _columns(types, named, reading, name, shown)
+    kind = _kind(columns, name, layouts, reading, shown)
     used = (*layouts[kind], *(r for r in _OPTIONAL if r != "tie" or kind not in LISTED))
     for role in named:
         if role in ROLES and role not in used:
@@ -213,20 +220,26 @@ def layout(
             )
     columns = {role: column for role, column in columns.items() if role in used}
     if "labeler_id" not in columns and reading.unit in _BY_LABELER:
-        raise InvalidLabels(_nobody(name, types, labelers))
-    _check_roles(columns, kind, reading, name)
+        raise InvalidLabels(_nobody(name, shown, labelers))
+    _check_roles(columns, types, kind, reading, name)
     _check_values(kind, reading, name)
     kinds = {role: types[column] for role, column in columns.items()}
     _check_types(kinds, columns, name)
     content = _content(kinds, columns, kind, name)
-    features = {one: _carried(one, kind, types, columns, reading, name) for one in reading.features}
+    features = {
+        one: _carried(one, kind, types, columns, reading, name, shown) for one in reading.features
+    }
     return Layout(kind, columns, kinds, content, features, reading, absent)
 
 
 def _columns(
-    types: Mapping[str, DuckDBPyType], named: Mapping[str, str], reading: Reading, name: str
+    types: Mapping[str, DuckDBPyType],
+    named: Mapping[str, str],
+    reading: Reading,
+    name: str,
+    shown: Sequence[str],
 ) -> dict[str, str]:
-    """The column of each role that a part has one for."""
+    """The column of each role that a part has one for; messages list `shown`."""
     carried = {one.name + side for one in reading.features for side in _ALL_SIDES}
     known = {*ROLES, *side_roles(named), *carried}
     for role, column in named.items():
@@ -236,8 +249,8 @@ def _columns(
             )
         if column not in types:
             raise InvalidLabels(
-                f"{name}: no column {column!r} (given for {role}){closest(column, types)}; "
-                f"found: {', '.join(types)}"
+                f"{name}: no column {column!r} (given for {role}){closest(column, shown)}; "
+                f"found: {', '.join(shown)}"
             )
     columns = {role: named.get(role, role) for role in ROLES}
     # A question is published with the labels: that a column happens to be called so is not enough.
@@ -248,15 +261,15 @@ def _columns(
     }
 
 
-def _nobody(name: str, types: Mapping[str, DuckDBPyType], labelers: str) -> str:
+def _nobody(name: str, shown: Sequence[str], labelers: str) -> str:
     """What is said where no column tells whose labels these are."""
     export = f"{labelers} " if labelers else ""
     return (
-        f"{name}: no column labeler_id{closest('labeler_id', types)}; name the one that says who "
+        f"{name}: no column labeler_id{closest('labeler_id', shown)}; name the one that says who "
         f"gave each label: --labeler-column NAME. {export}Without one, --unit item protects each "
         "pair that was compared instead of each person: whoever gave several labels is protected "
         "for each alone, and all of them together may tell about that person. Choose it only if "
-        f"nobody gave more than one label, or if that is enough; found: {', '.join(types)}"
+        f"nobody gave more than one label, or if that is enough; found: {', '.join(shown)}"
     )
 
 
@@ -275,12 +288,25 @@ def side_roles(columns: Mapping[str, str]) -> set[str]:
     }
 
 
-_OF_SIDES = ("_chosen", "_rejected")
-"""How columns end that tell of one side, which was chosen or was not."""
+def listed_columns(columns: Iterable[str], reading: Reading, *, sparse: bool) -> list[str]:
+    """Return the columns that messages list: of a sparse part no answers, and by their names.
+
+    Which of chosen and rejected it has, and which it has first, may follow from labels.
+    """
+    if not sparse:
+        return list(columns)
+    answers = {reading.columns.get(role, role).lower() for role in ANSWERS}
+    return sorted(c for c in columns if c.lower() not in answers and not tells_a_side(c))
 
 
-def _check_roles(columns: Mapping[str, str], kind: str, reading: Reading, name: str) -> None:
-    """Refuse two answers to one question, and private columns in public roles."""
+def _check_roles(
+    columns: Mapping[str, str],
+    types: Mapping[str, DuckDBPyType],
+    kind: str,
+    reading: Reading,
+    name: str,
+) -> None:
+    """Refuse two answers to one question, half an answer, and private columns in public roles."""
     if "question" in columns and reading.question is not None:
         raise InvalidLabels(
             f"{name}: column {columns['question']} says which question every row answers; "
@@ -288,13 +314,20 @@ def _check_roles(columns: Mapping[str, str], kind: str, reading: Reading, name: 
         )
     # Which text was chosen is a label, whatever else the column is called.
     hidden = (*PRIVATE_ROLES, *(LAYOUTS[kind][1:] if kind == "chosen" else ()))
+    label = columns.get("label", "")
+    stem = label.removesuffix("_a").removesuffix("_b")
+    if label != stem and {f"{stem}_a", f"{stem}_b"} <= types.keys():
+        raise InvalidLabels(
+            f"{name}: column {label} tells of one side, and {stem}_a and {stem}_b of both:"
+            " neither can be label, where a tie would count as a loss; make one column of the two"
+        )
     for role, column in columns.items():
         if role in hidden and list(columns.values()).count(column) > 1:
             raise InvalidLabels(
                 f"{name}: column {column} is {role}, which is private, and cannot be "
                 "anything else too"
             )
-        if kind == "chosen" and role not in hidden and column.lower().endswith(_OF_SIDES):
+        if kind == "chosen" and role not in hidden and tells_a_side(column):
             raise InvalidLabels(
                 f"{name}: column {column} tells of the text that was chosen, or of the other: such "
                 f"a column cannot be {role}; if it does not, rename it to {role}"
@@ -377,32 +410,60 @@ def _carried(
     columns: Mapping[str, str],
     reading: Reading,
     part: str,
+    shown: Sequence[str],
 ) -> tuple[str, ...]:
-    """The columns of what is carried for a feature, checked."""
+    """The columns of what is carried for a feature, checked; messages list `shown`."""
     wanted = reading.carried(one, kind)
-    whole = one.kind == "stratum" or kind not in LISTED
+    inner = []
     for column in wanted:
         if column not in types:
             raise InvalidLabels(
-                f"{part}: no column {column!r} for the {_NOUNS[one.kind]} {one.name}"
-                f"{_near(one, kind, types)}; found: {', '.join(types)}"
+                f"{part}: no column {' and '.join(wanted)} for the {_NOUNS[one.kind]} {one.name}"
+                f"{_near(one, kind, types)}; found: {', '.join(shown)}"
             )
         _check_public(one, column, kind, columns, part)
-        listed = types[column].id in ("list", "array")
-        inner = canonical.element(types[column]) if listed and not whole else types[column]
-        if not whole and str(inner) == "JSON":
-            continue  # lists in JSON files: judged row by row
-        numeric = inner.id in (*NUMERIC, "boolean", "null") or is_text(inner)  # CSV: text
-        if one.kind == "number" and not numeric:
-            raise InvalidLabels(
-                f"{part}: feature {one.name}: expected numbers in {' and '.join(wanted)}"
-            )
-        if one.kind != "number" and not is_id(inner):
-            raise InvalidLabels(
-                f"{part}: {_NOUNS[one.kind]} {one.name}: expected names ({ID_EXPECTED}) in "
-                f"{' and '.join(wanted)}, found type {_short(types[column])}"
-            )
+        if not reading.declares(column):
+            raise InvalidLabels(_undeclared(one, column, part))
+        inner.append(types[column])
+    if kind in LISTED and one.kind != "stratum":
+        inner = [canonical.element(k) if k.id in ("list", "array") else k for k in inner]
+        inner = [k for k in inner if str(k) != "JSON"]  # lists in JSON files: judged row by row
+    fits = _is_number if one.kind == "number" else is_id
+    if not all(map(fits, inner)) or len({_family(k) for k in inner if k.id != "null"}) > 1:
+        # Not which column, nor its type: of chosen and rejected, these would name a side.
+        expected = "numbers" if one.kind == "number" else f"names ({ID_EXPECTED})"
+        raise InvalidLabels(
+            f"{part}: {_NOUNS[one.kind]} {one.name}: expected {expected} of one type in "
+            f"{' and '.join(wanted)}, so that no value tells which side it stands on"
+        )
     return wanted
+
+
+def _is_number(kind: DuckDBPyType) -> bool:
+    return kind.id in (*NUMERIC, "boolean", "null") or is_text(kind)  # CSV: text
+
+
+def _family(kind: DuckDBPyType) -> str:
+    """Return what two columns have in common whose values are read alike.
+
+    Whole numbers and those of 64 bits are: as DOUBLE, in which both are compared, they are one. A
+    number of 32 bits is not the same in 64, nor a decimal one with fewer digits.
+    """
+    if is_text(kind) or kind.id == "null":
+        return "text" if is_text(kind) else "null"
+    return "number" if kind.id in (*INTEGER, "double") else str(kind)
+
+
+def _undeclared(one: Carried, column: str, part: str) -> str:
+    """What is said of a column that nobody declared public."""
+    name = public_columns.names_of(column)[-1]
+    return (
+        f"{part}: column {column} becomes the {_NOUNS[one.kind]} {one.name} only if it is declared "
+        f"public: --public-column {name}, before the project's first release. That says that it "
+        "was made of prompts and responses alone (which system wrote them, what a model says of "
+        "them), and of nobody's answers: who won, a score or a rating that people gave. The "
+        "guarantee depends on it, and no look at the file could tell"
+    )
 
 
 _NOUNS = {"number": "feature", "source": "source", "stratum": "stratum"}
@@ -411,10 +472,9 @@ _TYPED = {"number": "columns:", "source": "source:", "stratum": "by="}
 
 def _near(one: Carried, kind: str, types: Mapping[str, DuckDBPyType]) -> str:
     """What was probably meant, as it is typed among features."""
-    first, *others = ("",) if one.kind == "stratum" else FEATURE_SIDES[kind]
-    stems = [column.removesuffix(first) for column in types if column.endswith(first)]
-    whole = [stem for stem in stems if all(stem + side in types for side in others)]
-    return closest(one.name, whole, _TYPED[one.kind])
+    sides = ("",) if one.kind == "stratum" else FEATURE_SIDES[kind]
+    stems = {name.removesuffix(side) for side in sides for name in types if name.endswith(side)}
+    return closest(one.name, sorted(stems), _TYPED[one.kind])
 
 
 def _check_public(
@@ -436,7 +496,7 @@ def _check_public(
         return
     sides = LAYOUTS["chosen"][1:]
     answers = {columns.get(side, side) for side in sides} if kind == "chosen" else set(sides)
-    if column in answers or column.lower().endswith(_OF_SIDES):
+    if column in answers or tells_a_side(column):
         raise InvalidLabels(
             f"{part}: column {column} tells of the text that was chosen, or of the other: such a "
             f"column cannot be the {_NOUNS[one.kind]} {one.name}"
@@ -445,10 +505,10 @@ def _check_public(
 
 def _kind(
     columns: Mapping[str, str],
-    types: Mapping[str, DuckDBPyType],
     name: str,
     layouts: Mapping[str, tuple[str, ...]],
     reading: Reading,
+    shown: Sequence[str],
 ) -> str:
     complete = [kind for kind, roles in layouts.items() if all(r in columns for r in roles)]
     if len(complete) == 1:
@@ -461,12 +521,15 @@ def _kind(
     nearest = max(layouts, key=lambda kind: sum(r in columns for r in layouts[kind]))
     missing = [role for role in layouts[nearest] if role not in columns]
     wanted = " or ".join(f"({', '.join(roles)})" for roles in layouts.values())
-    free = tuple(column for column in types if column not in columns.values())
+    sides = LAYOUTS["chosen"][1:]
+    if not set(sides).isdisjoint(missing) and set(sides).isdisjoint(shown):
+        missing = [role for role in layouts[nearest] if role in (*missing, *sides)]
+    free = tuple(column for column in shown if column not in columns.values())
     lacking = ", ".join(f"{role}{closest(role, free)}" for role in missing)
     people = ["labeler_id"] if reading.unit in _BY_LABELER and "labeler_id" not in columns else []
     named = ",".join(f"{role}=NAME" for role in (*missing, *people))
     raise InvalidLabels(
-        f"{name}: no column {lacking}; expected {wanted}; found: {', '.join(types)}; "
+        f"{name}: no column {lacking}; expected {wanted}; found: {', '.join(shown)}; "
         f"name columns with --columns {named}"
     )
 
@@ -498,27 +561,20 @@ def _check_types(kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], 
 
 def _content(
     kinds: Mapping[str, DuckDBPyType], columns: Mapping[str, str], kind: str, name: str
-) -> ContentType:
-    """The one type of prompt and responses."""
-    roles = LAYOUTS[kind][: 2 if kind in LISTED else 3]
-    found = {role: kinds[role] for role in roles}
+) -> Content:
+    """Return what prompt and responses are; raise `InvalidLabels` if they are no content."""
+    found = [kinds[role] for role in LAYOUTS[kind][: 1 if kind in LISTED else 3]]
     if kind in LISTED:
-        if found["responses"].id not in ("list", "array"):
+        if kinds["responses"].id not in ("list", "array"):
             raise InvalidLabels(
                 f"{name}: column {columns['responses']}: expected a list, "
-                f"found type {_short(found['responses'])}"
+                f"found type {_short(kinds['responses'])}"
             )
-        found["responses"] = canonical.element(found["responses"])
+        found.append(canonical.element(kinds["responses"]))
     try:
-        return canonical.content_type(found.values())
-    except NoContent:
-        # Types are not said of chosen and rejected: those of a JSON file follow from the labels.
-        said = "" if kind == "chosen" else " found " + ", ".join(map(_short, found.values()))
-        names = ", ".join(columns[role] for role in roles)
-        raise InvalidLabels(
-            f"{name}: columns {names}: expected all text, or all chat messages (lists of role, "
-            f"content) that agree in their types;{said or ' found something else'}"
-        ) from None
+        return canonical.content_of_types(found)
+    except NotContent:
+        raise canonical.refuse(name) from None
 
 
 def _short(kind: DuckDBPyType) -> str:

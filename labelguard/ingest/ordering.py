@@ -18,7 +18,7 @@ from labelguard.storage import buckets
 from labelguard.storage.executor import open_executor, over_buckets
 
 _KEYS: tuple[str, ...] = ("unit_hi", "item_hi", "unit_lo", "author_hi", "author_lo", "item_lo")
-_KEYS += ("pair", "submitted", "tie", "tiebreak", "label")
+_KEYS += ("pair", "submitted", "tiebreak", "label")
 _LABEL: tuple[str, ...] = _KEYS[: _KEYS.index("submitted")]
 """What rows of one label share."""
 _SKIP = "skip"
@@ -106,8 +106,6 @@ def _shared(
 
     pair = keys["pair"].astype(np.uint64) << np.uint64(8)
     shared = {"label": whole(_mixed(pair + keys["label"].astype(np.uint64)))}
-    if "tie" in keys:
-        shared["tie"] = whole(_mixed(pair + keys["tie"].astype(np.uint64)))
     if "tiebreak" in keys:
         shared["tiebreak"] = whole(keys["tiebreak"])
     return shared

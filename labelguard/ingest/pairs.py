@@ -5,7 +5,7 @@ which. No label column is read here.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.layouts import Reading
+from labelguard.ingest.one_source import refuse_several
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.carried import column_features, is_carried
 from labelguard.mechanisms.statistic import Rows
+from labelguard.policy.public_columns import parse
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.terms import AUTO_FORMAT, Progress, silent
@@ -88,7 +90,8 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
     """Distinct (item, pair of a ranking, what is carried), in the order of these.
 
     The order of the input does not enter, so that sums over pairs are the same to the last bit.
-    Raises `InvalidLabels` if there is none, or if one id stands for several contents.
+    Raises `InvalidLabels` if there is none, if one id stands for several contents, or if what is
+    carried is no function of contents.
     """
     if not staged.rows:
         raise InvalidLabels("no usable pair in the input: every row is bad or has identical sides")
@@ -118,8 +121,10 @@ def distinct_pairs(staged: Staged) -> DistinctPairs:
         contents.append(buckets.blocks(texts, "content")[firsts] if given else item)
         ids.append(texts["item_id"].take(pa.array(firsts)) if given else blocks.hexadecimal(item))
         found += len(firsts)
+    table = pa.concat_tables(tables)
+    refuse_several(table, np.concatenate(contents), np.concatenate(numbers))
     return DistinctPairs(
-        pa.concat_tables(tables),
+        table,
         pa.chunked_array([c for i in ids for c in (i.chunks if given else [i])]),
         np.concatenate(items),
         np.concatenate(contents),
@@ -135,12 +140,9 @@ def _distinct(texts: pa.Table) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     attached = [name for name in texts.column_names if is_carried(name)]
     names = [n for n in ("item_hi", "item_lo", "pair") if n in texts.column_names] + attached
     named = pl.DataFrame(texts.select(names)).with_row_index("line")
-    if "written_hi" in texts.column_names:  # of several ways to write a chat, always the same
-        written = pl.DataFrame(texts.select(["written_hi", "written_lo"]))
-        named = pl.concat([named, written], how="horizontal").sort(*written.columns, "line")
     first = named.group_by(names).agg(pl.col("line").first()).sort(names)
     number = first.drop("line").with_row_index("number")
-    joined = named.sort("line").join(number, on=names, how="left", maintain_order="left")
+    joined = named.join(number, on=names, how="left", maintain_order="left")
     line, of_row = (c.to_numpy().astype(np.intp) for c in (first["line"], joined["number"]))
     return line, of_row
 
@@ -155,6 +157,7 @@ def read_pairs(
     question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
+    public_columns: Sequence[str] | None = None,
     max_input_bytes: int | None = None,
     scratch: Path | None = None,
     progress: Progress = silent,
@@ -164,9 +167,9 @@ def read_pairs(
     `features` is a specification as `--features` takes it; the columns it names are read. `unit` is
     labeler, item, or none where nobody will be charged; with the latter two no labeler_id is
     needed. One labeler's repeated comparisons of one pair count once. `question` is what all rows
-    were asked; `format` and `split` are those of `Reading`. `skip_bad` leaves unusable rows out,
-    and `skipped` counts them. What is read lies in a directory of its own in `scratch`, or in
-    TMPDIR, that only its owner can enter, until the end of the call.
+    were asked; `format`, `split` and `public_columns` are those of `Reading`. `skip_bad` leaves
+    unusable rows out, and `skipped` counts them. What is read lies in a directory of its own in
+    `scratch`, or in TMPDIR, that only its owner can enter, until the end of the call.
 
     Raises `InvalidLabels` like any reading of labels.
     """
@@ -178,6 +181,7 @@ def read_pairs(
         question=question,
         format=format,
         split=split,
+        public_columns=parse(public_columns),
     )
     with tempfile.TemporaryDirectory(prefix="labelguard-", dir=scratch) as directory:
         work = Path(directory)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.ingest import canonical
-from labelguard.ingest.canonical import ContentType, is_text
+from labelguard.ingest.canonical import Content, is_text
 from labelguard.ingest.layouts import IDS, INTEGER, LAYOUTS, MAX_RANKED, Layout
 from labelguard.ingest.sql import identifier, literal
 from labelguard.learning.carried import Carried
@@ -15,7 +15,7 @@ from labelguard.policy.label_values import WHITE_SPACE, is_number
 from labelguard.terms import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
 
 
-def query(layout: Layout, content: ContentType) -> str:
+def query(layout: Layout, content: Content) -> str:
     """The SELECT over `part` that yields canonical pairs; `content` is the type in all parts."""
     content_type = canonical.sql_type(content)
     columns = {role: identifier(column) for role, column in layout.columns.items()}
@@ -65,7 +65,7 @@ def _trimmed(column: str) -> str:
     return f"trim({column}::VARCHAR, {literal(WHITE_SPACE)})"
 
 
-def _pair_query(layout: Layout, content: ContentType) -> str:
+def _pair_query(layout: Layout, content: Content) -> str:
     kinds = layout.types
     _, a, b = LAYOUTS[layout.kind][:3]
     faults = _common_faults(kinds)
@@ -94,7 +94,6 @@ def _pair_query(layout: Layout, content: ContentType) -> str:
             {_asked(canonical.item_digest("ep", "least(ea, eb), greatest(ea, eb)"), layout)}
                 AS content,
             {_common_columns(layout)}
-            {_written(content)}
             {_carried(layout, values)}
             coalesce(ea = eb, false) AS identical,
             (CASE {" ".join(faults)} ELSE 0 END)::UTINYINT AS fault,
@@ -102,7 +101,7 @@ def _pair_query(layout: Layout, content: ContentType) -> str:
         FROM encoded"""
 
 
-def _ranking_query(layout: Layout, content: ContentType) -> str:
+def _ranking_query(layout: Layout, content: Content) -> str:
     # Every ranking becomes its pairs (i, j), i < j in canonical order of the responses.
     lists = [_aliases(layout, one)[0] for one in layout.features if one.kind != "stratum"]
     ranked, label = _ranked(layout)
@@ -145,7 +144,6 @@ def _ranking_query(layout: Layout, content: ContentType) -> str:
                 ELSE (p.i - 1) * k - p.i * (p.i - 1) // 2 + p.j - p.i - 1 END)::USMALLINT AS pair,
             source_row,
             k::USMALLINT AS size,
-            {_written(content)}
             {_carried(layout, values)}
             coalesce(es[o[p.i]] = es[o[p.j]], false) AS identical,
             fault,
@@ -197,7 +195,11 @@ def carried_value(one: Carried, column: str, layout: Layout) -> str:
     """SQL of a carried column, of whatever type it is."""
     listed = layout.listed and one.kind != "stratum"
     if one.kind == "number":
-        return f"try_cast({column} AS {'DOUBLE[]' if listed else 'DOUBLE'})"
+        if listed:
+            return f"try_cast({column} AS DOUBLE[])"
+        # By way of text where DuckDB does not round to the nearest number.
+        exact = f"CASE WHEN typeof({column}) = 'HUGEINT' THEN try_cast({column}::VARCHAR AS DOUBLE)"
+        return f"({exact} ELSE try_cast({column} AS DOUBLE) END)"
     # Lists in JSON files are JSON, of which a cast to texts would keep the quotation marks.
     listing = f"from_json(try_cast({column} AS JSON), '[\"VARCHAR\"]')"
     return listing if listed else f"{column}::VARCHAR"
@@ -255,7 +257,7 @@ def _asked(digest: str, layout: Layout) -> str:
     return canonical.question_digest("question", digest) if layout.asked else digest
 
 
-def _sides(layout: Layout, content: ContentType, *sides: str) -> str:
+def _sides(layout: Layout, content: Content, *sides: str) -> str:
     """SELECT list of the words of prompt and response of every side, where contents are units."""
     if not layout.content_units:
         return ""
@@ -265,15 +267,6 @@ def _sides(layout: Layout, content: ContentType, *sides: str) -> str:
         return f"[{', '.join(words)}] AS sides, "
     said = canonical.plain_text("r", content)
     return f"list_transform(responses, lambda r: concat({prompt}, {said})) AS sides, "
-
-
-def _written(content: ContentType) -> str:
-    """SELECT list of a digest of the chats as they are published: one content may be written in
-    several ways (an empty object or null, 0 or -0), which the encoding does not tell apart.
-    """
-    if not isinstance(content, list):
-        return ""
-    return "unhex(sha256(to_json([prompt, first, second])::VARCHAR)) AS written, "
 
 
 def _common_columns(layout: Layout) -> str:
@@ -301,7 +294,7 @@ def _common_faults(kinds: Mapping[str, DuckDBPyType]) -> list[str]:
     """CASE branches for faults of public columns."""
     faults = []
     if "labeler_id" in kinds:
-        faults += [f"WHEN {blank('labeler_id')} THEN 1", f"WHEN {fraction('labeler_id')} THEN 11"]
+        faults.append(f"WHEN {blank('labeler_id')} THEN 1")
     faults.append("WHEN ep IS NULL THEN 2")
     for role, code in (("item_id", 8), ("question", 13), ("ranking_id", 9)):
         if role in kinds:
@@ -316,12 +309,6 @@ def blank(column: str) -> str:
     # The comparison spares nearly all ids the regular expression.
     found = rf"NOT coalesce(regexp_matches({column}, '[^\s\p{{Z}}]'), false)"
     return f"CASE WHEN {column} BETWEEN '!' AND '~' THEN false ELSE {found} END"
-
-
-def fraction(column: str) -> str:
-    """SQL that is true where an id (VARCHAR) is a number that was written with a fraction, 7.0."""
-    found = f"try_cast({column} AS DOUBLE) IS NOT NULL"
-    return f"CASE WHEN ends_with({column}, '.0') THEN {found} ELSE false END"
 
 
 def _time(kinds: Mapping[str, DuckDBPyType]) -> str:

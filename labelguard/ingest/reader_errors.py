@@ -53,7 +53,10 @@ def readable(
     line = re.search(r"(?:on Line: |in line )(\d+)", text)
     # DuckDB counts from 1, except where it cannot parse a line of JSON.
     number = int(line[1]) - text.startswith("Invalid Input Error: Malformed JSON") if line else 0
-    where = f"{name} line {number}" if line else name
+    # Values are put into columns one column after the other: of several faults, the first one is of
+    # the chosen side, say, and its line would tell where that stands.
+    located = line and "json transform error" not in lowered
+    where = f"{name} line {number}" if located else name
     for sign, meaning in _FAULTS:
         if sign in lowered:
             return InvalidLabels(f"{where}: {meaning}")

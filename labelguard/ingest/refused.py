@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,14 +11,11 @@ from labelguard.keys.keyring import KeyRing
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 
-_FRACTION = re.compile(r"([+-]?\d+)\.0")
-
 
 class Leavers:
     """Tells by their ids which rows are of labelers who have left. Its repr shows nothing.
 
-    `labelers` are their keys, shape (n, 2). A number that was written with a fraction (7.0), which
-    is no id, is taken for that number's: such a row is bad, and it may have been set aside.
+    `labelers` are their keys, shape (n, 2).
     """
 
     def __init__(self, keys: KeyRing, namespace: str, labelers: Blocks | None) -> None:
@@ -72,7 +67,6 @@ class Leavers:
         """Where in `labelers` each id of a source stands, or -1; those of earlier calls as well."""
         known = self._known.setdefault(namespace, {})
         new = [labeler for labeler in ids if labeler not in known]
-        meant = [match[1] if (match := _FRACTION.fullmatch(name)) else name for name in new]
-        found = blocks.positions(self.labelers, self._keys.labeler_keys(namespace, meant))
+        found = blocks.positions(self.labelers, self._keys.labeler_keys(namespace, new))
         known.update(zip(new, found.tolist(), strict=True))
         return known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from duckdb.sqltypes import DuckDBPyType
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
 from labelguard.ingest import layouts as labels
-from labelguard.ingest.canonical import ContentType, NoContent
+from labelguard.ingest.canonical import Content, NotContent
 from labelguard.ingest.layouts import Layout, Reading
 from labelguard.ingest.reader_errors import readable
 from labelguard.ingest.sources import Part
@@ -23,6 +24,10 @@ from labelguard.ingest.sources import Part
 _BATCH_BYTES = 48 << 20
 _MAX_BATCH_ROWS = 262_144
 _LEAST_READ, _MOST_READ = 2048, 32_768
+_LEAST_MEMORY = 1 << 30
+_CONTAINER_LIMITS = tuple(
+    Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory/memory.limit_in_bytes")
+)
 _READER_ERRORS = (duckdb.Error, pa.ArrowException, OSError, UnicodeError)
 
 
@@ -32,13 +37,22 @@ def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
         config={
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            "memory_limit": "1GB",
+            "memory_limit": f"{_memory()}B",
             # Each thread that reads JSON holds 64 MiB.
             "threads": min(os.cpu_count() or 1, 8),
             "temp_directory": str(scratch),
             "preserve_insertion_order": True,
         }
     )
+
+
+def _memory() -> int:
+    """Return the bytes that an engine may take: a quarter of the machine's or its container's."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in _CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # there is none, or it says "max"
+            limits.append(int(path.read_text()))
+    return max(min(limits) // 4, _LEAST_MEMORY)
 
 
 def _cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
@@ -77,13 +91,13 @@ def rows(part: Part, connection: duckdb.DuckDBPyConnection, query: str) -> list[
         raise readable(error, part.name) from None
 
 
-def common_content(parts: list[Part], layouts: list[Layout]) -> ContentType:
-    """The type that holds the texts of every part."""
+def common_content(parts: list[Part], layouts: list[Layout]) -> Content:
+    """Return the content that holds the prompts and responses of every part."""
     content = layouts[0].content
     for part, layout in zip(parts, layouts, strict=True):
         try:
-            content = canonical.merged([content, layout.content])
-        except NoContent:
+            content = canonical.merge([content, layout.content])
+        except NotContent:
             raise InvalidLabels(
                 f"{part.name}: its prompts and responses have another type than those of the "
                 "files before it; privatize files of one kind together"

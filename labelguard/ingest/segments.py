@@ -6,8 +6,9 @@ be altered, moved or read without the key; and the ledger keeps a keyed digest o
 file that the ledger does not list counts for nothing.
 
 A row is one state of one answer. Of several states of a record the latest counts, by the tool's
-clock, and by arrival where that is equal. A deletion is for good, unless a later pull finds the
-answer in the tool again.
+clock. Of several of one version the first that came counts, until a pull takes what the tool lists
+of those that came more than once. A deletion is for good, unless a later pull finds the answer in
+the tool again.
 """
 
 from __future__ import annotations
@@ -286,17 +287,21 @@ class Standing:
         found: NDArray[np.bool_] = self.segment >= 0
         return found
 
-    def of(self, rows: Rows, *, pulled: bool) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def of(
+        self, rows: Rows, *, pulled: bool, repeated: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Which answers of `rows` tell nothing new, and which of its deletions.
 
         What was announced of a record that is gone comes late; what a tool lists is there again.
+        Of a version that was `repeated` (a flag for each answer) what counts is taken anew.
         """
         at = blocks.positions(self.record, rows.record)
         met = at >= 0
         at = np.maximum(at, 0)
         if not len(self.record):
             return np.zeros(len(at), bool), np.zeros(len(rows.deleted), bool)
-        older = self.alive[at] & (self.kept[at] | (self.version[at] >= rows.version))
+        same = (self.version[at] == rows.version) & ~repeated
+        older = self.alive[at] & (self.kept[at] | same | (self.version[at] > rows.version))
         late = ~self.alive[at] & (not pulled)
         gone = blocks.positions(self.record[~self.alive], rows.deleted) >= 0
         return met & (older | late), gone

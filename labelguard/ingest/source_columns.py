@@ -1,30 +1,25 @@
-"""Public columns that tell which system wrote each response: where an input has such, and how many.
+"""Columns that were declared public and may tell which system wrote each response, and how many.
 
-They are found by their names, in pairs like `model_a` and `model_b` or as a list beside responses;
-or `--columns system_a=…,system_b=…` names them. Columns of labels are not there to be looked at.
+They come in pairs like `model_a` and `model_b` or as a list beside responses. What nobody declared
+is not looked at: by its look it may as well say who won.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import duckdb
 
-from labelguard.ingest import formats, query, scan
-from labelguard.ingest.canonical import element
+from labelguard.ingest import query, scan
+from labelguard.ingest.canonical import element, is_text
 from labelguard.ingest.formats import Understood
-from labelguard.ingest.layouts import FEATURE_SIDES, Layout, is_id, side_roles
+from labelguard.ingest.layouts import FEATURE_SIDES, Layout, side_roles
 from labelguard.ingest.sql import identifier
-from labelguard.ingest.staged import Staged
 from labelguard.learning.carried import Carried
 from labelguard.learning.sources import MOST_SOURCES
 
-__all__ = ["Sources", "source_columns", "sources_of"]
-
-_WORDS = ("model", "system", "source", "generator", "engine", "checkpoint", "assistant", "writer")
+__all__ = ["Sources", "source_columns"]
 
 
 @dataclass(frozen=True)
@@ -41,20 +36,10 @@ class Sources:
     """rows in which one lacks; they cannot be used with these features"""
 
 
-def sources_of(staged: Staged, scratch: Path) -> tuple[Sources, ...]:
-    """Those of an input that was staged with its labels; its columns of labels are dropped here."""
-    connection, layouts = scan.connect(scratch), []
-    for part, known in zip(staged.parts, staged.understood, strict=True):
-        public = replace(known.reading, unit="none", features=(), labelled=False)
-        found = formats.understood(part, connection, public)
-        layouts.append((found, scan.look(found.part, connection, found.reading)))
-    return source_columns(layouts, connection)
-
-
 def source_columns(
     parts: Sequence[tuple[Understood, Layout]], connection: duckdb.DuckDBPyConnection
 ) -> tuple[Sources, ...]:
-    """Those that every part has, with 2 sources or more."""
+    """Return those of text that every part has, with 2 sources or more."""
     found = [dict(_candidates(one, layout, connection)) for one, layout in parts]
     shared = [key for key in found[0] if all(key in other for other in found)]
     return tuple(
@@ -74,19 +59,13 @@ def _candidates(
     for stem in stems:
         one = Carried(stem, "source")
         columns = found.reading.carried(one, layout.kind)
-        named = all(stem + side in found.reading.columns for side in sides)
         kinds = [types[column] for column in columns if column in types]
-        if len(kinds) < len(sides) or not (named or _means_source(stem)):
+        if len(kinds) < len(sides) or not all(map(found.reading.declares, columns)):
             continue
         if layout.listed:
             kinds = [element(kind) for kind in kinds if kind.id in ("list", "array")]
-        if kinds and all(is_id(kind) or (layout.listed and str(kind) == "JSON") for kind in kinds):
+        if kinds and all(is_text(kind) or str(kind) == "JSON" for kind in kinds):
             yield one, columns
-
-
-def _means_source(name: str) -> bool:
-    last = re.split(r"[^a-z]+", name.lower())[-1]
-    return last in _WORDS or last.removesuffix("s") in _WORDS
 
 
 def _counted(

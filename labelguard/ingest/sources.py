@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import csv_files, dictionaries, json_files, splits, standard_input
+from labelguard.ingest import csv_files, json_files, rows_in_memory, splits, standard_input
 from labelguard.ingest.files import COMPRESSIONS, Opener
 from labelguard.ingest.paths import matching, shown
 from labelguard.ingest.tables import arrow_opener, dataset_opener, parquet_opener, table_opener
@@ -103,10 +103,9 @@ def parts(
     Raises `InvalidLabels` if there are none, or if several splits are there and none is named.
     """
     items = list(_flat(source))
-    if isinstance(source, list | tuple) and dictionaries.are_rows(items):
+    if isinstance(source, list | tuple) and rows_in_memory.are_rows(items):
         splits.refuse_unused(split, ())
-        rows = dictionaries.table_of(items, named)
-        return [Part(dictionaries.NAME, table_opener(rows, dictionaries.NAME), sparse=True)]
+        return [Part(rows_in_memory.NAME, rows_in_memory.rows_opener(items, named), sparse=True)]
     found: list[Part] = []
     divided = []
     for number, item in enumerate(items, 1):
@@ -147,7 +146,7 @@ def _table_opener(table: Any, named: Mapping[str, str], name: str) -> Opener:
     if library == "datasets":
         return dataset_opener(table, name)
     if library == "pandas" and hasattr(table, "columns"):
-        table = dictionaries.table_of_frame(table, named, name)
+        return rows_in_memory.frame_opener(table, named, name) or table_opener(table, name)
     return table_opener(table, name)
 
 

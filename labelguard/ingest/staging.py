@@ -53,8 +53,8 @@ class StagingOptions:
     reading: Reading
     namespace: str
     quarantine: bool = False
-    public_ties: str = ""
-    """Empty, or `drop` / `half`, where tie status was declared public."""
+    drop_ties: bool = False
+    """Whether ties are left out: only where tie status was declared public."""
     groups: Groups | None = None
     refused: Blocks | None = None
     """The keys of labelers who have left, (n, 2): their rows are treated as if they were not there.
@@ -214,8 +214,6 @@ class _Stager:
         if self._taken_back:
             columns["skip"] = blank.astype(np.uint8)
         label = batch["label"].to_numpy()
-        if self.options.public_ties:
-            columns["tie"] = (label == LABEL_TIE).astype(np.uint8)
         names = [name for one in self.options.reading.features for name in one.columns]
         carried = {name: batch[name] for name in names}
         attached = {n: v.to_numpy() for n, v in carried.items() if pa.types.is_floating(v.type)}
@@ -223,8 +221,6 @@ class _Stager:
             attached |= _halves("carried", _digests(batch, "carried"))
         if self.staged.given_ids:
             attached |= _halves("content", content)
-        written = _written(batch)
-        attached |= written
         # Times and records only say which of a labeler's rows comes first. They are in no digest of
         # the input: numbers of rows that are sorted by label change with a label.
         said = {name: columns[name] for name in columns if name not in ("submitted", "skip")}
@@ -243,7 +239,7 @@ class _Stager:
         columns |= {"row": numbers, "label": label}
         rows.append(pa.table(columns), buckets.bucket_of(units))
 
-        public = {"row": numbers} | _halves("item", items) | written
+        public = {"row": numbers} | _halves("item", items)
         names = ["prompt", "first", "second"]
         if self.staged.given_ids:
             public |= _halves("content", content)
@@ -283,7 +279,7 @@ class _Stager:
 
     def _usable(self, name: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Judge faults; drop skips, identical sides and (if asked) public ties."""
-        staged, public_ties = self.staged, self.options.public_ties
+        staged = self.staged
         start = self._part_rows
         if staged.pairs_of_rankings:  # Rows are counted as the file has them, not as pairs.
             numbers = batch["source_row"].to_numpy()
@@ -335,7 +331,7 @@ class _Stager:
         identical = usable & batch["identical"].to_numpy(zero_copy_only=False)
         staged.identical_sides += int(identical.sum())
         usable = usable & ~identical
-        if public_ties == "drop":
+        if self.options.drop_ties:
             ties = label == LABEL_TIE
             if self._taken_back:  # as a skip does
                 said = pa.array(np.where(ties, np.uint8(LABEL_SKIP), label))
@@ -408,13 +404,6 @@ def _halves(name: str, values: Blocks) -> dict[str, NDArray[np.generic]]:
         f"{name}_hi": np.ascontiguousarray(values[:, 0]),
         f"{name}_lo": np.ascontiguousarray(values[:, 1]),
     }
-
-
-def _written(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:
-    """How chats are written, where one content may be written in several ways."""
-    if "written" not in batch.schema.names:
-        return {}
-    return _halves("written", _digests(batch, "written"))
 
 
 def _records(batch: pa.RecordBatch) -> dict[str, NDArray[np.generic]]:

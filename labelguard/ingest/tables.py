@@ -40,8 +40,6 @@ def table_opener(table: Any, name: str) -> Opener:
         # Not which column: of chosen and rejected, that would name a side.
         raise InvalidLabels(f"{name}: {SEVERAL_TYPES}") from None
     check_columns(converted.column_names, name)
-    plain = arrow.plain(converted.schema)
-    converted = converted if plain == converted.schema else converted.cast(plain)
     start = 0
     for batch in converted.to_batches():
         problem = arrow.damage(batch, start)
@@ -100,9 +98,8 @@ def parquet_opener(path: Path, name: str) -> Opener:
     )
 
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        schema = pq.read_schema(path)
-        check_columns(schema.names, name)
-        return _opaque(connection.sql(query), arrow.clashing(schema))
+        check_columns(pq.read_schema(path).names, name)
+        return connection.sql(query)
 
     return opened
 
@@ -121,8 +118,6 @@ def _arrow_batches(path: Path) -> pa.RecordBatchReader:
 
 
 def _judged(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
-    plain = arrow.plain(schema)
-
     def run() -> Iterator[pa.RecordBatch]:
         start = 0
         for batch in batches:
@@ -130,37 +125,38 @@ def _judged(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
             if problem:
                 raise pa.ArrowInvalid(f"{OURS}{problem}{OURS}")
             start += batch.num_rows
-            yield batch if plain == schema else batch.cast(plain)
+            yield batch
 
-    return pa.RecordBatchReader.from_batches(plain, run())
+    return pa.RecordBatchReader.from_batches(schema, run())
 
 
 def _opener(read: Callable[[], pa.Table | pa.RecordBatchReader]) -> Opener:
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         source = read()
-        unreadable = arrow.clashing(source.schema)
         try:
-            relation = connection.from_arrow(source)
+            return connection.from_arrow(source)
         except duckdb.NotImplementedException:
             readable = _readable_columns(source, connection)
-            unreadable += [
-                name for name in source.schema.names if name not in readable.schema.names
-            ]
-            relation = connection.from_arrow(readable)
-        return _opaque(relation, unreadable)
+            unreadable = [n for n in source.schema.names if n not in readable.schema.names]
+            return _opaque(connection.from_arrow(readable), unreadable, source.schema.names)
 
     return opened
 
 
-def _opaque(relation: duckdb.DuckDBPyRelation, names: Sequence[str]) -> duckdb.DuckDBPyRelation:
-    """The relation with bytes in place of columns whose types DuckDB cannot take.
+def _opaque(
+    relation: duckdb.DuckDBPyRelation, unreadable: Sequence[str], names: Sequence[str]
+) -> duckdb.DuckDBPyRelation:
+    """Return the relation with bytes in place of columns whose types DuckDB cannot take.
 
     They are no text, chat, id or label. That one is there must show: if it were dropped, a message
     would name it, and of chosen and rejected that would name a side.
     """
-    readable = [identifier(name) for name in relation.columns if name not in names]
-    opaque = [f"'\\xFF'::BLOB AS {identifier(name)}" for name in names]
-    return relation.project(", ".join(readable + opaque)) if names else relation
+    pieces = (
+        f"'\\xFF'::BLOB AS {one}" if name in unreadable else one
+        for name in names
+        for one in [identifier(name)]
+    )
+    return relation.project(", ".join(pieces))
 
 
 def _readable_columns(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from labelguard import clock
@@ -17,7 +16,6 @@ from labelguard.project.project import Project
 from labelguard.project.runs import JobRun
 from labelguard.release.methods import open_mechanism
 from labelguard.release.writer import read_card
-from labelguard.report.outlook import outlook
 
 STEPS = ("check", "pull", "release", "train", "evaluate", "judge", "promote")
 _READING = ("pull", "release", "evaluate")
@@ -26,7 +24,6 @@ _READING = ("pull", "release", "evaluate")
 
 def line(
     job: Job,
-    home: Project,
     run: UnderWay,
     outcome: str,
     why: str,
@@ -54,7 +51,6 @@ def line(
         model=done["promote"].get("model"),
         judgement=done["judge"] or None,
         curve=done["train"].get("curve", []),
-        outlook=_outlook(home),
         lesson=lesson,
         evaluation=done["evaluate"].get("release"),
         settings=trained_by or {},
@@ -70,14 +66,6 @@ def _charged_by(job: Job, done: Mapping[str, Facts]) -> dict[str, int]:
             event = str(open_mechanism(mechanism).priced)
             uses[event] = uses.get(event, 0) + charged
     return uses
-
-
-def _outlook(home: Project) -> Mapping[str, Any] | None:
-    """What is forecast of the budget now, to be compared with what comes; None if nothing is."""
-    try:
-        return asdict(outlook(home))
-    except LabelguardError:  # a run that failed is told all the same
-        return None
 
 
 def entry(home: Project, run: UnderWay, trained_by: Mapping[str, Any]) -> Facts:
@@ -111,7 +99,7 @@ def finish(job: Job, home: Project, run: UnderWay) -> list[str]:
 
 def fail(job: Job, home: Project, run: UnderWay, why: str) -> None:
     """End a run that failed; what it released stays, and the next one learns from it."""
-    run.end(line(job, home, run, "failed", why))
+    run.end(line(job, run, "failed", why))
     with contextlib.suppress(LabelguardError):  # what failed first has to be said
         finish(job, home, run)
 

@@ -94,4 +94,7 @@ def _check_axes(directory: Path, model: Path, name: str) -> None:
         ) from None
 
 
-_READING = ("columns", "question", "format", "split", "bad_rows", "max_input_bytes", "workers")
+_READING = (
+    *("columns", "question", "format", "split", "public_columns"),
+    *("bad_rows", "max_input_bytes", "workers"),
+)

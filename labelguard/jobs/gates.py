@@ -89,6 +89,8 @@ class _Found:
     current: float | None
     standard_error: float
     rows: int
+    reach: float
+    """how far above the truth the difference is, at the confidence that the gate asks for"""
     measure: str = ACCURACY
     cost: str = _FREE
     note: str = ""
@@ -160,21 +162,23 @@ def judge(
         )
     if gate.by == "probes":
         assert gate.probes is not None
-        found = _by_probes(step, models, base / gate.probes)
+        found = _by_probes(gate, step, models, base / gate.probes)
     elif gate.by == "released":
-        found = _by_released(step, models, release, unseen)
+        found = _by_released(gate, step, models, release, unseen)
     else:
         assert evaluation is not None
-        found = _by_held_out(models, evaluation, charged)
+        found = _by_held_out(gate, models, evaluation, charged)
     return _judged(gate, found)
 
 
-def _by_probes(step: Step, models: list[Path], file: Path) -> _Found:
+def _by_probes(gate: Gate, step: Step, models: list[Path], file: Path) -> _Found:
     pairs = read_preferred(file)
-    return _accuracies(step, models, pairs, np.zeros(len(pairs)), np.arange(len(pairs)))
+    return _accuracies(gate, step, models, pairs, np.zeros(len(pairs)), np.arange(len(pairs)))
 
 
-def _by_released(step: Step, models: list[Path], release: Path, unseen: float) -> _Found:
+def _by_released(
+    gate: Gate, step: Step, models: list[Path], release: Path, unseen: float
+) -> _Found:
     file = release / "data.parquet"
     items = item_keys(file)
     rows = pl.read_parquet(file, columns=[*PAIRS, "flip_probability"])
@@ -186,13 +190,14 @@ def _by_released(step: Step, models: list[Path], release: Path, unseen: float) -
         )
     rows = rows.filter(pl.Series(out))
     flips = rows["flip_probability"].to_numpy()
-    found = _accuracies(step, models, rows.select(PAIRS).to_arrow(), flips, items[out])
+    found = _accuracies(gate, step, models, rows.select(PAIRS).to_arrow(), flips, items[out])
     if unseen == step.holdout:
         return found
     return replace(found, note=f"; of the {unseen:g} of items that are held out of both models")
 
 
 def _accuracies(
+    gate: Gate,
     step: Step,
     models: list[Path],
     pairs: pa.Table,
@@ -213,12 +218,15 @@ def _accuracies(
         )
     accuracy = [1 - float(signal @ (d - flips)) / information for d in wrong]
     if len(models) == 1:
-        return _Found(accuracy[0], None, standard_error(wrong[0], flips, items), len(pairs))
+        return _Found(accuracy[0], None, standard_error(wrong[0], flips, items), len(pairs), 0.0)
     error = paired_standard_error(wrong[0] - wrong[1], flips, items)
-    return _Found(accuracy[0], accuracy[1], error, len(pairs))
+    # No noise is in it but that of coins: a sum over items, taken for normal.
+    normal = NormalDist().inv_cdf(gate.confidence)
+    reach = normal * error if normal > 0 else 0.0  # 0 · ∞ is no number
+    return _Found(accuracy[0], accuracy[1], error, len(pairs), reach)
 
 
-def _by_held_out(models: list[Path], evaluation: Path, charged: int) -> _Found:
+def _by_held_out(gate: Gate, models: list[Path], evaluation: Path, charged: int) -> _Found:
     from labelguard.release.evaluation import Evaluation
 
     found, heads = Evaluation.load(evaluation), [Head.load(model) for model in models]
@@ -227,9 +235,10 @@ def _by_held_out(models: list[Path], evaluation: Path, charged: int) -> _Found:
         heads[1] if len(heads) > 1 else replace(heads[0], coefficients=0 * heads[0].coefficients)
     )
     error = found.difference(heads[0], other)[1]
+    reach = found.reach(heads[0], other, max(gate.confidence, 0.5))
     current = values[1] if len(values) > 1 else None
     cost = _CHARGED if charged else f"{_FREE}: evaluation {evaluation.name} was read again"
-    return _Found(values[0], current, error, round(found.labels), LIKELIHOOD, cost)
+    return _Found(values[0], current, error, round(found.labels), reach, LIKELIHOOD, cost)
 
 
 def _judged(gate: Gate, found: _Found) -> Judgement:
@@ -257,8 +266,7 @@ def _verdict(gate: Gate, found: _Found, difference: float | None) -> tuple[bool,
         return False, f"{value} is below {gate.at_least:g}, which job.yaml asks for"
     if difference is None:
         return True, f"{value} ± {found.standard_error:.3f}; there was no model before"
-    reach = NormalDist().inv_cdf(gate.confidence) * found.standard_error
-    lowest = difference - (reach if gate.confidence > 0.5 else 0.0)  # 0 · ∞ is no number
+    lowest = difference - found.reach
     shown = f"{value}, {difference:+.3f} ± {found.standard_error:.3f} to the model in use"
     if lowest >= -gate.margin:
         return True, shown

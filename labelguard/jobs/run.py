@@ -173,12 +173,12 @@ class Run:
         found = run.step("release", lambda: self._release(run))
         release = found["learn_from"]
         if release is None:
-            return ending.line(self.job, self.home, run, "unchanged", found["why"])
+            return ending.line(self.job, run, "unchanged", found["why"])
         lesson = lessons.lesson(self.job, self.step, release)
         before = lessons.judged_before(self.state, lesson, self.models.in_use)
         if before and "train" not in run.steps:
             why = f"release {release} was learned from before; {found['why']}"
-            return ending.line(self.job, self.home, run, "unchanged", why)
+            return ending.line(self.job, run, "unchanged", why)
         candidate = self.models.candidate(lesson)
         run.step("train", lambda: self._train(release, candidate))
         run.step("evaluate", lambda: self._evaluate(run, candidate))
@@ -189,9 +189,7 @@ class Run:
             self.models.discard()
         outcome = "promoted" if judged["promote"] else "kept"
         own = lessons.trained_by(self.job, self.step)
-        return ending.line(
-            self.job, self.home, run, outcome, judged["why"], lesson=lesson, trained_by=own
-        )
+        return ending.line(self.job, run, outcome, judged["why"], lesson=lesson, trained_by=own)
 
     def _check(self) -> Facts:
         """Whatever would fail later, before anything is pulled or charged."""

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from labelguard.configuration import reading
 from labelguard.configuration.checking import Part, Text, checked
-from labelguard.release import configured
+from labelguard.jobs.options import check_options, options_model, relative_to, resolve_pattern
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _HINT = "labelguard retrain --init writes one"
@@ -34,7 +34,7 @@ class Release(Part):
     ] = "drop"
     options: Annotated[
         Mapping[str, Any],
-        AfterValidator(configured.check_job_options),
+        AfterValidator(check_options),
         Field(description="options of the mechanism, and of how input is read"),
     ] = {}
 
@@ -147,7 +147,7 @@ class Job:
         if given is None:
             return None
         parts = [given] if isinstance(given, str) else given
-        return [configured.pattern(one, self.base) for one in parts]
+        return [resolve_pattern(one, self.base) for one in parts]
 
     @property
     def models(self) -> Path:
@@ -157,7 +157,7 @@ class Job:
     @property
     def options(self) -> dict[str, Any]:
         """Options of `privatize` that come from job.yaml, with their paths relative to it."""
-        return configured.located(self.settings.release.options, self.base)
+        return relative_to(self.base, self.settings.release.options)
 
     @property
     def digest(self) -> str:
@@ -185,6 +185,6 @@ def parsed(content: Mapping[str, Any], file: str, base: Path, name: str) -> Job:
 def schema() -> dict[str, Any]:
     """The JSON schema of job.yaml, with the options of mechanisms that are installed."""
     made = Settings.model_json_schema(mode="validation")
-    options = configured.job_options().model_json_schema(mode="validation")
-    made["$defs"]["Release"]["properties"]["options"] |= options
+    of_release = options_model().model_json_schema(mode="validation")
+    made["$defs"]["Release"]["properties"]["options"] |= of_release
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | made

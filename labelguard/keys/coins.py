@@ -28,7 +28,6 @@ class Purpose(IntEnum):
 
     FLIP = 1
     TIE = 2
-    TERNARY = 3
     CHOICE = 4
 
 

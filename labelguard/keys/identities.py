@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
@@ -78,12 +78,6 @@ class Identities:
         together = np.concatenate([self.labelers, unmet.labelers])
         order = blocks.order(together)
         return type(self)(together[order], np.concatenate([self.forms, unmet.forms])[order])
-
-    def renamed(self, names: Callable[[Blocks], Blocks]) -> Self:
-        """The same under other names; without ids."""
-        labelers = names(self.labelers)
-        order = blocks.order(labelers)
-        return type(self)(labelers[order], names(self.forms)[order])
 
 
 def plain(names: Sequence[str]) -> NDArray[np.bool_]:

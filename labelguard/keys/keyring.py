@@ -9,7 +9,6 @@ that were released before could not be known from new ones.
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import os
 import secrets
@@ -25,18 +24,16 @@ from labelguard.errors import KeyProblem
 from labelguard.keys import key_source
 from labelguard.keys.parts import Parts
 from labelguard.keys.prf import Prf, derive_key
-from labelguard.keys.pseudonyms import Pseudonyms
 from labelguard.keys.row_keys import RowKeys
 from labelguard.storage import blocks, private_files
 from labelguard.storage.blocks import Blocks
-from labelguard.storage.files import fsync_path, write_atomically
+from labelguard.storage.files import write_atomically
 
 _KEY_HEADER = b"labelguard project key v1\n"
-_PSEUDONYMS_HEADER = b"labelguard pseudonyms v1\n"
 
 _SALT, _NONCE = 32, bytes(12)
 
-KEY_FILES = ("project.key", "pseudonyms")
+KEY_FILE = "project.key"
 """What the project needs for as long as it lives."""
 
 
@@ -68,7 +65,7 @@ class KeyRing:
     @classmethod
     def create(cls, directory: Path) -> KeyRing:
         """Write a fresh project key; refuses to replace one."""
-        path = directory / "project.key"
+        path = directory / KEY_FILE
         if path.exists():
             raise KeyProblem(f"{path} exists already; keys are never regenerated")
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -110,27 +107,6 @@ class KeyRing:
     def _message_key(self, purpose: str, salt: bytes) -> bytes:
         return hmac.digest(derive_key(self._secret, f"seal/{purpose}"), salt, "sha256")
 
-    def pseudonyms(self, fingerprint: str | None = None) -> Pseudonyms:
-        """How the ledger names labelers: as it always did, or by the secret of the last change.
-
-        `fingerprint` is what the ledger says of that secret: a change that reached the ledger, but
-        crashed before it was completed here, is completed.
-        """
-        path, waiting = self._directory / "pseudonyms", self._directory / "pseudonyms.new"
-        following = _naming(waiting) if fingerprint and waiting.exists() else None
-        if following and following.fingerprint == fingerprint:
-            with contextlib.suppress(FileNotFoundError):  # somebody else has just done it
-                waiting.replace(path)
-                fsync_path(self._directory)
-            return following
-        return _naming(path) if path.exists() else Pseudonyms()
-
-    def prepare_pseudonyms(self) -> Pseudonyms:
-        """Names under a fresh secret, beside the present one until the ledger has them."""
-        path = self._directory / "pseudonyms.new"
-        write_atomically(path, _PSEUDONYMS_HEADER + random_bytes(32), mode=0o600)
-        return _naming(path)
-
     def row_keys(self) -> RowKeys:
         """The names of rows in private maps, the same in every release."""
         return RowKeys(derive_key(self._secret, "row"))
@@ -168,34 +144,21 @@ class KeyRing:
         digests = (hmac.digest(key, prefix + _length_prefixed(name), "sha256")[:16] for name in ids)
         return blocks.from_bytes(b"".join(digests))
 
-    def secrets(self) -> dict[str, bytes]:
-        """The files that a backup of the keys is made of."""
-        paths = [self._directory / name for name in KEY_FILES]
-        files = {path.name: path.read_bytes() for path in paths if path.exists()}
-        return files | {"project.key": _KEY_HEADER + self._secret}
-
-    @classmethod
-    def install(cls, directory: Path, files: Mapping[str, bytes]) -> KeyRing:
-        """Put `secrets` of another directory into one without a project key, or with the same."""
-        path = directory / "project.key"
-        if path.exists() and path.read_bytes() != files["project.key"]:
+    def copy_to(self, directory: Path) -> KeyRing:
+        """Write the project key into a directory without one, or with the same; the ring there."""
+        path, data = directory / KEY_FILE, _KEY_HEADER + self._secret
+        if path.exists() and path.read_bytes() != data:
             raise KeyProblem(f"{path} exists already; keys are never replaced")
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         private_files.check_directory(directory, KeyProblem)
-        for name in reversed(KEY_FILES):  # the project key last: it makes the directory count
-            if name in files:
-                write_atomically(directory / name, files[name], mode=0o600)
-        return cls(directory)
+        write_atomically(path, data, mode=0o600)
+        return type(self)(directory)
 
 
 def _bits(values: NDArray[np.generic]) -> NDArray[np.uint64]:
     """Numbers of at most 8 bytes as 64 bits; different values stay different."""
     wide = values.astype(np.float64) if values.dtype.kind == "f" else values
     return wide.view(np.uint64) if wide.dtype.itemsize == 8 else wide.astype(np.uint64)
-
-
-def _naming(path: Path) -> Pseudonyms:
-    return Pseudonyms(_read_private(path, _PSEUDONYMS_HEADER))
 
 
 def _length_prefixed(text: str) -> bytes:
@@ -213,7 +176,7 @@ def _read_private(path: Path, header: bytes) -> bytes:
 
 def _project_key(directory: Path) -> bytes:
     """The 32 bytes of the project key: of its file or, if there is none, from the environment."""
-    path = directory / "project.key"
+    path = directory / KEY_FILE
     if not directory.is_dir():
         raise _missing(path)
     private_files.check_directory(directory, KeyProblem)

@@ -48,12 +48,6 @@ class Prf:
         """
         return _apply(self._cipher.encryptor(), state ^ block)
 
-    def invert(self, blocks: Blocks) -> Blocks:
-        """Undo a one-block function (pseudonyms are undone so)."""
-        if self._length != 1:
-            raise ValueError("only a one-block function can be inverted")
-        return _apply(self._cipher.decryptor(), blocks)
-
 
 def _apply(context: CipherContext, blocks: Blocks) -> Blocks:
     """AES over every 16-byte row."""

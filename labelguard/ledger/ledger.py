@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sqlalchemy as sa
 
-from labelguard.errors import LedgerError, LedgerOutdated, PolicyError
-from labelguard.keys.pseudonyms import Pseudonyms
+from labelguard.errors import LedgerError, PolicyError
 from labelguard.ledger import (
     ceilings,
     charges,
@@ -33,7 +31,7 @@ from labelguard.ledger import (
     verification,
 )
 from labelguard.ledger.ceilings import Ceiling
-from labelguard.ledger.meta import fingerprint
+from labelguard.ledger.groups import Groups
 from labelguard.ledger.policies import IMPLICIT, PolicyRecord
 from labelguard.ledger.records import Charge, LabelerTable, ReleaseRecord
 from labelguard.ledger.sourcebook import SourceRecord
@@ -67,7 +65,7 @@ class Grant:
 class Ledger:
     """The ledger of one project, on SQLite or PostgreSQL.
 
-    Outside of it labelers go by their keys; in the database by pseudonyms (`names`).
+    Labelers go by their keys, keyed hashes of their ids, which are their pseudonyms.
     """
 
     def __init__(
@@ -75,28 +73,19 @@ class Ledger:
         url: str,
         keys: KeyRing,
         witnesses: Sequence[Path] = (),
-        names: Callable[[str], Pseudonyms] | None = None,
     ) -> None:
-        """Open an existing ledger; `names`: pseudonyms other than those of the keys.
+        """Open an existing ledger.
 
-        The project key must be the one it was made with. Raises `LedgerOutdated` if an earlier
-        version made it, `LedgerError` if it is missing, damaged, of a later version, written by
-        others, or older than what `witnesses` have seen.
+        The project key must be the one it was made with. Raises `LedgerError` if it is missing,
+        damaged, has the tables of another version, was written by others, or is older than what
+        `witnesses` have seen.
         """
         self._engine = self._snapshots = journal.signing(database.connect(url), keys)
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._witness = Witness(witnesses)
         with self._reading() as connection:
-            found = meta.check(connection, keys, self.address)
-        if found.schema < schema.VERSION:
-            raise LedgerOutdated(
-                f"the ledger at {self.address} was made by an earlier version of labelguard; bring "
-                "it up to date, which cannot be undone: labelguard project migrate"
-            )
-        self.names = (names or keys.pseudonyms)(found.fingerprint)
-        self.names.check(found.fingerprint)
-        with self._reading() as connection:
+            meta.check(connection, keys, self.address)
             self._guard(connection)
 
     @classmethod
@@ -154,18 +143,13 @@ class Ledger:
         with self._reading() as connection:
             return policies.in_force(connection)
 
-    def point_of_use(self, record: PolicyRecord) -> int | None:
-        """Where the policy would be closed now (see `policies.point_of_use`)."""
-        with self._reading() as connection:
-            return policies.point_of_use(connection, record)
-
     def add_policy(self, name: str, policy: Policy) -> PolicyRecord:
         """Keep a new policy, with its price, as a draft."""
         with self._writing() as connection:
             return policies.add(connection, name, policy, "draft")
 
     def activate_policy(self, name: str, epoch: int) -> PolicyRecord:
-        """Put a draft into force and close the policy before it where its use allows."""
+        """Put a draft into force and close the policy before it."""
         with self._writing(epoch) as connection:
             return policies.activate(connection, name)
 
@@ -174,10 +158,10 @@ class Ledger:
         with self._writing(epoch) as connection:
             policies.drop(connection, name)
 
-    def close_policy(self, record: PolicyRecord, epoch: int) -> int | None:
-        """Close a policy where its use allows; the closing point, or None at its full price."""
+    def close_policy(self, record: PolicyRecord, epoch: int) -> None:
+        """Close a policy; it stays paid in full."""
         with self._writing(epoch) as connection:
-            return policies.close_by_use(connection, record)
+            policies.close(connection, record)
 
     def prices(self, event: str) -> dict[int, Price]:
         """Stored price of every k, for one kind of event, under the policy in force."""
@@ -215,11 +199,10 @@ class Ledger:
                 .where(counters.allowance_id == active.allowance_ids[event])
                 .order_by(counters.labeler)
             )
-            names, (capacity, used) = database.keyed(connection, query)
+            labelers, (capacity, used) = database.keyed(connection, query)
             if excluding and excluding.policy_id == active.id and excluding.event == event:
                 who, labels = charges.of_release(connection, excluding.number)
-                used[blocks.positions(names, who)] -= labels
-        labelers = self.names.reveal(names)
+                used[blocks.positions(labelers, who)] -= labels
         order = blocks.order(labelers)
         return LabelerTable(labelers[order], capacity[order], used[order])
 
@@ -240,7 +223,7 @@ class Ledger:
     def charged(self) -> Blocks:
         """All units that were ever charged, by whichever policy, shape (n, 2)."""
         with self._reading() as connection:
-            return self.names.reveal(people.charged(connection))
+            return people.charged(connection)
 
     def charge(
         self, asked: Charge, policy: Policy, epoch: int, resumed: ReleaseRecord | None = None
@@ -249,7 +232,6 @@ class Ledger:
 
         Raises `LedgerError` if a labeler lacks allowance: the caller must select within it.
         """
-        asked = replace(asked, labelers=self.names.hide(asked.labelers))
         if resumed:
             return self._grant_again(asked, epoch, resumed)
         with self._writing(epoch) as connection:
@@ -279,9 +261,8 @@ class Ledger:
                 return
             charges.set_state(connection, release.id, "reserved", {"state": "computing"})
             if reads:
-                newcomers = reads.newcomers.renamed(self.names.hide)
                 body |= sourcebook.note(connection, reads.source, reads.columns)
-                body |= people.meet(connection, release.number, newcomers)
+                body |= people.meet(connection, release.number, reads.newcomers)
             journal.append(connection, "computing", body)
 
     def mark_drawn(self, grant: Grant, epoch: int, digest: str, labels: int) -> Grant:
@@ -340,10 +321,9 @@ class Ledger:
             return sourcebook.records(connection)
 
     def identities(self) -> Identities:
-        """Everybody whom a release has met, and the forms of their ids."""
+        """Everybody whom a release or a list of groups has named, and the forms of their ids."""
         with self._reading() as connection:
-            met = people.identities(connection)
-        return met.renamed(self.names.reveal)
+            return people.identities(connection)
 
     def known(self) -> Identities:
         """Whom releases have met, and who was put into a group, linked, or left before any did."""
@@ -353,32 +333,31 @@ class Ledger:
     def distinct(self) -> tuple[Blocks, Blocks]:
         """Pairs who are two people, though their ids have one form; both (n, 2)."""
         with self._reading() as connection:
-            one, other = people.distinct(connection)
-        return self.names.reveal(one), self.names.reveal(other)
+            return people.distinct(connection)
 
     def members(self) -> tuple[Blocks, Blocks]:
         """Labelers in groups, sorted, and the group of each; both (n, 2)."""
         with self._reading() as connection:
-            labelers, units = (self.names.reveal(names) for names in people.members(connection))
+            labelers, units = people.members(connection)
         order = blocks.order(labelers)
         return labelers[order], units[order]
 
-    def add_members(self, labelers: Blocks, units: Blocks, epoch: int) -> int:
+    def add_members(self, groups: Groups, met: Identities, epoch: int) -> int:
         """Put labelers into groups, for good; how many were new (see `people.add_members`)."""
-        hide = self.names.hide
+        newcomers = met.without(self.identities())
         with self._writing(epoch) as connection:
-            return people.add_members(connection, hide(labelers), hide(units))
+            return people.add_members(connection, groups.labelers, groups.units, newcomers)
 
     def tombstones(self) -> Blocks:
         """Labelers who were retired or erased, sorted, shape (n, 2)."""
         with self._reading() as connection:
-            labelers = self.names.reveal(people.tombstones(connection))
+            labelers = people.tombstones(connection)
         return labelers[blocks.order(labelers)]
 
     def bury(self, labeler: Blocks, kind: people.Leaving, epoch: int) -> None:
         """Refuse a labeler's later labels, for good; what they spent is kept."""
         with self._writing(epoch) as connection:
-            people.bury(connection, self.names.hide(labeler), kind)
+            people.bury(connection, labeler, kind)
 
     def journal(self) -> list[journal.Entry]:
         """All journal entries, oldest first."""
@@ -443,7 +422,6 @@ class Ledger:
             current = meta.epoch(connection)  # writers stand in line here
             if epoch is not None and current != epoch:
                 raise LedgerError("another job has begun in this project; this one cannot go on")
-            self.names.check(fingerprint(connection))  # they may have been changed since
             self._guard(connection)
             yield connection
             head = journal.head(connection)

@@ -1,9 +1,7 @@
-"""The ledger's own settings: tables, key, the newest job's epoch, the secret of its pseudonyms."""
+"""The ledger's own settings: the number of its tables, its key, the newest job's epoch."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -19,30 +17,21 @@ EXCLUSIVE = "labelguard ledger"
 """What is held, besides the project, by who works with a ledger on PostgreSQL."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """A ledger that these keys made: the number of its schema, and its secret's fingerprint."""
-
-    schema: int
-    fingerprint: str
-
-
 def create(connection: sa.Connection, keys: KeyRing) -> bool:
     """Make the tables, unless they exist; whether they are new."""
     if sa.inspect(connection).has_table(schema.meta.name):
         return False
     schema.metadata.create_all(connection, checkfirst=False)  # all are made in one transaction
     found = {"schema": str(schema.VERSION), "labelguard": __version__}
-    found |= {"key_check": keys.check_value(), "epoch": "0", "pseudonyms": ""}
+    found |= {"key_check": keys.check_value(), "epoch": "0"}
     rows = [{"name": name, "value": value} for name, value in found.items()]
     connection.execute(sa.insert(schema.meta), rows)
     return True
 
 
-def check(connection: sa.Connection, keys: KeyRing, address: str) -> Found:
-    """A ledger that this version can open, or migrate, with these keys.
-
-    Raises `LedgerError` if there is none, or one of a newer version; `KeyProblem` for another key.
+def check(connection: sa.Connection, keys: KeyRing, address: str) -> None:
+    """Raise `LedgerError` unless there is a ledger with the tables of this version, `KeyProblem`
+    unless these keys made it.
     """
     if not sa.inspect(connection).has_table(schema.meta.name):
         raise LedgerError(
@@ -50,20 +39,13 @@ def check(connection: sa.Connection, keys: KeyRing, address: str) -> Found:
             "a database, set LABELGUARD_LEDGER_URL"
         )
     found = {row.name: row.value for row in connection.execute(sa.select(schema.meta))}
-    if not re.fullmatch("[1-9][0-9]{0,3}", found["schema"]):  # before 0.2.0 it had no number
+    if found.get("schema") != str(schema.VERSION):
         raise LedgerError(
-            f"the ledger at {address} was made before labelguard 0.2.0, which nothing else reads; "
-            "use what made it"
-        )
-    number = int(found["schema"])
-    if number > schema.VERSION:
-        raise LedgerError(
-            f"the ledger at {address} has tables of schema {number}, and labelguard {__version__} "
-            f"reads {schema.VERSION}: use labelguard {found['labelguard']} or a later one"
+            f"the ledger at {address} has tables of schema {found.get('schema')}, and labelguard "
+            f"{__version__} reads {schema.VERSION}: use what made it, {found.get('labelguard')}"
         )
     if found["key_check"] != keys.check_value():
         raise KeyProblem(f"the project key is not the one the ledger at {address} was made with")
-    return Found(number, str(found["pseudonyms"]))
 
 
 def epoch(connection: sa.Connection) -> int:
@@ -82,9 +64,3 @@ def next_epoch(connection: sa.Connection) -> int:
 def set_meta(connection: sa.Connection, name: str, value: str) -> None:
     """Change one of the ledger's own settings."""
     connection.execute(sa.update(schema.meta).where(schema.meta.c.name == name).values(value=value))
-
-
-def fingerprint(connection: sa.Connection) -> str:
-    """Of the secret behind the ledger's pseudonyms; empty while they are the keys themselves."""
-    own = schema.meta.c
-    return connection.scalar(sa.select(own.value).where(own.name == "pseudonyms")) or ""

@@ -28,8 +28,12 @@ def members(connection: sa.Connection) -> tuple[Blocks, Blocks]:
     return database.two_keys(connection, sa.select(own.labeler, own.unit).order_by(own.labeler))
 
 
-def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> int:
+def add_members(
+    connection: sa.Connection, labelers: Blocks, units: Blocks, newcomers: Identities
+) -> int:
     """Put labelers into groups; how many were new. A labeler's group never changes.
+
+    `newcomers` are those of them whose ids no release and no list of groups has named before.
 
     Raises `PolicyError` for labelers of another group, or charged before as a unit of their own:
     what they spent would not count for the group.
@@ -51,6 +55,10 @@ def add_members(connection: sa.Connection, labelers: Blocks, units: Blocks) -> i
     database.insert(connection, schema.members, {"labeler": labelers[new], "unit": units[new]})
     if len(new):
         body = {"labelers": len(new), "members": digests.members_digest(connection)}
+        own = schema.identities.c.release
+        first = connection.scalar(sa.select(sa.func.min(own))) or 0
+        # Lists of groups are numbered downwards from -1, beside the releases.
+        body |= meet(connection, min(first, 0) - 1, newcomers)
         journal.append(connection, "grouped", body)
     return len(new)
 
@@ -64,13 +72,15 @@ def distinct(connection: sa.Connection) -> tuple[Blocks, Blocks]:
 
 
 def identities(connection: sa.Connection) -> Identities:
-    """Everybody whom releases have met, and the forms of their ids."""
+    """Everybody whom releases and lists of groups have named, and the forms of their ids."""
     own = schema.identities.c
     return Identities.from_bytes(b"".join(connection.scalars(sa.select(own.met))))
 
 
 def meet(connection: sa.Connection, release: int, met: Identities) -> dict[str, Any]:
-    """Keep labelers whom a release is the first to meet; what the journal tells of them."""
+    """Keep labelers whom a release, or a list of groups, is the first to name; what the journal
+    tells of them.
+    """
     if not len(met.labelers):
         return {}
     data = met.to_bytes()

@@ -1,7 +1,7 @@
 """The policies in the ledger: drafts, the one in force, and those that were closed.
 
 A policy never changes. Another takes its place: the one in force is then closed, at its full
-price or at one of its closing points, and the new one is paid on top.
+price, used or not, and the new one is paid on top.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from labelguard.errors import PolicyError
 from labelguard.ledger import ceilings, charges, journal, schema
 from labelguard.policy import lifetime, pricing
 from labelguard.policy.event_kind import Price
-from labelguard.policy.lifetime import Chapter
 from labelguard.policy.policy import Policy
 from labelguard.policy.pricing import Prices
 
@@ -29,7 +28,7 @@ IMPLICIT = "first"
 
 @dataclass(frozen=True)
 class PolicyRecord:
-    """A policy as the ledger has it: `state` is draft, active or closed (at `point`, if any)."""
+    """A policy as the ledger has it: `state` is draft, active or closed."""
 
     id: int
     name: str
@@ -37,13 +36,8 @@ class PolicyRecord:
     policy: Policy
     quote: dict[str, Any]
     state: str
-    point: int | None
     allowance_ids: Mapping[str, int]
     prices: Prices
-
-    def chapter(self, point: int | None = None) -> Chapter:
-        """The policy as a part of the project's life, closed where it was, or at `point`."""
-        return Chapter(self.name, self.policy, self.quote, point or self.point)
 
 
 def add(connection: sa.Connection, name: str, policy: Policy, state: str) -> PolicyRecord:
@@ -78,14 +72,14 @@ def add(connection: sa.Connection, name: str, policy: Policy, state: str) -> Pol
 
 
 def activate(connection: sa.Connection, name: str) -> PolicyRecord:
-    """Put a draft into force; the policy in force before is closed where its use allows.
+    """Put a draft into force; the policy in force before is closed.
 
     Raises `PolicyError` if there is no such draft, or the project's ceiling would be passed.
     """
     record = _draft(connection, name)
     before = in_force(connection)
     if before:
-        close_by_use(connection, before)
+        close(connection, before)
     _set(connection, record.id, state="active")
     check_ceiling(connection)
     journal.append(connection, "activated", {"policy": record.id, "name": name})
@@ -111,22 +105,15 @@ def _draft(connection: sa.Connection, name: str) -> PolicyRecord:
     raise PolicyError(f"{name!r} is no draft of this project; see: labelguard policy list")
 
 
-def close(connection: sa.Connection, record: PolicyRecord, point: int | None) -> None:
-    """No more charges under a policy."""
-    _set(connection, record.id, state="closed", point=point)
-    journal.append(connection, "closed", {"policy": record.id, "name": record.name, "point": point})
+def close(connection: sa.Connection, record: PolicyRecord) -> None:
+    """Allow no more charges under a policy; it stays paid in full."""
+    _set(connection, record.id, state="closed")
+    journal.append(connection, "closed", {"policy": record.id, "name": record.name})
 
 
-def close_by_use(connection: sa.Connection, record: PolicyRecord) -> int | None:
-    """Close a policy at the closing point that covers its use, or at its full price (None)."""
-    point = point_of_use(connection, record)
-    close(connection, record, point)
-    return point
-
-
-def life(connection: sa.Connection) -> list[Chapter]:
-    """The policies that were or are in force, each as far as it is charged."""
-    return [record.chapter() for record in records(connection) if record.state != "draft"]
+def life(connection: sa.Connection) -> list[Policy]:
+    """The policies that were or are in force, oldest first: each is paid in full."""
+    return [record.policy for record in records(connection) if record.state != "draft"]
 
 
 def check_ceiling(connection: sa.Connection) -> None:
@@ -137,25 +124,6 @@ def check_ceiling(connection: sa.Connection) -> None:
 def in_force(connection: sa.Connection) -> PolicyRecord | None:
     """The active policy, if any."""
     return next((record for record in records(connection) if record.state == "active"), None)
-
-
-def point_of_use(connection: sa.Connection, record: PolicyRecord) -> int | None:
-    """The first closing point that covers what any labeler has used; None without such points."""
-    policy = record.policy
-    if policy.closing_points == 1:
-        return None
-    counters = schema.counters.c
-    used = {
-        event: connection.scalar(
-            sa.select(sa.func.max(counters.used)).where(counters.allowance_id == identity)
-        )
-        or 0
-        for event, identity in record.allowance_ids.items()
-    }
-    for point in range(1, policy.closing_points):
-        if all(used[event] <= cap for event, cap in policy.caps(point).items()):
-            return point
-    return policy.closing_points
 
 
 def records(connection: sa.Connection) -> list[PolicyRecord]:
@@ -187,7 +155,6 @@ def _record(rows: Sequence[Any]) -> PolicyRecord:
         Policy.from_json(first.settings),
         json.loads(first.quote),
         first.state,
-        first.point,
         allowance_ids,
         prices,
     )

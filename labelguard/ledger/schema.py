@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-VERSION = 1
-"""Of the tables below. Who changes them counts it up, and adds a migration (`migrations`)."""
+VERSION = 2
+"""Of the tables below. Who changes them counts it up; a ledger with another number is refused."""
 
 metadata = sa.MetaData()
 meta = sa.Table(
@@ -24,8 +24,6 @@ policies = sa.Table(
     # What its allowances cost together, how that was computed, and by which version.
     sa.Column("quote", sa.Text, nullable=False),
     sa.Column("state", sa.String(8), nullable=False),  # draft, active, closed
-    # Where a closed policy was closed; null: at its full price.
-    sa.Column("point", sa.Integer),
 )
 allowances = sa.Table(
     "allowances",
@@ -93,9 +91,9 @@ identities = sa.Table(
     metadata,
     sa.Column("release", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("labelers", sa.BigInteger, nullable=False),
-    # Whom a release was the first to meet: for each the pseudonym and the form of the id (see
-    # `labelguard.identities`), 16 bytes each, sorted. They are always read together, and a million
-    # rows would take seconds.
+    # Whom a release, or a list of groups (numbered below 0), was the first to name: for each the
+    # pseudonym and the form of the id (see `labelguard.identities`), 16 bytes each, sorted. They
+    # are always read together, and a million rows would take seconds.
     sa.Column("met", sa.LargeBinary, nullable=False),
 )
 # Pairs of labelers who are two people, though their ids have one form; the smaller one first.

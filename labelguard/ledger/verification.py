@@ -24,6 +24,7 @@ _STATES = {
     "abandoned": "abandoned",
 }
 _POLICY_STATES = {"activated": "active", "closed": "closed"}
+_POLICY_FACTS = ("name", "settings", "quote", "state")
 _Entries = Sequence[tuple[str, Mapping[str, Any]]]
 
 
@@ -59,19 +60,18 @@ def _policy_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     story: dict[int, dict[str, Any]] = {}
     for kind, body in entries:
         if kind == "policy":
-            facts = {name: body[name] for name in ("name", "settings", "quote", "state")}
-            story[body["policy"]] = facts | {"point": None}
+            story[body["policy"]] = {name: body[name] for name in _POLICY_FACTS}
         elif kind == "dropped":
             del story[body["policy"]]
         elif kind in _POLICY_STATES:
-            story[body["policy"]] |= {"state": _POLICY_STATES[kind], "point": body.get("point")}
+            story[body["policy"]]["state"] = _POLICY_STATES[kind]
     rows = {row.id: row for row in connection.execute(sa.select(schema.policies))}
     for number in sorted(rows.keys() | story.keys()):
         row, tale = rows.get(number), story.get(number)
         if row is None or tale is None:
             return f"policy {number} is not the one in the journal"
-        found = (row.name, json.loads(row.settings), json.loads(row.quote), row.state, row.point)
-        if found != tuple(tale[name] for name in ("name", "settings", "quote", "state", "point")):
+        found = (row.name, json.loads(row.settings), json.loads(row.quote), row.state)
+        if found != tuple(tale[name] for name in _POLICY_FACTS):
             return f"policy {number} is not the one in the journal"
     return None
 
@@ -131,9 +131,6 @@ def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     for kind, body in entries:
         if kind in _STATES:
             stories[body["release"]].update(body, state=_STATES[kind])
-        elif kind == "renamed":  # pseudonyms were changed: the same charges, under other names
-            for release, digest in body["charges"].items():
-                stories[release]["charges"] = digest
         elif kind == "rewritten":  # somebody left: their rows were taken out of private maps
             for release, digest in body["maps"].items():
                 stories[release]["map"] = digest

@@ -4,8 +4,8 @@ A ledger restored from an old backup has forgotten what was spent since. Whoever
 it with the newest journal entry that each witness has seen; one file lies in the project's state
 and one beside its keys, which are often kept and restored apart. Against a rollback of everything
 at once only an anchor helps that is kept elsewhere (`labelguard budget anchor`). One file alone
-still guards, and the other is written again; without any the ledger is not opened until they are
-renewed (`labelguard.renewal`).
+still guards, and the other is written again; without any the ledger is not opened, and a restored
+project has new ones (`labelguard.project.restore`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Witness:
         if self._paths and not self.seen():
             raise LedgerError(
                 f"{' and '.join(map(str, self._paths))} are missing, which would tell whether the "
-                f"ledger at {address} is an older copy; put one back, or, with an anchor kept "
-                "elsewhere: labelguard project witness --renew --anchor LINE"
+                f"ledger at {address} is an older copy; put one back, or restore the newest "
+                "backup: labelguard project restore"
             )
         held: dict[int, str | None] = {}  # the files mostly know the same entry
         for path in self._paths:

@@ -123,6 +123,14 @@ def squared_norms(z: NDArray[np.float32]) -> Floats:
     return norms
 
 
+def weighted_squares(z: NDArray[np.float32], weight: Floats) -> Floats:
+    """Σ_i weight_i z_i² along each axis, in double precision; z (n, d), weight (n,)."""
+    total = np.zeros(z.shape[1])
+    for chunk in _chunks(z):
+        total += weight[chunk] @ np.square(z[chunk], dtype=np.float64)
+    return total
+
+
 def _chunks(x: NDArray[Any]) -> list[slice]:
     rows = max(_CHUNK_BYTES // max(x.shape[1] * 8, 1), 1)
     return [slice(start, start + rows) for start in range(0, len(x), rows)]

@@ -26,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from labelguard.mechanisms.clipping import clipped
+
 __all__ = ["TASTES", "Asked", "Estimate", "estimate"]
 
 Floats = NDArray[np.float64]
@@ -176,8 +178,7 @@ class _Crowd:
             chance = 1 / (1 + np.exp(-(shared + own)))
             surprise = (rng.random(self.rows) < chance) - chance
             part = self._sums(self._factor * (chance - 0.5 + self._spread * surprise))
-            norm = np.sqrt(np.einsum("ij,ij->i", part, part))
-            part *= np.minimum(1, self._clip / np.maximum(norm, self._clip))[:, None]
+            part = clipped(part, self._clip)
             score = self._sums(surprise * mixed[self._pair])
             sums += part
             scores += score

@@ -40,22 +40,6 @@ def randomize(
     return binary ^ flip
 
 
-def randomize_ternary(
-    labels: NDArray[np.uint8],
-    coins: Coins,
-    row_keys: Blocks,
-    threshold: NDArray[np.uint64],
-) -> NDArray[np.uint8]:
-    """Ternary randomized response over {0, 1, tie}.
-
-    A row changes iff its coin is below its even `threshold` ⌈2/(e^ε0 + 2)·2^64⌉, and then becomes
-    each of the two other values with equal probability. Returns released labels, 0, 1 or 2.
-    """
-    coin = coins.draw(Purpose.TERNARY, row_keys)
-    step = np.where(coin < threshold, 1 + (coin & np.uint64(1)), 0).astype(np.uint8)
-    return (labels + step) % np.uint8(3)
-
-
 def randomize_choices(
     chosen: NDArray[np.int16],
     coins: Coins,

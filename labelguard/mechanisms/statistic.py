@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import InvalidLabels, PolicyError
-from labelguard.mechanisms.geometry import squared_norms
+from labelguard.mechanisms import clipping
+from labelguard.mechanisms.geometry import squared_norms, weighted_squares
 from labelguard.mechanisms.noise import (
     DIMENSION_LIMIT,
     SCALE_LIMIT,
@@ -196,17 +197,18 @@ def largest_movement(most: Floats, spectral: Callable[[int], float]) -> float:
 
 
 def _spectral(z: NDArray[np.float32], rows: Rows, own: NDArray[np.intp]) -> float:
-    """√(Λ Σ_j K_j(K_j+1) / (3(K_j−1))), Λ = λ_max(Σ_j Φ_jᵀΦ_j), of one labeler's rows.
+    """2 √(Λ Σ_j ‖c_j‖²), Λ = λ_max(Σ_j Φ_jᵀΦ_j), of one labeler's rows: twice what ‖v‖ can be.
 
-    Φ_j holds the centred responses of a ranking, so Φ_jᵀΦ_j = (1/K_j) Σ_pairs z zᵀ; with K = 2
+    Φ_j holds the centred responses, so Φ_jᵀΦ_j = (1/K_j) Σ_pairs z zᵀ, and v = Σ_j Φ_jᵀc_j with
+    ‖c_j‖² <= K(K+1)/(12(K−1)) for a ranking and <= 1 − 1/K for a choice. With K = 2 both are ½ and
     this is √(m λ_max(Σ z zᵀ)).
     """
     size = np.full(len(own), 2.0) if rows.size is None else rows.size[own].astype(np.float64)
     largest = top_eigenvalue(z, rows.pair[own], 1 / np.sqrt(size))
     if rows.ranking is not None:
         size = size[np.unique(rows.ranking[own], return_index=True)[1]]
-    movement = float((size * (size + 1) / (3 * (size - 1))).sum())
-    return math.sqrt(largest * movement)
+    square = 1 - 1 / size if rows.choices else size * (size + 1) / (12 * (size - 1))
+    return 2 * math.sqrt(largest * float(square.sum()))
 
 
 def top_eigenvalue(z: NDArray[np.float32], index: NDArray[np.intp], factor: Floats) -> float:
@@ -274,9 +276,7 @@ def clipped_sum(
     total = np.zeros(z.shape[1], np.int64)
     for units, part in contributions(z, rows, half):
         part *= bounds.weight[units, None]
-        norm = np.sqrt(np.einsum("ij,ij->i", part, part))
-        part *= np.minimum(1, bounds.clip / np.maximum(norm, bounds.clip))[:, None]
-        total += np.trunc(part / step).astype(np.int64).sum(axis=0)
+        total += clipping.on_grid(part, bounds.clip, step).sum(axis=0)
     return total
 
 
@@ -351,11 +351,7 @@ def noise_aware_ridge(
     prior β ~ N(0, 1 / penalty), the posterior mean is that of a ridge of this size. `noise` is the
     standard deviation of each coordinate's noise; post-processing, nothing is charged.
     """
-    information = np.zeros(z.shape[1])
-    for start in range(0, len(z), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        information += pair_weight[part] @ np.square(z[part], dtype=np.float64)
-    information /= 4
+    information = weighted_squares(z, pair_weight) / 4
     least = max(float(information.max()) * 1e-12, np.finfo(float).tiny)
     return penalty * (1 + noise**2 / np.maximum(information, least))
 

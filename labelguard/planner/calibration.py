@@ -1,11 +1,13 @@
-"""How timid a released head is, found by running the release on simulated labels.
+"""How timid or bold a released head is, found by running the release on simulated labels.
 
 A labeler who agrees with themselves has a contribution longer than the clip C, and the ridge
-shrinks what noise may have made up: a head says .60 where .70 are right. Its probabilities are
-σ(c·xᵀθ), and the one number c is found without any label: labels are simulated over the real public
-pairs, labelers and counts, run through this very release (weights, clip, noise, ridge, fit), and c
-minimises the mean log loss of fresh simulated labelers' strict labels. Accuracy and order are those
-of c = 1; a probability says how often a fresh labeler who does not call a tie prefers that side.
+shrinks what noise may have made up: a head says .60 where .70 are right. Where labelers are few and
+ε is small, noise makes margins of its own, and a head says .70 where .60 are right. Its
+probabilities are σ(c·xᵀθ), and the one number c is found without any label: labels are simulated
+over the real public pairs, labelers and counts, run through this very release (weights, clip,
+noise, ridge, fit), and c minimises the mean log loss of fresh simulated labelers' strict labels.
+Accuracy and order are those of c = 1; a probability says how often a fresh labeler who does not
+call a tie prefers that side.
 
 The same worlds tell the *design effect*: by how much labelers scatter more than independent labels
 do, since each has a taste of their own.
@@ -26,6 +28,7 @@ from scipy.optimize import brentq
 from scipy.sparse import csr_array
 
 from labelguard.learning.heads import fit_statistic
+from labelguard.mechanisms.clipping import clipped
 from labelguard.mechanisms.geometry import Basis, Shape, spectrum
 from labelguard.mechanisms.statistic import Bounds, Rows, noise_aware_ridge
 from labelguard.planner.prior import KINDS, Draw, Population, Prior
@@ -44,9 +47,9 @@ __all__ = [
 ]
 
 WORLDS = 15 * len(KINDS)
-SMALLEST, LARGEST = 1.0, 10.0
-"""Clip and ridge only ever shrink a head, so that below 1 nothing but chance could lead; above 10
-the head is mostly noise, and no simulation of its size should be trusted."""
+SMALLEST, LARGEST = 0.01, 10.0
+"""At the smallest scale every probability is about ½, and pairs are still in the head's order.
+Above the largest the head is nearly nothing, and no simulation of its size should be trusted."""
 
 EXPLAINED = 0.7
 """The share of shared utility that is linear in the features, in these worlds: the upper end of
@@ -218,9 +221,7 @@ class _Release:
         factor = (half * self.rows.share() * self.weight).astype(np.float32)
         shape = (self.rows.units, len(self.z))
         part = csr_array((factor, self.rows.pair, starts), shape=shape) @ self.z
-        norm = np.sqrt(np.einsum("ij,ij->i", part, part, dtype=np.float64))
-        shrunk: Floats = np.minimum(1, self.clip / np.maximum(norm, self.clip)) @ part
-        return shrunk
+        return np.asarray(clipped(part, self.clip).sum(axis=0))
 
     def world(self, draw: Draw, shock: Floats) -> _World:
         """The head of one world."""

@@ -24,6 +24,7 @@ from labelguard.planner.planned import PlanCounts, Planned
 from labelguard.planner.tuning import Forecast, Prior, Sizing
 from labelguard.policy.events import ITEM_BOUND
 from labelguard.policy.policy import MOST_DELTA, usual_delta
+from labelguard.policy.public_columns import options_of, parse
 from labelguard.spelling import corrected
 from labelguard.terms import AUTO_FORMAT, DEFAULT_AGREEMENT, Progress, counted, silent
 
@@ -46,6 +47,7 @@ class _Asked:
     question: str | None
     format: str
     split: str | None
+    public_columns: tuple[str, ...]
     max_labels_per_labeler: int | None
     bad_rows: str
     max_input_bytes: int | None
@@ -110,6 +112,7 @@ def plan(
     question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
+    public_columns: Sequence[str] | None = None,
     max_labels_per_labeler: int | None = None,
     bad_rows: Literal["stop", "quarantine"] = "stop",
     max_input_bytes: int | None = None,
@@ -118,9 +121,9 @@ def plan(
 ) -> PlanResult:
     """Forecast every mechanism on the pairs and labelers of `source`, without reading labels.
 
-    `source`, `columns`, `question`, `format`, `split` and `max_input_bytes` are those of
-    `privatize`; columns of labels may be missing, and may be named: they are not read. `epsilons`
-    is one or several. `delta` is, by default, the usual one for so many labelers
+    `source`, `columns`, `question`, `format`, `split`, `public_columns` and `max_input_bytes` are
+    those of `privatize`; columns of labels may be missing, and may be named: they are not read.
+    `epsilons` is one or several. `delta` is, by default, the usual one for so many labelers
     (`policy.usual_delta`), `features` the best that this installation can compute. `agreement` is
     how often two labelers are taken to agree on a strict label, in [0.55, 0.9]. The budget is for
     `periods` releases, which each bring as many new labels of each labeler as the input holds.
@@ -138,7 +141,7 @@ def plan(
     options = _Asked(
         tuple(sorted({float(epsilon) for epsilon in several})),
         *(delta, features or default_features(), agreement, unit, columns, question, format, split),
-        *(max_labels_per_labeler, bad_rows, max_input_bytes, periods),
+        *(parse(public_columns), max_labels_per_labeler, bad_rows, max_input_bytes, periods),
     )
     return _planned(source, options, progress)
 
@@ -151,6 +154,7 @@ def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
         question=options.question,
         format=options.format,
         split=options.split,
+        public_columns=options.public_columns,
         features=features,
         unit=options.unit,
         skip_bad=options.bad_rows == "quarantine",
@@ -251,6 +255,7 @@ def _command(source: Input, options: _Asked, sizing: Sizing) -> str:
         words += ["--columns", ",".join(f"{role}={name}" for role, name in options.columns.items())]
     if options.format != AUTO_FORMAT:
         words += ["--format", options.format]
+    words += options_of(options.public_columns)
     if options.question is not None:
         words += ["--question", options.question]
     if options.split is not None:

@@ -88,11 +88,11 @@ class EventKind(ABC):
         return self.noun.replace(" ", "_") + "s"
 
     @abstractmethod
-    def component(self, ties: Ties, price: Price, count: int) -> Component:
+    def component(self, price: Price, count: int) -> Component:
         """What the accountants price: so many uses at a price."""
 
     @abstractmethod
-    def calibrated(self, ties: Ties, allowance: Terms) -> Callable[[float, float, int], Component]:
+    def calibrated(self, allowance: Terms) -> Callable[[float, float, int], Component]:
         """What finds the component of an ε, a δ and a number of uses, on an allowance's terms."""
 
     @abstractmethod
@@ -134,7 +134,7 @@ class EventKind(ABC):
         """Whether labels that a release in this state drew were released, for later such events."""
 
     @abstractmethod
-    def noise(self, price: Price, ties: Ties) -> dict[str, Any]:
+    def noise(self, price: Price) -> dict[str, Any]:
         """A price as people read it: fields of `pricing.EventPrice`."""
 
 
@@ -157,7 +157,7 @@ class ClippedSums(EventKind):
         return "drop" if ties == "drop" else "zero"
 
     def check(self, delta: float, ties: Ties, *, alone: bool) -> None:
-        """Noise from finitely many bits needs a δ, and a half tie adds nothing to a sum."""
+        """Noise from finitely many bits needs a δ, and a tie adds nothing to a sum."""
         if alone and ties not in ("zero", "drop"):
             raise PolicyError(
                 f"--ties {ties} goes with randomized response; in a sum a tie adds nothing "
@@ -168,8 +168,6 @@ class ClippedSums(EventKind):
                 f"the noise of a {self.noun} needs a delta above 0: it is drawn from 256-bit "
                 "numbers"
             )
-        if ties == "half":
-            raise PolicyError("--ties half goes with randomized response alone")
 
     def first(self, asked: int | None, unit: str | None) -> int | None:
         """One."""

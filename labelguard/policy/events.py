@@ -18,7 +18,7 @@ from labelguard.policy.training_runs import TRAINING_RUNS
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
-    from labelguard.accounting.joint import BinaryAnswers, Component, TernaryAnswers
+    from labelguard.accounting.joint import Component
 
 MOST_CHOICES = 256
 """How many responses a choice has at most, as its value in the private map is a byte."""
@@ -44,26 +44,19 @@ class RandomizedLabels(EventKind):
     per_label = True
     own_number = True
 
-    def component(self, ties: Ties, price: Price, count: int) -> Component:
-        """Binary answers, ternary ones, or choices among several, whose price says how many."""
-        from labelguard.accounting.joint import ChoiceAnswers
+    def component(self, price: Price, count: int) -> Component:
+        """Binary answers, or choices among several, whose price says how many."""
+        from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers
 
-        if "options" in price:
-            return ChoiceAnswers(**price, count=count)
-        return self._answers(ties)(price["threshold"], count)
+        return (ChoiceAnswers if "options" in price else BinaryAnswers)(**price, count=count)
 
-    def calibrated(self, ties: Ties, allowance: Terms) -> Callable[[float, float, int], Component]:
+    def calibrated(self, allowance: Terms) -> Callable[[float, float, int], Component]:
         """Their exact accountants."""
-        from labelguard.accounting.joint import ChoiceAnswers
+        from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers
 
         if allowance.choices > PAIR:
             return partial(ChoiceAnswers.calibrated, options=allowance.choices)
-        return self._answers(ties).calibrated
-
-    def _answers(self, ties: Ties) -> type[BinaryAnswers | TernaryAnswers]:
-        from labelguard.accounting.joint import BinaryAnswers, TernaryAnswers
-
-        return TernaryAnswers if ties == "ternary" else BinaryAnswers
+        return BinaryAnswers.calibrated
 
     def check_allowance(self, allowance: Terms) -> None:
         """Coins have one kind of noise."""
@@ -107,21 +100,13 @@ class RandomizedLabels(EventKind):
         """What was drawn keeps its value, even in a release that was given up."""
         return True
 
-    def noise(self, price: Price, ties: Ties) -> dict[str, Any]:
+    def noise(self, price: Price) -> dict[str, Any]:
         """The probability of a flip; for choices, of their pairs."""
         if "options" in price:
             options = price["options"]
             flip_probability = self.pair_flip_probability(price["threshold"], options)
             return {"flip_probability": flip_probability, "choices": options}
-        return {"flip_probability": self.flip_probability(price["threshold"], ties)}
-
-    def flip_probability(self, threshold: int, ties: Ties) -> float:
-        """The probability that a strict label was flipped, for a released strict label."""
-        change = threshold / 2**64
-        if ties == "ternary":
-            # Released ties are dropped: among released strict labels, r / (p + r).
-            return (change / 2) / (1 - change / 2)
-        return change
+        return {"flip_probability": price["threshold"] / 2**64}
 
     def pair_flip_probability(self, threshold: int, options: int) -> float:
         """γ = K·r/2 = K / (2(e^ε0 + K − 1)) of the pairs (released choice, another response).
@@ -144,13 +129,13 @@ class StatisticReleases(ClippedSums):
     misplaced = "--ties zero and --releases go with --mechanism statistic only"
     form = "statistic:releases=12, or statistic:releases=1,ball=4 (4: COMPONENTS)"
 
-    def component(self, ties: Ties, price: Price, count: int) -> Component:
+    def component(self, price: Price, count: int) -> Component:
         """Gaussian noise, or ball noise, which has a scale."""
         from labelguard.accounting.joint import Balls, Gaussians
 
         return (Balls if "scale" in price else Gaussians)(**price, count=count)
 
-    def calibrated(self, ties: Ties, allowance: Terms) -> Callable[[float, float, int], Component]:
+    def calibrated(self, allowance: Terms) -> Callable[[float, float, int], Component]:
         """Their exact accountants."""
         from labelguard.accounting.joint import Balls, Gaussians
 
@@ -190,7 +175,7 @@ class StatisticReleases(ClippedSums):
         """What was summed in a release that was given up is in no sum."""
         return state != "abandoned"
 
-    def noise(self, price: Price, ties: Ties) -> dict[str, Any]:
+    def noise(self, price: Price) -> dict[str, Any]:
         """Its kind, and the noise multiplier or the scale with the fewest components."""
         return {"noise": "ball" if "scale" in price else "gaussian", **price}
 

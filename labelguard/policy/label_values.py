@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from labelguard.errors import InvalidLabels
 
-Ties = Literal["coin", "ternary", "half", "drop", "zero"]
+Ties = Literal["coin", "zero", "drop"]
 """What becomes of ties (docs/labels.md)."""
 
 Skips = Literal["public", "tie"]

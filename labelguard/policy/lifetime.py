@@ -1,36 +1,17 @@
 """What all policies of a project cost together: the price of a labeler's whole life in it.
 
 Policies follow one another. Each costs its full price, used or not: crediting what was left at a
-moment chosen after seeing releases is unsound, unless the policy had closing points, fixed and
-priced when it was made. The sum of prices holds however the later policies were chosen
-(docs/guarantees.md).
+moment chosen after seeing releases is unsound. The sum of prices holds however the later policies
+were chosen (docs/guarantees.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
-from labelguard.policy.policy import Policy
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """A policy that was in force, with its quote; `point` where it was closed, None at full."""
-
-    name: str
-    policy: Policy
-    quote: dict[str, Any]
-    point: int | None = None
-
-    @property
-    def epsilon(self) -> float:
-        """What it costs: ε of its closing point, or of the whole policy."""
-        if self.point is None:
-            return self.policy.epsilon
-        return float(self.quote["points"][self.point - 1]["epsilon"])
+from labelguard.terms import Budgeted
 
 
 @dataclass(frozen=True)
@@ -43,18 +24,14 @@ class Total:
     """the sum of δ"""
 
 
-def total(chapters: Sequence[Chapter]) -> Total:
-    """The price of policies that were in force one after another.
+def total(budgets: Iterable[Budgeted]) -> Total:
+    """Return what a labeler loses to policies in force one after another, or to several projects.
 
-    Adaptive basic composition: the sums of ε and δ (closing points keep the δ of their policy).
+    Adaptive basic composition: the sums of ε and of δ.
     """
-    return added([Total(chapter.epsilon, chapter.policy.delta) for chapter in chapters])
-
-
-def added(totals: Sequence[Total]) -> Total:
-    """What a labeler loses to several of them: ε adds, and so does δ."""
-    delta = _sum(total.delta for total in totals)
-    return Total(_sum(total.epsilon for total in totals), min(1.0, delta))
+    each = list(budgets)
+    delta = _sum(one.delta for one in each)
+    return Total(_sum(one.epsilon for one in each), min(1.0, delta))
 
 
 def _sum(values: Iterable[float]) -> float:

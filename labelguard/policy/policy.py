@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Self, get_args
 
 from labelguard.errors import PolicyError
-from labelguard.policy import events
+from labelguard.policy import events, public_columns
 from labelguard.policy.event_kind import PAIR, EventKind
 from labelguard.policy.events import EVENTS, RANDOMIZED_LABELS
 from labelguard.policy.label_values import DEFAULT_TEXT, LabelValues, Skips, Ties
@@ -105,9 +105,9 @@ class Allowance:
 class Policy:
     """(ε, δ) of each labeler under `replace_labels`, and the events that it pays for.
 
-    All allowances together, used in any adaptive order, compose to at most (epsilon, delta). With
-    `closing_points` = C the policy can be closed early at C levels of use that are fixed here; each
-    is priced at δ/C, so that crediting what was not used stays sound (docs/guarantees.md).
+    All allowances together, used in any adaptive order, compose to at most (epsilon, delta). That
+    is what the policy costs, used or not: crediting what is left at a moment chosen after seeing
+    releases is unsound (docs/guarantees.md).
 
     Example:
         >>> lg.Policy(3, 1e-5)
@@ -126,8 +126,6 @@ class Policy:
     """whether it is no secret which labels are ties"""
     unit: Unit = "labeler"
     """what is protected as a whole"""
-    closing_points: int = 1
-    """levels of use at which it can be closed early; 1: the whole only"""
     label_values: str = ""
     """the domain of labels (`LabelValues`); empty: the default"""
     skips: Skips = "public"
@@ -138,6 +136,9 @@ class Policy:
     """share of units whose labels evaluate and never train; drawn once in a project's life"""
     accept_unproven: bool = False
     """whether events are paid for whose price is as published, and not proven"""
+    public_columns: tuple[str, ...] = ()
+    """columns that features may read: declared to be made without answers, a condition on every
+    card"""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_words()})"
@@ -150,16 +151,17 @@ class Policy:
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
         object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
+        object.__setattr__(self, "public_columns", public_columns.parse(self.public_columns))
         for name, allowed in (("ties", Ties), ("unit", Unit), ("skips", Skips)):
             if getattr(self, name) not in get_args(allowed):
                 raise PolicyError(
                     f"{name} must be one of {', '.join(get_args(allowed))}, "
                     f"found {getattr(self, name)!r}"
                 )
-        if self.ties in ("half", "drop") and not self.tie_status_public:
+        if self.ties == "drop" and not self.tie_status_public:
             raise PolicyError(
-                f"--ties {self.ties} shows which labels are ties; if that is public anyway, "
-                "declare it with --tie-status-public, else use coin or ternary"
+                "--ties drop shows which labels are ties; if that is public anyway, declare it "
+                "with --tie-status-public"
             )
         if self.skips == "tie" and self.tie_status_public:
             raise PolicyError(
@@ -170,12 +172,6 @@ class Policy:
             raise PolicyError(
                 f"held-out must be a share between 0 and {MOST_HELD_OUT:g} of the {self.unit}s, "
                 f"found {self.held_out}"
-            )
-        fewest = min((a.allowed for a in self.allowances if a.allowed is not None), default=1)
-        if not 1 <= self.closing_points <= max(fewest, 1):
-            raise PolicyError(
-                f"closing points must be at least 1 and at most the smallest allowance, {fewest}; "
-                f"found {self.closing_points}"
             )
         self._check_allowances()
 
@@ -190,11 +186,9 @@ class Policy:
                 "where contents are the unit, their number of labels over their life is fixed "
                 "beforehand: --max-labels-per-labeler K, or allow rr:labels=K"
             )
-        can = alone and self.allowances[0].kind.own_number and self.closing_points == 1
-        if own and not can:
+        if own and not (alone and self.allowances[0].kind.own_number):
             raise PolicyError(
-                "a joint price, or one of closing points, needs the number of labels of a "
-                "labeler: allow rr:labels=K"
+                "a joint price needs the number of labels of a labeler: allow rr:labels=K"
             )
         for allowance in self.allowances:
             allowance.kind.check(self.delta, self.ties, alone=alone)
@@ -214,21 +208,6 @@ class Policy:
     def events(self) -> tuple[str, ...]:
         """The kinds of events it pays for."""
         return tuple(allowance.event for allowance in self.allowances)
-
-    @property
-    def delta_at_points(self) -> float:
-        """The δ at which every closing point, the whole policy being the last, is priced."""
-        return self.delta / self.closing_points
-
-    def caps(self, point: int) -> dict[str, int]:
-        """How often each event may have happened at a closing point; at the last one: all uses.
-
-        Closing points are even steps of every allowance, rounded up.
-        """
-        return {
-            allowance.event: -(-(allowance.allowed or 0) * point // self.closing_points)
-            for allowance in self.allowances
-        }
 
     def allowance(self, event: str) -> Allowance:
         """The allowance for a kind of event; `PolicyError` if there is none."""
@@ -286,6 +265,7 @@ class Request:
     sampling: Sampling | None = None
     """of a first policy, as a mechanism of training runs proposes it (`Allowance.sampling`)"""
     accept_unproven: bool | None = None
+    public_columns: tuple[str, ...] | None = None
     choices: int | None = None
     """of a first policy, as its input's public columns have it (`Allowance.choices`); never asked
     for"""
@@ -297,6 +277,8 @@ class Request:
                 object.__setattr__(self, name, float(getattr(self, name)))
         if self.label_values is not None:
             object.__setattr__(self, "label_values", str(LabelValues.parse(self.label_values)))
+        if self.public_columns is not None:
+            object.__setattr__(self, "public_columns", public_columns.parse(self.public_columns))
         for one in EVENTS.values():
             uses = self.asked(one)
             if uses is None or one.option is None:
@@ -328,6 +310,7 @@ class Request:
             for name in (
                 *("ties", "tie_status_public", "unit"),
                 *("label_values", "skips", "assignment_reactive", "accept_unproven"),
+                "public_columns",
             )
             if getattr(self, name) is not None
         }
@@ -370,6 +353,9 @@ class Request:
                     has = "own number of labels, rounded up"
                 if name == "label_values":
                     has, value = has or DEFAULT_TEXT, value or DEFAULT_TEXT
+                if name == "public_columns":
+                    option = "public-column"
+                    has, value = (", ".join(names) or "none" for names in (has, value))
                 raise PolicyError(
                     f"this project's policy has --{option} = {has}, fixed when it was made; "
                     f"asked: {value}; leave the option out or use another project"

@@ -29,18 +29,6 @@ Prices: TypeAlias = Mapping[str, Mapping[int, Price]]
 
 
 @dataclass(frozen=True)
-class ClosingPoint:
-    """What a policy costs if it is closed at a level of use that was fixed beforehand."""
-
-    point: int
-    """its number, from 1 on; the last is the whole policy"""
-    used: Mapping[str, int]
-    """how often each kind of event may have happened by then"""
-    epsilon: float
-    """ε at this point"""
-
-
-@dataclass(frozen=True)
 class EventPrice:
     """What one allowance of a policy buys, and what it would cost by itself."""
 
@@ -86,7 +74,7 @@ class EventPrice:
 
 @dataclass(frozen=True)
 class Quote:
-    """The joint price of a policy; without points where labelers' own numbers are allowed."""
+    """The joint price of a policy; without events where labelers' own numbers are allowed."""
 
     versions: Mapping[str, str]
     """of what computed it, by package"""
@@ -96,25 +84,19 @@ class Quote:
     """how it was computed"""
     epsilon: float
     """ε of everything that the policy allows"""
-    points: Sequence[ClosingPoint] = ()
-    """what each closing point costs"""
     slack: float | None = None
     """the policy's ε less that"""
-    delta_at_points: float | None = None
-    """δ at which each point is priced"""
     events: Sequence[EventPrice] = ()
     """its allowances one by one"""
-    upper_bounds: Mapping[str, float | None] | None = None
-    """ε by looser theorems, for comparison; null where one says nothing"""
 
 
 def continuous_delta(policy: Policy) -> float:
-    """The δ that continuous noise may spend: that of one closing point, less what bits take.
+    """The δ that continuous noise may spend: that of the policy, less what bits take.
 
     Noise is drawn from 256-bit numbers, which may change a statistic with a probability below
     2^-100 (docs/guarantees.md). Raises `PolicyError` where that takes more than half of δ.
     """
-    delta = policy.delta_at_points
+    delta = policy.delta
     taken = math.fsum(
         (allowance.allowed or 0) * allowance.kind.uniforms(policy.epsilon, allowance)
         for allowance in policy.allowances
@@ -140,7 +122,7 @@ def prices(policy: Policy, event: str, bounds: NDArray[np.int64]) -> dict[int, P
     try:
         if len(policy.allowances) > 1:
             return dict.fromkeys(distinct, _joint(policy)[event])
-        calibrated = events.kind(event).calibrated(policy.ties, policy.allowance(event))
+        calibrated = events.kind(event).calibrated(policy.allowance(event))
         return {k: _price(calibrated(policy.epsilon, delta, k)) for k in distinct}
     except ValueError as error:
         raise PolicyError(str(error)) from None
@@ -162,6 +144,8 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
     A policy that allows labelers' own numbers of labels (None) is priced for each number when it
     first occurs; its quote says ε and δ, and no more.
     """
+    from labelguard.accounting import joint
+
     common: dict[str, Any] = {"versions": _versions(), "adjacency": "replace_labels"}
     if policy.allowances[0].allowed is None:
         accountant = "exact composition, for each number of labels when it occurs"
@@ -170,22 +154,13 @@ def quote(policy: Policy) -> tuple[dict[str, Any], Prices]:
         allowance.event: prices(policy, allowance.event, np.array([allowance.allowed]))
         for allowance in policy.allowances
     }
-    points = [_point(policy, found, number) for number in range(1, policy.closing_points + 1)]
-    laws = " × ".join(part.distribution for part in components(policy, found).values())
+    parts = components(policy, found)
+    laws = " × ".join(part.distribution for part in parts.values())
     runs = any(allowance.sampling for allowance in policy.allowances)
     how = "privacy loss on a grid, rounded up" if runs else "exact privacy loss in closed form"
-    return (
-        common
-        | {
-            "accountant": f"{how}: {laws}",
-            "epsilon": points[-1]["epsilon"],
-            "points": points,
-        },
-        found,
-    )
-
-
-_COMPUTING = ("dp-accounting", "numpy", "scipy")
+    # Prices are rounded in the labelers' favour; the search's upper end may lie above again.
+    epsilon = min(joint.epsilon(list(parts.values()), continuous_delta(policy)), policy.epsilon)
+    return common | {"accountant": f"{how}: {laws}", "epsilon": epsilon}, found
 
 
 @cache
@@ -196,50 +171,50 @@ def _versions() -> dict[str, str]:
     }
 
 
-def components(policy: Policy, found: Prices, point: int | None = None) -> dict[str, Component]:
-    """All events that a policy pays for, or those up to a closing point, by kind."""
+def components(policy: Policy, found: Prices) -> dict[str, Component]:
+    """All events that a policy pays for, by kind."""
     return {
-        event: events.kind(event).component(policy.ties, price, count)
-        for event, count in policy.caps(point or policy.closing_points).items()
-        for price in found[event].values()
+        one.event: one.kind.component(price, one.allowed or 0)
+        for one in policy.allowances
+        for price in found[one.event].values()
     }
+
+
+def of_two(policy: Policy, found: Prices) -> float | None:
+    """The ε of two units whose labels may all change together, at the δ of the policy's price.
+
+    Of one-shot prices that of the two costliest numbers of labels in `found`. None where nothing is
+    proven, or where it was not computed.
+    """
+    from labelguard.accounting import collusion
+
+    most = 3 * policy.epsilon + 10  # up to here it is allowed for that noise is made from bits
+    taken = math.fsum(
+        (allowance.allowed or 0) * allowance.kind.uniforms(most, allowance)
+        for allowance in policy.allowances
+    )
+    delta = math.nextafter(policy.delta - 2 * taken, 0.0) if taken else policy.delta
+    if delta <= 0 < taken:
+        return None
+    first = policy.allowances[0]
+    if first.allowed is None:
+        at = found.get(first.event, {}).items()
+        own = [first.kind.component(price, k) for k, price in at]
+        return collusion.of_unlike(own, delta)
+    epsilon = collusion.epsilon(list(components(policy, found).values()), delta)
+    return epsilon if epsilon is not None and epsilon <= most else None
 
 
 def detailed(policy: Policy, stored: Mapping[str, Any], found: Prices) -> Quote:
-    """A `quote` with what is shown beside it: the events one by one, and upper bounds."""
-    if "points" not in stored:
+    """A `quote` with what is shown beside it: the events one by one."""
+    if policy.allowances[0].allowed is None:
         return Quote(**stored)
     every = components(policy, found)
     return Quote(
-        **{**stored, "points": [ClosingPoint(**point) for point in stored["points"]]},
+        **stored,
         slack=policy.epsilon - stored["epsilon"],
-        delta_at_points=policy.delta_at_points,
         events=[_event(policy, event, part) for event, part in every.items()],
-        upper_bounds=_upper_bounds(list(every.values()), continuous_delta(policy)),
     )
-
-
-def _upper_bounds(parts: Sequence[Component], delta: float) -> dict[str, float | None]:
-    """What looser theorems say, for comparison; None where one says nothing."""
-    from labelguard.accounting import upper_bounds
-
-    bounds = {
-        "pure": upper_bounds.pure(parts),
-        "basic": upper_bounds.basic(parts, delta),
-        "advanced": upper_bounds.advanced(parts, delta) if delta else math.inf,
-        "rdp": upper_bounds.rdp(parts, delta) if delta else math.inf,
-    }
-    return {name: value if math.isfinite(value) else None for name, value in bounds.items()}
-
-
-def _point(policy: Policy, found: Prices, number: int) -> dict[str, Any]:
-    """The price of what can have been used at a closing point."""
-    from labelguard.accounting import joint
-
-    used = list(components(policy, found, number).values())
-    # Prices are rounded in the labelers' favour; the search's upper end may lie above again.
-    epsilon = min(joint.epsilon(used, continuous_delta(policy)), policy.epsilon)
-    return {"point": number, "used": policy.caps(number), "epsilon": epsilon}
 
 
 def _event(policy: Policy, event: str, part: Component) -> EventPrice:
@@ -247,7 +222,7 @@ def _event(policy: Policy, event: str, part: Component) -> EventPrice:
     from labelguard.accounting import joint
 
     alone = joint.epsilon([part], continuous_delta(policy))
-    noise = events.kind(event).noise(_price(part), policy.ties)
+    noise = events.kind(event).noise(_price(part))
     return EventPrice(event, part.count, alone, **noise)
 
 
@@ -262,7 +237,7 @@ def _joint(policy: Policy) -> dict[str, Price]:
 
     shares = [
         Share(
-            allowance.kind.calibrated(policy.ties, allowance),
+            allowance.kind.calibrated(allowance),
             allowance.allowed or 0,
             allowance.share,
         )

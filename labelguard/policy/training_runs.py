@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from labelguard.errors import PolicyError
 from labelguard.policy.event_kind import ClippedSums, Price, Terms, of_bits
-from labelguard.policy.label_values import Ties
 from labelguard.policy.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -36,12 +35,12 @@ class TrainingRuns(ClippedSums):
 
         return getattr(components, self.run)
 
-    def component(self, ties: Ties, price: Price, count: int) -> Component:
+    def component(self, price: Price, count: int) -> Component:
         """All steps of so many runs."""
         found: Component = self._run()(**price, count=count)
         return found
 
-    def calibrated(self, ties: Ties, allowance: Terms) -> Callable[[float, float, int], Component]:
+    def calibrated(self, allowance: Terms) -> Callable[[float, float, int], Component]:
         """That of runs with this sampling."""
         found = allowance.sampling
         assert found is not None
@@ -77,15 +76,19 @@ class TrainingRuns(ClippedSums):
             raise PolicyError(f"ball noise is for statistic:releases=1 only, not for {self.name}")
 
     def uniforms(self, epsilon: float, allowance: Terms) -> float:
-        """That of a draw in every step."""
+        """That of a draw in every step, exact, or of a language model's, which has an end."""
+        from labelguard.accounting import truncation
+
         assert allowance.sampling is not None
-        return allowance.sampling.steps * of_bits(epsilon)
+        steps = allowance.sampling.steps
+        beyond = truncation.delta(truncation.MOST_COORDINATES * steps, epsilon)
+        return steps * of_bits(epsilon) + beyond
 
     def knows(self, state: str) -> bool:
         """Nothing: a run begins with the base model, and learns from all labels."""
         return False
 
-    def noise(self, price: Price, ties: Ties) -> dict[str, Any]:
+    def noise(self, price: Price) -> dict[str, Any]:
         """Its noise multiplier, in clip norms, and its sampling."""
         names = ("noise_multiplier", "sampling_probability", "steps")
         return {"noise": "gaussian", **{name: price[name] for name in names}}
@@ -99,15 +102,15 @@ class UserWise(TrainingRuns):
 
 
 class RecordWise(TrainingRuns):
-    """Example-level DP-SGD, priced for labelers (user-level-dp-finetuning, algorithm 1)."""
+    """Example-level DP-SGD (user-level-dp-finetuning, algorithm 1): the smaller of two bounds."""
 
-    name, noun, taken, run = "els", "els run", "els run", "Mixtures"
+    name, noun, taken, run = "els", "els run", "els run", "SampledRecords"
     form = "els:runs=1,q=0.05,steps=100,records=8"
     by_record = True
 
 
 class GroupPrivacy(TrainingRuns):
-    """The same, priced by group privacy of an example-level guarantee."""
+    """The same, at the bound of group privacy alone: a baseline."""
 
     name, noun, taken, run = "els-group", "els-group run", "els-group run", "Groups"
     form = "els-group:runs=1,q=0.05,steps=100,records=8"

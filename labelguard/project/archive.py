@@ -1,7 +1,7 @@
 """The file that a backup is: a compressed tar whose first member lists the others with SHA-256.
 
-`manifest.json` comes first, `manifest.mac`, its HMAC under a key of the project, second, then
-`keys.sealed` if it is there, then the other members in the manifest's order. So the manifest can be
+`manifest.json` comes first, `manifest.mac`, its HMAC under a key of the project, second, then the
+other members in the manifest's order. So the manifest can be
 authenticated before anything is unpacked, and from then on it bounds what is. Reading takes nothing
 else: no other names, no links, no member that is not listed, none of another length or content.
 """
@@ -27,13 +27,11 @@ from labelguard.storage.files import fsync_path
 from labelguard.storage.sums import PART
 
 FORMAT = 1
-LEDGER, KEYS, CONFIG = "ledger.sqlite3", "keys.sealed", "labelguard.toml"
+LEDGER, CONFIG = "ledger.sqlite3", "labelguard.toml"
 DIRECTORIES = ("releases", "released", "labels")
-_NAME = re.compile(
-    rf"labelguard\.toml|ledger\.sqlite3|keys\.sealed|(?:{'|'.join(DIRECTORIES)})(?:/{PART})+"
-)
+_NAME = re.compile(rf"labelguard\.toml|ledger\.sqlite3|(?:{'|'.join(DIRECTORIES)})(?:/{PART})+")
 _MANIFEST, _MAC = "manifest.json", "manifest.mac"
-_LARGEST = {_MANIFEST: 1 << 27, _MAC: 32, KEYS: 1 << 20}
+_LARGEST = {_MANIFEST: 1 << 27, _MAC: 32}
 _OVERHEAD = 1 << 13
 """Bytes of a member beside its content, at most: headers, padding, the end of the archive."""
 _CHUNK = 1 << 20
@@ -66,7 +64,7 @@ def write(
         ):
             for name, data in ((_MANIFEST, manifest), (_MAC, mac(manifest))):
                 tar.addfile(_header(name, len(data)), io.BytesIO(data))
-            for name, source in sorted(members.items(), key=lambda member: member[0] != KEYS):
+            for name, source in members.items():
                 with source.open("rb") as content:
                     tar.addfile(_header(name, listed[name]["bytes"]), content)
         fsync_path(temporary)
@@ -86,13 +84,12 @@ def refuse_existing(path: Path) -> None:
 
 
 class Reader:
-    """An open archive, of which only the head was read: `manifest`, `mac`, and `sealed` keys."""
+    """An open archive, of which only the head was read: `manifest` and `mac`."""
 
     def __init__(self, path: Path, stream: _Bounded, tar: tarfile.TarFile) -> None:
         self._path, self._stream, self._tar = path, stream, tar
         self._member = tar.next()
         self.manifest, self.mac = self._head(_MANIFEST), self._head(_MAC)
-        self.sealed = self._head(KEYS) if self._member and self._member.name == KEYS else None
 
     def _head(self, name: str) -> bytes:
         member = self._member
@@ -118,9 +115,6 @@ class Reader:
             )
         awaited: dict[str, dict[str, Any]] = dict(manifest["members"])
         self._stream.left = sum(member["bytes"] + _OVERHEAD for member in awaited.values())
-        if self.sealed is not None:
-            sealed = hashlib.sha256(self.sealed).hexdigest()
-            self._compare(KEYS, awaited.pop(KEYS, None), len(self.sealed), sealed)
         while member := self._member:
             name, expected = member.name, awaited.pop(member.name, None)
             if not (member.isreg() and _NAME.fullmatch(name) and expected):
@@ -131,15 +125,12 @@ class Reader:
             assert content is not None
             public = name.startswith("releases/")
             found = _put(content, directory / name, 0o644 if public else 0o600)
-            self._compare(name, expected, member.size, found)
+            if (expected["bytes"], expected["sha256"]) != (member.size, found):
+                raise ProjectError(f"{path}: {name} is damaged; use another backup")
             self._member = self._tar.next()
         if awaited:
             raise ProjectError(f"{path}: {min(awaited)} is missing; use another backup")
         return dict(manifest)
-
-    def _compare(self, name: str, expected: Mapping[str, Any] | None, size: int, sha: str) -> None:
-        if expected is None or (expected["bytes"], expected["sha256"]) != (size, sha):
-            raise ProjectError(f"{self._path}: {name} is damaged; use another backup")
 
 
 @contextlib.contextmanager

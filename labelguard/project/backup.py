@@ -4,8 +4,8 @@ The ledger goes into it as an SQLite file, whichever database it lives in; with 
 public releases, and the PRIVATE maps of released labels, without which labels would be drawn anew.
 Answers that were ingested are in it as they lie: sealed. Left out are rows that were set aside
 (`quarantine`: they are raw and open), what waits in the inbox, stages of releases that are under
-way (none is resumed from a backup) and, unless asked for, the keys: whoever holds these and the
-private maps learns which released labels are whose.
+way (none is resumed from a backup), and the keys: whoever holds these and the private maps learns
+which released labels are whose.
 
 Where a released file is not what was committed, the backup is written all the same: the ledger in
 it tells what was spent, and that must not wait for the file. But the fault is told, so that no
@@ -14,7 +14,6 @@ earlier backup, which has the file as it was, is thrown away for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,6 @@ import sqlalchemy as sa
 from labelguard import clock
 from labelguard._version import __version__
 from labelguard.errors import LedgerError, ProjectError
-from labelguard.keys import sealing
 from labelguard.ledger import database, journal, schema
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
@@ -50,38 +48,29 @@ class Backup:
     """committed releases in it"""
     unfinished: list[str]
     """releases that were begun, and cannot be resumed from it"""
-    keys: bool
-    """whether the keys are in it, enciphered"""
     left_out: list[str]
-    """what is not: quarantine, the inbox, and the keys unless asked for"""
+    """what is not: the keys, quarantine, and the inbox if anything waits in it"""
     fault: str | None
     """the first file of a release that is not what was committed, and is so in the backup; or null
     """
 
 
-def backup(
-    path: str | Path,
-    *,
-    passphrase: Callable[[], str] | None = None,
-    project: Where = None,
-) -> Backup:
+def backup(path: str | Path, *, project: Where = None) -> Backup:
     """Write a backup of a project to a new file; what is in it, and its anchor.
 
-    `passphrase` is asked for one if the keys are to be in it, enciphered under it. Raises
-    `ProjectBusy` while a job runs, `LedgerError` for a ledger that does not hold, `ProjectError` if
-    a private map is not as it was drawn, or the file exists or cannot be written.
+    Raises `ProjectBusy` while a job runs, `LedgerError` for a ledger that does not hold,
+    `ProjectError` if a private map is not as it was drawn, or the file exists or cannot be written.
     """
     target = Path(path)
     archive.refuse_existing(target)
-    secret = passphrase() if passphrase else None
     with OpenProject.job(project) as opened:
         try:
-            return _backup(opened, target, secret)
+            return _backup(opened, target)
         except OSError as error:
             raise ProjectError(f"cannot write {target}: {error.strerror}") from None
 
 
-def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> Backup:
+def _backup(opened: OpenProject, target: Path) -> Backup:
     home, keys, ledger = opened.project, opened.keys, opened.ledger
     records = ledger.releases()
     strays = home.strays(record.id for record in records)
@@ -97,9 +86,6 @@ def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> Backup
     anchor = _copy_ledger(ledger, home.work / archive.LEDGER)
     members = {archive.CONFIG: home.state / archive.CONFIG}
     members[archive.LEDGER] = home.work / archive.LEDGER
-    if passphrase is not None:
-        members[archive.KEYS] = home.work / archive.KEYS
-        members[archive.KEYS].write_bytes(sealing.seal(keys.secrets(), passphrase))
     unfinished = [record.id for record in records if record.unfinished]
     for name in archive.DIRECTORIES:
         for source in sorted((home.state / name).rglob("*")):
@@ -114,12 +100,7 @@ def _backup(opened: OpenProject, target: Path, passphrase: str | None) -> Backup
         anchor.number,
         releases=sum(record.state == "committed" for record in records),
         unfinished=unfinished,
-        keys=passphrase is not None,
-        left_out=[
-            "quarantine",
-            *(["inbox"] if ingestion.held(opened).waiting else []),
-            *([] if passphrase is not None else ["keys"]),
-        ],
+        left_out=["keys", "quarantine", *(["inbox"] if ingestion.held(opened).waiting else [])],
         fault=release_fault(opened, records),
     )
 

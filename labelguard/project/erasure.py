@@ -114,7 +114,7 @@ class _Leaver:
 
     @property
     def pseudonym(self) -> str:
-        return blocks.to_hex(self.ledger.names.hide(self.key)[0])
+        return blocks.to_hex(self.key[0])
 
 
 def preview(
@@ -186,7 +186,7 @@ def _named(labeler_id: str, opened: OpenProject) -> _Leaver:
     by_id = leaver(linking.by_id([labeler_id], opened)[0])
     if not re.fullmatch("[0-9a-f]{32}", labeler_id) or _known(by_id):
         return by_id
-    named = ledger.names.reveal(blocks.from_bytes(bytes.fromhex(labeler_id)))
+    named = blocks.from_bytes(bytes.fromhex(labeler_id))
     if groups.is_group(named):
         raise LedgerError(
             f"{labeler_id} is a group's pseudonym; groups do not leave: name each of its labelers"
@@ -277,7 +277,7 @@ def _linked(leaver: _Leaver) -> list[str]:
         return []
     same = labelers[(units == unit).all(axis=1) & (labelers != key).any(axis=1)]
     active = same[blocks.positions(ledger.tombstones(), same) < 0]
-    return sorted(blocks.to_hex(name) for name in ledger.names.hide(active))
+    return sorted(blocks.to_hex(key) for key in active)
 
 
 def _completed(report: Left, leaver: _Leaver, raw: Raw) -> Left:
@@ -375,7 +375,7 @@ def _purged(leaver: _Leaver, epoch: int) -> Raw:
 
 def _charges(ledger: Ledger, units: Blocks) -> dict[int, int]:
     with ledger.snapshot() as connection:
-        return people.charges_of(connection, ledger.names.hide(units))
+        return people.charges_of(connection, units)
 
 
 def _departures(ledger: Ledger) -> list[Departure]:

@@ -9,6 +9,7 @@ the door; labels are never looked at.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested
 from labelguard.ingest import connector as connectors
 from labelguard.ingest import segments as stored
-from labelguard.ingest.connector import Answer, Page, Settings
+from labelguard.ingest.connector import Answer, Page, Settings, Unreadable
 from labelguard.ingest.inbox import Inbox
 from labelguard.ingest.refused import Leavers
 from labelguard.ingest.segments import Rows, Segments, Standing
@@ -260,17 +261,23 @@ class _Ingestion:
         """Read a tool: what is new since the last pull or, with `whole`, everything; `accept` that
         most of what was there is gone.
         """
-        done, seen = _NOTHING, []
+        done, seen, notes = _NOTHING, [], list[str]()
         self._met.pop(own.name, None)  # what was drained just now is known
         begin = "" if whole else self._cursor(own.name)
         tool = connectors.connector(own)
-        read = 0
-        for answers, cursor in _grouped(tool.pull(begin)):
-            read += len(answers)
-            self._progress(f"pulling {own.name}: {read:,} answers", None)
-            seen.append(self._opened.keys.record_keys(own.name, [a.record for a in answers]))
-            name = keyring.random_bytes(16).hex()
-            done += self._store(own, answers, name, pulled=True, cursor=cursor)
+        read, began = 0, int(time.time() * 1e6)
+        with contextlib.closing(inbox_of(self._opened)) as inbox:
+            for answers, unreadable, cursor in _grouped(tool.pull(begin)):
+                read += len(answers)
+                self._progress(f"pulling {own.name}: {read:,} answers", None)
+                listed = [one.record for one in answers] + [one.record for one in unreadable]
+                seen.append(self._opened.keys.record_keys(own.name, listed))
+                notes += [f"answer {one.record}: {one.why}" for one in unreadable]
+                name = keyring.random_bytes(16).hex()
+                again = inbox.repeated(own.name, answers)
+                done += self._store(own, answers, name, pulled=True, repeated=again, cursor=cursor)
+                inbox.settle_repeated(own.name, answers, began)
+            inbox.note(own.name, notes, whole=not begin)
         return done if begin else done + self._vanished(own, seen, accept=accept)
 
     def _vanished(self, own: Settings, seen: Sequence[blocks.Blocks], *, accept: bool) -> Ingested:
@@ -300,14 +307,21 @@ class _Ingestion:
         name: str,
         *,
         pulled: bool,
+        repeated: Sequence[bool] = (),
         cursor: str | None = None,
     ) -> Ingested:
-        """Put answers into a segment, but for those that are known, or of people who have left."""
+        """Put answers into a segment, but for those that are known, or of people who have left.
+
+        Of those that are `repeated` the state that counts is taken anew.
+        """
         opened = self._opened
         rows = Rows.of(answers, own.name, own.source, opened.keys)
         left = Leavers(opened.keys, own.source, opened.ledger.tombstones())
         refused = left.of_keys(rows.labeler_key)
-        known, gone = self._known(own.name).of(rows, pulled=pulled)
+        again = np.zeros(len(rows.body), bool)
+        if repeated:
+            again[:] = [r for r, one in zip(repeated, answers, strict=True) if not one.deleted]
+        known, gone = self._known(own.name).of(rows, pulled=pulled, repeated=again)
         rows = rows.taken(~refused & ~known, ~gone)
         if len(rows):
             self._write(own, rows, name, pulled=pulled, cursor=cursor)
@@ -363,15 +377,17 @@ class _Ingestion:
         return stored.standing(self._held, own)
 
 
-def _grouped(pages: Iterable[Page]) -> Iterator[tuple[list[Answer], str]]:
+def _grouped(
+    pages: Iterable[Page],
+) -> Iterator[tuple[list[Answer], list[Unreadable], str]]:
     """Pages put together, so that segments are not many and small; each with the last cursor."""
-    waiting: list[Answer] = []
-    cursor = None
+    waiting, unreadable, cursor = list[Answer](), list[Unreadable](), None
     for page in pages:
         waiting += page.answers
+        unreadable += page.unreadable
         cursor = page.cursor
         if len(waiting) >= _MOST:
-            yield waiting, cursor
-            waiting = []
+            yield waiting, unreadable, cursor
+            waiting, unreadable = [], []
     if cursor is not None:
-        yield waiting, cursor
+        yield waiting, unreadable, cursor

@@ -132,8 +132,7 @@ def named(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]
     ledger = opened.ledger
     found, sources = by_id(texts, opened)
     rows = np.array([row for row, t in enumerate(texts) if _PSEUDONYM.fullmatch(t)], np.intp)
-    pseudonyms = blocks.from_bytes(bytes.fromhex("".join(texts[row] for row in rows.tolist())))
-    labelers = ledger.names.reveal(pseudonyms)
+    labelers = blocks.from_bytes(bytes.fromhex("".join(texts[row] for row in rows.tolist())))
     met = known(ledger, labelers)
     found[rows[met]] = labelers[met]
     return found, sources
@@ -153,7 +152,7 @@ def alike(text: str, opened: OpenProject) -> list[str]:
     own = Identities.of(opened.keys, source, [text.removeprefix(f"{source}:")], key)
     others = opened.ledger.known().without(own)
     same = (others.forms == own.forms).all(axis=1)
-    return _names(opened.ledger, others.labelers[same])
+    return _names(others.labelers[same])
 
 
 def add_source(name: str, people: People, project: Where = None) -> SourceRecord:
@@ -187,7 +186,7 @@ def link(one: str, other: str, project: Where = None) -> Linked:
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
         pair, sources = _two(one, other, opened)
-        met, names = known(ledger, pair).tolist(), _names(ledger, pair)
+        met, names = known(ledger, pair).tolist(), _names(pair)
         two = [Person(*facts) for facts in zip(sources, names, met, strict=True)]
         return Linked(_join(opened, pair[:1], pair[1:]), two)
 
@@ -220,10 +219,9 @@ def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence
 
 
 def _join(opened: OpenProject, labelers: Blocks, same: Blocks) -> int:
-    hide = opened.ledger.names.hide
     # A release that was begun was planned with the units of before.
     with opened.ledger.transaction(policies.settled_epoch(opened)) as connection:
-        return kinship.join(connection, hide(labelers), hide(same))
+        return kinship.join(connection, labelers, same)
 
 
 def distinct(one: str, other: str, project: Where = None) -> Distinct:
@@ -235,15 +233,15 @@ def distinct(one: str, other: str, project: Where = None) -> Distinct:
         ledger = opened.ledger
         pair, _ = _two(one, other, opened)
         with ledger.transaction(ledger.begin_job()) as connection:
-            new = kinship.set_apart(connection, ledger.names.hide(pair))
-        return Distinct(new, _names(ledger, pair))
+            new = kinship.set_apart(connection, pair)
+        return Distinct(new, _names(pair))
 
 
 def listing(project: Where = None) -> WhoIsWho:
     """Who shares a unit with others, and who is distinct from whom, by pseudonyms."""
     ledger = OpenProject.open(project).ledger
-    labelers, units = (_names(ledger, keys) for keys in ledger.members())
-    one, other = (_names(ledger, keys) for keys in ledger.distinct())
+    labelers, units = map(_names, ledger.members())
+    one, other = map(_names, ledger.distinct())
     linked = sorted(zip(units, labelers, strict=True))
     apart = sorted(sorted(pair) for pair in zip(one, other, strict=True))
     return WhoIsWho([Membership(*pair) for pair in linked], apart)
@@ -256,6 +254,6 @@ def _two(one: str, other: str, opened: OpenProject) -> tuple[Blocks, list[str]]:
     return pair, sources
 
 
-def _names(ledger: Ledger, labelers: Blocks) -> list[str]:
+def _names(labelers: Blocks) -> list[str]:
     """Pseudonyms as 32 hexadecimal digits each."""
-    return [blocks.to_hex(name) for name in ledger.names.hide(labelers)]
+    return [blocks.to_hex(key) for key in labelers]

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeAlias
 
-from labelguard.errors import KeyProblem, LedgerOutdated, ProjectError
+from labelguard.errors import KeyProblem, ProjectError
 from labelguard.keys import key_source
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.migrations import migrate
 from labelguard.project import known
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import CONFIG, STATE, Project, find
@@ -58,42 +57,35 @@ class OpenProject:
         return PrivateMap(self.project.released, self.keys)
 
     @classmethod
-    def open(cls, where: Where = None, *, witnessed: bool = True) -> Self:
+    def open(cls, where: Where = None) -> Self:
         """Open a project to look at it.
 
-        `witnessed`: the ledger must hold what its witnesses have seen. Raises `NoProject`,
-        `ProjectError`, `KeyProblem` or `LedgerError` for one that cannot be opened.
+        Raises `NoProject`, `ProjectError`, `KeyProblem` or `LedgerError` for one that cannot be
+        opened.
         """
         home = located(where)
         keys = KeyRing(home.keys)
-        witnesses = home.witnesses if witnessed else ()
-        return cls(home, keys, Ledger(home.ledger_url, keys, witnesses))
+        return cls(home, keys, Ledger(home.ledger_url, keys, home.witnesses))
 
     @classmethod
     @contextlib.contextmanager
-    def job(cls, where: Where = None, *, witnessed: bool = True) -> Iterator[Self]:
+    def job(cls, where: Where = None) -> Iterator[Self]:
         """Open a project and hold it, with its ledger, for one job.
 
-        A ledger that an earlier version made is brought up to date first (`ledger.migrations`).
         Raises `ProjectBusy` if another job holds either, on whichever machine: at once, unless this
         is done under `waiting`.
         """
         home = located(where)
-        opened, held = when_free(lambda: cls._held(home, witnessed))
+        opened, held = when_free(lambda: cls._held(home))
         with held:
             yield opened
 
     @classmethod
-    def _held(cls, home: Project, witnessed: bool) -> tuple[Self, contextlib.ExitStack]:
+    def _held(cls, home: Project) -> tuple[Self, contextlib.ExitStack]:
         """The project, and what lets it go."""
         with contextlib.ExitStack() as stack:
             held = stack.enter_context(home.lock())
-            try:
-                opened = cls.open(held, witnessed=witnessed)  # as the job before left it
-            except LedgerOutdated:
-                witnesses = held.witnesses if witnessed else ()
-                migrate(held.ledger_url, KeyRing(held.keys), witnesses)
-                opened = cls.open(held, witnessed=witnessed)
+            opened = cls.open(held)  # as the job before left it
             stack.enter_context(opened.ledger.exclusive())
             return opened, stack.pop_all()
 

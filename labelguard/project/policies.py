@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -23,8 +24,10 @@ from labelguard.ledger.policies import PolicyRecord
 from labelguard.policy import events, lifetime, pricing
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.label_values import Skips, Ties
-from labelguard.policy.lifetime import Chapter, Total
+from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Allowance, Policy, Request, Unit
+from labelguard.policy.public_columns import parse
+from labelguard.project.doubles import refuse_doubles
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import (
     Activation,
@@ -64,7 +67,6 @@ def new(
     delta: float,
     allow: Sequence[str],
     shares: str = "",
-    closing_points: int = 1,
     ties: Ties | None = None,
     tie_status_public: bool = False,
     unit: Unit = "labeler",
@@ -73,6 +75,7 @@ def new(
     assignment_reactive: bool | None = None,
     held_out: float = 0.0,
     accept_unproven: bool | None = None,
+    public_columns: Sequence[str] | None = None,
     project: Where = None,
 ) -> PolicyDetails:
     """Make a policy, compute its joint price once, and keep both; it waits to be activated.
@@ -104,12 +107,12 @@ def new(
         ties or events.default_ties(allowance.event for allowance in allowances),
         tie_status_public,
         unit,
-        closing_points,
         label_values or "",
         skips or "public",
         bool(assignment_reactive),
         float(held_out),
         bool(accept_unproven),
+        parse(public_columns),
     )
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
@@ -153,7 +156,7 @@ def listing(project: Where = None) -> list[PolicyLine]:
             *(record.policy.epsilon, record.policy.delta, record.policy.unit),
             record.policy.held_out,
             {allowance.event: allowance.allowed for allowance in record.policy.allowances},
-            record.chapter().epsilon if record.state != "draft" else None,
+            record.policy.epsilon if record.state != "draft" else None,
             prospect(ledger, record),
         )
         for record in ledger.policies()
@@ -161,7 +164,7 @@ def listing(project: Where = None) -> list[PolicyLine]:
 
 
 def preview(name: str, project: Where = None) -> Activation:
-    """What activating a draft would mean: which policy it closes, where, and the total then.
+    """What activating a draft would mean: which policy it closes, and the total then.
 
     Raises `PolicyError` for a policy that cannot be put into force.
 
@@ -181,9 +184,9 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
 
     `agreed` is a preview that somebody agreed to: if it is no longer so, nothing is done.
 
-    The policy before it is closed and stays paid: in full, or at the closing point that covers what
-    has been used. One that is in force already stays so. Raises `PolicyError` for an unfinished
-    release, a closed policy, or one that promises about other neighbours than those before it.
+    The policy before it is closed and stays paid in full. One that is in force already stays so.
+    Raises `PolicyError` for an unfinished release, a closed policy, or one that promises about
+    other neighbours than those before it.
 
     Example:
         >>> study = lg.init("study")
@@ -211,7 +214,8 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
 def add_groups(source: str | Path, project: Where = None) -> Grouped:
     """Read who belongs together (`ingest.groups.read_groups`) into the ledger, for good.
 
-    Raises `PolicyError` if a labeler would change groups, or was charged before having one.
+    Raises `PolicyError` if a labeler would change groups, or was charged before having one;
+    `InvalidLabels` for somebody whom the project knows under another spelling of their id.
 
     Example:
         >>> study = lg.init("study")
@@ -225,14 +229,15 @@ def add_groups(source: str | Path, project: Where = None) -> Grouped:
     with OpenProject.job(project) as opened:
         home, ledger = opened.project, opened.ledger
         home.work.mkdir(mode=0o700, parents=True)
-        found = read_groups(str(source), opened.keys, home.namespace, home.work)
-        added = ledger.add_members(found.labelers, found.units, ledger.begin_job())
+        groups, met = read_groups(str(source), opened.keys, home.namespace, home.work)
+        refuse_doubles(met, ledger.known(), groups, ledger.distinct())
+        added = ledger.add_members(groups, met, ledger.begin_job())
         labelers, units = ledger.members()
     return Grouped(added, len(labelers), len(blocks.unique(units)[0]))
 
 
 def close(project: Where = None) -> Closed:
-    """Close the policy in force without another: at the closing point of its use, or in full.
+    """Close the policy in force without another; it stays paid in full.
 
     Nothing more can be charged to it. Raises `PolicyError` if none is in force, or for an
     unfinished release.
@@ -251,7 +256,8 @@ def close(project: Where = None) -> Closed:
         epoch, active = settled_epoch(opened), ledger.policy()
         if active is None:
             raise PolicyError("no policy is in force in this project; see: labelguard policy list")
-        return _closed(active.chapter(ledger.close_policy(active, epoch)))
+        ledger.close_policy(active, epoch)
+        return _closed(active)
 
 
 def drop(name: str, project: Where = None) -> Dropped:
@@ -315,16 +321,15 @@ def first(ledger: Ledger, request: Request, units: int) -> Policy:
     return policy
 
 
-def life(ledger: Ledger) -> list[Chapter]:
-    """The policies that were or are in force, each as far as it is charged."""
+def life(ledger: Ledger) -> list[Policy]:
+    """The policies that were or are in force, oldest first: each is paid in full."""
     with ledger.snapshot() as connection:
         return policies.life(connection)
 
 
 def total(ledger: Ledger, first: Policy) -> Total:
     """What a project costs over its life; before its first release, what `first` costs."""
-    chapters = life(ledger)
-    return lifetime.total(chapters) if chapters else Total(first.epsilon, first.delta)
+    return lifetime.total(life(ledger) or [first])
 
 
 def standing(ledger: Ledger) -> dict[str, Any]:
@@ -333,13 +338,30 @@ def standing(ledger: Ledger) -> dict[str, Any]:
     Labels keep what earlier policies released of them, so ε and δ of a release are those of all
     policies so far; what it newly charges is covered by the one in force.
     """
-    active, chapters = ledger.policy(), life(ledger)
+    active, every = ledger.policy(), life(ledger)
     assert active is not None  # a release was charged to it
-    found = {"policy": active.name, "ceiling": asdict(ledger.ceiling())}
-    if len(chapters) == 1:
+    found = {
+        "policy": active.name,
+        "ceiling": asdict(ledger.ceiling()),
+        "two_units": _of_two(ledger, every),
+    }
+    if len(every) == 1:
         return found
     own = {"epsilon": active.policy.epsilon, "delta": active.policy.delta}
-    return found | asdict(lifetime.total(chapters)) | {"newly_charged": own}
+    return found | asdict(lifetime.total(every)) | {"newly_charged": own}
+
+
+def _of_two(ledger: Ledger, every: Sequence[Policy]) -> dict[str, float] | None:
+    """ε and δ of two units together over the policies of a project; None where one says nothing.
+
+    A policy that was closed counts in full.
+    """
+    records = [record for record in ledger.policies() if record.state != "draft"]
+    each = [pricing.of_two(record.policy, record.prices) for record in records]
+    known = [epsilon for epsilon in each if epsilon is not None]
+    if len(known) < len(each):
+        return None
+    return {"epsilon": math.fsum(known), "delta": lifetime.total(every).delta}
 
 
 def prospect(ledger: Ledger, record: PolicyRecord) -> Activation | None:
@@ -358,7 +380,6 @@ def described(record: PolicyRecord, activation: Activation | None = None) -> Pol
     return PolicyDetails(
         *(record.name, record.state, record.created_at),
         **vars(record.policy),
-        closed_at_point=record.point,
         quote=pricing.detailed(record.policy, record.quote, record.prices),
         activation=activation,
     )
@@ -377,9 +398,8 @@ def _shares(text: str) -> dict[str, float]:
     return found
 
 
-def _closed(last: Chapter) -> Closed:
-    policy = last.policy
-    return Closed(last.name, last.point, last.epsilon, policy.delta, policy.closing_points)
+def _closed(record: PolicyRecord) -> Closed:
+    return Closed(record.name, record.policy.epsilon, record.policy.delta)
 
 
 def _preview(ledger: Ledger, name: str) -> Activation:
@@ -393,20 +413,19 @@ def _preview(ledger: Ledger, name: str) -> Activation:
 
 def _meant(ledger: Ledger, record: PolicyRecord) -> Activation:
     """What it means to put a policy into force, whatever the ceiling."""
-    chapters, before, closes = life(ledger), ledger.policy(), None
+    every, policy, closes = life(ledger), record.policy, None
     if record.state == "draft":
-        for chapter in chapters:
-            _check_kin(chapter, record)
-        if before:
-            last = before.chapter(ledger.point_of_use(before))
-            chapters = [last if chapter.name == last.name else chapter for chapter in chapters]
-            closes = _closed(last)
-        chapters.append(record.chapter())
-    ceiling, cost, policy = ledger.ceiling(), lifetime.total(chapters), record.policy
+        for earlier in ledger.policies():
+            if earlier.state != "draft":
+                _check_kin(earlier, record)
+            if earlier.state == "active":
+                closes = _closed(earlier)
+        every.append(policy)
+    cost, ceiling = lifetime.total(every), ledger.ceiling()
     return Activation(record.name, policy.epsilon, policy.delta, policy.unit, closes, cost, ceiling)
 
 
-def _check_kin(earlier: Chapter, record: PolicyRecord) -> None:
+def _check_kin(earlier: PolicyRecord, record: PolicyRecord) -> None:
     """Policies of one project promise about the same neighbours; else nothing adds up."""
     one, other = earlier.policy, record.policy
     labels = RANDOMIZED_LABELS.name in one.events and RANDOMIZED_LABELS.name in other.events
@@ -428,6 +447,13 @@ def _check_kin(earlier: Chapter, record: PolicyRecord) -> None:
             f"policy {earlier.name!r} declared that assignment reacts to labels, and what it "
             f"released stays under that condition: make {record.name!r} anew with "
             "--assignment-reactive"
+        )
+    lacking = sorted({*one.public_columns} - {*other.public_columns})
+    if lacking:
+        raise PolicyError(
+            f"policy {earlier.name!r} declared {', '.join(lacking)} public, and what it released "
+            f"stays under that condition: make {record.name!r} anew with --public-column "
+            f"{lacking[0]}"
         )
 
 

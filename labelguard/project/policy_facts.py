@@ -21,14 +21,10 @@ class Closed:
 
     name: str
     """its name"""
-    point: int | None
-    """the closing point that covers its use; null: at its full price"""
     epsilon: float
-    """ε there"""
+    """its ε, used or not"""
     delta: float
     """its δ"""
-    points: int
-    """how many closing points it has"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class PolicyLine(PolicyState):
     allowances: Mapping[str, int | None]
     """how many of each kind of event it allows; null: the labeler's own number of labels"""
     costs: float | None
-    """ε that it costs, closed where it was; null for a draft"""
+    """ε that it costs, used or not; null for a draft"""
     activation: Activation | None
     """what putting a draft into force would mean; null for others, or if it could not follow"""
 
@@ -87,8 +83,6 @@ class PolicyLine(PolicyState):
 class PolicyDetails(Policy, PolicyState):
     """A policy: what labelers may lose by which events, its state, and what it costs."""
 
-    closed_at_point: int | None
-    """the closing point where it was closed; null: at none, or at its full price"""
     quote: Quote
     """its price"""
     activation: Activation | None = None

@@ -47,8 +47,6 @@ class JobRun:
     """what the gate said; null if nothing was judged"""
     curve: Sequence[Mapping[str, float]]
     """training metrics, of released labels only"""
-    outlook: Mapping[str, Any] | None
-    """what was forecast of the budget at the time"""
     lesson: str | None = None
     """digest of what it learned from and how; equal ones make no new model"""
     evaluation: str | None = None

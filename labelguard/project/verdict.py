@@ -14,7 +14,7 @@ from labelguard.storage.sums import fault as public_fault
 
 _TRUE_COPY = (
     "; put the release's directory back from a backup that is restored on trial "
-    "(labelguard project restore BACKUP DIRECTORY --keys COPY --no-later-policy): "
+    "(labelguard project restore BACKUP DIRECTORY --keys COPY): "
     "DIRECTORY/.labelguard/releases"
 )
 

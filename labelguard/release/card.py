@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from labelguard.policy.policy import Policy
 from labelguard.release import sections
 from labelguard.release.sections import triple
-from labelguard.terms import budget_of, counted
+from labelguard.terms import budget_of, counted, shown
 
 NOT_PROTECTED = (
     "who labelled what, when and how much, and how often somebody submitted again",
@@ -131,6 +132,16 @@ CONDITION = (
 )
 
 
+def assumption(columns: Iterable[str]) -> str:
+    """Return what the guarantee assumes of columns that were declared public; empty for none."""
+    names = ", ".join(f"`{shown(name).replace('`', chr(39))}`" for name in columns)
+    return names and (
+        f"**Assumption.** {names}: declared public (`--public-column`), made of prompts and "
+        "responses alone. What features read of a column that was made from answers (who won, a "
+        "rating) is published, whatever noise labels got."
+    )
+
+
 def to_markdown(card: Mapping[str, Any]) -> str:
     """The card for people, with the front matter of a Hugging Face dataset card."""
     privacy = card["privacy"]
@@ -186,13 +197,34 @@ def guarantee(card: Mapping[str, Any]) -> str:
     """What a release promises, and whatever is computed from it: in Markdown."""
     privacy = card["privacy"]
     condition = f"\n\n{CONDITION}" if privacy["assignment"] == "reactive" else ""
+    if assumed := assumption(privacy["public_columns"]):
+        condition += f"\n\n{assumed}"
     return f"""\
 **Guarantee.** Mechanism `{card["mechanism"]}`: every {privacy["unit"]} is protected with
 {budget_of(privacy)} under adjacency `{privacy["adjacency"]}`: all labels of one
 {privacy["unit"]} may change. The bound holds for {span(privacy)},
 against anyone who sees neither raw labels nor the memory of a running job; another policy adds
 to it, but all of them together give no more than
-{budget_of(privacy["ceiling"])}, the project's ceiling.{condition}"""
+{budget_of(privacy["ceiling"])}, the project's ceiling.{condition}{_of_two(privacy)}"""
+
+
+def _of_two(privacy: Mapping[str, Any]) -> str:
+    """What two units together are promised; cards of 0.2 do not say it."""
+    if "two_units" not in privacy:
+        return ""
+    unit, found = privacy["unit"], privacy["two_units"]
+    who = f"Where all labels of two {unit}s may change together (two who act as one, or one person"
+    if found is None:
+        return f"\n\n**Two at once.** {who}\nunder two ids), no price is stated."
+    return (
+        f"\n\n**Two at once.** {who}\nunder two ids), the same releases give the two of them "
+        f"ε = {rounded_up(found['epsilon'])},\nδ = {found['delta']:g}."
+    )
+
+
+def rounded_up(epsilon: float) -> str:
+    """An ε with two decimals, never less than it is."""
+    return f"{math.ceil(epsilon * 100) / 100:g}"
 
 
 def span(privacy: Mapping[str, Any]) -> str:
@@ -246,7 +278,6 @@ def counted_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, count, what in (
         ("skipped", "skipped", "left out"),
         ("bad rows", "set_aside", "set aside"),
-        ("released as ties", "released_ties_dropped", "left out"),
     ):
         if counts[count]:
             yield f"  {name}", f"{counts[count]:,} ({what})"

@@ -8,20 +8,25 @@ judged by `evaluation.npz`, as often as one likes, at no further price.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
+from labelguard.mechanisms.tails import ReleasedNoise, reach
 from labelguard.release import head
 from labelguard.release.coordinates import Coordinates
 from labelguard.release.head import Head, Window
+from labelguard.release.uncertainty import noises_of, of_noises
 from labelguard.storage import arrays
 
 FILE = "evaluation.npz"
+
+_PUBLIC = ("z", "weight", "sampling")
 
 Floats = NDArray[np.float64]
 
@@ -30,15 +35,15 @@ Floats = NDArray[np.float64]
 class Evaluation:
     """The noisy statistic of held-out labelers, and all that is public of their pairs.
 
-    `statistic` (components,) has noise of standard deviation `noise`; `z` (pairs, components) are
-    the distinct pairs of every window in its `coordinates`, `weight` (pairs,) is what they weigh in
-    the likelihood, and `sampling` (windows, components, components) bounds how far labels scatter
-    (see `mechanisms.statistic.sampling_bound`).
+    `statistic` (components,) has the sum of `noises`, one of each window; `z` (pairs, components)
+    are the distinct pairs of every window in its `coordinates`, `weight` (pairs,) is what they
+    weigh in the likelihood, and `sampling` (windows, components, components) bounds how far labels
+    scatter (see `mechanisms.statistic.sampling_bound`).
     """
 
     coordinates: Coordinates
     statistic: Floats
-    noise: float
+    noises: tuple[ReleasedNoise, ...]
     z: NDArray[np.float32]
     weight: Floats
     sampling: Floats
@@ -51,11 +56,16 @@ class Evaluation:
         return cls(
             coordinates,
             np.sum([window.statistic for window in windows], axis=0),
-            math.sqrt(sum(window.noise**2 for window in windows)),
+            tuple(ReleasedNoise(one.kind, one.noise, one.least) for one in windows),
             np.concatenate([window.z for window in windows]),
             np.concatenate([window.weight for window in windows]),
             np.stack(sampling),
         )
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of each component's noise."""
+        return math.sqrt(sum(one.deviation**2 for one in self.noises))
 
     @property
     def labels(self) -> float:
@@ -82,10 +92,25 @@ class Evaluation:
         Raises `LabelguardError` for heads in other coordinates.
         """
         one, other = self._theta(new), self._theta(old)
-        d = one - other
-        labels = float(np.sqrt(np.maximum(np.einsum("i,wij,j->w", d, self.sampling, d), 0)).sum())
-        error = math.hypot(self.noise * float(np.linalg.norm(d)), labels)
+        error = math.hypot(
+            self.noise * float(np.linalg.norm(one - other)), self._scatter(one - other)
+        )
         return (self._total(one) - self._total(other)) / self.labels, error / self.labels
+
+    def reach(self, new: Head, old: Head, confidence: float) -> float:
+        """How far above the truth `difference` is with at most the probability 1 − `confidence`.
+
+        `confidence` is in [½, 1). The noise has its own law, and what labels scatter by is taken
+        for normal, of at most the variance that `difference` allows: a sum over many labelers.
+        """
+        d = self._theta(new) - self._theta(old)
+        variance, length = self._scatter(d) ** 2, float(np.linalg.norm(d))
+        return reach(1 - confidence, variance, self.noises, length, len(d)) / self.labels
+
+    def _scatter(self, d: Floats) -> float:
+        """What dᵀS scatters by at most, in standard deviations."""
+        windows = np.einsum("i,wij,j->w", d, self.sampling, d)
+        return float(np.sqrt(np.maximum(windows, 0)).sum())
 
     def _theta(self, judged: Head) -> Floats:
         return self.coordinates.along(judged.identity, judged.coefficients)
@@ -96,22 +121,17 @@ class Evaluation:
 
     def to_bytes(self) -> bytes:
         """The file that `load` reads."""
-        own = {n: np.asarray(v) for n, v in vars(self).items() if n != "coordinates"}
-        return arrays.packed({**self.coordinates.arrays(), **own})
+        own = {n: np.asarray(getattr(self, n)) for n in ("statistic", "noise", *_PUBLIC)}
+        return arrays.packed({**self.coordinates.arrays(), **own, **of_noises(self.noises)})
 
     @classmethod
     def load(cls, release: Path) -> Evaluation:
         """The evaluation of a release directory; `ProjectError` if it holds none."""
         try:
             found = arrays.load(release / FILE)
-            return cls(
-                Coordinates.of_arrays(found),
-                found["statistic"],
-                float(found["noise"]),
-                found["z"],
-                found["weight"],
-                found["sampling"],
-            )
+            noises = noises_of(found) if "kinds" in found else _unknown(found)
+            public = (found[name] for name in _PUBLIC)
+            return cls(Coordinates.of_arrays(found), found["statistic"], noises, *public)
         except FileNotFoundError:
             raise ProjectError(
                 f"{release} holds no evaluation; make one: labelguard privatize --mechanism "
@@ -119,6 +139,12 @@ class Evaluation:
             ) from None
         except (OSError, ValueError, KeyError, TypeError, LabelguardError):
             raise ProjectError(f"{release / FILE} is damaged; restore it from a backup") from None
+
+
+def _unknown(found: Mapping[str, NDArray[Any]]) -> tuple[ReleasedNoise, ...]:
+    """Noise of each kind at once, for files of 0.2.0, which do not say which it was."""
+    deviation = float(found["noise"])
+    return ReleasedNoise("gaussian", deviation), ReleasedNoise("ball", deviation)
 
 
 def coordinates_in(directory: Path) -> Coordinates:

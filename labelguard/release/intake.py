@@ -74,14 +74,15 @@ class Intake:
         source: Input,
         reading: Reading,
         progress: Progress,
-        public_ties: str = "",
+        *,
+        drop_ties: bool = False,
     ) -> Staged:
         """An input of labels in the work directory."""
         options = StagingOptions(
             reading,
             opened.project.namespace,
             self.skip_bad,
-            public_ties,
+            drop_ties,
             groups.in_force(opened.ledger, reading.unit),
             opened.ledger.tombstones(),
             self.max_input_bytes,
@@ -101,6 +102,7 @@ class Intake:
         opened: OpenProject,
         source: Input | None,
         features: tuple[Carried, ...],
+        public_columns: tuple[str, ...],
         labeled: Staged,
         progress: Progress,
     ) -> Further | None:
@@ -116,6 +118,7 @@ class Intake:
             labelled=False,
             question=self.question,
             format=self.format,
+            public_columns=public_columns,
         )
         staged = stage(
             source,
@@ -144,8 +147,8 @@ def check_choices(staged: Staged, mechanism: Mechanism[Any] | None, ties: Ties) 
             f"choices of the best of several responses are no pairs, which {mechanism.name} "
             "releases; they go with --mechanism statistic or rr"
         )
-    if staged.choices and ties in ("drop", "half", "ternary"):
-        raise PolicyError(f"--ties {ties} goes with pairs and rankings; a choice has no ties")
+    if staged.choices and ties == "drop":
+        raise PolicyError("--ties drop goes with pairs and rankings; a choice has no ties")
 
 
 def check_fewest(staged: Staged, allowance: Allowance) -> None:

@@ -29,7 +29,7 @@ def judge(
     resumed: bool,
     accept_delta: bool,
 ) -> list[str]:
-    """Notes on a plan that may be charged; its units, of one `part`, must go by their pseudonyms.
+    """Notes on a plan that may be charged; its units are of one `part`.
 
     `people`: how many units are charged by now, this release included. `drop`: labels of exhausted
     labelers are left out. `accept_delta`: δ may be 1 over `people`, or more. Raises `NobodyOfPart`,

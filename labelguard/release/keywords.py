@@ -7,6 +7,7 @@ package's mechanism pass as a dictionary that names the mechanism too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -34,6 +35,7 @@ class Costs(TypedDict, total=False):
     skips: Skips | None
     assignment_reactive: bool | None
     accept_unproven: bool | None
+    public_columns: Sequence[str] | None
 
 
 class Running(TypedDict, total=False):

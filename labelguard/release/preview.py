@@ -5,12 +5,11 @@ All of it follows from public columns, the ledger and the request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from labelguard.ingest.source_columns import Sources
 from labelguard.ledger.records import LabelerTable
 from labelguard.planner.outcomes import Interval
 from labelguard.policy.event_kind import Price
@@ -22,17 +21,6 @@ from labelguard.release.planning import Plan
 from labelguard.release.protocol import Job
 from labelguard.release.resolve import Terms
 from labelguard.terms import budget_of, counted
-
-
-def sources_note(features: str, sources: Iterable[Sources]) -> Iterator[str]:
-    """That the only release of a policy could rank systems too, if its features told them."""
-    for one in sources:
-        yield (
-            f"{' and '.join(one.columns)} say which system wrote each response; for a leaderboard, "
-            f"too: --features {features}+{one.features} (one release serves both), or --releases 2"
-        )
-        return
-
 
 TOO_MUCH = 0.4
 """Expected label error above which a release says that there may be better."""
@@ -63,6 +51,8 @@ class Preview:
     """how labels are released"""
     features: str | None
     """what a head learns from; null for mechanisms without one"""
+    public_columns: Sequence[str]
+    """columns that features may read, declared to be made without answers"""
     formats: Sequence[str]
     """as what the input was read"""
     event: str
@@ -132,6 +122,7 @@ def previewed(
         units=len(plan.units),
         mechanism=mechanism.name,
         features=mechanism.settings().get("features"),
+        public_columns=list(policy.public_columns),
         formats=sorted(job.staged.formats),
         event=terms.event,
         allowed=job.allowance.allowed,
@@ -162,7 +153,7 @@ def _warnings(error: float | None) -> Iterator[str]:
 def expected_flips(policy: Policy, plan: Plan, prices: Mapping[int, Price]) -> float:
     """The mean probability that a new label of a plan is flipped; there must be one."""
     bounds, bound = np.unique(plan.capacity, return_inverse=True)
-    noise = [RANDOMIZED_LABELS.noise(prices[int(k)], policy.ties) for k in bounds]
+    noise = [RANDOMIZED_LABELS.noise(prices[int(k)]) for k in bounds]
     flips = np.array([one["flip_probability"] for one in noise])[bound]
     return float(np.average(flips, weights=plan.charged))
 

@@ -23,7 +23,6 @@ from labelguard.release.protocol import Finished, Job
 from labelguard.release.writer import ReleaseWriter, output_schema, preferred
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
-from labelguard.terms import LABEL_TIE
 
 PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimate")
 """Columns of released rows that a mechanism may give; NaN and absent ones become null."""
@@ -39,12 +38,12 @@ def publish(
     questions = any(source.questions for source, _ in finished.outcomes)
     schema = output_schema(job.staged.content_type, questions=questions)
     sources = tuple((source.texts_directory, rows) for source, rows in finished.outcomes)
-    task = Outcomes(sources, schema, job.policy.ties == "half")
+    task = Outcomes(sources, schema)
     with ReleaseWriter(grant, job.opened.project.releases) as writer:
         for table in job.over_buckets("writing", rows_of_bucket, task):
             if table is not None:
                 writer.write(table)
-        if not writer.rows and finished.outcomes:  # every released label may be a tie
+        if not writer.rows and finished.outcomes:
             writer.write(schema.empty_table())
         common = card.assembled(_card(job, plan, grant, writer.rows, finished), told)
         writer.describe(card.assembled(common, finished.card))
@@ -60,7 +59,7 @@ def told(job: Job, plan: Plan, grant: Grant) -> dict[str, Any]:
     """
     ledger = job.opened.ledger
     capacity, used = ledger.labelers(grant.release.event).of(plan.units)
-    met = capacity > 0  # who was never charged (public ties only) has no budget yet
+    met = capacity > 0  # who was never charged has no budget yet
     capacity, used = capacity[met], used[met]
     return {
         "privacy": policies.standing(ledger),
@@ -78,12 +77,11 @@ class Outcomes:
 
     Released rows are buckets by item, in parts (`buckets.write_part`), with the columns row (of the
     staged input), key_hi and key_lo (a secret order within an item), value (0: the second side is
-    chosen, 1: the first, 2: a tie) and any of `PROBABILITIES`. `ties`: rows with ties are public.
+    chosen, 1: the first) and any of `PROBABILITIES`.
     """
 
     sources: tuple[tuple[Path, Path], ...]
     schema: pa.Schema
-    ties: bool
 
 
 def rows_of_bucket(task: Outcomes, bucket: int) -> pa.Table | None:
@@ -94,7 +92,7 @@ def rows_of_bucket(task: Outcomes, bucket: int) -> pa.Table | None:
         # Parts are one file for every bucket of units: without texts none has to be looked at.
         outcomes = None if texts is None else buckets.read_parts(directory, bucket)
         if texts is not None and outcomes is not None:
-            found.append(_Rows.of(texts, outcomes, task.schema, ties=task.ties))
+            found.append(_Rows.of(texts, outcomes, task.schema))
     return _sorted(found) if found else None
 
 
@@ -107,11 +105,8 @@ class _Rows:
     keys: Blocks
 
     @classmethod
-    def of(cls, texts: pa.Table, outcomes: pa.Table, schema: pa.Schema, *, ties: bool) -> _Rows:
-        """Join texts and outcomes; a tie is a row without a preference, if `ties` are public."""
-        if not ties:
-            strict = buckets.column(outcomes, "value") != np.uint8(LABEL_TIE)
-            outcomes = outcomes if strict.all() else outcomes.filter(pa.array(strict))
+    def of(cls, texts: pa.Table, outcomes: pa.Table, schema: pa.Schema) -> _Rows:
+        """Join texts and outcomes."""
         # Rows of texts are numbered in ascending order.
         row = np.searchsorted(buckets.column(texts, "row"), buckets.column(outcomes, "row"))
         items = buckets.blocks(texts, "item")[row]
@@ -125,7 +120,7 @@ class _Rows:
             texts["prompt"].combine_chunks().take(pa.array(row)),
             *preferred(texts, row, value != 0),
             texts["item_id"].take(pa.array(row)) if given else blocks.hexadecimal(items),
-            *_probabilities(outcomes, order, value == np.uint8(LABEL_TIE)),
+            *_probabilities(outcomes, order),
         ]
         questions = "question" in schema.names
         if questions:
@@ -137,17 +132,14 @@ class _Rows:
         return cls(table if own == schema else table.cast(schema), items, keys[order])
 
 
-def _probabilities(
-    outcomes: pa.Table, order: NDArray[np.intp], tie: NDArray[np.bool_]
-) -> list[pa.Array]:
-    """The three columns of probabilities; a public tie has probability ½ and no flip."""
+def _probabilities(outcomes: pa.Table, order: NDArray[np.intp]) -> list[pa.Array]:
+    """The three columns of probabilities."""
     columns = []
     for name in PROBABILITIES:
         if name in outcomes.column_names:
             values = buckets.column(outcomes, name)[order].astype(np.float64)
         else:
             values = np.full(len(order), np.nan)
-        values = np.where(tie, 0.5 if name == "label_probability" else np.nan, values)
         columns.append(pa.array(values, mask=np.isnan(values)))
     return columns
 
@@ -196,6 +188,7 @@ def _card(job: Job, plan: Plan, grant: Grant, rows: int, finished: Finished) -> 
             "tie_status_public": policy.tie_status_public,
             "skip_status": "public" if policy.skips == "public" else "protected",
             "assignment": "reactive" if policy.assignment_reactive else "fixed",
+            "public_columns": list(policy.public_columns),
             "held_out": policy.held_out,
         },
         "counts": {
@@ -203,10 +196,8 @@ def _card(job: Job, plan: Plan, grant: Grant, rows: int, finished: Finished) -> 
             "rows": rows,
             "labelers": len(plan.units),
             "charged": grant.release.charged,
-            "released_before": plan.rows - plan.public_ties - (grant.release.drawn or 0),
-            "public_ties": plan.public_ties,
+            "released_before": plan.rows - (grant.release.drawn or 0),
             "further_pairs": further,
-            "released_ties_dropped": _ties_dropped(job, plan, rows, finished),
             "of_other_part": {"units": plan.other_units, "labels": plan.other_labels},
             "dropped_by_bound": plan.over_bound,
             "duplicates": plan.duplicates,
@@ -220,9 +211,3 @@ def _card(job: Job, plan: Plan, grant: Grant, rows: int, finished: Finished) -> 
         "train_with": "",
         "not_protected": card.not_protected(policy),
     }
-
-
-def _ties_dropped(job: Job, plan: Plan, rows: int, finished: Finished) -> int:
-    """How many released labels are ties, which are no rows; no choice is one."""
-    several = job.staged.choices and job.allowance.kind.per_label
-    return plan.rows + finished.further - rows if finished.outcomes and not several else 0

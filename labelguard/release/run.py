@@ -13,7 +13,6 @@ from labelguard.errors import InvalidLabels, LedgerError
 from labelguard.ingest import layouts, quarantine
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.formats import FORMATS
-from labelguard.ingest.source_columns import sources_of
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.learning.features import Wait
@@ -22,7 +21,6 @@ from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.policy import pricing
 from labelguard.policy.bounds import Bound
 from labelguard.policy.event_kind import Price
-from labelguard.policy.events import STATISTIC_RELEASES
 from labelguard.policy.label_values import LabelValues
 from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject
@@ -31,7 +29,7 @@ from labelguard.release.admission import admit
 from labelguard.release.drawn import Drawn, answer
 from labelguard.release.intake import check_choices, check_fewest
 from labelguard.release.planning import Plan
-from labelguard.release.preview import Preview, previewed, sources_note
+from labelguard.release.preview import Preview, previewed
 from labelguard.release.protocol import Job, Mechanism, Prepared
 from labelguard.release.request import Request
 from labelguard.release.writer import Release
@@ -90,7 +88,7 @@ class Run:
             found = self._preview(job, key, plan, prices)
             self.notes = list(found.notes)
             if self.review:
-                self.review(self._hinted(found, job))
+                self.review(found)
         recorded = record.settings["parameters"] if record else None
         prepared = self.mechanism.prepare(job, plan, recorded)
         event = self._event(plan, key, prepared.parameters, prices)
@@ -114,12 +112,13 @@ class Run:
         if record is None:
             self.mechanism.check(job)
         found = self._preview(job, key, plan, self._prices(plan))
-        return replace(found, reused=record.id) if record and made else self._hinted(found, job)
+        return replace(found, reused=record.id) if record and made else found
 
     def _read(self, source: Input, *, forecast: bool = False) -> Job:
         """Stage the labels, and further pairs if there are any; settle on what is done to them."""
         terms, intake = self.terms, self.request.intake
         ties = terms.policy.ties_of(terms.event)
+        declared = terms.policy.public_columns
         reading = layouts.Reading(
             intake.columns,
             terms.policy.unit,
@@ -129,15 +128,18 @@ class Run:
             split=intake.split,
             values=LabelValues.parse(terms.policy.label_values),
             skips=terms.policy.skips,
+            public_columns=declared,
         )
-        public = ties if ties in ("drop", "half") else ""
-        staged = intake.stage(self.opened, source, reading, self.progress, public)
+        drop = ties == "drop"
+        staged = intake.stage(self.opened, source, reading, self.progress, drop_ties=drop)
         check_choices(staged, terms.mechanism, ties)
         self._note_formats(staged)
         if staged.refused_rows:
             who = counted(staged.refused_labelers, "retired or erased labeler")
             self.notes.append(f"{counted(staged.refused_rows, 'row')} of {who} left out")
-        also = intake.stage_further(self.opened, terms.also, terms.columns, staged, self.progress)
+        also = intake.stage_further(
+            *(self.opened, terms.also, terms.columns, declared, staged, self.progress)
+        )
         if terms.first or terms.mechanism is None:
             self._judge(staged)  # no request was answered yet, and forecasts may take long
         wanted = forecast or self.review is not None
@@ -237,7 +239,7 @@ class Run:
             progress=lambda share: self.progress("planning", share),
         )
         self.notes += judge.judge(
-            replace(plan, units=self.keys.pseudonyms().hide(plan.units)),
+            plan,
             job.policy,
             event,
             self.mechanism.part,
@@ -260,16 +262,6 @@ class Run:
     def _preview(self, job: Job, key: str, plan: Plan, prices: Mapping[int, Price]) -> Preview:
         known = self.ledger.labelers(self.terms.event, excluding=None)
         return previewed(self.terms, job, key, plan, prices, known, tuple(self.notes))
-
-    def _hinted(self, found: Preview, job: Job) -> Preview:
-        """With what is worth knowing before the only statistic of a first policy is spent."""
-        learnt = found.features
-        if not found.first or found.allowed != 1 or found.event != STATISTIC_RELEASES.name:
-            return found
-        if learnt is None or "source:" in learnt:
-            return found
-        sources = sources_of(job.staged, self.project.work / "looking")
-        return replace(found, notes=(*found.notes, *sources_note(learnt, sources)))
 
     def _event(
         self, plan: Plan, key: str, parameters: Mapping[str, Any], prices: Mapping[int, Price]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
 from labelguard.learning.features import open_provider
+from labelguard.policy.public_columns import parse
 from labelguard.release.head import Head
 from labelguard.release.writer import Release, directory_of, preferred
 from labelguard.spelling import corrected
@@ -29,11 +31,13 @@ def score(
     question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
+    public_columns: Sequence[str] | None = None,
 ) -> pl.DataFrame:
     """The distinct pairs of `source`, each with the side that a release's head prefers.
 
     `source` is any input of pairs or rankings; labels and labelers in it are not read. `columns`,
-    `question`, `format` and `split` say how it is read, as in `privatize`. Returns
+    `question`, `format` and `split` say how it is read, as in `privatize`; `public_columns` are
+    those that the release's card declares, and these. Returns
     prompt, chosen, rejected, item_id and label_probability (that `chosen` is preferred), sorted by
     item; and question, where there is one. Post-processing of a release: nothing is charged.
 
@@ -61,6 +65,7 @@ def score(
         question=question,
         format=format,
         split=split,
+        public_columns=(*_declared(path), *parse(public_columns)),
     )
     probability = head.probability(provider(pairs.table))
     first = probability >= 0.5
@@ -79,6 +84,13 @@ def score(
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     return frame.sort("item_id", maintain_order=True)
+
+
+def _declared(release: Path) -> tuple[str, ...]:
+    """Return the columns that a release's card declares public; none where it has no card."""
+    card = release / "card.json"
+    found = json.loads(card.read_text("utf-8")) if card.is_file() else {}
+    return parse(found.get("privacy", {}).get("public_columns"))
 
 
 @dataclass(frozen=True)
@@ -100,12 +112,20 @@ def score_to(
     question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
+    public_columns: Sequence[str] | None = None,
 ) -> Scored:
     """Write scored pairs to a Parquet file."""
     if path.exists():
         raise LabelguardError(f"{path} exists; choose another -o")
     if not path.absolute().parent.is_dir():
         raise ProjectError(f"{path.parent} is no directory; make it or choose another -o")
-    scored = score(release, source, columns=columns, question=question, format=format, split=split)
+    scored = score(
+        *(release, source),
+        columns=columns,
+        question=question,
+        format=format,
+        split=split,
+        public_columns=public_columns,
+    )
     scored.write_parquet(path)
     return Scored(str(path), scored.height)

@@ -30,7 +30,7 @@ from labelguard.terms import LABEL_TIE
 
 # The label column of a staged bucket is not among what planning may read.
 PUBLIC: tuple[str, ...] = ("row", "unit_hi", "unit_lo", "author_hi", "author_lo", "item_hi")
-PUBLIC += ("item_lo", "pair", "group_hi", "group_lo", "content", "tie", "size")
+PUBLIC += ("item_lo", "pair", "group_hi", "group_lo", "content", "size")
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,6 @@ class Selection:
     drawn: int
     duplicates: int
     over_bound: int
-    public_ties: int
     changed_items: int
     other_units: int
     other_labels: int
@@ -135,7 +134,7 @@ class Selection:
     def nothing(cls) -> Selection:
         """That of no bucket."""
         none = np.zeros(0, np.int64)
-        return Selection(np.zeros((0, 2), np.uint64), none, none, none, *(0,) * 9)
+        return Selection(np.zeros((0, 2), np.uint64), none, none, none, *(0,) * 8)
 
 
 def select(task: Selecting, bucket: int) -> Selection | None:
@@ -145,7 +144,7 @@ def select(task: Selecting, bucket: int) -> Selection | None:
         return None
     labels = _Labels.of(task, table.select([n for n in PUBLIC if n in table.column_names]), bucket)
     capacity, used = task.ledger.of(labels.units)
-    counts = np.bincount(labels.unit[~labels.public_tie], minlength=len(labels.units))
+    counts = np.bincount(labels.unit, minlength=len(labels.units))
     uses = task.bound.allowed
     fresh = np.full(len(counts), uses) if uses else rounded_bound(counts)
     # A new labeler meets their bound; only who was charged before can be exhausted.
@@ -168,11 +167,10 @@ def select(task: Selecting, bucket: int) -> Selection | None:
         drawn=int(rows.new.sum()),
         duplicates=labels.duplicates,
         over_bound=int((~taken).sum()),
-        public_ties=int(labels.public_tie.sum()),
         changed_items=int((labels.issued & (labels.of_map("content", 0) != labels.content)).sum()),
         other_units=labels.other_units,
         other_labels=labels.other_labels,
-        unit_pairs=labels.unit_pairs(taken & ~labels.public_tie),
+        unit_pairs=labels.unit_pairs(taken),
     )
 
 
@@ -193,7 +191,6 @@ class _Labels:
     key: Blocks
     pair: NDArray[np.uint16]
     content: NDArray[np.uint64]
-    public_tie: NDArray[np.bool_]
     released: ReleasedLabels
     known: NDArray[np.intp]
     duplicates: int
@@ -230,7 +227,6 @@ class _Labels:
             key[index],
             pair[index],
             _optional(table, "content")[index].astype(np.uint64),
-            _optional(table, "tie")[index] == np.uint8(1),
             released,
             blocks.positions(released.keys, key[index]),
             duplicates=int(submissions[own].sum()) - len(index),
@@ -284,12 +280,12 @@ def _asked(
     task: Selecting, labels: _Labels, used: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which labels would be drawn, and which taken at all, if no labeler were exhausted."""
-    issued, public_tie = labels.issued, labels.public_tie
+    issued = labels.issued
     if task.released_only:
-        return np.zeros(len(issued), bool), issued | public_tie
-    new, taken = ~public_tie & (~issued | task.again), np.ones(len(issued), bool)
+        return np.zeros(len(issued), bool), issued
+    new, taken = ~issued | task.again, np.ones(len(issued), bool)
     if task.bound.once and not task.again:
-        closed = (used > 0)[labels.unit] & ~issued & ~public_tie
+        closed = (used > 0)[labels.unit] & ~issued
         return new & ~closed, ~closed
     return new, taken
 

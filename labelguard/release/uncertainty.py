@@ -5,22 +5,33 @@ labels scatter by. V comes from simulated labelers, or from the information matr
 design effect; both take labelers to differ as public worlds do. Beside it stands a bound that takes
 nothing for granted: each labeler's labels may hang together in any way (`sampling_bound`).
 
-Quantiles are those of simulated errors, with a fixed seed: ball noise is not normal.
+Quantiles are those of simulated errors, with a fixed seed, or of `mechanisms.tails`: ball noise is
+not normal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
-from labelguard.mechanisms.noise import DIMENSION_LIMIT, NoiseKind
+from labelguard.mechanisms.noise import DIMENSION_LIMIT
+from labelguard.mechanisms.tails import ReleasedNoise, reach
 
-__all__ = ["LEVEL", "Errors", "Release", "half_widths", "normal_draws", "numbers", "simultaneous"]
+__all__ = [
+    "LEVEL",
+    "Errors",
+    "half_widths",
+    "noises_of",
+    "normal_draws",
+    "numbers",
+    "of_noises",
+    "simultaneous",
+]
 
 LEVEL = 0.95
 """Nominal coverage of intervals."""
@@ -31,29 +42,6 @@ _SEED = 19520601
 _MEMBERS = ("gain", "scatter", "bound", "prior", "drift")
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Release:
-    """The noise of one window: its `kind`, the standard deviation of each component, and in how
-    many dimensions at `least` it was drawn (see `mechanisms.noise`).
-    """
-
-    kind: NoiseKind
-    deviation: float
-    least: int = 1
-
-    def draws(self, components: int, rng: np.random.Generator) -> Floats:
-        """Simulated noise, shape (DRAWS, components)."""
-        if self.kind == "gaussian":
-            return np.asarray(self.deviation * rng.standard_normal((DRAWS, components)))
-        dimension = max(components, self.least)
-        normal = rng.standard_normal((DRAWS, components))
-        length = np.einsum("ij,ij->i", normal, normal)
-        if dimension > components:  # of the coordinates that are dropped the length is enough
-            length += rng.chisquare(dimension - components, DRAWS)
-        radius = rng.gamma(dimension, self.deviation / np.sqrt(dimension + 1), DRAWS)
-        return np.asarray((radius / np.sqrt(length))[:, None] * normal)
 
 
 @dataclass(frozen=True)
@@ -73,36 +61,41 @@ class Errors:
     prior: Floats
     drift: Floats
     radius: float
-    noises: tuple[Release, ...]
+    noises: tuple[ReleasedNoise, ...]
 
     def draws(self) -> Floats:
         """Simulated errors, shape (DRAWS, components); always the same ones."""
         rng, components = np.random.default_rng(_SEED), len(self.gain)
         inner = rng.standard_normal((DRAWS, components)) @ _root(self.scatter)
         for noise in self.noises:
-            inner += noise.draws(components, rng)
+            inner += noise.draws(components, rng, DRAWS)
         rest = rng.standard_normal((DRAWS, components)) @ _root(self.prior)
         assumed = rng.choice([-1.0, 1.0], (DRAWS, 1)) * self.drift
         return np.asarray(inner @ self.gain.T + rest + assumed)
 
     def clustered(self, directions: Floats) -> Floats:
-        """Half-widths at `LEVEL` along `directions` (components, n) by the bound, shape (n,)."""
+        """Half-widths at `LEVEL` along `directions` (components, n) by the bound, shape (n,).
+
+        What labels scatter by is taken for normal, of at most this variance: a sum over many
+        labelers. Noise beside it has its own law (`mechanisms.tails.reach`).
+        """
         on_sum = self.gain.T @ directions
         scatter = np.einsum("in,ij,jn->n", on_sum, self.bound, on_sum)
         length = np.einsum("in,in->n", on_sum, on_sum)
-        noise = sum(one.deviation**2 for one in self.noises) * length
         prior = np.einsum("in,ij,jn->n", directions, self.prior, directions)
-        variance = np.minimum(scatter, self.radius**2 * length) + noise + prior
-        normal = ndtri((1 + LEVEL) / 2) * np.sqrt(np.maximum(variance, 0))
-        return np.asarray(normal + np.abs(self.drift @ directions))
+        variance = np.maximum(np.minimum(scatter, self.radius**2 * length) + prior, 0)
+        tail, components = (1 - LEVEL) / 2, len(self.gain)
+        far = [
+            reach(tail, one, self.noises, math.sqrt(other), components)
+            for one, other in zip(variance.tolist(), length.tolist(), strict=True)
+        ]
+        return np.asarray(far + np.abs(self.drift @ directions))
 
     def arrays(self, prefix: str) -> dict[str, NDArray[Any]]:
         """As arrays with names, for a file; `of_arrays` is the inverse."""
         named = {name: getattr(self, name) for name in _MEMBERS}
         named["radius"] = np.array(self.radius)
-        named["kinds"] = np.array([one.kind for one in self.noises], np.str_)
-        named["least"] = np.array([one.least for one in self.noises], np.int64)
-        named["deviations"] = np.array([one.deviation for one in self.noises])
+        named |= of_noises(self.noises)
         return {prefix + name: values for name, values in named.items()}
 
     @classmethod
@@ -121,19 +114,35 @@ class Errors:
             )
             for name in _MEMBERS
         }
-        columns = [found[prefix + name] for name in ("kinds", "deviations", "least")]
-        if any(one.ndim != 1 for one in columns) or not len(columns[0]):
-            raise ValueError("noise is not listed")
-        noises = tuple(Release(*one) for one in zip(*(c.tolist() for c in columns), strict=True))
-        for one in noises:
-            if one.kind not in ("gaussian", "ball") or type(one.least) is not int:
-                raise ValueError("noise of a kind that is not known")
-            if not (0 <= one.deviation < np.inf and 1 <= one.least <= DIMENSION_LIMIT):
-                raise ValueError("noise of a size that cannot be")
+        noises = noises_of(found, prefix)
         radius = float(found[prefix + "radius"])
         if not radius >= 0:
             raise ValueError("the radius is not a number of at least 0")
         return cls(**values, radius=radius, noises=noises)
+
+
+def of_noises(noises: Sequence[ReleasedNoise]) -> dict[str, NDArray[Any]]:
+    """The noise of every window as arrays with names; `noises_of` is the inverse."""
+    return {
+        "kinds": np.array([one.kind for one in noises], np.str_),
+        "least": np.array([one.least for one in noises], np.int64),
+        "deviations": np.array([one.deviation for one in noises]),
+    }
+
+
+def noises_of(found: Mapping[str, NDArray[Any]], prefix: str = "") -> tuple[ReleasedNoise, ...]:
+    """The inverse of `of_noises`; `KeyError`, `TypeError` or `ValueError` for anything else."""
+    columns = [found[prefix + name] for name in ("kinds", "deviations", "least")]
+    if any(one.ndim != 1 for one in columns) or not len(columns[0]):
+        raise ValueError("noise is not listed")
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    noises = tuple(ReleasedNoise(*row) for row in rows)
+    for one in noises:
+        if one.kind not in ("gaussian", "ball") or type(one.least) is not int:
+            raise ValueError("noise of a kind that is not known")
+        if not (0 <= one.deviation < np.inf and 1 <= one.least <= DIMENSION_LIMIT):
+            raise ValueError("noise of a size that cannot be")
+    return noises
 
 
 def numbers(found: NDArray[Any], shape: tuple[int, ...]) -> Floats:

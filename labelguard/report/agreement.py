@@ -83,18 +83,14 @@ _Numbers = NDArray[np.float64]
 
 _TIES = {
     "coin": "a tie counts as half an agreement",
-    "ternary": "a tie counts as half an agreement, as far as it was released as a preference",
-    "half": "ties are public, and in no number",
     "drop": "ties are public, and in no number",
 }
 
 
 def _labels(file: Path) -> tuple[_Items, _Numbers, _Numbers]:
-    """Item, side and γ of each released label, (n,); rows of public ties are left out."""
+    """Item, side and γ of each released label, (n,)."""
     item, side = _sides(file, asked=_asked(file))
-    rows = pl.read_parquet(file, columns=["flip_probability", "label_probability"])
-    strict = rows["label_probability"].is_null().to_numpy()
-    return item[strict], side[strict], rows["flip_probability"].to_numpy()[strict]
+    return item, side, pl.read_parquet(file)["flip_probability"].to_numpy()
 
 
 def _answers(gold: Path, release: Path, item: _Items) -> tuple[NDArray[np.intp], _Numbers]:

@@ -1,13 +1,12 @@
-"""The whole ledger as JSON or CSV, for auditors: pseudonyms, counts and prices, never a label."""
+"""The whole ledger as JSON, for auditors: pseudonyms, counts and prices, never a label."""
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -40,15 +39,13 @@ class Exported:
     """A ledger that was written out."""
 
     path: str
-    """the file, or the directory of CSV files"""
-    format: str
-    """json or csv"""
+    """the file"""
     rows: Mapping[str, int]
     """how many rows each table has"""
 
 
-def export(output: Path, kind: Literal["json", "csv"] = "json", project: Where = None) -> Exported:
-    """Write every table of the ledger to `output`, of one moment: a JSON file, or CSV files in it.
+def export(output: Path, project: Where = None) -> Exported:
+    """Write every table of the ledger to a JSON file, of one moment.
 
     Pseudonyms are hexadecimal. Returns how many rows each table has. Raises `LabelguardError` if
     `output` exists or cannot be made.
@@ -60,14 +57,9 @@ def export(output: Path, kind: Literal["json", "csv"] = "json", project: Where =
     ledger = OpenProject.open(project).ledger
     counts: dict[str, int] = {}
     with ledger.snapshot() as connection:
-        found = {table.name: _rows(connection, table, kind, counts) for table in TABLES}
-        if kind == "json":
-            _write_json(output, found)
-        else:
-            output.mkdir()
-            for table in TABLES:
-                _write_csv(output / f"{table.name}.csv", _names(table), found[table.name])
-    return Exported(str(output), kind, counts)
+        found = {table.name: _rows(connection, table, counts) for table in TABLES}
+        _write_json(output, found)
+    return Exported(str(output), counts)
 
 
 def _names(table: sa.Table) -> list[str]:
@@ -75,12 +67,12 @@ def _names(table: sa.Table) -> list[str]:
 
 
 def _rows(
-    connection: sa.Connection, table: sa.Table, kind: str, counts: dict[str, int]
+    connection: sa.Connection, table: sa.Table, counts: dict[str, int]
 ) -> Iterator[list[Any]]:
     """The rows of a table in the order of its key, and how many there were."""
     names = _names(table)
     query = sa.select(*(table.c[name] for name in names)).order_by(*table.primary_key.columns)
-    nested = [name in _JSON and kind == "json" for name in names]
+    nested = [name in _JSON for name in names]
     counts[table.name] = 0
     for row in connection.execution_options(yield_per=10_000).execute(query):
         counts[table.name] += 1
@@ -106,10 +98,3 @@ def _write_json(path: Path, found: dict[str, Iterator[list[Any]]]) -> None:
                 file.write(f"{',' if number else ''}\n{text}")
             file.write("]")
         file.write("\n}\n")
-
-
-def _write_csv(path: Path, names: list[str], rows: Iterable[list[Any]]) -> None:
-    with path.open("x", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(names)
-        writer.writerows(rows)

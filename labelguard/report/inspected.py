@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from labelguard.ingest.source_columns import Sources
 from labelguard.notebook import Rows, card, several
-from labelguard.report.personal_data import PersonalData
 from labelguard.terms import counted
 
 __all__ = ["Bar", "Example", "Inspection", "Labelers", "Question", "Role"]
@@ -108,10 +107,8 @@ class Inspection:
     """what was asked, where the input tells it or `--question` does"""
     examples: tuple[Example, ...]
     """a few pairs, in the order of their contents"""
-    personal_data: PersonalData
-    """what looks like personal data in texts, which a release would publish"""
     sources: tuple[Sources, ...]
-    """columns that tell which system wrote each response"""
+    """of columns that were declared public, those that tell which system wrote each response"""
     problems: tuple[str, ...]
     """why a release would be refused"""
     next: tuple[str, ...]

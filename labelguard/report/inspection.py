@@ -27,9 +27,9 @@ from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.learning.features import default_features
 from labelguard.mechanisms import statistic
+from labelguard.policy.public_columns import options_of, parse
 from labelguard.project.project import find
 from labelguard.report.inspected import Bar, Example, Inspection, Labelers, Question, Role
-from labelguard.report.personal_data import personal_data
 from labelguard.spelling import corrected
 from labelguard.terms import AUTO_FORMAT, Progress, silent
 
@@ -47,15 +47,17 @@ def inspect(
     question: str | None = None,
     format: str = AUTO_FORMAT,  # noqa: A002 - called as the option is
     split: str | None = None,
+    public_columns: Sequence[str] | None = None,
     max_input_bytes: int | None = None,
     progress: Progress = silent,
 ) -> Inspection:
     """What `privatize` would understand of `source`: columns, people, pairs, what to watch out for.
 
-    `source`, `columns`, `question`, `format`, `split` and `max_input_bytes` are those of
-    `privatize`. Needs no project, charges nothing, and leaves nothing behind. Columns of labels are
-    dropped at the door, and the order of rows is forgotten: whatever labels are, the answer is the
-    same. A missing labeler id is among the `problems`.
+    `source`, `columns`, `question`, `format`, `split`, `public_columns` and `max_input_bytes` are
+    those of `privatize`; only of columns that are declared public is it said which sources of
+    responses they tell. Needs no project, charges nothing, and leaves nothing behind. Columns of
+    labels are dropped at the door, and the order of rows is forgotten: whatever labels are, the
+    answer is the same. A missing labeler id is among the `problems`.
 
     Raises `InvalidLabels` for an input that cannot be read, or not as a table of preferences.
 
@@ -68,7 +70,13 @@ def inspect(
         '2 + 2?'
     """
     reading = Reading(
-        columns or {}, "none", labelled=False, question=question, format=format, split=split
+        columns or {},
+        "none",
+        labelled=False,
+        question=question,
+        format=format,
+        split=split,
+        public_columns=parse(public_columns),
     )
     with tempfile.TemporaryDirectory(prefix="labelguard-") as directory:
         work = Path(directory)
@@ -156,10 +164,6 @@ def _inspection(
 ) -> Inspection:
     pairs = distinct_pairs(staged) if staged.rows else None
     rows = comparisons(staged, pairs.of_row) if pairs else None
-    progress("looking for personal data", None)
-    table = (
-        pairs.table if pairs else pa.schema([(name, pa.string()) for name in _TEXTS]).empty_table()
-    )
     labelers = _labelers(rows) if rows and staged.labelers else None
     asked = 0 if rows is None else len(rows)
     usual = staged.fault_reasons.most_common()
@@ -179,7 +183,6 @@ def _inspection(
         labelers=labelers,
         questions=_questions(pairs),
         examples=tuple(_examples(pairs)) if pairs else (),
-        personal_data=personal_data(table, staged.identities.names),
         sources=looked.sources,
         problems=looked.problems,
         next=() if looked.problems else tuple(_commands(source, reading, staged, looked.sources)),
@@ -265,6 +268,7 @@ def _commands(
         said += ["--split", reading.split]
     if reading.question is not None:
         said += ["--question", reading.question]
+    said += options_of(reading.public_columns)
     if staged.fault_count:
         said += ["--bad-rows", "quarantine"]
     yield shlex.join(["labelguard", "plan", *paths, *said])

@@ -6,11 +6,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from labelguard import clock
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.keys.parts import Part
 from labelguard.ledger import charges, database, people
@@ -26,16 +28,6 @@ from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.verdict import FilesVerdict, Verdict, release_fault, verdict
 from labelguard.storage import blocks
-
-
-@dataclass(frozen=True)
-class Closing:
-    """What closing the policy in force would cost today."""
-
-    point: int
-    """the closing point that covers what was used"""
-    epsilon: float
-    """ε at that point"""
 
 
 @dataclass(frozen=True)
@@ -66,6 +58,10 @@ class Usage:
     """min, quartiles and max over units; empty before the first charge"""
     used_per_labeler: Mapping[str, int]
     """the same of what was used"""
+    weeks_left: int | None
+    """weeks until the median unit has nothing left, at the rate of the median unit since the first
+    release under this policy, its week included; null: nothing was charged, or contents are
+    protected, which are labelled once and have no rate"""
 
 
 @dataclass(frozen=True)
@@ -74,8 +70,6 @@ class Budget:
 
     policy: PolicyDetails | None
     """the policy in force"""
-    closing: Closing | None
-    """null if closing it early saves nothing"""
     ceiling: Ceiling
     """what all policies together may cost"""
     lifetime: Lifetime
@@ -181,23 +175,34 @@ class Simulated:
 def budget(project: Where) -> Budget:
     """The policy in force, what all policies cost together, and how far each allowance is used."""
     ledger = OpenProject.open(project).ledger
-    active, chapters = ledger.policy(), policies.life(ledger)
-    point = ledger.point_of_use(active) if active else None
-    closing = Closing(point, active.chapter(point).epsilon) if active and point else None
-    total = lifetime.total(chapters)
+    active, every = ledger.policy(), policies.life(ledger)
+    total = lifetime.total(every)
     return Budget(
         policies.described(active) if active else None,
-        closing,
         ledger.ceiling(),
-        Lifetime(total.epsilon, total.delta, len(chapters)),
-        [_usage(event, rows) for event, rows in ledger.usage().items()],
+        Lifetime(total.epsilon, total.delta, len(every)),
+        [_usage(event, rows, _weeks(ledger, event)) for event, rows in ledger.usage().items()],
     )
 
 
-def _usage(event: str, rows: list[tuple[int, int, int]]) -> Usage:
-    """Use of one kind of event, from how many units have (capacity, used)."""
+def _weeks(ledger: Ledger, event: str) -> int | None:
+    """Return the weeks begun since the first release under the policy in force, or None."""
+    active = ledger.policy()
+    if active is None or active.policy.unit == "item":
+        return None
+    mine = (one for one in ledger.releases() if (one.policy_id, one.event) == (active.id, event))
+    first = next((clock.read(one.created_at) for one in mine), None)
+    if first is None:
+        return None
+    return max(0, (clock.read(clock.now()) - first) // timedelta(weeks=1)) + 1
+
+
+def _usage(event: str, rows: list[tuple[int, int, int]], weeks: int | None) -> Usage:
+    """Use of one kind of event in so many weeks, from how many units have (capacity, used)."""
     table = np.array(rows, np.int64).reshape(-1, 3)
     capacity, used, count = table.T
+    left, spent = quantiles(capacity - used, count), quantiles(used, count)
+    pace = spent.get("median", 0)
     return Usage(
         event,
         labelers=int(count.sum()),
@@ -205,8 +210,9 @@ def _usage(event: str, rows: list[tuple[int, int, int]]) -> Usage:
         used=int(used @ count),
         left=int((capacity - used) @ count),
         exhausted_labelers=int(count[capacity == used].sum()),
-        left_per_labeler=quantiles(capacity - used, count),
-        used_per_labeler=quantiles(used, count),
+        left_per_labeler=left,
+        used_per_labeler=spent,
+        weeks_left=-(-left["median"] * weeks // pace) if weeks and pace else None,
     )
 
 
@@ -235,13 +241,13 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
     from labelguard.project import linking
 
     opened = OpenProject.open(project)
-    ledger, names = opened.ledger, opened.keys.pseudonyms()
+    ledger = opened.ledger
     candidates, _ = linking.by_id([labeler_id], opened)
     if re.fullmatch("[0-9a-f]{32}", labeler_id):
         given = blocks.from_bytes(bytes.fromhex(labeler_id))
-        candidates = np.concatenate([candidates, names.reveal(given)])
-    units = names.hide(Groups(*ledger.members()).unit_of(candidates))
-    own = {one.hex() for one in database.stored(names.hide(candidates))}
+        candidates = np.concatenate([candidates, given])
+    units = Groups(*ledger.members()).unit_of(candidates)
+    own = {one.hex() for one in database.stored(candidates)}
     with ledger.snapshot() as connection:
         rows = [row for unit in database.stored(units) for row in charges.uses(connection, unit)]
         gone = next((one for one in people.departures(connection) if one.pseudonym in own), None)

@@ -24,9 +24,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting import ternary
+from labelguard.accounting.kary import KAry
 
-MECHANISMS = [pytest.param(rr, id="rr"), pytest.param(ternary, id="ternary")]
+THREE = KAry(3)
+MECHANISMS = [pytest.param(rr, id="rr"), pytest.param(THREE, id="three")]
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 COIN_RANGE = 2**64
 
@@ -87,7 +88,7 @@ def delta_in_decimal(epsilon0: float, k: int, epsilon: float) -> Decimal:
         return total
 
 
-def ternary_delta_in_decimal(epsilon0: float, k: int, epsilon: float) -> Decimal:
+def delta_of_three_in_decimal(epsilon0: float, k: int, epsilon: float) -> Decimal:
     """The multinomial sum for three labels, term by term in 60 digits."""
     with localcontext(prec=60):
         step = Decimal(epsilon0).exp()
@@ -115,21 +116,20 @@ def buckets_of(mechanism: ModuleType) -> int:
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "delta", "k", "basic", "exact", "flip"),
+    ("epsilon", "delta", "k", "exact", "flip"),
     [
-        (1, 1e-5, 1, 1, 1.000014, 0.268939),
-        (1, 1e-5, 50, 0.02, 0.038818, 0.490297),
-        (3, 1e-5, 10, 0.3, 0.300256, 0.425495),
-        (3, 1e-5, 50, 0.06, 0.104592, 0.473876),
-        (3, 1e-6, 500, 0.006, 0.029058, 0.492736),
-        (8, 1e-5, 1000, 0.008, 0.052783, 0.486807),
+        (1, 1e-5, 1, 1.000014, 0.268939),
+        (1, 1e-5, 50, 0.038818, 0.490297),
+        (3, 1e-5, 10, 0.300256, 0.425495),
+        (3, 1e-5, 50, 0.104592, 0.473876),
+        (3, 1e-6, 500, 0.029058, 0.492736),
+        (8, 1e-5, 1000, 0.052783, 0.486807),
     ],
 )
 def test_calibration_gives_the_measured_price(
-    epsilon: float, delta: float, k: int, basic: float, exact: float, flip: float
+    epsilon: float, delta: float, k: int, exact: float, flip: float
 ) -> None:
     price = rr.calibrate(epsilon, delta, k)
-    assert rr.calibrate(epsilon, delta, k, "basic") == pytest.approx(basic, rel=1e-15)
     assert price == pytest.approx(exact, abs=5.1e-7)
     assert rr.flip_probability(price) == pytest.approx(flip, abs=5.1e-7)
 
@@ -140,12 +140,6 @@ def test_calibration_gives_the_measured_price(
 )
 def test_delta_is_the_measured_one(epsilon0: float, k: int, epsilon: float, delta: float) -> None:
     assert rr.delta(epsilon0, k, epsilon) == pytest.approx(delta, rel=1e-6)
-
-
-def test_the_advanced_price_solves_its_equation() -> None:
-    price = rr.calibrate(3, 1e-5, 50, "advanced")
-    spent = 50 * price**2 + price * math.sqrt(2 * 50 * math.log(1e5))
-    assert spent == pytest.approx(3, rel=1e-14)
 
 
 # --- against independent computations ------------------------------------------------------------
@@ -206,9 +200,9 @@ def test_delta_is_never_below_the_truth(
     ("epsilon0", "k", "epsilon"),
     [(1e-6, 2, 1e-7), (0.2, 30, 2.0), (1.0, 25, 0.0), (50.0, 12, 70.0), (3.0, 40, 115.0)],
 )
-def test_ternary_delta_is_never_below_the_truth(epsilon0: float, k: int, epsilon: float) -> None:
-    truth = ternary_delta_in_decimal(epsilon0, k, epsilon)
-    found = Decimal(ternary.delta(epsilon0, k, epsilon))
+def test_delta_of_three_is_never_below_the_truth(epsilon0: float, k: int, epsilon: float) -> None:
+    truth = delta_of_three_in_decimal(epsilon0, k, epsilon)
+    found = Decimal(THREE.delta(epsilon0, k, epsilon))
     assert truth * (1 - Decimal("1e-16")) <= found <= truth * (1 + Decimal("1e-12"))
 
 
@@ -323,17 +317,16 @@ def test_the_price_falls_with_k_and_rises_with_the_budget(
 
 @given(epsilon=epsilons, delta=deltas, k=small_counts)
 @settings(deadline=None, max_examples=60)
-def test_exact_is_at_least_basic_and_advanced(epsilon: float, delta: float, k: int) -> None:
+def test_the_price_is_at_least_that_of_basic_and_of_advanced_composition(
+    epsilon: float, delta: float, k: int
+) -> None:
     exact = rr.calibrate(epsilon, delta, k)
-    assert exact >= rr.calibrate(epsilon, delta, k, "basic")
-    advanced = rr.calibrate(epsilon, delta, k, "advanced")
+    assert exact >= rr.share(epsilon, k)
+    # k·ε0² + ε0·√(2k ln(1/δ)) = ε (PROPS, lemma 1).
+    spread = math.sqrt(2 * k * -math.log(delta))
+    advanced = 2 * epsilon / (spread + math.sqrt(spread * spread + 4 * k * epsilon))
     assert exact >= advanced * (1 - 1e-12)
     assert rr.delta(advanced, k, epsilon) <= delta
-
-
-def test_advanced_is_worse_than_basic_for_few_labels_and_better_for_many() -> None:
-    assert rr.calibrate(3, 1e-6, 5, "advanced") < rr.calibrate(3, 1e-6, 5, "basic")
-    assert rr.calibrate(3, 1e-6, 5000, "advanced") > rr.calibrate(3, 1e-6, 5000, "basic")
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -360,11 +353,6 @@ def test_pure_privacy_divides_the_budget(mechanism: ModuleType, epsilon: float, 
     assert mechanism.epsilon(price, k, 0.0) == pytest.approx(epsilon, rel=1e-15)
 
 
-@pytest.mark.parametrize("composition", ["exact", "advanced", "basic"])
-def test_pure_privacy_is_the_same_for_every_composition(composition: rr.Composition) -> None:
-    assert rr.calibrate(2.0, 0.0, 7, composition) == 2 / 7
-
-
 @given(
     epsilon=epsilons,
     delta=deltas,
@@ -388,9 +376,9 @@ def test_many_prices_keep_their_shape() -> None:
         assert many[place] == rr.calibrate(2.0, 1e-6, int(k))
 
 
-def test_a_large_group_of_ternary_labels_can_be_priced() -> None:
-    price = ternary.calibrate(3, 1e-6, 4096)
-    assert ternary.delta(price, 4096, 3) <= 1e-6
+def test_a_large_group_of_choices_can_be_priced() -> None:
+    price = THREE.calibrate(3, 1e-6, 4096)
+    assert THREE.delta(price, 4096, 3) <= 1e-6
     # Three equally likely answers hide one label better than two.
     assert price > rr.calibrate(3, 1e-6, 4096)
 
@@ -427,8 +415,8 @@ def is_ceiling(candidate: int, epsilon0: float, others: int) -> bool:
 @pytest.mark.parametrize("epsilon0", THRESHOLD_EPSILON0S)
 def test_a_threshold_is_exactly_the_ceiling(epsilon0: float) -> None:
     assert is_ceiling(rr.threshold(epsilon0), epsilon0, others=1)
-    assert ternary.threshold(epsilon0) % 2 == 0
-    assert is_ceiling(ternary.threshold(epsilon0) // 2, epsilon0, others=2)
+    assert THREE.threshold(epsilon0) % 2 == 0
+    assert is_ceiling(THREE.threshold(epsilon0) // 2, epsilon0, others=2)
 
 
 @given(epsilon0=st.floats(1e-60, 60))
@@ -457,16 +445,16 @@ def test_thresholds_at_the_ends_of_their_range() -> None:
     assert rr.epsilon0_of(2**63) == 0
     assert rr.threshold(1e308) == 1
     assert rr.epsilon0_of(1) == pytest.approx(64 * math.log(2), rel=1e-15)
-    assert ternary.threshold(1e308) == 2
+    assert THREE.threshold(1e308) == 2
 
 
-def test_no_ternary_coin_is_less_private_than_asked_near_zero() -> None:
+def test_no_choice_is_less_private_than_asked_near_zero() -> None:
     most = 2 * (COIN_RANGE // 3)
-    finest = ternary.epsilon0_of(most)
-    assert ternary.threshold(finest * 1.001) <= most
+    finest = THREE.epsilon0_of(most)
+    assert THREE.threshold(finest * 1.001) <= most
     for epsilon0 in (0.0, finest * 0.999):
         with pytest.raises(ValueError, match="epsilon0 must be at least"):
-            ternary.threshold(epsilon0)
+            THREE.threshold(epsilon0)
 
 
 def test_the_loss_multiplier_undoes_the_flips() -> None:
@@ -493,18 +481,17 @@ def test_the_loss_multiplier_undoes_the_flips() -> None:
         (lambda: rr.calibrate(0.0, 1e-5, 1), "epsilon must be finite and > 0"),
         (lambda: rr.calibrate(math.inf, 1e-5, 1), "epsilon must be finite and > 0, found inf"),
         (lambda: rr.calibrate(1.0, math.nan, 1), r"delta must be in \[0, 1\), found nan"),
-        (lambda: rr.calibrate(1.0, 1e-5, 1, "renyi"), "composition must be one of exact"),
         (lambda: rr.calibrate_many(1.0, 1e-5, np.array([1, 0])), "counts must all be >= 1"),
         (lambda: rr.calibrate_many(1.0, 1e-5, np.array([1.0])), "array of integers"),
         (lambda: rr.loss_multiplier(0.6), r"flip_probability must be in \[0, 0\.5\]"),
         (lambda: rr.threshold(math.inf), "epsilon0 must be finite"),
         (lambda: rr.epsilon0_of(0), "threshold must be an integer >= 1, found 0"),
         (lambda: rr.epsilon0_of(2**63 + 1), "threshold must be in"),
-        (lambda: ternary.delta(0.1, 0, 1.0), "k must be an integer >= 1"),
-        (lambda: ternary.epsilon(0.1, 1, -0.1), "delta must be in"),
-        (lambda: ternary.calibrate(-1.0, 1e-5, 1), "epsilon must be finite and > 0"),
-        (lambda: ternary.epsilon0_of(3), "threshold must be a multiple of 2, found 3"),
-        (lambda: ternary.epsilon0_of(2 * (COIN_RANGE // 3) + 2), "threshold must be in"),
+        (lambda: THREE.delta(0.1, 0, 1.0), "k must be an integer >= 1"),
+        (lambda: THREE.epsilon(0.1, 1, -0.1), "delta must be in"),
+        (lambda: THREE.calibrate(-1.0, 1e-5, 1), "epsilon must be finite and > 0"),
+        (lambda: THREE.epsilon0_of(3), "threshold must be a multiple of 2, found 3"),
+        (lambda: THREE.epsilon0_of(2 * (COIN_RANGE // 3) + 2), "threshold must be in"),
     ],
 )
 def test_an_error_says_what_was_expected_and_found(

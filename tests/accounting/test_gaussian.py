@@ -106,6 +106,13 @@ def test_at_epsilon_zero_delta_is_the_total_variation_distance() -> None:
 # --- against independent computations ------------------------------------------------------------
 
 
+@pytest.mark.quick(
+    "3.730632-1.0-1-1e-13",
+    "1.0-0.0-1-1e-13",
+    "0.05-600.0-1-1e-11",
+    "0.24-0.02-1-1e-12",
+    "1000000.0-3.6e-05-1-1e-11",
+)
 @pytest.mark.parametrize(
     ("noise_multiplier", "epsilon", "releases", "margin"),
     [
@@ -145,6 +152,7 @@ def test_dp_accounting_finds_the_same_noise_and_the_same_epsilon(
     assert gaussian.epsilon(noise, delta) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.quick("1.0-1")
 @pytest.mark.parametrize(("noise_multiplier", "releases"), [(1.0, 1), (3.0, 12), (20.0, 200)])
 def test_the_sensitivity_is_that_of_a_replacement_and_is_not_doubled(
     noise_multiplier: float, releases: int

@@ -9,22 +9,34 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.components import coins, components, counts, deltas, gaussians, products, ternary_coins
+from support.components import (
+    choices_of_three,
+    coins,
+    components,
+    counts,
+    deltas,
+    gaussians,
+    products,
+)
 
-from labelguard.accounting import gaussian, joint, ternary
+from labelguard.accounting import gaussian, joint
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import BinaryAnswers, Component, Gaussians, Share, TernaryAnswers
+from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers, Component, Gaussians, Share
+from labelguard.accounting.kary import KAry
+
+THREE = partial(ChoiceAnswers.calibrated, options=3)
 
 shares = st.lists(
     st.builds(
         Share,
-        st.sampled_from([each.calibrated for each in (BinaryAnswers, TernaryAnswers, Gaussians)]),
+        st.sampled_from([BinaryAnswers.calibrated, THREE, Gaussians.calibrated]),
         counts,
         st.floats(0.2, 5),
     ),
@@ -34,7 +46,7 @@ shares = st.lists(
 
 MIXED: tuple[Component, ...] = (
     coins(0.3, 20),
-    ternary_coins(0.2, 15),
+    choices_of_three(0.2, 15),
     gaussians(4.0, 6),
     coins(0.1, 9),
     gaussians(9.0, 2),
@@ -86,15 +98,15 @@ def test_a_single_statistic_gets_the_measured_noise(
 def test_a_single_share_gets_what_its_own_accountant_gives(
     epsilon: float, delta: float, count: int, weight: float
 ) -> None:
-    def single(kind: Any) -> tuple[Component, ...]:
-        return joint.calibrate(epsilon, delta, [Share(kind.calibrated, count, weight)])
+    def single(calibrated: Any) -> tuple[Component, ...]:
+        return joint.calibrate(epsilon, delta, [Share(calibrated, count, weight)])
 
     flipped = rr.threshold(rr.calibrate(epsilon, delta, count))
-    changed = ternary.threshold(ternary.calibrate(epsilon, delta, count))
+    changed = KAry(3).threshold(KAry(3).calibrate(epsilon, delta, count))
     noise = gaussian.calibrate(epsilon, delta, count)
-    assert single(BinaryAnswers) == (BinaryAnswers(flipped, count),)
-    assert single(TernaryAnswers) == (TernaryAnswers(changed, count),)
-    assert single(Gaussians) == (Gaussians(noise, count),)
+    assert single(BinaryAnswers.calibrated) == (BinaryAnswers(flipped, count),)
+    assert single(THREE) == (ChoiceAnswers(changed, count, 3),)
+    assert single(Gaussians.calibrated) == (Gaussians(noise, count),)
 
 
 # --- against independent computations ------------------------------------------------------------
@@ -150,10 +162,10 @@ def delta_in_high_precision(product: Sequence[Component], epsilon: float) -> Any
         (coins(0.05, 60), gaussians(50.0, 1)),
         (coins(2.0, 3), gaussians(1e5, 4)),  # the two normals all but coincide
         (coins(0.01, 5), gaussians(0.3, 2)),  # and are far apart
-        (ternary_coins(0.5, 8), gaussians(3.0, 2)),
-        (coins(0.5, 7), ternary_coins(0.4, 6), gaussians(3.0, 2), gaussians(2.0, 1)),
+        (choices_of_three(0.5, 8), gaussians(3.0, 2)),
+        (coins(0.5, 7), choices_of_three(0.4, 6), gaussians(3.0, 2), gaussians(2.0, 1)),
         (coins(0.5, 7), coins(0.3, 12)),
-        (coins(0.5, 7), ternary_coins(0.7, 5)),
+        (coins(0.5, 7), choices_of_three(0.7, 5)),
     ],
 )
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0, 5.5])
@@ -180,6 +192,7 @@ def test_the_gaussian_part_is_accurate_for_losses_of_either_sign(distance: float
         assert exact * (1 - 1e-15) <= value <= exact * (1 + 1e-10) + 1e-300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon0", "k", "noise_multiplier", "releases", "delta"),
     [
@@ -271,8 +284,8 @@ def test_epsilon_is_the_inverse_of_delta(product: list[Component], delta: float)
 def test_components_without_protection_cost_their_values_and_nothing_costs_nothing() -> None:
     assert joint.delta([], 0.0) == joint.epsilon([], 1e-5) == joint.epsilon([], 0.0) == 0
     assert joint.delta([BinaryAnswers(2**63, 100)], 0.0) == 0  # fair coins
-    assert joint.epsilon([coins(0.1, 10), ternary_coins(0.2, 5)], 0.0) == pytest.approx(2.0)
-    assert joint.delta([coins(0.1, 10), ternary_coins(0.2, 5)], 2.0 * (1 + 1e-14)) == 0
+    assert joint.epsilon([coins(0.1, 10), choices_of_three(0.2, 5)], 0.0) == pytest.approx(2.0)
+    assert joint.delta([coins(0.1, 10), choices_of_three(0.2, 5)], 2.0 * (1 + 1e-14)) == 0
     assert joint.delta([coins(40.0, 1), gaussians(0.001, 1)], 0.0) == pytest.approx(1)
 
 
@@ -326,7 +339,7 @@ def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon: float, del
         Share(BinaryAnswers.calibrated, 5),
         Share(Gaussians.calibrated, 2),
         Share(Gaussians.calibrated, 9),
-        Share(TernaryAnswers.calibrated, 3),
+        Share(THREE, 3),
     ]
     calibrated = joint.calibrate(epsilon, delta, wanted)
     assert 0.97 * delta <= joint.delta(calibrated, epsilon) <= delta
@@ -334,10 +347,10 @@ def test_a_delta_beside_which_epsilon_is_small_is_shared_too(epsilon: float, del
 
 def test_pure_privacy_is_shared_among_coins_by_weight() -> None:
     first, second = joint.calibrate(
-        1.0, 0.0, [Share(BinaryAnswers.calibrated, 5, 3.0), Share(TernaryAnswers.calibrated, 2)]
+        1.0, 0.0, [Share(BinaryAnswers.calibrated, 5, 3.0), Share(THREE, 2)]
     )
     assert isinstance(first, BinaryAnswers)
-    assert isinstance(second, TernaryAnswers)
+    assert isinstance(second, ChoiceAnswers)
     assert first.epsilon0 == pytest.approx(0.15)
     assert second.epsilon0 == pytest.approx(0.125)
     assert joint.delta([first, second], 1.0) == 0
@@ -351,12 +364,12 @@ def test_numbers_that_the_ledger_cannot_hold_are_refused() -> None:
     for kind, price in (
         (BinaryAnswers, 0),
         (BinaryAnswers, 2**63 + 1),
-        (TernaryAnswers, 3),
+        (partial(ChoiceAnswers, options=3), 3),
         (Gaussians, 0),
         (Gaussians, 2.0**24),
     ):
         with pytest.raises(ValueError, match=r"must be"):
-            kind(price, 1)
+            kind(price, count=1)
     with pytest.raises(ValueError, match=r"count must be an integer >= 1, found 0"):
         BinaryAnswers(2**62, 0)
     with pytest.raises(ValueError, match=r"weight must be finite and > 0"):
@@ -378,7 +391,7 @@ def test_a_budget_that_cannot_be_met_is_refused() -> None:
 
 def test_importing_the_accountants_loads_no_scipy() -> None:
     code = (
-        "import sys, labelguard.accounting.joint, labelguard.accounting.upper_bounds; "
+        "import sys, labelguard.accounting.joint; "
         "sys.exit(any(name in sys.modules for name in ('scipy', 'dp_accounting', 'torch')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

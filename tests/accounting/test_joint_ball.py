@@ -9,15 +9,16 @@ from functools import partial
 import flint
 import numpy as np
 import pytest
+from support import upper_bounds
 from support.balls import delta_of_ball
-from support.components import coins, gaussians, ternary_coins
+from support.components import choices_of_three, coins, gaussians
 
-from labelguard.accounting import ball, joint, upper_bounds
+from labelguard.accounting import ball, joint
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import Balls, BinaryAnswers, Share, TernaryAnswers
+from labelguard.accounting.joint import Balls, BinaryAnswers, ChoiceAnswers, Share
 
 
-def mixture(answers: BinaryAnswers | TernaryAnswers, noise: Balls, epsilon: float) -> flint.arb:
+def mixture(answers: BinaryAnswers | ChoiceAnswers, noise: Balls, epsilon: float) -> flint.arb:
     """δ(ε) by enumeration of all answers, enclosed by Arb."""
     flint.ctx.prec = 200
     changed = flint.arb(answers.threshold) / 2**64
@@ -44,12 +45,12 @@ def mixture(answers: BinaryAnswers | TernaryAnswers, noise: Balls, epsilon: floa
 
 
 @pytest.mark.parametrize(
-    "answers", [coins(0.4, 4), coins(3.0, 1), ternary_coins(0.5, 3)], ids=["4", "1", "ternary"]
+    "answers", [coins(0.4, 4), coins(3.0, 1), choices_of_three(0.5, 3)], ids=["4", "1", "of three"]
 )
 @pytest.mark.parametrize("noise", [Balls(0.8, 2), Balls(0.3, 5)], ids=["2", "5"])
 @pytest.mark.parametrize("epsilon", [0.0, 0.7, 2.5])
 def test_delta_is_the_mixture_and_never_below_it(
-    answers: BinaryAnswers | TernaryAnswers, noise: Balls, epsilon: float
+    answers: BinaryAnswers | ChoiceAnswers, noise: Balls, epsilon: float
 ) -> None:
     truth = mixture(answers, noise, epsilon)
     found = flint.arb(joint.delta([noise, answers], epsilon))
@@ -107,16 +108,16 @@ def test_pure_prices_add_up() -> None:
 @pytest.mark.parametrize("delta", [0.0, 1e-9, 1e-5, 0.1])
 @pytest.mark.parametrize(
     "product",
-    [[Balls(0.7, 1)], [Balls(2.0, 5), coins(0.05, 40)], [Balls(0.1, 64), ternary_coins(1.0, 2)]],
-    ids=["laplace", "coins", "ternary"],
+    [[Balls(0.7, 1)], [Balls(2.0, 5), coins(0.05, 40)], [Balls(0.1, 64), choices_of_three(1.0, 2)]],
+    ids=["laplace", "coins", "of three"],
 )
 def test_no_upper_bound_is_below_the_exact_price(
     product: list[joint.Component], delta: float
 ) -> None:
     exact = joint.epsilon(product, delta) * (1 - 1e-9)
-    bounds = (upper_bounds.rdp, upper_bounds.advanced, upper_bounds.basic)
-    assert all(exact <= bound(product, delta) for bound in bounds)
-    assert exact <= upper_bounds.pure(product) < math.inf
+    assert exact <= upper_bounds.rdp(product, delta)
+    assert exact <= upper_bounds.basic(product, delta)
+    assert exact <= joint.pure_epsilon(product) < math.inf
 
 
 def test_two_releases_with_ball_noise_have_no_price() -> None:

@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.components import coins, gaussians, ternary_coins
+from support import upper_bounds
+from support.components import choices_of_three, coins, gaussians
 from support.runs import INTERVAL, subsampled_pld
 
-from labelguard.accounting import joint, subsampled, upper_bounds
+from labelguard.accounting import joint, subsampled
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.joint import (
     Balls,
@@ -20,7 +21,7 @@ from labelguard.accounting.joint import (
     Component,
     Gaussians,
     Groups,
-    Mixtures,
+    SampledRecords,
     Share,
     Subsampled,
     Unproven,
@@ -29,7 +30,7 @@ from labelguard.accounting.joint import (
 RUN = Subsampled(3.0, 0.1, 40, 1)
 ONE_RUN = partial(Subsampled.calibrated, sampling_probability=0.1, steps=40)
 KINDS: dict[str, Any] = {
-    "els": partial(Mixtures.calibrated, sampling_probability=0.1, steps=20, records=3),
+    "els": partial(SampledRecords.calibrated, sampling_probability=0.1, steps=20, records=3),
     "els-group": partial(Groups.calibrated, sampling_probability=0.1, steps=20, records=3),
     "aup": partial(Unproven.calibrated, sampling_probability=0.2, steps=20),
 }
@@ -140,7 +141,7 @@ def test_a_run_alone_costs_what_its_own_accountant_says() -> None:
 
 
 def test_unlike_runs_cost_more_than_each_and_less_than_their_sum() -> None:
-    product: list[Component] = [RUN, Subsampled(5.0, 0.3, 20, 1), ternary_coins(0.1, 4)]
+    product: list[Component] = [RUN, Subsampled(5.0, 0.3, 20, 1), choices_of_three(0.1, 4)]
     found = joint.epsilon(product, 1e-5)
     assert joint.delta(product, found) <= 1e-5 < joint.delta(product, found * (1 - 1e-5))
     assert joint.epsilon(product[::-1], 1e-5) == found
@@ -149,14 +150,14 @@ def test_unlike_runs_cost_more_than_each_and_less_than_their_sum() -> None:
 
 
 def test_upper_bounds_that_say_nothing_of_runs_are_infinite() -> None:
-    for bound in (upper_bounds.rdp, upper_bounds.advanced):
-        assert bound([coins(0.1, 4), RUN], 1e-5) == math.inf
-    assert upper_bounds.pure([RUN]) == joint.epsilon([RUN], 0.0) == math.inf
+    assert upper_bounds.rdp([coins(0.1, 4), RUN], 1e-5) == math.inf
+    assert joint.pure_epsilon([RUN]) == joint.epsilon([RUN], 0.0) == math.inf
 
 
 # --- calibration ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_calibration_with_coins_and_sums_is_tight_and_a_tenth_less_noise_is_refused() -> None:
     wanted = [
         Share(BinaryAnswers.calibrated, 10),
@@ -193,7 +194,7 @@ def test_converted_runs_share_a_budget_and_weaker_noise_is_not_believed(
     coin, run = joint.calibrate(
         2.0, 1e-4, [Share(BinaryAnswers.calibrated, 5), Share(KINDS[kind], count)]
     )
-    assert isinstance(run, Mixtures | Groups | Unproven) and run.count == count
+    assert isinstance(run, SampledRecords | Groups | Unproven) and run.count == count
     assert joint.delta([coin, run], 2.0) <= 1e-4
     assert joint.epsilon([coin, run], 1e-4) > 2.0 * (1 - 1e-4)
     assert run.delta_of_noise() <= run.delta

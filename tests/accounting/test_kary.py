@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import upper_bounds
 from support.components import coins, gaussians
 
-from labelguard.accounting import joint, ternary, upper_bounds
+from labelguard.accounting import joint
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers, Share, TernaryAnswers
+from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers, Share
 from labelguard.accounting.kary import KAry
 
 COIN_RANGE = 2**64
@@ -78,25 +79,18 @@ def test_delta_is_never_below_the_truth(
 
 @given(st.floats(1e-4, 8), st.integers(1, 200), st.floats(0, 10))
 @settings(max_examples=40, deadline=None)
-def test_two_options_are_coins_and_three_are_ternary(
-    epsilon0: float, k: int, epsilon: float
-) -> None:
+def test_two_options_are_coins(epsilon0: float, k: int, epsilon: float) -> None:
     binary = rr.delta(epsilon0, k, epsilon)
     smallest = sys.float_info.min
     assert KAry(2).delta(epsilon0, k, epsilon) == pytest.approx(binary, rel=1e-10, abs=smallest)
-    assert KAry(3).delta(epsilon0, k, epsilon) == ternary.delta(epsilon0, k, epsilon)
     assert KAry(2).threshold(epsilon0) == rr.threshold(epsilon0)
-    assert KAry(3).threshold(epsilon0) == ternary.threshold(epsilon0)
 
 
 @pytest.mark.parametrize(("epsilon", "delta", "k"), [(3, 1e-5, 50), (1, 1e-6, 8), (0.5, 0, 4)])
-def test_prices_of_two_and_three_options_are_the_known_ones(
-    epsilon: float, delta: float, k: int
-) -> None:
+def test_prices_of_two_options_are_the_known_ones(epsilon: float, delta: float, k: int) -> None:
     assert KAry(2).calibrate(epsilon, delta, k) == pytest.approx(
         rr.calibrate(epsilon, delta, k), rel=1e-11
     )
-    assert KAry(3).calibrate(epsilon, delta, k) == ternary.calibrate(epsilon, delta, k)
 
 
 # --- more options cost less, fewer cost more -----------------------------------------------------
@@ -197,14 +191,13 @@ def test_the_joint_price_is_that_of_all_outcomes(epsilon: float) -> None:
     assert joint.delta(parts[::-1], epsilon) == joint.delta(parts, epsilon)
 
 
-def test_choices_among_two_and_three_cost_with_noise_what_coins_do() -> None:
-    for options, kind in ((2, BinaryAnswers), (3, TernaryAnswers)):
-        same = KAry(options).threshold(0.2)
-        one, other = ChoiceAnswers(same, 40, options), kind(same, 40)
-        for beside in ([], [gaussians(3.0, 4)], [coins(0.1, 12)]):
-            found = joint.delta([one, *beside], 2.0)
-            assert found == pytest.approx(joint.delta([other, *beside], 2.0), rel=1e-9)
-        assert upper_bounds.rdp([one], 1e-5) == pytest.approx(upper_bounds.rdp([other], 1e-5))
+def test_choices_among_two_cost_with_noise_what_coins_do() -> None:
+    same = KAry(2).threshold(0.2)
+    one, other = ChoiceAnswers(same, 40, 2), BinaryAnswers(same, 40)
+    for beside in ([], [gaussians(3.0, 4)], [coins(0.1, 12)]):
+        found = joint.delta([one, *beside], 2.0)
+        assert found == pytest.approx(joint.delta([other, *beside], 2.0), rel=1e-9)
+    assert upper_bounds.rdp([one], 1e-5) == pytest.approx(upper_bounds.rdp([other], 1e-5))
 
 
 @pytest.mark.parametrize("options", [4, 16])
@@ -212,8 +205,7 @@ def test_upper_bounds_of_choices_are_above_the_exact_price(options: int) -> None
     part = [choices(0.3, 40, options)]
     exact = joint.epsilon(part, 1e-5)
     assert exact <= upper_bounds.rdp(part, 1e-5) <= upper_bounds.rdp([coins(0.3, 40)], 1e-5)
-    assert exact <= upper_bounds.advanced(part, 1e-5)
-    assert exact <= upper_bounds.pure(part) == pytest.approx(12)
+    assert exact <= joint.pure_epsilon(part) == pytest.approx(12)
 
 
 def test_a_share_of_choices_is_calibrated_with_the_others() -> None:

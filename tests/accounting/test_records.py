@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 from support.runs import accountant, one_step_of_records, subsampled_pld
 
-from labelguard.accounting import group, mixture, subsampled
+from labelguard.accounting import example_level, group, mixture, subsampled
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +24,7 @@ def _a_cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 # --- mixtures of Gaussians -----------------------------------------------------------------------
 
 
+@pytest.mark.quick("0.0-2.0-0.1-4", "0.2-3.0-0.9-3")
 @pytest.mark.parametrize(
     ("sigma", "q", "records"),
     [
@@ -66,6 +67,7 @@ def test_one_step_is_never_below_the_formula_at_the_point_where_the_loss_is_epsi
         assert truth < found < truth + 1e-8
 
 
+@pytest.mark.slow
 def test_runs_cost_what_the_accountant_of_dp_accounting_says() -> None:
     sigma, q, records, steps = 4.0, 0.1, 3, 40
     counts = range(records + 1)
@@ -132,6 +134,7 @@ def test_group_privacy_is_one_record_after_the_other() -> None:
     )
 
 
+@pytest.mark.slow
 def test_noise_for_a_group_is_just_enough() -> None:
     epsilon, delta, q, steps, records = 2.0, 1e-5, 0.1, 30, 5
     found = group.calibrate(epsilon, delta, q, steps, records)
@@ -153,3 +156,33 @@ def test_numbers_that_no_run_has_are_refused(accountant: Any) -> None:
         accountant.delta(1.0, 0.1, 10, 3, -1.0)
     with pytest.raises(ValueError, match="Gaussian noise gives no pure privacy"):
         accountant.calibrate(1.0, 0.0, 0.1, 10, 3)
+
+
+# --- the smaller of both -------------------------------------------------------------------------
+
+VECTORS = {
+    (8.0, 0.01, 500, 2): (0.970, 0.794),
+    (8.0, 0.05, 100, 8): (5.350, 5.201),
+    (3.0, 0.02, 250, 8): (7.299, 7.176),
+    (1.0, 0.05, 100, 8): (30.09, 29.94),
+}
+"""σ by mixtures and by group privacy, of (ε, q, T, G) at δ = 1e-5, from independent code."""
+
+
+@pytest.mark.parametrize("run", VECTORS)
+def test_a_run_is_priced_by_the_smaller_of_two_bounds(run: tuple[float, float, int, int]) -> None:
+    (epsilon, *sampling), (by_mixture, by_group) = run, VECTORS[run]
+    found = example_level.calibrate(epsilon, 1e-5, *sampling)
+    assert found == pytest.approx(by_group, rel=2e-3)
+    assert example_level.delta(found, *sampling, epsilon) <= 1e-5
+    assert mixture.delta(found, *sampling, epsilon) > 1e-5, "by mixtures alone it costs more"
+    assert mixture.delta(by_mixture * 1.002, *sampling, epsilon) <= 1e-5
+    assert mixture.delta(by_mixture * 0.998, *sampling, epsilon) > 1e-5
+    assert example_level.delta(0.9 * found, *sampling, epsilon) > 1.5e-5
+
+
+def test_where_group_privacy_leaves_nothing_of_delta_mixtures_price_a_run() -> None:
+    run = (20.0, 1e-5, 0.05, 20, 16)
+    with pytest.raises(ValueError, match="larger delta"):
+        group.calibrate(*run)
+    assert example_level.calibrate(*run) == mixture.calibrate(*run)

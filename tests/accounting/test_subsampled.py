@@ -68,6 +68,7 @@ def test_the_relation_that_dp_accounting_defaults_to_would_pass_for_half_the_noi
 # --- against independent computations ------------------------------------------------------------
 
 
+@pytest.mark.quick("0.0-1.0-0.05", "0.3-1.0-0.05", "1.5-1.0-0.05")
 @pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.05), (3.0, 0.5), (0.6, 0.01)])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.5])
 def test_one_step_costs_what_quadrature_says_and_never_less(
@@ -93,6 +94,7 @@ def test_runs_cost_what_the_accountant_of_dp_accounting_says(steps: int) -> None
     )
 
 
+@pytest.mark.slow
 def test_two_steps_cost_what_simulation_says() -> None:
     """A false failure: 1 in 10^9 (6 standard errors)."""
     generator = np.random.default_rng(11)

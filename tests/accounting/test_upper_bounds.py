@@ -1,4 +1,4 @@
-"""The bounds shown beside the joint price: valid, and what their theorems say."""
+"""The exact joint price lies below what other theorems say of the same events."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from support.components import coins, deltas, gaussians, products, ternary_coins
+from support import upper_bounds
+from support.components import choices_of_three, coins, deltas, gaussians, products
 
-from labelguard.accounting import gaussian, joint, upper_bounds
+from labelguard.accounting import gaussian, joint
 from labelguard.accounting import randomized_response as rr
 from labelguard.accounting.joint import BinaryAnswers, Component
 
@@ -20,9 +21,8 @@ from labelguard.accounting.joint import BinaryAnswers, Component
 def test_no_upper_bound_is_below_the_exact_price(product: list[Component], delta: float) -> None:
     exact = joint.epsilon(product, delta) * (1 - 1e-9)
     assert exact <= upper_bounds.rdp(product, delta)
-    assert exact <= upper_bounds.advanced(product, delta)
     assert exact <= upper_bounds.basic(product, delta)
-    assert exact <= upper_bounds.pure(product)
+    assert exact <= joint.pure_epsilon(product)
 
 
 def test_the_rdp_bound_is_the_zcdp_bound_for_gaussians_and_below_pure_for_coins() -> None:
@@ -35,12 +35,12 @@ def test_the_rdp_bound_is_the_zcdp_bound_for_gaussians_and_below_pure_for_coins(
         assert found == pytest.approx(max(0.0, float(at_orders.min())), rel=1e-4, abs=1e-12)
         assert found <= (rho + 2 * math.sqrt(-rho * math.log(delta))) * (1 + 1e-4)
         assert gaussian.epsilon(noise_multiplier, delta, releases) <= found * (1 + 1e-12)
-    for product in ([coins(0.1, 50)], [ternary_coins(0.1, 50)], [coins(9.0, 50)]):
+    for product in ([coins(0.1, 50)], [choices_of_three(0.1, 50)], [coins(9.0, 50)]):
         exact = joint.epsilon(product, 1e-5)
         assert exact <= upper_bounds.rdp(product, 1e-5) <= 1.25 * exact
 
 
-@pytest.mark.parametrize("make", [coins, ternary_coins])
+@pytest.mark.parametrize("make", [coins, choices_of_three])
 @pytest.mark.parametrize("epsilon0", [1e-3, 0.5, 20.0])
 @pytest.mark.parametrize("order", [1.5, 3.0, 40.0])
 def test_renyi_divergences_of_coins_are_those_of_their_answers(
@@ -56,21 +56,6 @@ def test_renyi_divergences_of_coins_are_those_of_their_answers(
     moment += rare * (others - 1)
     at_orders = np.interp(order - 1, upper_bounds._EXCESSES, upper_bounds._divergence(coin))
     assert float(at_orders) == pytest.approx(float(mp.log(moment) / (order - 1)), rel=1e-4)
-
-
-def test_the_advanced_bound_is_that_of_the_accountant_of_coins() -> None:
-    epsilon0 = rr.calibrate(3.0, 1e-5, 50, "advanced")
-    assert upper_bounds.advanced([coins(epsilon0, 50)], 1e-5) == pytest.approx(3.0)
-    split: list[Component] = [coins(epsilon0, 20), ternary_coins(epsilon0, 30)]
-    assert upper_bounds.advanced(split, 1e-5) == pytest.approx(3.0)
-
-
-def test_a_gaussian_has_no_pure_and_no_advanced_price_and_coins_have_one_at_delta_zero() -> None:
-    with_noise: list[Component] = [coins(0.1, 10), gaussians(4.0, 1)]
-    assert upper_bounds.pure(with_noise) == upper_bounds.advanced(with_noise, 1e-5) == math.inf
-    without: list[Component] = [coins(0.1, 10), ternary_coins(0.2, 5)]
-    for bound in (upper_bounds.rdp, upper_bounds.advanced, upper_bounds.basic):
-        assert bound(without, 0.0) == pytest.approx(2.0)
 
 
 def test_basic_adds_exact_prices_at_equal_shares_of_delta() -> None:

@@ -71,6 +71,7 @@ def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the real mechanisms -------------------------------------------------------------------------
 
 
+@pytest.mark.quick("rr-3")
 @pytest.mark.parametrize("epsilon", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("mechanism", AUDITS)
 def test_the_claim_holds_and_is_nearly_reached(mechanism: str, epsilon: float) -> None:
@@ -86,6 +87,7 @@ def test_the_claim_holds_and_is_nearly_reached(mechanism: str, epsilon: float) -
     assert result.confidence == 1 - FALSE_ALARM
 
 
+@pytest.mark.quick("rr-1")
 @pytest.mark.parametrize("labels", [1, 3])
 @pytest.mark.parametrize("mechanism", AUDITS)
 def test_the_claim_holds_for_a_canary_with_few_labels(mechanism: str, labels: int) -> None:
@@ -229,6 +231,7 @@ def test_what_is_right_passes_with_as_many_runs(mechanism: str) -> None:
     assert AUDITS[mechanism](3, DELTA, runs=RUNS[mechanism], pipeline_runs=0).holds
 
 
+@pytest.mark.quick("one labeler unclipped", "signs for Gaussian noise", "flips 30% too rare")
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_caught_by_its_check(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism, where, name, wrong, checks = MISTAKES[mistake]
@@ -238,6 +241,7 @@ def test_a_mistake_is_caught_by_its_check(mistake: str, monkeypatch: pytest.Monk
     assert checks <= set(result.violated)
 
 
+@pytest.mark.slow
 def test_noise_ten_percent_too_small_is_caught_in_both_shapes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -289,6 +293,7 @@ WHOLE: dict[str, tuple[str, object, str, Any, str]] = {
 }
 
 
+@pytest.mark.quick("order of sides, rr")
 @pytest.mark.parametrize(
     "mistake",
     [
@@ -316,6 +321,7 @@ def price_of_a_thousandth(price: Price) -> Noise:
     return replace(noise, scale=noise.scale / 1000)
 
 
+@pytest.mark.quick("labelguard.mechanisms.statistic-sample-thousandth_of_the_ball-3")
 @pytest.mark.parametrize(
     ("where", "name", "wrong", "releases"),
     [
@@ -346,6 +352,7 @@ def test_limits_of_released_ball_noise_are_wrong_as_seldom_as_they_may_be() -> N
     assert (np.array(apart) > 3).mean() < 0.21
 
 
+@pytest.mark.slow
 def test_whole_releases_happen_in_no_project_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,6 +422,7 @@ def test_the_verdict_is_that_no_bound_exceeds_the_claim() -> None:
     assert endless.to_dict()["checks"][0]["lower_bound"] is None
 
 
+@pytest.mark.quick("rr")
 @pytest.mark.parametrize("mechanism", AUDITS)
 def test_the_command_ends_with_code_1_if_a_violation_is_found(
     mechanism: str, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ import pytest
 
 from labelguard.accounting import randomized_response as rr
 
-pytestmark = pytest.mark.xdist_group("trl")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trl")]
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 LABELS = {
     "clean",

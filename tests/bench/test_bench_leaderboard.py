@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+pytestmark = pytest.mark.slow
+
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 WORLDS = 14
 RARELY = 1e-3

@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.xdist_group("trl")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trl")]
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 WAYS = {"no privacy", "statistic, soft", "uls"}
 

@@ -13,6 +13,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+pytestmark = pytest.mark.slow
+
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 LANGUAGES, SYSTEMS, LABELERS, RANKINGS = ("deu-eng", "eng-fin"), 6, 40, 12
 WITHOUT_BUDGET = {"non-private", "non-private-128"}

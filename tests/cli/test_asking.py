@@ -67,6 +67,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_charged() -> None:
     assert releases() == 1
 
 
+@pytest.mark.slow
 def test_a_forecast_is_the_same_under_every_key() -> None:
     """A dry run without a project makes keys of its own each time."""
     asked = ("privatize", "labels.parquet", "--features", "length", "--dry-run", "--json")
@@ -106,6 +107,7 @@ def test_a_project_is_never_made_for_a_script(more: tuple[str, ...]) -> None:
     assert not Path(".labelguard").exists()
 
 
+@pytest.mark.slow
 def test_at_a_terminal_a_project_is_offered_and_the_release_asked_for() -> None:
     code, said = on_a_terminal("n\n", *ASKED)
     assert code == 2 and "There is no project here" in said and not Path(".labelguard").exists()
@@ -133,6 +135,7 @@ def test_notes_are_in_json_and_not_beside_it() -> None:
     assert "labelguard: note" not in made.stderr
 
 
+@pytest.mark.quick("arguments0")
 @pytest.mark.parametrize(
     ("arguments", "code", "kind"),
     [

@@ -39,10 +39,8 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "generate_cli.py"
 Run = Callable[..., Result]
 PRIVATIZE = ("privatize", "labels.parquet", "--epsilon", "3", "--delta", "1e-5", "--yes")
 PRIVATIZE += ("--mechanism", "rr")
-STATISTIC = ("--mechanism", "statistic", "--features", "length", "--components", "1")
-STATISTIC += ("--whitening", "0", "--floor", "1", "--clip-quantile", "0.5", "--ridge", "1")
-STATISTIC += ("--releases", "4")
 CLINIC = "policy new clinic --epsilon 3 --allow rr:labels=50 --allow statistic:releases=12"
+LABELS = "privatize labels.parquet --mechanism rr"
 SMALL_AUDIT = "--epsilon 3 --delta 1e-5 --runs 2000 --pipeline-runs 0"
 SIMULATE = (
     "simulate",
@@ -111,11 +109,17 @@ def crashed(project: Run) -> None:
 def systems(run: Run, directory: str) -> None:
     """A project with a head on which of three systems wrote each response."""
     labels = pq.read_table("labels.parquet")
-    names = pa.array([f"system {row % 3}" for row in range(len(labels))])
-    others = pa.array([f"system {(row + 1) % 3}" for row in range(len(labels))])
-    table = labels.append_column("model_a", names).append_column("model_b", others)
+    prompts = list(dict.fromkeys(labels["prompt"].to_pylist()))
+    table = labels
+    for side, other in (("a", "b"), ("b", "a")):
+        texts = [
+            labels[name].to_pylist() for name in ("prompt", f"response_{side}", f"response_{other}")
+        ]
+        place = [prompts.index(asked) + (own > its) for asked, own, its in zip(*texts, strict=True)]
+        table = table.append_column(f"model_{side}", pa.array([f"system {n % 3}" for n in place]))
     pq.write_table(table, "systems.parquet")
-    options = "--mechanism statistic --features source:model --epsilon 3 --yes --project"
+    options = "--mechanism statistic --features source:model --public-column model --epsilon 3"
+    options += " --yes --project"
     assert run("init", directory).exit_code == 0
     assert run("privatize", "systems.parquet", *options.split(), directory).exit_code == 0
 
@@ -139,112 +143,35 @@ def compare(name: str, result: Result, shown: Callable[[str], str] = str) -> Non
     assert text == path.read_text(encoding="utf-8"), f"if meant: UPDATE_GOLDEN=1 pytest {__file__}"
 
 
-def without_versions(text: str) -> str:
-    """The doctor's findings without what depends on the machine."""
-    text = re.sub(r"(?m)^( *ok +[\w-]+ +)\d+\.\d+\S*$", r"\1VERSION", text)
-    text = re.sub(r"(?m)^( *ok +system +)\S+$", r"\1SYSTEM", text)
-    return re.sub(r"(?m)^( *ok +extras +).*$", r"\1EXTRAS", text)
-
-
 def without_digests(text: str) -> str:
-    """The journal without digests of maps, whose bytes a Parquet library writes, and its chain."""
-    return re.sub(r"(?m) ([0-9a-f]{12}|[0-9a-f]{20,}…)$", " DIGEST", text)
+    """The text without what a Parquet library's bytes decide."""
+    return re.sub(r"\b[0-9a-f]{64}\b", "DIGEST", text)
 
 
 # ---------------------------------------------------------------- texts
-
-
-def test_account_reads_well(run: Run) -> None:
-    command = "account rr --epsilon 3 --delta 1e-5 --labels 50"
-    compare("account-rr", run(*command.split()))
-    command = "account statistic --epsilon 3 --delta 1e-5 --releases 12"
-    compare("account-statistic", run(*command.split()))
-    command = "account statistic --epsilon 1 --delta 1e-5 --components 4"
-    compare("account-statistic-shapes", run(*command.split()))
-    command = "account run els --epsilon 3 --delta 1e-5 --steps 10 --records 4"
-    compare("account-run", run(*command.split()))
-    command = "account statistic --epsilon 0.1 --delta 0.01 --components 4"
-    assert "\nGaussian noise is smaller with 4 components" in run(*command.split()).output
-
-
-def test_simulate_and_init_read_well(run: Run) -> None:
-    compare("simulate", run(*SIMULATE))
-    compare("inspect", run("inspect", "labels.parquet"))
-    compare("init", run("init"))
-    compare("project-ceiling", run("project", "ceiling", "--raise", "20,1e-4", "--yes"))
-    compare("budget-show-before-any-release", run("budget", "show"))
-    compare("release-list-before-any-release", run("release", "list"))
 
 
 def test_privatize_reads_well(run: Run) -> None:
     run(*SIMULATE)
     run("init")
     compare("privatize", run(*PRIVATIZE))
-    compare("privatize-again", run(*PRIVATIZE))
-    compare("privatize-drawn-anew", run(*PRIVATIZE, "--again", "--exhausted", "drop"))
 
 
-def test_a_statistic_release_reads_well(run: Run) -> None:
+def test_a_plan_reads_well(run: Run) -> None:
+    """Its forecasts are measured, and differ between processors; `test_planner` judges them."""
     run(*SIMULATE)
-    run("init")
-    compare("privatize-statistic", run(*PRIVATIZE, *STATISTIC))
-    compare("release-show-statistic", run("release", "show"))
-    compare("budget-show-statistic", run("budget", "show"))
-    compare("score", run("score", "r0001", "labels.parquet", "-o", "scored.parquet"))
+    plan = run("plan", "labels.parquet", "--features", "length", "--epsilons", "3")
+    compare("plan", plan, lambda text: re.sub(r"\d\.\d{3}|\d+%", "NUMBER", text))
 
 
-def test_props_reads_well(run: Run) -> None:
-    run(*SIMULATE)
-    run("init")
-    props = ("--mechanism", "props", "--features", "length", "--stages", "3")
-    compare("privatize-props", run(*PRIVATIZE, *props))
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "budget show",
-        "budget labeler physician-0000",
-        "budget journal",
-        "budget verify",
-        "budget forecast",
-        "agreement r0001",
-        "release list",
-        "release show",
-        "release verify",
-    ],
-)
+@pytest.mark.parametrize("command", ["budget show", "release show"])
 def test_what_looks_at_a_project_reads_well(project: Run, command: str) -> None:
-    compare("-".join(command.split()[:2]), project(*command.split()), without_digests)
+    compare("-".join(command.split()), project(*command.split()))
 
 
-def test_policies_read_well(run: Run) -> None:
-    run(*SIMULATE)
-    run("init")
-    compare("policy-list-before-any", run("policy", "list"))
-    compare("policy-new", run(*f"{CLINIC} --delta 1e-5 --closing-points 4".split()))
-    compare("policy-activate", run("policy", "activate", "clinic", "--yes"))
-    compare("policy-check", run("policy", "check", "labels.parquet"))
-    run("privatize", "labels.parquet", "--mechanism", "rr")
-    run(*["policy", "new", "later", "--epsilon", "1", "--delta", "1e-6", "--allow", "rr:labels=20"])
-    compare("policy-change", run("policy", "activate", "later", "--yes"))
-    compare("policy-list", run("policy", "list"))
-    compare("privatize-after-a-change", run("privatize", "labels.parquet", "--mechanism", "rr"))
-    compare("budget-show-after-a-change", run("budget", "show"))
-    compare("budget-labeler-after-a-change", run("budget", "labeler", "physician-0000"))
-    compare("budget-export", run("budget", "export", "-o", "ledger.json"))
-
-
-def test_who_is_who_reads_well(project: Run) -> None:
-    compare("source-add", project("source", "add", "argilla", "--people", "known"))
-    compare("source-list", project("source", "list"))
-    compare("people-link", project("people", "link", "argilla:7", "physician-0000"))
-    compare("policy-distinct", project("policy", "distinct", "physician-0001", "PHYSICIAN-0001"))
-    compare("people-list", project("people", "list"))
-
-
-def test_the_doctor_reads_well(project: Run) -> None:
-    compare("doctor", project("doctor"), without_versions)
+def test_a_report_reads_well(project: Run) -> None:
+    written = project("report", "-o", "report.md")
+    compare("report", written, lambda text: without_digests(text + Path("report.md").read_text()))
 
 
 def test_the_demo_reads_well(run: Run) -> None:
@@ -260,6 +187,11 @@ def test_the_demo_reads_well(run: Run) -> None:
         *(map(float, shares.findall(text)) for text in (found.output, written)), strict=True
     ):
         assert one == pytest.approx(other, abs=0.05)
+
+
+def test_there_are_few_golden_files() -> None:
+    """A better sentence should cost one change, not forty."""
+    assert len(list(GOLDEN.iterdir())) <= 8
 
 
 def test_the_demo_goes_nowhere_where_something_is(run: Run, tmp_path: Path) -> None:
@@ -300,12 +232,10 @@ def test_json_has_the_documented_keys(
         "audit rr": f"audit rr {SMALL_AUDIT}",
         "audit statistic": f"audit statistic {SMALL_AUDIT}",
         "budget export": "budget export -o ledger.json",
-        "budget combine": "budget combine . boards",
         "budget labeler": "budget labeler physician-0000",
         "labeler erase": "labeler erase physician-0003 --yes",
         "labeler retire": "labeler retire physician-0000 --yes",
         "policy activate": "policy activate clinic --yes",
-        "policy check": "policy check labels.parquet",
         "policy close": "policy close --yes",
         "people link": "people link new-3 new-4",
         "policy distinct": "policy distinct new-5 NEW-5",
@@ -314,8 +244,7 @@ def test_json_has_the_documented_keys(
         "policy new": "policy new other --epsilon 3 --delta 1e-5 --allow rr:labels=50",
         "policy show": "policy show clinic",
         "project backup": "project backup backup.tar.zst",
-        "project restore": "project restore backup.tar.zst restored --keys .labelguard/keys "
-        "--no-later-policy",
+        "project restore": "project restore backup.tar.zst restored --keys .labelguard/keys",
         "release abandon": "release abandon r0003",
         "init": "init elsewhere",
         "inspect": "inspect labels.parquet",
@@ -336,13 +265,9 @@ def test_json_has_the_documented_keys(
     assert project(*f"{CLINIC} --delta 1e-5".split()).exit_code == 0
     assert project("source", "add", "desk", "--people", "new").exit_code == 0
     found = reference().results()
-    # No policy changes while a release is unfinished; what is combined was exported before.
-    late = ("budget combine", "policy close", "policy drop")
+    # No policy changes while a release is unfinished.
+    late = ("policy close", "policy drop")
     for name in sorted(found, key=lambda name: (name != "release abandon", name in late, name)):
-        if name == "project witness":
-            commands[name] = f"{name} --renew --anchor {project('budget', 'anchor').stdout}"
-            for path in find().witnesses:
-                path.unlink()
         if name == "serve":  # it goes on until it is told to end
             continue
         if name.startswith("train "):  # it loads torch; tests/trainer reads what it prints
@@ -379,8 +304,8 @@ def matches(printed: Any, described: Any) -> None:
 def test_json_has_null_for_what_is_no_number(run: Run) -> None:
     command = "account rr --epsilon 1e-300 --delta 0 --labels 5 --json"
     result = run(*command.split())
-    rows = json.loads(result.output, parse_constant=pytest.fail)["compositions"]
-    assert {row["loss_multiplier"] for row in rows.values()} == {None}
+    found = json.loads(result.output, parse_constant=pytest.fail)
+    assert found["loss_multiplier"] is None
 
 
 # ---------------------------------------------------------------- exit codes

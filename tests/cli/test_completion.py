@@ -112,6 +112,7 @@ def test_completing_loads_no_engine() -> None:
     assert not names & ENGINES
 
 
+@pytest.mark.slow
 def test_nothing_is_offered_that_a_shell_would_run_or_a_terminal_obey(study: Path) -> None:
     """Names on disk are whoever's who made the project; bash types them unquoted."""
     for name in ("r1$(reboot)", "r1;reboot", "r1`reboot`", "r1\nplain,reboot", "r1\x1b[2J", "r1 x"):

@@ -54,9 +54,7 @@ LEAVES = [
         path,
         command,
         id="-".join(path),
-        # The text that it prints is compared already, by the very command of its example.
-        marks=[pytest.mark.slow] * (path == ("demo",))
-        + [pytest.mark.xdist_group("trl")] * (path[0] == "train"),
+        marks=[pytest.mark.xdist_group("trl")] * (path[0] == "train"),
     )
     for path, command in reference.commands()
     if not isinstance(command, click.Group)
@@ -115,24 +113,29 @@ def _begin(stage: Path, here: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("XDG_STATE_HOME", str(here / "state"))
 
 
+def test_every_command_has_examples_of_its_own() -> None:
+    for path, command in reference.commands():
+        if not isinstance(command, click.Group):
+            lines = examples(command)
+            assert lines and all(line.startswith(f"labelguard {' '.join(path)}") for line in lines)
+
+
+@pytest.mark.docs
 @pytest.mark.parametrize(("path", "command"), LEAVES)
-def test_every_command_has_an_example_that_runs(
+def test_the_examples_of_every_command_run(
     path: tuple[str, ...],
     command: click.Command,
     stages: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = examples(command)
-    assert found, f"labelguard {' '.join(path)} has no example in its help"
     if path[0] not in FROM_NOTHING:
         stage = {"privatize": "new", "leaderboard": "new", "score": "head"}.get(path[0], "released")
         _begin(stages[stage], tmp_path, monkeypatch)
     if path[0] in OF_TOOLS:
         _tool(tmp_path, monkeypatch)
     PREPARED.get(path, lambda: None)()
-    for line in found:
-        assert line.startswith(f"labelguard {' '.join(path)}")
+    for line in examples(command):
         RUN.get(path, run)(line)
 
 
@@ -158,11 +161,6 @@ def _groups() -> None:
 def _arena() -> None:
     """A release of comparisons of systems."""
     lg.privatize(arena(10), project=find(Path()), **SOURCES)
-
-
-def _studies() -> None:
-    run("labelguard init study-1")
-    run("labelguard init study-2")
 
 
 def _lost_witnesses() -> None:
@@ -202,7 +200,6 @@ RUN = {("serve",): _serve}
 """Examples of commands that run until they are told to end."""
 
 PREPARED = {
-    ("budget", "combine"): _studies,
     ("policy", "activate"): _policy,
     ("policy", "drop"): _policy,
     ("policy", "show"): _policy,
@@ -224,28 +221,26 @@ def console_lines(page: Path) -> Iterator[str]:
         yield from re.findall(r"(?m)^\$ (.*)$", block)
 
 
-TUTORIALS = pytest.mark.parametrize(
-    "name",
-    ["README.md", "docs/features.md", pytest.param("docs/index.md", marks=pytest.mark.slow)],
-)
+TUTORIALS = pytest.mark.parametrize("name", ["README.md", "docs/features.md", "docs/index.md"])
 """Pages whose examples begin with the reader's own file; `test_tutorial.py` runs the longest."""
 
 
 @pytest.fixture
 def preferences() -> None:
     """The reader's own file: other column names, and several labels of a worker."""
-    count = 40
+    count, other = 40, ("older", "large")
     own = {
         "worker": [f"w{row % 5}" for row in range(count)],
         "prompt": [f"question {row // 2}" for row in range(count)],
         "chosen": ["yes" if row % 3 else "no" for row in range(count)],
         "rejected": ["no" if row % 3 else "yes" for row in range(count)],
-        "model_chosen": ["small" if row % 3 else "large" for row in range(count)],
-        "model_rejected": ["older" if row % 3 else "small" for row in range(count)],
+        "model_chosen": ["small" if row % 3 else other[row // 2 % 2] for row in range(count)],
+        "model_rejected": [other[row // 2 % 2] if row % 3 else "small" for row in range(count)],
     }
     pq.write_table(pa.table(own), "preferences.parquet")
 
 
+@pytest.mark.docs
 @TUTORIALS
 def test_the_commands_of_a_page_run_in_its_order(name: str, preferences: None) -> None:
     lines = list(console_lines(ROOT / name))
@@ -254,6 +249,7 @@ def test_the_commands_of_a_page_run_in_its_order(name: str, preferences: None) -
         run(line)
 
 
+@pytest.mark.docs
 @TUTORIALS
 def test_the_python_of_a_page_runs(name: str, preferences: None) -> None:
     run(f"labelguard {SIMULATE}")
@@ -274,7 +270,7 @@ def test_the_readme_shows_what_the_demo_prints() -> None:
     assert [line for line in printed if line in shown] == shown
 
 
-@pytest.mark.slow  # it lives a whole year
+@pytest.mark.docs  # it lives a whole year
 def test_the_year_of_a_budget_is_as_the_page_tells() -> None:
     spec = importlib.util.spec_from_file_location("year", ROOT / "docs" / "generate_budget.py")
     assert spec and spec.loader

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 import labelguard as lg
 from labelguard.cli.main import main
 
+pytestmark = pytest.mark.docs
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 FULL = "labelers=120, labels=6_000, items=1_500"
 SMALLER = "labelers=60, labels=900, items=250"
@@ -97,7 +98,6 @@ def test_its_language_model_takes_conversations_too() -> None:
     assert any("trained on" in line for line in _command(train))
 
 
-@pytest.mark.slow  # all labels, and a language model
 @pytest.mark.xdist_group("trl")
 def test_the_tutorial_prints_what_it_shows() -> None:
     names: dict[str, Any] = {}

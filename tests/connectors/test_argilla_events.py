@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelguard_connectors.argilla import Argilla, answers
 from labelguard_connectors.argilla.told import Told
+from labelguard_connectors.bounds import OutOfBounds
 from support.exports import read, write
 
 from labelguard.errors import ConnectorError
@@ -158,6 +159,14 @@ def test_the_format_reads_the_latest_states(tmp_path: Path) -> None:
 # Whose events are heard
 
 
+@pytest.mark.quick(
+    "event0",
+    "event1",
+    "event2",
+    "event4",
+    "event5",
+    "event6",
+)
 @pytest.mark.parametrize(
     "options",
     [
@@ -222,14 +231,10 @@ WRONG = [
     (("data", "updated_at"), "1969-12-31T23:59:59", "data.updated_at: expected a time since 1970"),
     (("data", "updated_at"), "2026-11-22", "data.updated_at: expected a time"),
     (("data", "updated_at"), "２026-11-22T00:00:00", "data.updated_at: expected a time"),
-    (("data", "values"), [], "data.values: expected an object"),
-    (("data", "values", "preference"), "tie", "data.values.*: expected an object"),
-    (("data", "values", "preference"), {}, "data.values.*.value: missing"),
-    (("data", "values", "confidence", "value"), float("nan"), "data.record: expected JSON"),
     (("data", "record", "id"), {}, "data.record.id: expected an id"),
     (("data", "record", "external_id"), 3, "data.record.external_id: expected a text or null"),
     (("data", "record", "fields"), None, "data.record.fields: expected an object"),
-    (("data", "record", "fields", "prompt"), "\ud800", "data.record: expected JSON"),
+    (("data", "record", "fields", "prompt"), "\ud800", "record.fields: expected JSON"),
     (("data", "record", "dataset", "questions"), {}, "dataset.questions: expected a list"),
     (
         ("data", "record", "dataset", "questions", 1, "settings"),
@@ -240,6 +245,15 @@ WRONG = [
 ]
 
 
+@pytest.mark.quick(
+    "path0",
+    "path3",
+    "path6",
+    "path9",
+    "path13",
+    "path16",
+    "path19",
+)
 @pytest.mark.parametrize(("path", "value", "message"), WRONG)
 def test_an_error_names_the_field(path: tuple[str | int, ...], value: Any, message: str) -> None:
     event = changed(of_type("response.created"), value, *path)
@@ -247,6 +261,28 @@ def test_an_error_names_the_field(path: tuple[str | int, ...], value: Any, messa
         hear(event)
     assert str(refused.value).startswith("Argilla event: ") and message in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "left"),
+    [
+        ((), [], 0),
+        ((), "tie", 0),
+        (("preference",), "tie", 2),
+        (("preference",), {}, 2),
+        (("confidence", "value"), float("nan"), 2),
+        (("confidence", "value"), "\ud800", 2),
+    ],
+)
+def test_a_value_that_is_none_is_left_out(path: tuple[str, ...], value: Any, left: int) -> None:
+    answer = hear(changed(of_type("response.created"), value, "data", "values", *path))
+    assert answer and len(json.loads(answer.body)["responses"][0]["values"]) == left
+
+
+def test_an_answer_that_is_too_large_is_refused_by_a_bound_that_is_public() -> None:
+    event = changed(of_type("response.created"), "l" * 70_000, "data", "values", "order", "value")
+    with pytest.raises(OutOfBounds, match="8,192 bytes"):
+        hear(event)
 
 
 def test_a_field_that_is_missing_is_named() -> None:
@@ -361,6 +397,7 @@ def _is_answered_or_refused(event: Any, private: set[str]) -> None:
             answer.body.encode()
 
 
+@pytest.mark.slow
 @MANY
 @given(st.lists(st.tuples(st.floats(0, 1), values), min_size=2, max_size=3), st.integers(0, 9))
 def test_events_with_anything_anywhere_are_answered_or_refused(

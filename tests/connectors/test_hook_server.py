@@ -74,6 +74,7 @@ def _until_refused(server: Server) -> None:
     raise AssertionError("it still listens")
 
 
+@pytest.mark.slow
 def test_a_thousand_connections_that_say_nothing_stop_nobody(server: Server) -> None:
     idle = [server.connect() for _ in range(1_000)]
     try:
@@ -121,6 +122,7 @@ def _drip(connection: socket.socket) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_of_too_many_connections_the_longest_waiting_makes_room(
     made: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +160,7 @@ def test_who_sends_too_much_or_to_nobody_hears_why(server: Server) -> None:
         assert found.status_code == status
 
 
+@pytest.mark.slow
 def test_bodies_in_chunks_are_bodies_and_large_ones_are_refused(server: Server) -> None:
     told = hooks.body(1)
     start = head(0).replace(
@@ -232,6 +235,7 @@ def _hammer(port: int, numbers: Iterator[int], known: list[int], turn: threading
         return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rounds", [2, pytest.param(20, marks=pytest.mark.slow)], ids=["twice", "often"]
 )

@@ -89,6 +89,17 @@ def test_what_a_tool_delivers_is_released_and_published_by_the_worker(
         assert one not in lines
 
 
+def test_serve_and_its_worker_end_well_at_sigterm(clinic: tuple[Project, tools.Desk]) -> None:
+    made, _ = clinic
+    for _ in range(3):
+        with hooks.serving(made) as server:
+            wait("no worker", 60, lambda s=server: any('"standing"' in line for line in s.lines))
+            assert server.stop() == 0
+        said = "".join(server.lines)
+        assert '"worker ended"' in said and "Fatal" not in said
+
+
+@pytest.mark.slow
 def test_a_worker_that_died_is_started_again(clinic: tuple[Project, tools.Desk]) -> None:
     made, _ = clinic
     with hooks.serving(made) as server:
@@ -116,6 +127,7 @@ def refused(made: Project, *options: str) -> str:
     return ran.stderr
 
 
+@pytest.mark.slow
 def test_without_a_policy_it_refuses_to_release_and_serves_without_a_worker(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +138,7 @@ def test_without_a_policy_it_refuses_to_release_and_serves_without_a_worker(
         assert server.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -141,5 +154,6 @@ def test_an_address_that_cannot_be_had_is_said_in_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_project_without_connectors_is_not_served(project: Project) -> None:
     assert "labelguard.toml has no [connectors.NAME]" in refused(project)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from labelguard_connectors.bounds import OutOfBounds
 from labelguard_connectors.label_studio import LabelStudio
 
 from labelguard.errors import ConnectorError
@@ -29,9 +30,7 @@ FIELDS = (
     "the body|action|project|project.id|task|task.id|task.data|annotation|annotation.id"
     "|annotation.task|annotation.updated_at|annotation.completed_by|annotation.completed_by.id"
     "|annotation.was_cancelled|annotation.ground_truth|annotations|annotations[]|annotations[].id"
-    "|annotation[].id|annotation.result|annotation.result[]|annotation.result[].type"
-    "|annotation.result[].from_name|annotation.result[].to_name"
-    "|task.data or annotation.result"
+    "|annotation[].id"
 )
 WANTED = (
     "an object|a text|a list|an id (a whole number)|a time|a time after 1970|true or false"
@@ -197,6 +196,13 @@ def test_an_annotation_of_a_deleted_account_is_nobodys_and_left_out() -> None:
     assert heard(event) is None
 
 
+@pytest.mark.quick(
+    "path0",
+    "path3",
+    "path6",
+    "path9",
+    "path12",
+)
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -211,13 +217,9 @@ def test_an_annotation_of_a_deleted_account_is_nobodys_and_left_out() -> None:
         (("annotation", "updated_at"), "0001-01-01T00:00:00+23:59", "a time after 1970"),
         (("annotation", "was_cancelled"), "false", "annotation.was_cancelled: expected true or"),
         (("annotation", "task"), 10**6, "annotation.task: expected the id of a task in the event"),
-        (("annotation", "result"), "left", "annotation.result: expected a list"),
-        (("annotation", "result"), [None], "annotation.result[]: expected an object"),
-        (("annotation", "result", 0, "to_name"), ["a"], "annotation.result[].to_name: expected a"),
         (("task", "data"), [], "task.data: expected an object"),
         (("task", "data", "answer1"), float("nan"), "expected valid JSON"),
         (("task", "data", "answer1"), "\ud800", "expected valid JSON"),
-        (("annotation", "result", 0, "value", "selected"), float("inf"), "expected valid JSON"),
     ],
 )
 def test_what_is_unexpected_is_named_without_what_is_in_it(
@@ -229,15 +231,40 @@ def test_what_is_unexpected_is_named_without_what_is_in_it(
     assert heard(event) is None
 
 
-def test_no_message_tells_which_or_how_many_answers_there_are() -> None:
-    """A broken region is told in the same words wherever it stands and whatever others say."""
+@pytest.mark.parametrize("broken", [7, None, [], "left", {}, {"type": "pairwise"}, {"type": []}])
+def test_a_region_that_is_none_is_left_out(broken: Any) -> None:
     event = BY_ACTION["ANNOTATION_CREATED"]
-    said = set()
-    for regions in ([7], [event["annotation"]["result"][0], 7], [7, 7]):
-        with pytest.raises(ConnectorError) as refused:
-            hearing().hear(replaced(event, ("annotation", "result"), regions))
-        said.add(str(refused.value))
-    assert len(said) == 1
+    regions = event["annotation"]["result"]
+    (answer,) = hearing().hear(event)
+    (other,) = hearing().hear(replaced(event, ("annotation", "result"), [broken, *regions, broken]))
+    assert answer == other
+
+
+def regions(count: int, word: str = "left") -> dict[str, Any]:
+    """An event with so many regions."""
+    event = BY_ACTION["ANNOTATION_CREATED"]
+    region = {"type": "pairwise", "from_name": "p", "to_name": "a", "value": {"selected": word}}
+    return replaced(event, ("annotation", "result"), [region] * count)
+
+
+def test_an_answer_that_is_too_large_is_refused_by_bounds_that_are_public() -> None:
+    assert hearing().hear(regions(64))
+    for event, bound in ((regions(65), "64 regions"), (regions(1, "l" * 9_000), "8,192")):
+        with pytest.raises(OutOfBounds, match=bound):
+            hearing().hear(event)
+    wide = replaced(BY_ACTION["ANNOTATION_CREATED"], ("task", "data", "answer1"), "x" * (2 << 20))
+    with pytest.raises(OutOfBounds, match="2,097,152"):
+        hearing().hear(wide)
+
+
+def test_the_size_of_a_body_does_not_follow_what_is_said() -> None:
+    sizes = set()
+    for word in ("left", "right", 'a "quoted" word', "ü" * 40, None, float("nan"), ["left"]):
+        event = BY_ACTION["ANNOTATION_CREATED"]
+        path = ("annotation", "result", 0, "value", "selected")
+        (answer,) = hearing().hear(replaced(event, path, word))
+        sizes.add(len(json.dumps(answer.body)))
+    assert len(sizes) == 1
 
 
 DEEP: Any = []
@@ -321,6 +348,7 @@ def test_any_json_is_answers_or_refused(body: Any) -> None:
     heard(body)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_recorded_events_with_any_json_in_them_are_answers_or_refused(data: st.DataObject) -> None:
@@ -351,5 +379,5 @@ def test_an_address_that_may_hold_a_secret_or_is_none_is_refused_and_not_shown(u
 
 @pytest.mark.parametrize("project", [None, "1", True, 1.0])
 def test_a_project_is_named_by_its_number(project: Any) -> None:
-    with pytest.raises(ConnectorError, match="project: expected a whole number"):
+    with pytest.raises(ConnectorError, match="project: "):
         LabelStudio(Settings.of("pairs", {"url": "https://example.com", "project": project}))

@@ -111,6 +111,7 @@ def test_recorded_tasks_tell_what_recorded_events_told_in_the_end(server: Server
     assert not any("example.com" in body for body in wanted.values())
 
 
+@pytest.mark.quick("1-1", "2-1")
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 @pytest.mark.parametrize("answers", [1, 2])
 def test_from_every_page_a_pull_goes_on_without_a_gap(
@@ -170,6 +171,7 @@ def test_a_cursor_of_something_else_is_refused(server: Server, cursor: str) -> N
         pulled(here(server), cursor)
 
 
+@pytest.mark.quick("0-429", "Sat, 21 Nov 2020 07:28:00 GMT-429", "soon-429", "None-429")
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
 @pytest.mark.parametrize("wait", ["0", "Sat, 21 Nov 2020 07:28:00 GMT", "soon", None])
 def test_a_busy_server_is_asked_again(server: Server, status: int, wait: str | None) -> None:
@@ -194,6 +196,7 @@ def test_a_server_that_stays_broken_is_given_up(server: Server) -> None:
     assert len(server.asked) == client._TRIES
 
 
+@pytest.mark.quick("about-401-API key", "about-400-400", "pull-403-role")
 @pytest.mark.parametrize(
     ("status", "what"),
     [(401, "API key"), (403, "role"), (404, "url and project"), (400, "400"), (302, "check url")],
@@ -213,6 +216,7 @@ def test_what_is_refused_is_asked_once_and_said_what_to_check(
     assert len(server.asked) == 1
 
 
+@pytest.mark.quick("<html>what-the-server-said</html>", "body3", "body7", "body10")
 @pytest.mark.parametrize(
     "body",
     [

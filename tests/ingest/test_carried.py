@@ -12,7 +12,8 @@ import pytest
 from support import exports
 
 from labelguard.errors import InvalidLabels
-from labelguard.ingest.pairs import Pairs, read_pairs
+from labelguard.ingest import pairs
+from labelguard.ingest.pairs import Pairs
 
 ROW = {
     "prompt": "p",
@@ -33,6 +34,12 @@ RANKED = {
 }
 SPEC = "source:model,by=language"
 NAMES = ("source_model_first", "source_model_second", "stratum_language")
+DECLARED = ("model", "language", "chosen", "topic", "score", "label")
+
+
+def read_pairs(source: Any, **options: Any) -> Pairs:
+    """Pairs of a table whose columns were declared public, unless others are."""
+    return pairs.read_pairs(source, **{"public_columns": DECLARED} | options)
 
 
 def carried(read: Pairs) -> list[tuple[Any, ...]]:
@@ -64,12 +71,19 @@ def test_chosen_and_rejected_tell_no_order_of_sources() -> None:
         assert carried(read) == [("x", "y", "one", "two", "de")]
 
 
-def test_a_pair_of_other_sources_is_another_pair() -> None:
-    """The same two texts by other systems, and in another stratum: features differ."""
-    rows = [ROW, {**ROW, "model_a": "three"}, {**ROW, "language": "en"}]
-    read = read_pairs(pl.DataFrame(rows), features=SPEC)
-    assert len(carried(read)) == 3 and len(set(read.ids.to_pylist())) == 1
-    assert len(read_pairs(pl.DataFrame(rows)).ids) == 1
+def test_one_response_has_one_source_and_one_pair_has_one_stratum() -> None:
+    """What has several was not made of the response alone; what two systems said is of A+B."""
+    elsewhere = {**ROW, "response_b": "z", "model_a": "three"}
+    turned = {**ROW, "response_a": "y", "response_b": "x"}
+    for other in ({**ROW, "model_a": "three"}, elsewhere, turned):
+        for rows in ([ROW, other], [other, ROW]):
+            with pytest.raises(InvalidLabels, match="source model: one response"):
+                read_pairs(pl.DataFrame(rows), features=SPEC)
+    with pytest.raises(InvalidLabels, match="stratum language: one pair"):
+        read_pairs(pl.DataFrame([ROW, {**ROW, "language": "en"}]), features=SPEC)
+    both = [{**row, "model_a": "one+three"} for row in (ROW, elsewhere)]
+    other_prompt = {**ROW, "prompt": "q", "model_a": "three"}
+    assert len(carried(read_pairs(pl.DataFrame([*both, other_prompt]), features=SPEC))) == 3
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
@@ -79,7 +93,8 @@ def test_rankings_have_a_list_of_sources(suffix: str, tmp_path: Path) -> None:
     if suffix == ".parquet":
         pl.DataFrame(rows).write_parquet(path)
     else:
-        rows[1] = {**rows[1], "model": ["of b", 7, "of c"]}  # names and numbers: JSON as it is
+        # Names and numbers: JSON as it is.
+        rows[1] = {**rows[1], "prompt": "q", "model": ["of b", 7, "of c"]}
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = carried(read_pairs(path, features="source:model"))
     expected = {
@@ -91,15 +106,25 @@ def test_rankings_have_a_list_of_sources(suffix: str, tmp_path: Path) -> None:
     assert set(found) == expected | (numbered if suffix == ".jsonl" else set())
 
 
-def test_equal_texts_are_put_in_order_by_their_sources_not_by_their_order() -> None:
+def test_equal_responses_of_two_sources_are_refused_in_either_order() -> None:
+    """Which of two equal responses comes first tells nothing of who wrote which: it is refused."""
     one = RANKED | {"responses": ["aa", "aa", "c"], "model": ["m", "n", "o"]}
     two = RANKED | {"responses": ["aa", "aa", "c"], "model": ["n", "m", "o"]}
-    first, second = (read_pairs(pl.DataFrame([r]), features="source:model") for r in (one, two))
-    assert first.table == second.table and first.ids == second.ids
+    said = set()
+    for row in (one, two):
+        with pytest.raises(InvalidLabels, match="source model: one response") as raised:
+            read_pairs(pl.DataFrame([row]), features="source:model")
+        said.add(str(raised.value))
+    assert len(said) == 1
 
 
 def test_columns_of_other_names_are_named_in_pairs() -> None:
+    """It is the column that is declared, whatever features call it."""
     columns = {"system_a": "model_a", "system_b": "model_b"}
+    for declared in ("system", "model_a", ()):
+        with pytest.raises(InvalidLabels, match=r"column model_. becomes the source system only"):
+            named = {"columns": columns, "public_columns": declared}
+            read_pairs(pl.DataFrame([ROW]), features="source:system", **named)
     read = read_pairs(pl.DataFrame([ROW]), columns=columns, features="source:system")
     assert len(read.table["source_system_first"]) == 1
     assert len(read_pairs(pl.DataFrame([ROW]), columns=columns).ids) == 1  # and need not be read
@@ -183,6 +208,10 @@ def test_the_side_that_lacks_a_source_is_not_told() -> None:
     assert len(said) == 1 and "model_chosen or model_rejected" in said.pop()
 
 
+@pytest.mark.quick(
+    "source:mdel-columns0-no column 'mdel_a' for the source mdel .did you mean 'source:model'",
+    "source:model,by=chosen-columns3-column chosen tells of the text that was chosen",
+)
 @pytest.mark.parametrize(
     ("features", "columns", "message"),
     [
@@ -220,6 +249,7 @@ def named(task: dict[str, Any], number: int) -> dict[str, Any]:
     return {**task, "data": {**task["data"], **names}} if "data" in task else {**task, **names}
 
 
+@pytest.mark.quick("argilla_flat", "argilla_records")
 @pytest.mark.parametrize(
     "tool",
     [

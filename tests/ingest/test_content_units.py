@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from labelguard.ingest import content_units
@@ -165,6 +165,7 @@ DRESSES: dict[str, Callable[[str, str, str], Row]] = {
 @pytest.mark.parametrize("dress", DRESSES)
 @settings(deadline=None, max_examples=4)
 @given(compared=contents)
+@example(compared=[["0", ".0", "7.0"]])  # of ids that look like numbers none is refused
 def test_a_content_is_one_unit_in_every_dress(dress: str, compared: list[list[str]]) -> None:
     expected = units([plain(*content) for content in compared])
     assert units([DRESSES[dress](*content) for content in compared]) == expected
@@ -184,17 +185,6 @@ def test_other_responses_are_another_unit(different: list[str]) -> None:
     """Of any length, under one prompt."""
     rows = [plain("Which?", different[0], other) for other in different[1:]]
     assert len(set(units(rows))) == len(rows)
-
-
-def test_the_types_that_other_rows_give_to_numbers_make_no_other_unit() -> None:
-    def sized(size: float) -> Row:
-        sides = (chat("x", [{"text": side, "size": size}]) for side in ("yes", "no"))
-        return {"prompt": chat("x", [{"text": "Which?"}])} | dict(
-            zip(("response_a", "response_b"), sides, strict=True)
-        )
-
-    [whole] = units([sized(2)])
-    assert units([sized(2.0), sized(2.5)])[0] == whole
 
 
 def test_a_form_that_keeps_what_cannot_be_seen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ def asked(name: str) -> dict[str, Any]:
     return {"question": NAME} if name in NAMED else {}
 
 
+@pytest.mark.quick("argilla flattened", "argilla records", "label-studio choices", "potato jsonl")
 @pytest.mark.parametrize("name", CASES)
 def test_an_export_holds_the_answers_that_were_given(name: str, tmp_path: Path) -> None:
     writer, suffix, rows = CASES[name]
@@ -58,6 +59,7 @@ def test_an_export_holds_the_answers_that_were_given(name: str, tmp_path: Path) 
     assert set(found["label"]) == set(given["label"]) and len(found) == len(rows)
 
 
+@pytest.mark.quick("argilla Parquet", "argilla page")
 @pytest.mark.parametrize("name", sorted(KEEP_SKIPS))
 def test_a_discarded_or_cancelled_answer_is_a_skip(name: str, tmp_path: Path) -> None:
     writer, suffix, _ = CASES[name]
@@ -67,6 +69,7 @@ def test_a_discarded_or_cancelled_answer_is_a_skip(name: str, tmp_path: Path) ->
     assert found.filter(pl.col("label") == LABEL_SKIP).height == len(SKIPPING[::4])
 
 
+@pytest.mark.quick("argilla flattened", "argilla page", "label-studio CSV")
 @pytest.mark.parametrize("name", CASES)
 def test_how_an_export_is_read_does_not_depend_on_answers(name: str, tmp_path: Path) -> None:
     writer, suffix, rows = CASES[name]
@@ -83,6 +86,7 @@ def test_how_an_export_is_read_does_not_depend_on_answers(name: str, tmp_path: P
     assert seen[0][0] == name.split()[0]
 
 
+@pytest.mark.quick("7", "junk2")
 @pytest.mark.parametrize("junk", [7, ["response_a"], {"word": "x"}, "neither", ""])
 def test_an_answer_that_means_nothing_is_a_bad_label_not_another_format(
     junk: object, tmp_path: Path
@@ -203,7 +207,7 @@ REFUSED: dict[str, tuple[Export, dict[str, Any], str]] = {
     "several control tags": (
         exports.label_studio_rows(STRICT),
         {},
-        r"several control tags \(external_id, preference\); pick one with question=NAME",
+        r"several control tags; pick one with question=NAME",
     ),
     "a labeler of one's own": (
         exports.argilla_flat(ROWS),
@@ -234,6 +238,7 @@ REFUSED: dict[str, tuple[Export, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.quick("no status", "a question that is not there", "two families of responses")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_read_rightly_is_refused_with_what_to_do(name: str, tmp_path: Path) -> None:
     rows, reading, message = REFUSED[name]
@@ -248,8 +253,14 @@ def test_the_left_text_is_the_one_that_the_tool_shows_there(tmp_path: Path) -> N
             for region in annotation["result"]:
                 region["to_name"] = "response_b"
     path = write(tmp_path / "export.jsonl", tasks)
-    with pytest.raises(InvalidLabels, match="response_b stands on the left; name the left one"):
-        read(path, tmp_path)
+    found = read(path, tmp_path)
+    flipped = [row | {"label": 1 - row["label"]} for row in STRICT]
+    expected = read(write(tmp_path / "flipped.jsonl", exports.label_studio(flipped)), tmp_path)
+    assert found.equals(expected)
+    sides = {"response_a": "response_a", "response_b": "response_b"}  # whoever names them is right
+    named = read(path, tmp_path, columns=sides)
+    given = read(write(tmp_path / "given.jsonl", exports.label_studio(STRICT)), tmp_path)
+    assert named.equals(given)
 
 
 def test_ground_truth_is_nobodys_answer(tmp_path: Path) -> None:
@@ -306,6 +317,7 @@ def test_messages_name_who_answered_as_the_export_does(
         stage(path, tmp_path / "staged", KeyRing.unkeyed(), options)
 
 
+@pytest.mark.quick("7-users", "submitted-status")
 @pytest.mark.parametrize("end", ["users", "status"])
 @pytest.mark.parametrize("wrong", [7, "submitted", {"one": "two"}])
 def test_what_is_no_list_of_responses_is_named(end: str, wrong: object, tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def meant(wanted: list[Preference]) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.quick("pairs", "rankings", "implicit", "binarized", "arena")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_is_recognised_and_says_who_prefers_what(
     shape: str, keys: KeyRing, places: Iterator[Path]
@@ -78,6 +79,7 @@ def test_every_shape_is_recognised_and_says_who_prefers_what(
     assert found.told == meant(wanted)
 
 
+@pytest.mark.quick("jsonl-pairs", "jsonl-hh-rlhf", "jsonl-helpsteer")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", [pytest.param("table", marks=pytest.mark.slow), "jsonl"])
 def test_other_labels_change_nothing_but_the_labels(
@@ -126,6 +128,7 @@ BEGINNINGS = {
 }
 
 
+@pytest.mark.quick("turns", "one has a further turn", "a blank more")
 @pytest.mark.parametrize("case", BEGINNINGS)
 def test_the_prompt_of_dialogues_is_their_common_beginning(case: str) -> None:
     prompt, one, other = BEGINNINGS[case]
@@ -187,9 +190,11 @@ OUTSIDE: dict[str, tuple[str, list[Any]]] = {
     "scores": ("score_b", [float("nan"), "high", [1], {"x": 1}]),
     "arena": ("winner", ["model_c", "Model_A", "0", 1, ["model_a"]]),
     "votes": ("winner", ["a", "one"]),
+    "kaggle": ("winner_tie", [1, True, 2, "yes", [0]]),
 }
 
 
+@pytest.mark.quick("helpsteer")
 @pytest.mark.parametrize("shape", OUTSIDE)
 def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(
     shape: str, tmp_path: Path
@@ -202,9 +207,10 @@ def test_labels_outside_of_a_format_s_domain_are_refused_without_being_shown(
         staged = stage(as_table(made), tmp_path / str(number), KeyRing.unkeyed(), options)
         with pytest.raises(InvalidLabels) as caught:
             staged.raise_for_labels()
-        said = {"scores": "score_a or score_b"}.get(shape, column)
+        said = {"scores": "score_a or score_b", "kaggle": " or ".join(TELLING["kaggle"])}
         assert str(caught.value) == (
-            f"table row 1: column {said}: found a value outside the domain (1 more such rows); "
+            f"table row 1: column {said.get(shape, column)}: found a value outside the domain "
+            "(1 more such rows); "
             f"mend the input, or name another format than {wrong}"
         )
 
@@ -219,9 +225,11 @@ TELLING = {
     "arena": ("winner",),
     "mt-bench": ("winner",),
     "votes": ("winner",),
+    "kaggle": ("winner_model_a", "winner_model_b", "winner_tie"),
 }
 
 
+@pytest.mark.quick("scores", "helpsteer2")
 @pytest.mark.parametrize("shape", TELLING)
 def test_where_labels_are_not_read_they_may_be_missing_or_rubbish(
     shape: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
@@ -248,7 +256,8 @@ def test_where_labels_are_not_read_they_may_be_missing_or_rubbish(
     assert outcome(as_table(bare)) == expected
 
 
-@pytest.mark.parametrize("shape", [shape for shape, names in TELLING.items() if names])
+@pytest.mark.quick("scores", "helpsteer2")
+@pytest.mark.parametrize("shape", [s for s, names in TELLING.items() if names and s != "kaggle"])
 def test_columns_of_labels_can_be_nothing_else(shape: str) -> None:
     name = TELLING[shape][0]
     source = as_table(rows(shape, ["a", "b"]))
@@ -258,8 +267,13 @@ def test_columns_of_labels_can_be_nothing_else(shape: str) -> None:
         read_pairs(source, columns={**columns, "item_id": name})
     if name.startswith("score"):
         with pytest.raises(InvalidLabels, match=f"{message} a feature"):
-            read_pairs(source, columns=columns, features="columns:score")
-        named = {"columns": columns, "features": "columns:score", "format": "pairs"}
+            read_pairs(source, columns=columns, features="columns:score", public_columns=["score"])
+        named = {
+            "columns": columns,
+            "features": "columns:score",
+            "public_columns": ["score"],
+            "format": "pairs",
+        }
         assert "feature_score" in read_pairs(source, **named).table.column_names
 
 
@@ -315,7 +329,8 @@ def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are() -> 
     assert "winner" not in refusal(told) and "language, model_a" in refusal(told)
 
 
-@pytest.mark.parametrize("shape", ["hh-rlhf", "ultrafeedback", "helpsteer", "arena"])
+@pytest.mark.quick("hh-rlhf")
+@pytest.mark.parametrize("shape", ["hh-rlhf", "ultrafeedback", "helpsteer", "arena", "kaggle"])
 def test_who_labeled_is_asked_for_and_item_is_explained_and_never_chosen(shape: str) -> None:
     labeler = SHAPES[shape].labeler
     nameless = [{k: v for k, v in row.items() if k != labeler} for row in rows(shape, ["a"])]

@@ -71,7 +71,7 @@ def staged_rows(table: pa.Table, directory: Path, unit: str = "labeler") -> list
     columns = {"question": "question"} if "question" in names else {}
     reading = Reading(columns, unit, (Carried("score"),) if "score_a" in names else ())
     members = pa.table({"labeler_id": ["0", "2"], "group_id": ["g", "g"]})
-    groups = read_groups(members, ring, "") if unit == "group" else None
+    groups = read_groups(members, ring, "")[0] if unit == "group" else None
     staged = stage(table, directory, ring, StagingOptions(reading, "", groups=groups))
     buckets = [segments.read_bucket(staged.rows_directory, n) for n in range(segments.BUCKETS)]
     return [row for one in buckets if one is not None for row in one.drop("row").to_pylist()]
@@ -86,6 +86,7 @@ def shuffles(table: pa.Table) -> list[pa.Table]:
     return [table.take(pa.array(order)) for order in orders]
 
 
+@pytest.mark.quick("nothing-labeler", "questions-labeler")
 @pytest.mark.parametrize(
     ("columns", "unit"),
     [
@@ -108,6 +109,7 @@ def test_the_order_of_the_input_moves_no_staged_row(
         assert staged_rows(shuffled, tmp_path / f"{number + 1}", unit) == expected
 
 
+@pytest.mark.quick("labeler")
 @pytest.mark.parametrize("unit", ["labeler", "group", "item"])
 def test_the_order_of_rankings_moves_no_staged_row(unit: str, tmp_path: Path) -> None:
     table = ranked()
@@ -117,6 +119,7 @@ def test_the_order_of_rankings_moves_no_staged_row(unit: str, tmp_path: Path) ->
         assert staged_rows(shuffled, tmp_path / f"{number + 1}", unit) == expected
 
 
+@pytest.mark.quick("nothing")
 @pytest.mark.parametrize("columns", ["nothing", "times", "everything"])
 def test_labels_come_last_in_the_order(columns: str, tmp_path: Path) -> None:
     """Other labels change no other column of any row."""
@@ -129,6 +132,7 @@ def test_labels_come_last_in_the_order(columns: str, tmp_path: Path) -> None:
     assert one == two
 
 
+@pytest.mark.quick("author_hi")
 @pytest.mark.parametrize("left_out", ["author_hi", "submitted", "tiebreak", "label"])
 def test_an_order_that_looks_at_some_columns_only_is_found(
     left_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,6 +26,7 @@ def same(one: Pairs, two: Pairs) -> bool:
     )
 
 
+@pytest.mark.quick("pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_labels_do_not_matter_not_even_whether_they_are_there(layout: str) -> None:
     table = LAYOUTS[layout](ASKED, RANKS)
@@ -93,7 +94,7 @@ def test_a_numeric_property_of_responses_is_carried_as_a_difference() -> None:
             "labeler_id": ["u", "v", "u"],
         }
     )
-    read = read_pairs(table, features="columns:score", format="pairs")
+    read = read_pairs(table, features="columns:score", public_columns=["score"], format="pairs")
     # x comes before y and z: each difference is that of the first side in canonical order.
     assert sorted(read.table["feature_score"].to_pylist()) == [-3.0, -0.5]
     assert sorted(np.bincount(read.rows.pair)) == [1, 2]
@@ -105,16 +106,22 @@ def test_a_numeric_property_of_responses_is_carried_as_a_difference() -> None:
             "score_b": "score_rejected",
         }
     )
-    assert same(read_pairs(chosen, features="columns:score", format="pairs"), read)
+    assert same(
+        read_pairs(chosen, features="columns:score", public_columns=["score"], format="pairs"), read
+    )
 
 
 def test_a_numeric_property_of_ranked_responses_is_a_list() -> None:
     row = {"prompt": "p", "responses": ["a", "b", "c"], "ranks": [1, 2, 3], "labeler_id": "u"}
     table = pl.DataFrame([row | {"score": [1.0, 2.0, 4.0]}])
-    read = read_pairs(table, features="columns:score")
+    read = read_pairs(table, features="columns:score", public_columns=["score"])
     assert read.table["feature_score"].to_pylist() == [-1.0, -3.0, -2.0]
     with pytest.raises(InvalidLabels, match="expected a finite number for every response"):
-        read_pairs(pl.DataFrame([row | {"score": [1.0, 2.0]}]), features="columns:score")
+        read_pairs(
+            pl.DataFrame([row | {"score": [1.0, 2.0]}]),
+            features="columns:score",
+            public_columns=["score"],
+        )
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
@@ -123,17 +130,22 @@ def test_a_numeric_property_that_is_no_number_is_refused(bad: float | None) -> N
     table = pl.DataFrame(columns | {"score_a": [bad], "score_b": [1.0]})
     table = table.with_columns(pl.col("score_a").cast(pl.Float64))
     with pytest.raises(InvalidLabels, match="row 1: column of a feature: expected a finite"):
-        read_pairs(table, features="columns:score", format="pairs")
+        read_pairs(table, features="columns:score", public_columns=["score"], format="pairs")
 
 
 def test_a_missing_or_private_property_is_named() -> None:
     table = pairs(ASKED, RANKS)
     with pytest.raises(InvalidLabels, match="no column 'height_a' for the feature height"):
-        read_pairs(table, features="columns:height")
+        read_pairs(table, features="columns:height", public_columns=["height"])
     renamed = table.rename_columns({"label": "height_a"})
     both = renamed.append_column("height_b", renamed["height_a"])
     with pytest.raises(InvalidLabels, match="no column 'height_a' for the feature height"):
-        read_pairs(both, columns={"label": "height_a"}, features="columns:height")
+        read_pairs(
+            both,
+            columns={"label": "height_a"},
+            features="columns:height",
+            public_columns=["height"],
+        )
 
 
 def test_unusable_rows_can_be_left_out_and_are_counted() -> None:
@@ -149,7 +161,12 @@ def test_unusable_rows_can_be_left_out_and_are_counted() -> None:
 def test_equal_properties_do_not_tell_which_side_was_chosen() -> None:
     row = {"prompt": "p", "labeler_id": "u", "score_chosen": 2.0, "score_rejected": 2.0}
     for sides in ({"chosen": "x", "rejected": "y"}, {"chosen": "y", "rejected": "x"}):
-        read = read_pairs(pl.DataFrame([row | sides]), features="columns:score", format="pairs")
+        read = read_pairs(
+            pl.DataFrame([row | sides]),
+            features="columns:score",
+            public_columns=["score"],
+            format="pairs",
+        )
         assert not np.signbit(read.table["feature_score"].to_numpy()[0])
 
 
@@ -157,7 +174,10 @@ def test_equal_texts_are_put_in_order_by_their_properties_not_by_their_order() -
     row = {"prompt": "p", "labeler_id": "u", "ranks": [1, 2, 3]}
     one = row | {"responses": ["aa", "aa", "c"], "score": [1.0, 2.0, 5.0]}
     two = row | {"responses": ["aa", "aa", "c"], "score": [2.0, 1.0, 5.0]}
-    first, second = (read_pairs(pl.DataFrame([r]), features="columns:score") for r in (one, two))
+    first, second = (
+        read_pairs(pl.DataFrame([r]), features="columns:score", public_columns=["score"])
+        for r in (one, two)
+    )
     assert same(first, second)
 
 

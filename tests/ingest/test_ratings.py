@@ -42,6 +42,7 @@ def rated(rows: Sequence[Any], name: str = "*-rating", others: Any = None) -> Ex
     return records
 
 
+@pytest.mark.quick("*-rating")
 @pytest.mark.parametrize("name", ["*-rating", "rating_*", "*"])
 def test_the_higher_rating_is_the_preference(name: str, tmp_path: Path) -> None:
     found = read(write(tmp_path / "export.jsonl", rated(ROWS, name)), tmp_path, question=name)
@@ -99,11 +100,7 @@ def test_answers_that_are_no_ratings_are_bad_rows(tmp_path: Path, responses: int
 
 def test_every_response_must_have_been_rated_by_somebody(tmp_path: Path) -> None:
     path = write(tmp_path / "export.jsonl", rated(ROWS, others={"response_a": 1}))
-    message = (
-        r"no question 'response_b-rating' \(did you mean 'response_a-rating'\?\); "
-        "found: confidence, response_a-rating"
-    )
-    with pytest.raises(InvalidLabels, match=message):
+    with pytest.raises(InvalidLabels, match="no question 'response_b-rating' was answered"):
         read(path, tmp_path, question="*-rating")
 
 

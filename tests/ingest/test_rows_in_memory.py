@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.storage import buckets as segments
 
+ROOT = Path(__file__).parents[2]
 SECRET = "SECRET"
 TABLE = lg.simulate(labelers=5, labels=60, items=20)
 ROWS: list[dict[str, Any]] = TABLE.to_pylist()
@@ -80,6 +82,12 @@ def test_chats_are_nested_rows() -> None:
     assert (found.labels, found.examples[0].prompt, found.problems) == (1, "user: 2 + 2?", ())
 
 
+@pytest.mark.quick(
+    "rows0",
+    "rows3",
+    "rows6",
+    "rows9",
+)
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -87,12 +95,13 @@ def test_chats_are_nested_rows() -> None:
         ([{}], "rows: no columns in the input"),
         ([row(), "labels.parquet"], r"rows \(dictionaries\) stand beside paths or tables"),
         ([row(), TABLE], r"rows \(dictionaries\) stand beside paths or tables"),
-        ([row(label=1), row(label=CHAT)], "rows: a column holds values of several types"),
-        ([row(prompt=CHAT), row()], "rows: a column holds values of several types"),
-        ([row(label=object())], "rows: a column holds values of several types"),
-        ([row(prompt=CHAT), row(prompt=2**80)], "rows: a column holds values of several types"),
-        ([row(prompt="\ud800")], "rows: a column holds values of several types"),
-        ([row(prompt=ITSELF)], "rows: values are nested more than 32 deep"),
+        ([row(prompt=CHAT), row()], "rows: prompts and responses must be"),
+        ([row(label=object())], "rows: expected values that JSON has"),
+        ([row(label={"a"})], "rows: expected values that JSON has"),
+        ([row(prompt=CHAT), row(prompt=2**80)], "rows: prompts and responses must be"),
+        ([row(prompt="\ud800")], "rows: prompts and responses must be"),
+        ([row(prompt=ITSELF)], "rows: prompts and responses must be"),
+        ([row(label=ITSELF)], "rows: expected values that JSON has"),
         ([{7: SECRET}], "rows: a key is no text"),
         ([None], "expected a path, a table .*, or a list of rows, found NoneType"),
         ([row(Label=0)], "rows: two columns are named"),
@@ -102,7 +111,22 @@ def test_what_is_no_table_is_refused_in_one_line_without_a_value(rows: Any, mess
     with pytest.raises(InvalidLabels, match=message) as refused:
         lg.inspect(rows)
     said = str(refused.value)
-    assert "\n" not in said and SECRET not in said and len(said) < 200
+    assert "\n" not in said and SECRET not in said and len(said) < 300
+
+
+def test_the_page_leaves_out_of_messages_what_has_no_place_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    (code,) = (c for c in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "known = (" in c)
+    say = {"role": "assistant", "name": None, "tokens": 7, "at": {"time": "now"}}
+    sides = {name: [say | {"content": name}] for name in ("prompt", "chosen", "rejected")}
+    Path("pairs.jsonl").write_text(json.dumps({"labeler_id": "x"} | sides) + "\n")
+    with pytest.raises(InvalidLabels, match="prompts and responses must be"):
+        lg.inspect("pairs.jsonl")
+    exec(compile(code, "formats.md", "exec"), {})
+    assert lg.inspect("pairs.parquet").labels == 1
 
 
 def test_splits_by_name_are_no_rows() -> None:

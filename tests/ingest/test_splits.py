@@ -65,6 +65,7 @@ SPLITS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
+@pytest.mark.quick("shards", "folders")
 @pytest.mark.parametrize("case", SPLITS)
 def test_one_of_several_splits_must_be_named(case: str, tmp_path: Path) -> None:
     other, make = SPLITS[case]

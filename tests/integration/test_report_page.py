@@ -20,12 +20,12 @@ from support.preferences import STATISTIC
 
 import labelguard as lg
 from labelguard import clock
+from labelguard.ingest.connector import Answer
 from labelguard.ingest.inbox import Event, Inbox
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.project.runs import HISTORY, JobRun
 from labelguard.release.leaderboard import leaderboard
-from labelguard.report.outlook import outlook
 from labelguard.report.page.board import write as write_board
 from labelguard.report.page.report import write
 from labelguard.simulation import simulate
@@ -69,8 +69,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         with clock.simulated(MONDAY + timedelta(weeks=week)):
             part = table.slice(300 * week, 300)
             made = lg.privatize(part, project=project, mechanism="rr", exhausted="drop")
-            runs.append(run(week, made.id, asdict(outlook(project))))
-    runs += [run(week, made.id, None) for week in range(4, 20)]
+            runs.append(run(week, made.id))
+    runs += [run(week, made.id) for week in range(4, 20)]
     length = {"features": "length", "components": 1}
     with clock.simulated(MONDAY + timedelta(weeks=4)):
         lg.privatize(table, project=project, exhausted="drop", **STATISTIC | length)
@@ -79,7 +79,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         directory.mkdir(parents=True)
         (directory / HISTORY).write_text("".join(json.dumps(asdict(r)) + "\n" for r in runs))
         inbox = Inbox.at(project.state, project.ledger_url, OpenProject.open(project).keys)
-        inbox.put([Event("one", "desk", ())])
+        inbox.put([Event("desk", (Answer("1", 1),))])
         inbox.bury("desk", b"x", HOSTILE)
         inbox.close()
         (project.state / "worker.json").write_text(json.dumps({"releases": {HOSTILE: made.id}}))
@@ -95,13 +95,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: here / f"{name}.html" for name in names}
 
 
-def run(week: int, release: str, told: dict[str, Any] | None) -> JobRun:
+def run(week: int, release: str) -> JobRun:
     at = clock.text(MONDAY + timedelta(weeks=week))
     judged = {"measure": "accuracy", "candidate": 0.6 + week / 50, "current": 0.6}
     curve = [{"step": n, "loss": 0.7 / (1 + n)} for n in range(30)]
     return JobRun(
         *("nightly", week + 1, at, at, "promoted", "left", HOSTILE, release, "rr", 300, 300),
-        *(f"{week:04d}", judged, curve, told),
+        *(f"{week:04d}", judged, curve),
     )
 
 

@@ -221,6 +221,7 @@ def _covered(claimed: float, gamma: float) -> float:
     return held / WORLDS
 
 
+@pytest.mark.quick("0.0")
 @pytest.mark.parametrize("gamma", [0.0, 0.2, 0.4])
 def test_the_error_of_a_difference_covers_it_and_less_would_not(gamma: float) -> None:
     assert _covered(1.0, gamma) > COVERAGE

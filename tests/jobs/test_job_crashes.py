@@ -53,6 +53,7 @@ def seen(one: Desk) -> dict[str, object]:
     return seen_of_project(one.path) | own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [pytest.param(1, marks=pytest.mark.slow, id="every step"), 41])
 def test_killed_at_any_step_a_run_ends_as_if_it_had_not_been(
     apart: int, base: Path, tmp_path: Path
@@ -79,6 +80,7 @@ def test_killed_at_any_step_a_run_ends_as_if_it_had_not_been(
         shutil.rmtree(one.path)
 
 
+@pytest.mark.quick("charge-90")
 @pytest.mark.parametrize(
     ("moment", "uses"),
     [("charge", 90), ("start", 120), ("draw", 90), ("publish", 90), ("commit", 90)],
@@ -101,6 +103,7 @@ def test_labels_that_come_in_between_are_not_charged_twice(
     assert releases[-1].rows == 90
 
 
+@pytest.mark.quick("charge")
 @pytest.mark.parametrize("moment", ["charge", "draw", "commit"])
 def test_a_dry_run_says_that_a_release_that_was_begun_is_finished(
     moment: str, base: Path, tmp_path: Path
@@ -117,6 +120,7 @@ def test_a_dry_run_says_that_a_release_that_was_begun_is_finished(
     assert (done.run, done.new_labels, one.charged()) == (2, 30, charged)
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_is_left_to_do_of_a_run(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +156,7 @@ def fatal(*_: object, **__: object) -> None:
     raise Killed
 
 
+@pytest.mark.quick("release-before", "register-before")
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_run_goes_on_from_the_step_that_it_had_come_to(
@@ -178,6 +183,7 @@ def test_a_run_goes_on_from_the_step_that_it_had_come_to(
     assert not list(one.models.glob(".candidate*"))
 
 
+@pytest.mark.slow
 def test_the_release_of_another_job_is_not_taken_for_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +220,7 @@ def test_a_changed_job_gives_up_a_run_that_was_not_judged_and_keeps_its_release(
     assert one.charged() == 60 and len(one.committed()) == 2
 
 
+@pytest.mark.slow
 def test_a_changed_job_finishes_a_run_that_was_judged_as_it_began(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +246,7 @@ def test_whom_to_tell_is_no_change_of_a_job(
     assert retrain(one.job).resumed
 
 
+@pytest.mark.slow
 def test_an_error_at_the_end_of_a_failed_run_begins_a_new_one(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

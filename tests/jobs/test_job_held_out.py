@@ -78,6 +78,7 @@ def test_without_new_labels_of_theirs_the_newest_evaluation_is_read_again(tmp_pa
     assert first.release == done.release
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_nobody_can_pay_for_is_said_to_be_the_one_before(tmp_path: Path) -> None:
     small = desk(tmp_path / "desk", ("rr:labels=64", "statistic:releases=1"), 0.5, gate=GATE)
     first = retrain(small.job)
@@ -117,6 +118,7 @@ def test_an_evaluation_is_charged_once_whatever_kills_the_run(
     assert mechanisms(small) == ["rr", "evaluation"]
 
 
+@pytest.mark.slow
 def test_heads_in_other_coordinates_are_refused_before_anything_is_charged(tmp_path: Path) -> None:
     small = judged(tmp_path)
     retrain(small.job)
@@ -132,6 +134,7 @@ def test_heads_in_other_coordinates_are_refused_before_anything_is_charged(tmp_p
 AXES = {"features": "text+length", "components": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [(), ("models",), ("models", ".labelguard/jobs")])
 def test_models_stay_in_the_coordinates_of_the_evaluation_whatever_became_of_the_first(
     lost: tuple[str, ...], tmp_path: Path

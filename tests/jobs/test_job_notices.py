@@ -102,6 +102,7 @@ def test_a_redirect_is_not_followed(somebody: Receiver, tmp_path: Path) -> None:
     assert [path for path, _, _ in somebody.requests] == ["/hook"]
 
 
+@pytest.mark.slow
 def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
     somebody: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_budget_that_runs_low_is_told_once(somebody: Receiver, tmp_path: Path)
     assert (low["below"], low["run"]) == (["rr"], 2)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_gain_is_told_too(somebody: Receiver, tmp_path: Path) -> None:
     small = told(somebody, tmp_path, gate={"by": "released", "at_least": 1e6})
     assert retrain(small.job).outcome == "kept"
@@ -143,6 +145,7 @@ def test_a_run_without_a_gain_is_told_too(somebody: Receiver, tmp_path: Path) ->
     assert message["type"] == "run.kept" and message["data"]["judgement"]["promote"] is False
 
 
+@pytest.mark.quick("http://example.org/hook", "https://user:pass@example.org")
 @pytest.mark.parametrize(
     "url",
     [
@@ -164,6 +167,7 @@ def test_where_nothing_may_be_sent_is_refused_before_anything_is_charged(
     assert small.charged() == 0
 
 
+@pytest.mark.quick("", "whsec_")
 @pytest.mark.parametrize(
     "secret", ["", "  ", "whsec_", "whsec_c2VjcmV0", "not base64, yet long enough!!"]
 )

@@ -32,6 +32,7 @@ def test_a_model_is_numbered_registered_with_its_sums_and_in_use(tmp_path: Path)
     assert (tmp_path / "models/current/head.npz").read_text() == "head"
 
 
+@pytest.mark.quick("True-_write", "False-_write")
 @pytest.mark.parametrize("step", ["_write", "_use", "_prune"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_promotion_that_was_cut_off_is_done_again(

@@ -75,6 +75,7 @@ def test_too_few_new_labels_wait_and_nothing_is_charged(small: Desk) -> None:
     assert retrain(small.job).new_labels == 60
 
 
+@pytest.mark.slow
 def test_other_settings_learn_anew_from_the_same_release(small: Desk) -> None:
     first = retrain(small.job)
     small.asks(train={"options": {"features": "length", "components": 1, "ridge": 9.0}})
@@ -142,6 +143,7 @@ def test_a_model_of_a_statistic_is_judged_by_no_released_label(small: Desk) -> N
         retrain(small.job)
 
 
+@pytest.mark.slow
 def test_a_statistic_adds_windows(tmp_path: Path) -> None:
     options = {"features": "length", "components": 1, "whitening": 0.5, "floor": 1e-3}
     options |= {"clip_quantile": 0.5, "ridge": 1.0, "workers": 1}
@@ -174,6 +176,7 @@ def test_exhausted_labelers_stop_no_run_unless_it_is_to_be_strict(tmp_path: Path
     assert small.charged() == 30 and small.history()[-1].budget == "exhausted"
 
 
+@pytest.mark.slow
 def test_labels_that_wait_behind_exhausted_labelers_are_told_every_night(tmp_path: Path) -> None:
     small = desk(tmp_path / "desk", ("rr:labels=8",))
     retrain(small.job)
@@ -188,6 +191,7 @@ def test_labels_that_wait_behind_exhausted_labelers_are_told_every_night(tmp_pat
     assert (dry_run(small.job).budget, retrain(small.job).budget) == ("left", "left")
 
 
+@pytest.mark.slow
 def test_an_exhausted_project_trains_on_what_was_released_before(tmp_path: Path) -> None:
     small = desk(tmp_path / "desk", ("rr:labels=6",))
     lg.privatize(str(small.path / "labels/1.parquet"), mechanism="rr", project=small.path)
@@ -275,6 +279,7 @@ def test_of_two_at_once_one_works_and_the_other_is_told(small: Desk) -> None:
     assert retrain(small.job).run == 1
 
 
+@pytest.mark.slow
 def test_a_busy_project_leaves_the_run_under_way(small: Desk) -> None:
     with OpenProject.job(small.path), pytest.raises(ProjectBusy):
         retrain(small.job)
@@ -283,6 +288,7 @@ def test_a_busy_project_leaves_the_run_under_way(small: Desk) -> None:
     assert done.resumed and (done.run, done.outcome) == (1, "promoted")
 
 
+@pytest.mark.slow
 def test_a_person_may_go_back_to_an_older_model(small: Desk) -> None:
     retrain(small.job)
     small.label(2)
@@ -294,6 +300,7 @@ def test_a_person_may_go_back_to_an_older_model(small: Desk) -> None:
     assert retrain(small.job).model == "0003"
 
 
+@pytest.mark.slow
 def test_old_models_go_but_the_register_keeps_them(small: Desk) -> None:
     small.asks(promote={"keep": 1})
     for batch in (2, 3, 4):
@@ -316,6 +323,7 @@ def test_the_state_is_the_users_own_and_a_torn_line_of_history_does_not_count(sm
     assert [one.run for one in small.history()] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_model_that_was_lost_is_learned_again_at_no_price(small: Desk) -> None:
     retrain(small.job)
     shutil.rmtree(small.models)
@@ -323,6 +331,7 @@ def test_a_model_that_was_lost_is_learned_again_at_no_price(small: Desk) -> None
     assert (done.outcome, done.model, done.charged) == ("promoted", "0001", 0)
 
 
+@pytest.mark.slow
 def test_two_jobs_of_one_project_keep_their_models_and_their_history_apart(small: Desk) -> None:
     retrain(small.job)
     other = small.path / "other.yaml"
@@ -347,6 +356,7 @@ def test_a_directory_of_models_belongs_to_one_project_wherever_that_lies(
     assert retrain(moved.job).model == "0002"
 
 
+@pytest.mark.quick(".labelguard")
 @pytest.mark.parametrize("directory", [".labelguard", ".labelguard/jobs", ".", ".."])
 def test_models_lie_apart_from_the_projects_state(directory: str, small: Desk) -> None:
     small.asks(promote={"directory": directory})
@@ -368,6 +378,7 @@ def test_labels_of_somebody_who_left_are_in_no_later_model(small: Desk) -> None:
     assert "12 rows of 1 retired or erased labeler left out" in done.notes
 
 
+@pytest.mark.slow
 def test_a_budget_is_never_exceeded_by_running_often(tmp_path: Path) -> None:
     small = desk(tmp_path / "desk", ("rr:labels=8",))
     for batch in (2, 3, 4):

@@ -42,6 +42,7 @@ def enough(path: Path) -> None:
     pq.write_table(pa.concat_tables(map(labels, range(4))), path)
 
 
+@pytest.mark.quick("allow0")
 @pytest.mark.parametrize(
     ("allow", "mechanism", "gate"),
     [

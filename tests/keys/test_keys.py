@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,13 +12,11 @@ from support.preferences import dump
 
 import labelguard as lg
 from labelguard.errors import KeyProblem
-from labelguard.keys import sealing
 from labelguard.keys.keyring import KeyRing
 from labelguard.project.project import Project
 from labelguard.report import overview
 from labelguard.report.doctor import examine
 
-COST = sealing.COST
 """As it is before the tests lower it."""
 
 
@@ -126,11 +123,3 @@ def test_a_key_ring_shows_nothing(tmp_path: Path) -> None:
     assert len(ring.check_value()) == 32
     secret = (tmp_path / "project.key").read_bytes()[-32:]
     assert ring.check_value() not in secret.hex()
-
-
-def test_a_passphrase_costs_128_mib_for_every_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealing, "COST", COST)
-    sealed = sealing.seal({"a": b"secret"}, "words")
-    header = json.loads(sealed.partition(b"\n")[0])
-    assert 128 * header["r"] * header["n"] == 128 << 20 and header["kdf"] == "scrypt"
-    assert sealing.unseal(sealed, "words") == {"a": b"secret"}

@@ -353,6 +353,7 @@ def test_accuracy_counts_strict_labels_and_half_of_undecided_ones() -> None:
         heads.accuracy([1.0, 2], [1.0])
 
 
+@pytest.mark.quick("0.25")
 @pytest.mark.parametrize("scale", [0.25, 1.0, 30.0])
 def test_labels_that_cancel_fit_a_head_without_opinion(scale: float) -> None:
     x = np.full((600, 1), scale)

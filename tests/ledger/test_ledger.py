@@ -91,6 +91,18 @@ def test_an_untouched_ledger_holds(project: Project) -> None:
     ]
 
 
+@pytest.mark.quick(
+    "sqlite-changes0-3 was altered",
+    "sqlite-changes3-9 was altered",
+    "sqlite-changes6-policy 1 is not",
+    "sqlite-changes9-do not add up",
+    "sqlite-changes12-do not add up",
+    "sqlite-changes15-policy 1 is not",
+    "sqlite-changes18-is not what the journal says",
+    "sqlite-changes21-is not what the journal says",
+    "sqlite-changes24-is not what the journal says",
+    "sqlite-changes27-release number 9",
+)
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
@@ -147,6 +159,9 @@ def test_an_altered_ledger_is_found(changes: list[str], found: str, project: Pro
     assert result.exit_code == 1 and found in result.stderr and not result.stdout
 
 
+@pytest.mark.quick(
+    "sqlite-altered-data.parquet", "sqlite-altered-CARD.md", "sqlite-missing-card.json"
+)
 @pytest.mark.parametrize("name", ["data.parquet", "card.json", "CARD.md", "SHA256SUMS"])
 @pytest.mark.parametrize(
     ("act", "found"),
@@ -236,7 +251,7 @@ def test_the_first_release_fixes_the_policy(project: Project) -> None:
         {"epsilon": 1.0, "delta": 1e-5},
         {"epsilon": 3.0, "delta": 1e-6},
         PRICE | {"max_labels_per_labeler": 21},
-        PRICE | {"ties": "ternary"},
+        PRICE | {"ties": "drop", "tie_status_public": True},
         PRICE | {"unit": "item"},
     ):
         with pytest.raises(PolicyError):
@@ -275,10 +290,17 @@ def test_a_journal_continues_from_the_entry_before() -> None:
     )
 
 
-def test_a_ledger_of_before_0_2_0_is_refused(project: Project) -> None:
-    change(project, "UPDATE meta SET value = '0d7f35ab19ce' WHERE name = 'schema'")
-    with pytest.raises(LedgerError, match=r"was made before labelguard 0\.2\.0"):
-        opened(project)
+@pytest.mark.parametrize("number", [schema.VERSION - 1, schema.VERSION + 1, "0d7f35ab19ce"])
+def test_a_ledger_with_the_tables_of_another_version_is_refused(
+    number: object, project: Project
+) -> None:
+    change(project, f"UPDATE meta SET value = '{number}' WHERE name = 'schema'")
+    before, asked = dump(project.ledger_url), public()
+    table = pairs(asked, opinions(len(asked), 1))
+    for act in (opened, lambda home: lg.privatize(table, **PRICE, project=home)):
+        with pytest.raises(LedgerError, match=f"tables of schema {number}, and"):
+            act(project)
+    assert dump(project.ledger_url) == before
 
 
 def test_a_lost_ledger_is_not_replaced_by_an_empty_one(on_sqlite: Project) -> None:
@@ -372,6 +394,7 @@ def test_postgresql_keeps_the_same_ledger_as_sqlite(
         connection.execute(sa.update(schema.counters).values(used=21))
 
 
+@pytest.mark.slow  # on PostgreSQL
 def test_a_ledger_of_another_project_is_refused(
     postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

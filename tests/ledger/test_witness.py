@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from support import databases
 from support.lives import PRICE, TABLE, first_release
 from support.preferences import files
@@ -19,7 +19,6 @@ from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import journal, schema
-from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.witness import Witness
 from labelguard.project import erasure, policies
@@ -27,7 +26,7 @@ from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project, find
 from labelguard.project.recovery import abandon
-from labelguard.project.rotation import rotate
+from labelguard.project.restore import restore
 from labelguard.report import overview
 
 REFUSED = "not what this project last saw"
@@ -65,11 +64,11 @@ WRITERS: dict[str, Callable[[Project], object]] = {
     ),
     "release abandon": lambda home: abandon("r0001", home),
     "backup": lambda home: backup(home.state.parent / "x.tar.zst", project=home),
-    "rotate-pseudonyms": rotate,
     "labeler erase": lambda home: erasure.leave("worker 1", "erased", home),
 }
 
 
+@pytest.mark.quick("None-privatize", "state-release abandon", "keys-policy activate")
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("removed", [None, "state", "keys"])
 def test_an_older_ledger_charges_nobody(removed: str | None, writer: str, project: Project) -> None:
@@ -169,6 +168,7 @@ def _head(path: Path) -> tuple[int, str]:
     return found
 
 
+@pytest.mark.quick("", "5")
 @pytest.mark.parametrize("content", ["", "x", "5", "5 a b", "\xff"])
 def test_a_damaged_witness_is_refused(content: str, project: Project, tmp_path: Path) -> None:
     shutil.copy(tmp_path / "newest", project.state / "ledger.sqlite3")
@@ -177,6 +177,7 @@ def test_a_damaged_witness_is_refused(content: str, project: Project, tmp_path: 
         overview.verify(project.state)
 
 
+@pytest.mark.slow  # on PostgreSQL
 def test_a_server_restored_to_an_older_state_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,69 +197,33 @@ def test_a_server_restored_to_an_older_state_is_refused(
             assert databases.dump(older) == before
 
 
-@pytest.fixture
-def unseen(lived: Project) -> Project:
-    """A project with a release whose witnesses are both lost."""
-    for path in lived.witnesses:
-        path.unlink()
-    return lived
-
-
-def kept(project: Project) -> str:
-    """The anchor that somebody kept elsewhere."""
-    return str(Anchor(*Ledger(project.ledger_url, KeyRing(project.keys)).head()))
-
-
-def renew(project: Project, *options: str, answer: str = "") -> Result:
-    command = ["project", "witness", "--renew", "--project", str(project.state), *options]
-    return CliRunner().invoke(main, command, input=answer)
-
-
 def test_init_writes_both_witnesses(tmp_path: Path) -> None:
     home = lg.init(tmp_path / "fresh")
-    assert {path.read_text() for path in home.witnesses} == {f"1 {kept(home)[-64:]}\n"}
+    newest = Ledger(home.ledger_url, KeyRing(home.keys)).head()[1]
+    assert {path.read_text() for path in home.witnesses} == {f"1 {newest}\n"}
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_one_witness_guards_and_the_other_is_written_again(lost: int, tmp_path: Path) -> None:
     home = lg.init(tmp_path / "project")
     home.witnesses[lost].unlink()
-    told = renew(home, "--no-anchor", answer="y\n")
-    assert told.exit_code == 1 and "guards the ledger" in told.stderr
     lg.privatize(TABLE, **PRICE, project=home)
     assert home.witnesses[0].read_text() == home.witnesses[1].read_text()
 
 
-def test_witnesses_are_renewed_by_an_anchor_that_the_ledger_holds(unseen: Project) -> None:
-    anchor = kept(unseen)
-    told = renew(unseen, "--anchor", anchor)
-    assert told.exit_code == 0 and "up to entry 6, by the anchor" in told.stdout
-    assert overview.journal(unseen.state)[-1].body == {"proven_to": 6}
-    assert overview.verify(unseen.state, anchor).ok
-    assert lg.privatize(TABLE.slice(0, 50), **PRICE, project=unseen).reused
-
-
-def test_an_anchor_of_later_than_the_ledger_renews_nothing(project: Project) -> None:
-    """The ledger was put back, the witnesses deleted: what is kept elsewhere still tells."""
-    newest = "labelguard-anchor:1:" + ":".join(project.witnesses[0].read_text().split())
-    for path in project.witnesses:
+def test_without_witnesses_nothing_is_opened_and_a_restored_project_has_new_ones(
+    lived: Project, tmp_path: Path
+) -> None:
+    made = backup(tmp_path / "backup.tar.zst", project=lived)
+    for path in lived.witnesses:
         path.unlink()
-    shutil.rmtree(next(project.releases.glob("r0002*")))
-    shutil.rmtree(next(project.released.glob("r0002*")))
-    told = renew(project, "--anchor", newest)
-    assert told.exit_code == 1 and "does not hold entry" in told.stderr
-    assert not any(path.exists() for path in project.witnesses)
-
-
-def test_without_an_anchor_renewing_asks(unseen: Project) -> None:
-    assert renew(unseen).exit_code == 2
-    assert renew(unseen, "--anchor", kept(unseen), "--no-anchor").exit_code == 2
-    no = renew(unseen, "--no-anchor", answer="n\n")
-    assert no.exit_code == 1 and "NOTHING WILL SHOW" in no.stderr
-    assert not any(path.exists() for path in unseen.witnesses)
-    assert "nothing, without anchor" in renew(unseen, "--no-anchor", answer="y\n").stdout
-    assert overview.journal(unseen.state)[-1].body == {"proven_to": 0}
-    assert overview.verify(unseen.state).ok
+    with pytest.raises(LedgerError, match="labelguard project restore"):
+        overview.budget(lived.state)
+    restore(made.path, tmp_path / "again", keys=lived.keys, nothing_since=True)
+    again = find(tmp_path / "again")
+    assert again.witnesses[0].read_text() == again.witnesses[1].read_text()
+    assert overview.verify(again.state, made.anchor).ok
+    assert lg.privatize(TABLE.slice(0, 50), **PRICE, project=again).reused
 
 
 def _disconnect(url: str) -> None:

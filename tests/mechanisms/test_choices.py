@@ -102,6 +102,18 @@ def assert_bounded(features: Single, asked: Choices, answers: list[Marks], bound
 SIZES = ([2], [3], [4], [5], [2, 2], [3, 2], [3, 3], [4, 3], [2, 2, 2], [3, 3, 2])
 
 
+@pytest.mark.quick(
+    "1-[2]",
+    "1-[2, 2]",
+    "1-[2, 2, 2]",
+    "2-[4]",
+    "2-[3, 3]",
+    "6-[2]",
+    "6-[2, 2]",
+    "6-[2, 2, 2]",
+    "20-[4]",
+    "20-[3, 3]",
+)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("components", [1, 2, 6, 20])
 def test_no_answers_move_the_sum_by_more_than_the_sensitivity(

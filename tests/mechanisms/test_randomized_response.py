@@ -27,7 +27,6 @@ from labelguard.keys.row_keys import RowKeys
 from labelguard.mechanisms.randomized_response import (
     randomize,
     randomize_choices,
-    randomize_ternary,
 )
 from labelguard.policy import pricing
 from labelguard.storage.blocks import from_bytes, to_bytes
@@ -194,23 +193,6 @@ def test_a_tie_becomes_a_fair_coin_that_is_independent_of_the_flip(rows: Rows) -
     assert independent(released ^ rows.flips(), rows.flips())
 
 
-@pytest.mark.parametrize("label", [0, 1, LABEL_TIE])
-def test_ternary_keeps_a_label_or_takes_each_of_the_others_alike(label: int, rows: Rows) -> None:
-    even = THRESHOLD & ~1
-    released = rows.released(constant(label), randomize_ternary, threshold=even)
-    counts = np.bincount(released, minlength=3)
-    others = [counts[value] for value in (0, 1, 2) if value != label]
-    assert fits(ROWS - int(counts[label]), ROWS, GAMMA)
-    assert fits(int(others[0]), int(sum(others)), 0.5)
-
-
-def test_a_ternary_step_does_not_depend_on_the_label(rows: Rows) -> None:
-    labels = np.random.default_rng(0).integers(0, 3, ROWS).astype(np.uint8)
-    steps = (rows.released(labels, randomize_ternary).astype(int) - labels) % 3
-    assert (steps == rows.released(constant(0), randomize_ternary)).all()
-    assert independent(steps, rows.flips())
-
-
 SIZES = np.array([2, 3, 4, 7])
 
 
@@ -280,10 +262,6 @@ def test_a_prf_takes_messages_of_its_length_only() -> None:
     block = from_bytes(bytes(16))
     with pytest.raises(ValueError, match="expected 3 blocks, found 2"):
         Prf(KEY, 3)(block, block)
-    with pytest.raises(ValueError, match="one-block"):
-        Prf(KEY, 3).invert(block)
-    wrap = Prf(KEY, 1)
-    assert (wrap.invert(wrap(block)) == block).all()
 
 
 def survey(rows: int = 20_000, labelers: int = 5_000) -> pa.Table:

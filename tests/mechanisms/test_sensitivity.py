@@ -40,7 +40,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.noise import Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
-from labelguard.terms import LABEL_A, LABEL_B
+from labelguard.terms import LABEL_A, LABEL_B, LABEL_TIE
 
 
 @given(
@@ -155,6 +155,58 @@ def test_the_bound_of_rankings_is_attained(size: int, number: int) -> None:
     assert bounds.sensitivity == pytest.approx(math.sqrt(scatter * movement))
     moved = assert_bounded(z, rows, 0, own, bounds, bounds.sensitivity / 2**30)
     assert moved > 0.95 * bounds.sensitivity
+
+
+def of_best(z: Single, rows: Rows) -> tuple[Rows, list[Labels]]:
+    """The pairs of one labeler's rankings as those of choices, and the labels of all answers."""
+    assert rows.ranking is not None and rows.size is not None
+    asked = Rows(rows.pair, rows.unit, rows.units, rows.ranking, rows.size, choices=True)
+    sizes = [int(rows.size[rows.ranking == one][0]) for one in np.unique(rows.ranking)]
+    answers = []
+    for best in itertools.product(*map(range, sizes)):
+        ends = [np.triu_indices(size, 1) for size in sizes]
+        labels = [
+            np.select([first == one, second == one], [LABEL_A, LABEL_B], LABEL_TIE)
+            for one, (first, second) in zip(best, ends, strict=True)
+        ]
+        answers.append(np.concatenate(labels).astype(np.uint8))
+    return asked, answers
+
+
+def longest(z: Single, rows: Rows, answers: list[Labels], weight: Floats) -> float:
+    """max ‖v‖ over all answers of the only labeler."""
+    bounds = Bounds(NO_CLIP, weight, 1.0)
+    return max(float(np.linalg.norm(parts(z, rows, own, bounds))) for own in answers)
+
+
+@pytest.mark.parametrize("sizes", [[3], [4, 2], [3, 3, 3], [4, 4, 4], [5, 3, 2], [8, 8]], ids=str)
+def test_no_choices_are_clipped_where_nothing_shall_be(sizes: list[int]) -> None:
+    rng = np.random.default_rng(sum(sizes))
+    for components in (1, 3, 12):
+        responses = [rng.standard_normal((k, components)).astype(np.float32) for k in sizes]
+        z, rows = rankings(responses, [0] * len(sizes))
+        rows, answers = of_best(z, rows)
+        found = statistic.unclipped_bounds(z, rows)
+        assert longest(z, rows, answers, found.weight) <= found.clip
+        assert_bounded(z, rows, 0, answers, found, found.sensitivity / 2**30)
+
+
+@pytest.mark.parametrize("size", range(3, 9))
+def test_the_bound_of_choices_is_attained_and_that_of_rankings_would_clip_them(size: int) -> None:
+    """One response apart from all others, in three choices at right angles.
+
+    With the constant of rankings, K(K+1)/(12(K−1)) in place of 1 − 1/K, labelers who always
+    take it would exceed C by up to 16 %.
+    """
+    responses = [np.outer(np.arange(size) == 0, axis).astype(np.float32) for axis in np.eye(3)]
+    z, rows = rankings(responses, [0] * 3)
+    asked, answers = of_best(z, rows)
+    found = statistic.unclipped_bounds(z, asked)
+    assert longest(z, asked, answers, found.weight) == pytest.approx(found.clip)
+    wrong = math.sqrt(size * (size + 1) / (12 * (size - 1)) / (1 - 1 / size))
+    assert statistic._spectral(z, rows, rows.pair) == pytest.approx(2 * wrong * found.clip)
+    assert longest(z, asked, answers, found.weight) > 1.009 * wrong * found.clip
+    assert wrong == pytest.approx({3: 1 / 1.1547, 8: 1 / 1.0104}.get(size, wrong), abs=1e-4)
 
 
 @pytest.mark.parametrize("size", [3, 4])

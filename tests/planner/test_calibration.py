@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from labelguard.accounting import gaussian
 from labelguard.learning.heads import fit_statistic
 from labelguard.mechanisms import choices, statistic
 from labelguard.mechanisms.choices import Choices
@@ -40,8 +41,8 @@ def asked(labelers: int = 60, each: int = 40, pairs: int = PAIRS) -> Rows:
 class Release:
     """A release of six components with Gaussian noise of 2 sensitivities."""
 
-    def __init__(self, rows: Rows, shape: Shape | None = None) -> None:
-        self.x, self.rows, self.shape = features(), rows, shape or Shape(components=6)
+    def __init__(self, rows: Rows, shape: Shape | None = None, d: int = 12) -> None:
+        self.x, self.rows, self.shape = features(d=d), rows, shape or Shape(components=6)
         counts = np.bincount(rows.pair, minlength=PAIRS)
         self.basis: Basis = basis(spectrum(self.x, counts), self.shape)
         self.z = self.basis.coordinates(self.x)
@@ -71,12 +72,14 @@ class Release:
         return self.z @ fit_statistic(self.z, weight, total, ridge)
 
 
-def worlds(release: Release, seed: int, number: int = 6) -> list[tuple[Floats, Floats, Floats]]:
+def worlds(
+    release: Release, seed: int, number: int = 6, prior: Prior = PRIOR
+) -> list[tuple[Floats, Floats, Floats]]:
     """Margins, and E[label − ½] and P(no tie) of fresh labelers, in worlds of another seed."""
     axes = spectrum(release.x)
     z = release.x @ axes.axes.astype(np.float32)
     rng = np.random.default_rng(seed)
-    draws = Population(z, axes.values, release.rows, replace(PRIOR, seed=seed)).draws(number)
+    draws = Population(z, axes.values, release.rows, replace(prior, seed=seed)).draws(number)
     return [(release.margins(draw, rng), draw.gain, draw.strict) for draw in draws]
 
 
@@ -125,12 +128,49 @@ def test_another_seed_is_another_simulation() -> None:
     assert release.calibrated() != release.calibrated(prior=replace(PRIOR, seed=1))
 
 
-def test_a_scale_never_shrinks_a_head_and_never_explodes() -> None:
+def test_a_scale_neither_turns_a_head_round_nor_explodes() -> None:
     release = Release(asked())
     loud = release.calibrated(noise=300 * release.noise)
     assert calibration.SMALLEST <= loud.scale <= calibration.LARGEST
-    assert release.calibrated(noise=0.0).scale >= calibration.SMALLEST
     assert loud.design_effect >= 1
+    margin, gain, strict = np.ones(4), np.full(4, 0.2), np.ones(4)
+    assert calibration.best_scale(margin, -gain, strict) == calibration.SMALLEST
+    assert calibration.best_scale(margin, gain, 0.4 * strict) == calibration.LARGEST
+    # At σ(c) = .7: log(.7/.3).
+    assert calibration.best_scale(margin, gain, strict) == pytest.approx(np.log(7 / 3), abs=1e-3)
+
+
+def few(epsilon: float) -> Release:
+    """50 labelers, 16 components, and the Gaussian noise of (ε, 1e-5)."""
+    release = Release(asked(labelers=50), Shape(components=16), d=32)
+    release.noise = gaussian.calibrate(epsilon, 1e-5) * release.bounds.sensitivity
+    return release
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "ball"])
+def test_noise_makes_heads_too_bold_where_labelers_are_few(kind: str) -> None:
+    """The less labelers agree and the smaller ε is, the more of a margin is noise."""
+    priors = [replace(PRIOR, agreement=one) for one in (0.55, 0.65, 0.8)]
+    by_epsilon = [
+        [few(epsilon).calibrated(kind=kind, prior=prior, worlds=15).scale for prior in priors]
+        for epsilon in (0.5, 1.0)
+    ]
+    smaller, larger = map(np.array, by_epsilon)
+    assert (np.diff([smaller, larger]) > 0.1).all()
+    assert (larger > smaller + 0.08).all()
+    assert larger[0] < 0.6 and smaller[0] < 0.35
+
+
+def test_a_scale_of_at_least_one_would_leave_bold_heads_bold() -> None:
+    """Sure of .70 where .55 are right, in worlds of another seed: what a bound of 1 did."""
+    prior = replace(PRIOR, agreement=0.6)
+    release = few(0.5)
+    scale = release.calibrated(prior=prior).scale
+    found = worlds(release, seed=7, prior=prior)
+    bound, scaled = calibration_error(1.0, found), calibration_error(scale, found)
+    assert scale < 0.5
+    assert bound > 0.08
+    assert scaled < bound / 2
 
 
 def test_a_window_that_stands_for_two_is_like_twice_the_labelers() -> None:

@@ -73,6 +73,7 @@ def test_less_noise_never_asks_for_fewer_components() -> None:
     assert chosen[0] < chosen[-1]
 
 
+@pytest.mark.quick("0.5-20", "3.0-20")
 @pytest.mark.parametrize("labelers", [20, 50, 200, 2000])
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 def test_simulated_worlds_have_no_much_better_number(labelers: int, epsilon: float) -> None:

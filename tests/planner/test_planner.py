@@ -66,6 +66,7 @@ def test_a_plan_is_the_same_with_other_labels_and_without_any(
 _FILES = ("plan.html", "accuracy.png", "plan.json")
 
 
+@pytest.mark.slow
 def test_a_plan_is_the_same_whichever_side_was_chosen(labels: pa.Table) -> None:
     names = ["labeler_id", "prompt", "chosen", "rejected"]
     sides = ["response_a", "response_b"]
@@ -147,6 +148,7 @@ def test_one_line_an_epsilon_says_what_to_expect_and_how_to_get_it(
     assert [re.search(r"--epsilon (\d+)", one)[1] for one in commands] == ["8", "30"]  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_the_next_command_runs_as_it_stands(labels: pa.Table, tmp_path: Path) -> None:
     source = tmp_path / "labels.parquet"
     pq.write_table(labels, source)
@@ -236,6 +238,7 @@ def test_a_single_row_is_forecast_too(tmp_path: Path) -> None:
     assert all(math.isfinite(forecast.label_error.mean) for forecast in found.forecasts)
 
 
+@pytest.mark.slow
 def test_words_and_plans_need_neither_torch_nor_the_trainer() -> None:
     command = (
         "import sys\n"

@@ -54,6 +54,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.quick("few labelers, many labels-0.5", "heavy tails-0.5")
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_recommendation_is_what_the_full_forecast_says(shape: str, epsilon: float) -> None:

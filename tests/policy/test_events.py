@@ -112,6 +112,7 @@ def test_a_stored_price_comes_back_exactly(price: dict[str, float]) -> None:
     assert all(type(again[name]) is type(number) for name, number in price.items())
 
 
+@pytest.mark.quick("1-rr", "1-els", "7-rr", "7-els")
 @pytest.mark.parametrize("kind", EVENTS.values(), ids=list(EVENTS))
 @pytest.mark.parametrize("uses", [1, 7])
 def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(
@@ -125,11 +126,11 @@ def test_the_uses_that_a_policy_allows_cost_its_epsilon_at_the_stored_price(
         accept_unproven=not kind.proven,
     )
     price = pricing.read(pricing.written(pricing.prices(policy, kind.name, np.array([uses]))[uses]))
-    part = kind.component(policy.ties, price, uses)
+    part = kind.component(price, uses)
     epsilon = joint.epsilon([part], pricing.continuous_delta(policy))
     least = 2 - (1e-6 if not kind.name.startswith(("uls", "els")) else 1e-2)
     assert least < epsilon <= 2 + 1e-9
-    assert next(iter(kind.noise(price, policy.ties))) in ("flip_probability", "noise")
+    assert next(iter(kind.noise(price))) in ("flip_probability", "noise")
 
 
 WITH_OPTION = [kind for kind in EVENTS.values() if kind.option]

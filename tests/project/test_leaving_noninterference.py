@@ -68,6 +68,7 @@ SUM = (*COINS, "--mechanism", "statistic", "--features", "length", "--components
 SUM += ("--whitening", "0.5", "--floor", "0.001", "--clip-quantile", "0.5", "--ridge", "1")
 
 
+@pytest.mark.quick("coins, pairs")
 @pytest.mark.parametrize(
     ("layout", "options"),
     [

@@ -45,6 +45,7 @@ STATISTIC = preferences.STATISTIC | {"epsilon": 3.0, "delta": 1e-5, "releases": 
 # ---------------------------------------------------------------- nothing is left
 
 
+@pytest.mark.quick(".parquet")
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
 def test_after_erasing_neither_the_id_nor_a_raw_row_nor_their_key_is_found_anywhere(
     suffix: str, project: Project, tmp_path: Path
@@ -87,6 +88,7 @@ def test_the_search_sees_into_compressed_files(tmp_path: Path) -> None:
     assert found | {"i"} == {"1", "2", "3", "4", "i"}
 
 
+@pytest.mark.slow  # on PostgreSQL
 def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
     postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +159,7 @@ def test_a_file_without_any_row_left_goes_with_its_directory(project: Project) -
 # ---------------------------------------------------------------- unfinished releases, crashes
 
 
+@pytest.mark.quick("retired")
 @pytest.mark.parametrize("kind", ["retired", "erased"])
 def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(
     kind: Any, project: Project, tmp_path: Path
@@ -179,6 +182,7 @@ def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(
     assert_sound(project)
 
 
+@pytest.mark.slow
 def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
     project: Project, tmp_path: Path
 ) -> None:
@@ -199,6 +203,7 @@ def test_coins_that_an_unfinished_release_drew_stay_as_they_are(
     assert_sound(project)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_a_step_the_same_command_ends_as_if_nothing_had_happened(
     every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,7 @@ def shortened(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
+@pytest.mark.quick("rr-flipped")
 @pytest.mark.parametrize("damage", [flipped, shortened, Path.unlink])
 @pytest.mark.parametrize(
     "options", [RR, pytest.param(WINDOWS, marks=pytest.mark.slow)], ids=["rr", "statistic"]
@@ -98,6 +99,7 @@ def of_another(drawn: Path) -> None:
     away.rename(other)
 
 
+@pytest.mark.quick("added_file")
 @pytest.mark.parametrize("change", [added_file, added_directory, removed, of_another])
 def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(
     change: Callable[[Path], None], project: Project
@@ -129,6 +131,7 @@ def test_a_map_of_a_release_that_the_ledger_does_not_know_stops_the_project(
     assert not overview.verify(project.state).ok
 
 
+@pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, WINDOWS], ids=["rr", "statistic"])
 def test_a_map_of_a_release_that_was_not_marked_as_drawn_counts_for_nothing(
     options: dict[str, Any], project: Project, monkeypatch: pytest.MonkeyPatch
@@ -202,6 +205,7 @@ def test_leaving_out_takes_effect_with_the_digest_that_the_ledger_has(
         found.check({"r1": before})
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("moment", range(1, 4))
 def test_a_rewriting_that_crashed_before_the_ledger_knew_of_it_is_undone(
     moment: int, kept: tuple[PrivateMap, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -219,6 +223,7 @@ def test_a_rewriting_that_crashed_before_the_ledger_knew_of_it_is_undone(
     assert files(tmp_path / "released") == whole
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("moment", range(1, 4))
 def test_a_rewriting_that_crashed_once_the_ledger_knew_of_it_is_completed(
     moment: int, kept: tuple[PrivateMap, str], monkeypatch: pytest.MonkeyPatch

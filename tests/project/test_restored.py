@@ -33,10 +33,9 @@ def labels(*rows: tuple[str, int, int]) -> pa.Table:
     )
 
 
-def restored(saved: Path, home: Project, here: Path, *lost: str) -> Project:
-    """The project of a backup, not shown to be complete."""
-    since = restore.parse_since(None, list(lost), not lost)
-    restore.restore(saved, here, since=since, keys=home.keys)
+def restored(saved: Path, home: Project, here: Path) -> Project:
+    """The project of a backup, not declared to be complete."""
+    restore.restore(saved, here, keys=home.keys)
     return find(here)
 
 
@@ -65,18 +64,17 @@ def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
     home = lg.init(tmp_path / "home")
     lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
     saved = tmp_path / "backup.tar.zst"
-    anchor = backup(saved, project=home).anchor
-    since = restore.parse_since(anchor, [], False, nothing_since=True)
+    backup(saved, project=home)
 
     def crash(*_: object) -> None:
         raise RuntimeError
 
     with monkeypatch.context() as patch, out_of_sight(home), pytest.raises(RuntimeError):
         patch.setattr(restore, "_publish", crash)
-        restore.restore(saved, tmp_path / "again", since=since)
+        restore.restore(saved, tmp_path / "again", nothing_since=True)
     lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), mechanism="rr", project=home)
     with out_of_sight(home), pytest.raises(PolicyError, match="something followed the backup"):
-        restore.restore(saved, tmp_path / "again", since=since)
+        restore.restore(saved, tmp_path / "again", nothing_since=True)
     lg.privatize(
         labels(("x", 1, 1), ("x", 2, 0), ("x", 3, 1)), mechanism="rr", project=home
     )  # it was not hurt
@@ -89,8 +87,7 @@ def test_a_restore_that_crashed_in_peace_is_taken_up(
     home = lg.init(tmp_path / "home")
     lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
     saved = tmp_path / "backup.tar.zst"
-    anchor = backup(saved, project=home).anchor
-    since = restore.parse_since(anchor, [], False, nothing_since=True)
+    backup(saved, project=home)
     home.state.parent.rename(tmp_path / "lost")
     place = restore._publish
     for moment in ("before", "after"):
@@ -103,10 +100,10 @@ def test_a_restore_that_crashed_in_peace_is_taken_up(
 
         with monkeypatch.context() as patch, pytest.raises(RuntimeError):
             patch.setattr(restore, "_publish", crash)
-            restore.restore(saved, tmp_path / "again", since=since)
+            restore.restore(saved, tmp_path / "again", nothing_since=True)
         monkeypatch.undo()
         monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
-    assert restore.restore(saved, tmp_path / "again", since=since).complete
+    assert restore.restore(saved, tmp_path / "again", nothing_since=True).complete
 
 
 def _fail(*_: object) -> None:
@@ -126,19 +123,17 @@ def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path: Pa
         groups(back, tmp_path, ("x", "g"), ("y", "g"))
 
 
-@pytest.mark.parametrize("ties", [{"ties": "ternary"}, {"tie_status_public": True}])
-def test_a_policy_that_was_lost_leaves_room_for_another(
-    ties: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_closed_policy_leaves_room_for_another(tmp_path: Path) -> None:
     home = lg.init(tmp_path / "home")
-    terms: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "allow": ["rr:labels=20"], **ties}
+    terms: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "allow": ["rr:labels=20"]}
+    terms["tie_status_public"] = True
     policies.new("a", project=home, **terms)
     policies.activate("a", home)
     lg.privatize(labels(("x", 1, 1)), mechanism="rr", project=home)
     backup(tmp_path / "backup.tar.zst", project=home)
-    back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back", "2,1e-5")
+    back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back")
     policies.new("b", project=back, **terms)
-    assert policies.activate("b", back).total.epsilon == 8.0
+    assert policies.activate("b", back).total.epsilon == 6.0
 
 
 def test_a_group_that_its_only_voice_has_left_stops_nobody(tmp_path: Path) -> None:

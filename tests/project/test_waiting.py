@@ -11,11 +11,18 @@ from click.testing import CliRunner
 
 from labelguard.cli.main import main
 from labelguard.errors import ProjectBusy
-from labelguard.project import rotation, waiting
+from labelguard.ledger.ceilings import Ceiling
+from labelguard.project import raising, waiting
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 
 PATIENCE = 60
+
+
+def change(project: Project) -> None:
+    """A job that is done in a moment: it raises the ceiling."""
+    present = raising.show(project).ceiling
+    raising.raise_ceiling(Ceiling(present.epsilon + 1, present.delta), project)
 
 
 class Holder:
@@ -50,9 +57,9 @@ def holder(project_on_each: Project, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 def test_it_is_busy_for_who_does_not_wait(holder: Holder, project_on_each: Project) -> None:
     with pytest.raises(ProjectBusy, match="another labelguard job works in"):
-        rotation.rotate(project_on_each)
+        change(project_on_each)
     with waiting.waiting():
-        assert rotation.rotate(project_on_each).renamed == 0
+        change(project_on_each)
 
 
 def test_waiting_is_said_once_and_ends_with_what_was_asked(
@@ -60,15 +67,16 @@ def test_waiting_is_said_once_and_ends_with_what_was_asked(
 ) -> None:
     said: list[str] = []
     with waiting.waiting(said.append):
-        assert rotation.rotate(project_on_each).renamed == 0
+        change(project_on_each)
     assert said == ["waiting for another labelguard job to end"]
     with waiting.waiting(said.append):
-        rotation.rotate(project_on_each)
+        change(project_on_each)
     assert len(said) == 1
 
 
 def test_a_command_waits_if_it_is_told_to(holder: Holder, project_on_each: Project) -> None:
-    asked = ["project", "rotate-pseudonyms", "--project", str(project_on_each.state)]
+    asked = ["project", "ceiling", "--raise", "50,0.001", "--yes"]
+    asked += ["--project", str(project_on_each.state)]
     busy = CliRunner().invoke(main, asked)
     assert busy.exit_code == 4
     done = CliRunner().invoke(main, [*asked, "--wait"])
@@ -84,6 +92,6 @@ def test_who_interrupts_it_began_nothing(
 
     monkeypatch.setattr(waiting, "pause", interrupted)
     with pytest.raises(KeyboardInterrupt), waiting.waiting():
-        rotation.rotate(project_on_each)
+        change(project_on_each)
     with pytest.raises(ProjectBusy):  # it is the other's still, and nobody waits any more
-        rotation.rotate(project_on_each)
+        change(project_on_each)

@@ -145,6 +145,7 @@ def test_a_release_that_read_labels_stays_charged_until_its_command_finishes_it(
     assert not notes(lg.privatize(large, project=project, **PRICE | roomy))
 
 
+@pytest.mark.quick("first time-complete")
 @pytest.mark.parametrize("moment", ["complete", pytest.param("draw", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "options",
@@ -193,6 +194,7 @@ def test_a_release_that_was_committed_before_the_crash_is_answered_without_readi
     assert used(project) == 30
 
 
+@pytest.mark.slow
 def test_a_release_that_was_charged_is_finished_although_its_labelers_are_exhausted_by_now(
     tmp_path: Path,
 ) -> None:

@@ -56,6 +56,7 @@ def test_killed_at_any_step_the_same_command_ends_as_if_nothing_had_happened(
         assert {"reserved", "computing", "drawn", "committed"} <= set(states)
 
 
+@pytest.mark.quick("sqlite-first-2")
 @pytest.mark.parametrize(
     ("kind", "name", "times"),
     [

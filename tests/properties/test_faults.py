@@ -51,6 +51,7 @@ def assert_finished(ring: Ring, project: Path, expected: dict[str, object], labe
     ring.discard(project)
 
 
+@pytest.mark.quick("first-0.04")
 @pytest.mark.parametrize(
     ("name", "share"),
     [
@@ -74,6 +75,7 @@ def test_a_disk_that_is_full_from_any_step_on_loses_nothing(
             assert_finished(ring, project, expected, step)
 
 
+@pytest.mark.quick("1500")
 @pytest.mark.parametrize(
     "size",
     [
@@ -94,6 +96,7 @@ def test_no_file_can_grow_beyond_a_size(
         assert_finished(ring, project, seen(expected), size)
 
 
+@pytest.mark.quick("ledger.sqlite3")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can work as somebody else")
 @pytest.mark.parametrize(
     "place",
@@ -178,6 +181,7 @@ def test_a_damaged_page_is_found_before_anything_is_charged(
         assert_sound(ring.base)
 
 
+@pytest.mark.quick("<lambda>0", "<lambda>3")
 @pytest.mark.parametrize(
     "damage",
     [
@@ -243,6 +247,7 @@ def pieces_of(ring: Ring) -> int:
         return proxy.pieces
 
 
+@pytest.mark.slow  # on PostgreSQL
 @pytest.mark.parametrize(
     ("name", "every"),
     [
@@ -279,6 +284,7 @@ def cluster() -> Iterator[databases.Cluster]:
     found.remove()
 
 
+@pytest.mark.slow  # on PostgreSQL
 def test_a_server_that_is_down_or_restarts_in_the_middle_loses_nothing(
     cluster: databases.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +318,7 @@ def test_a_server_that_is_down_or_restarts_in_the_middle_loses_nothing(
         assert_finished(ring, project, expected, "restarted")
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_changes_nothing_but_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,8 +24,6 @@ EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=py
 
 def bounded(examples: int) -> settings:
     return settings(
-        derandomize=True,
-        deadline=None,
         max_examples=examples,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
@@ -63,7 +61,7 @@ FLAGS = st.fixed_dictionaries(
     {"epsilon": st.sampled_from([3.0, 3.0, 0.1, 0.0]), "delta": st.sampled_from([1e-5, 0.0, 1.0])},
     optional={
         "max_labels_per_labeler": st.integers(0, 9),
-        "ties": st.sampled_from(["coin", "ternary", "half", "drop"]),
+        "ties": st.sampled_from(["coin", "zero", "drop"]),
         "tie_status_public": st.booleans(),
         "bad_rows": st.sampled_from(["stop", "quarantine", "quarantine"]),
         "exhausted": st.sampled_from(["refuse", "drop"]),

@@ -27,7 +27,6 @@ STATISTIC = ("--mechanism", "statistic", *LEARNING, "--whitening", "0.5", "--flo
 STATISTIC += ("--clip-quantile", "0.5")
 MECHANISMS = (
     (),
-    ("--ties", "ternary"),
     ("--max-labels-per-labeler", "4"),
     STATISTIC,
     ("--mechanism", "props", *LEARNING),
@@ -149,6 +148,7 @@ SHOWN_BY = {"order": 8, "sniffed_type": 11, "count": 0}
 """The first case that shows a leak: those before it are worth their time among the slow tests."""
 
 
+@pytest.mark.quick("order-8")
 @pytest.mark.parametrize(
     ("leak", "first"),
     [

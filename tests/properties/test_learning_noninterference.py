@@ -26,6 +26,7 @@ def test_a_release_with_a_model_tells_released_labels_only(learned: Gates, tmp_p
     assert differences(tmp_path, "pairs", Scenario(runs), ALL) == []
 
 
+@pytest.mark.slow
 def test_so_does_all_that_is_on_disk_while_it_learns(learned: Gates, tmp_path: Path) -> None:
     learned.break_at(1)
     scenario = Scenario((Run(asked(learned), exits=1),), afterwards=(("release", "list"),))

@@ -76,6 +76,21 @@ CASES = [
 ]
 
 
+@pytest.mark.quick(
+    "pairs: one run: 7 labelers",
+    "pairs: more labels later: 7 labelers",
+    "pairs: refused: 7 labelers",
+    "pairs: skips hidden among ties: 7 labelers",
+    "pairs: statistic: 7 labelers",
+    "pairs: props: 7 labelers",
+    "pairs: uls: 7 labelers",
+    "pairs: els: 7 labelers",
+    "pairs: els-group: 7 labelers",
+    "pairs: aup: 7 labelers",
+    "pairs: evaluation: 7 labelers",
+    "pairs: somebody leaves: 7 labelers",
+    "pairs: retraining: 7 labelers",
+)
 @pytest.mark.parametrize(("layout", "scenario", "labelers"), CASES)
 def test_nothing_but_released_labels_depends_on_raw_labels(
     layout: str, scenario: Scenario, labelers: list[int], tmp_path: Path
@@ -83,6 +98,7 @@ def test_nothing_but_released_labels_depends_on_raw_labels(
     assert differences(tmp_path, layout, scenario, labelers) == []
 
 
+@pytest.mark.quick("label_studio")
 @pytest.mark.parametrize("tool", [exports.argilla_flat, exports.label_studio])
 def test_an_export_of_an_annotation_tool_tells_released_labels_only(
     tool: exports.Writer, tmp_path: Path
@@ -136,6 +152,7 @@ def blank_choices(table: pa.Table) -> pa.Table:
 SKIPPED = Scenario((Run(("--skips", "tie")),), dressed=blank_choices)
 
 
+@pytest.mark.quick("one run")
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -224,6 +241,7 @@ def what_is_learned_is_known_by_its_input(monkeypatch: pytest.MonkeyPatch) -> It
     yield
 
 
+@pytest.mark.slow
 def test_a_job_that_leaks_is_found(
     what_is_learned_is_known_by_its_input: None, tmp_path: Path
 ) -> None:
@@ -231,6 +249,7 @@ def test_a_job_that_leaks_is_found(
     assert any("history.jsonl" in name for name in found)
 
 
+@pytest.mark.quick("uls")
 @pytest.mark.parametrize("name", ["uls", "els", "els-group", "aup"])
 def test_without_noise_a_run_tells_labels(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -242,6 +261,7 @@ def test_without_noise_a_run_tells_labels(
         assert any(file.endswith(part) for file in found)
 
 
+@pytest.mark.quick("rows_keep_the_order_of_the_file", "the_ledger_counts_preferences")
 @pytest.mark.parametrize(
     "mistake",
     [

@@ -84,7 +84,6 @@ class ProjectMachine(RuleBasedStateMachine):
             epsilon=3.0,
             delta=1e-5,
             allow=["rr:labels=4", "statistic:releases=2"],
-            closing_points=2,
             project=self.project,
         )
 
@@ -252,9 +251,6 @@ def test_every_life_of_a_project_is_as_the_model_tells() -> None:
         settings=settings(
             max_examples=25,
             stateful_step_count=12,
-            deadline=None,
-            derandomize=True,
-            database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

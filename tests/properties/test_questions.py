@@ -56,6 +56,7 @@ def items(here: Path, table: Any, question: str | None = None, **columns: str) -
     return distinct_pairs(staged(here, table, question, **columns)).items.tolist()
 
 
+@pytest.mark.quick("pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_pair_under_two_questions_is_two_labels_with_a_place_each(
     layout: str, project: Project
@@ -93,6 +94,7 @@ def test_labels_without_a_question_are_others(project: Project) -> None:
     assert not set(lg.load(plain)["item_id"]) & set(lg.load(asked)["item_id"])
 
 
+@pytest.mark.quick("given ids-pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("named", [True, False], ids=["given ids", "ids of contents"])
 def test_a_column_and_one_name_for_all_rows_give_the_same_items(
@@ -131,6 +133,7 @@ def test_a_column_that_nobody_named_is_no_question(project: Project) -> None:
     assert "question" not in lg.load(release).columns
 
 
+@pytest.mark.quick("chosen-question")
 @pytest.mark.parametrize("role", ["question", "item_id"])
 @pytest.mark.parametrize("side", ["chosen", "rejected"])
 def test_which_text_was_chosen_is_no_name_of_anything(
@@ -254,6 +257,7 @@ def rankings_with_questions(asked: Public, ranks: Any, *, labelers: bool = True)
     return table.append_column("question", pa.array([i % 3 for i in range(len(asked))]))
 
 
+@pytest.mark.quick("one run, as JSON-with_questions")
 @pytest.mark.parametrize("make", [with_questions, rankings_with_questions])
 @pytest.mark.parametrize("scenario", ["one run, as JSON", "bound"])
 def test_nothing_but_released_labels_depends_on_raw_labels_under_questions(

@@ -20,6 +20,7 @@ REPORTS = (
 IN_EVERY_RUN = ("more labels later", "statistic")
 
 
+@pytest.mark.quick("more labels later")
 @pytest.mark.parametrize(
     "name",
     [
@@ -32,6 +33,7 @@ def test_a_report_tells_released_labels_only(name: str, tmp_path: Path) -> None:
     assert differences(tmp_path, "pairs", scenario, ALL) == []
 
 
+@pytest.mark.slow
 def test_the_comparison_sees_the_reports(tmp_path: Path) -> None:
     scenario = replace(SCENARIOS["one run"], afterwards=REPORTS)
     asked, coins = public(), Coins({}, replayed=False)

@@ -32,10 +32,10 @@ from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis
 from labelguard.project import policies
 from labelguard.project.project import Project
-from labelguard.release.check import check
 from labelguard.release.drawn import Drawn
 from labelguard.release.evaluation import FILE, Evaluation
 from labelguard.release.head import Head
+from labelguard.release.pipeline import preview
 from labelguard.report import overview
 
 RAW = survey(labelers=60)
@@ -47,6 +47,22 @@ def project(tmp_path: Path) -> Project:
     made = lg.init(tmp_path / "project", max_epsilon=1e6)
     hold_out(made, "statistic:releases=3")
     return made
+
+
+@pytest.fixture(scope="module")
+def _taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, lg.Release]:
+    made = lg.init(tmp_path_factory.mktemp("taught"), max_epsilon=1e6)
+    hold_out(made, "statistic:releases=3")
+    return made, lg.privatize(RAW, project=made, **TEACHER)
+
+
+@pytest.fixture
+def teacher(_taught: tuple[Project, lg.Release], project: Project) -> lg.Release:
+    """The teacher release of `project`: a copy of one that is made once."""
+    made, release = _taught
+    shutil.rmtree(project.state)
+    shutil.copytree(made.state, project.state)
+    return replace(release, path=project.state / release.path.relative_to(made.state))
 
 
 @pytest.fixture
@@ -77,8 +93,7 @@ def sum_of(raw: pl.DataFrame, evaluation: Evaluation) -> Any:
     return np.sum(parts, axis=0), sum(w * rows.sum() for rows, w in zip(own, weight, strict=True))
 
 
-def test_a_labeler_either_trains_or_evaluates(project: Project) -> None:
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
+def test_a_labeler_either_trains_or_evaluates(project: Project, teacher: lg.Release) -> None:
     evaluation = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     training, held_out = (of_part(project, RAW, part) for part in ("training", "held-out"))
     assert len(training) and len(held_out) and len(training) + len(held_out) == len(RAW)
@@ -134,8 +149,9 @@ def test_a_later_evaluation_adds_what_is_new(project: Project, no_noise: None) -
     assert again.reused and again.id == second.id
 
 
-def test_without_new_labels_it_says_what_is_known_and_costs_nothing(project: Project) -> None:
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
+def test_without_new_labels_it_says_what_is_known_and_costs_nothing(
+    project: Project, teacher: lg.Release
+) -> None:
     first = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     before = spent(project)
     fewer = lg.privatize(of_part(project, RAW, "held-out"), project=project, **EVALUATION)
@@ -145,31 +161,31 @@ def test_without_new_labels_it_says_what_is_known_and_costs_nothing(project: Pro
     assert one.noise == two.noise
 
 
-def test_training_goes_on_as_if_evaluations_were_not_there(project: Project) -> None:
-    first = lg.privatize(RAW, project=project, **TEACHER)
-    lg.privatize(RAW, project=project, head=first.id, **EVALUATION)
+def test_training_goes_on_as_if_evaluations_were_not_there(
+    project: Project, teacher: lg.Release
+) -> None:
+    lg.privatize(RAW, project=project, head=teacher.id, **EVALUATION)
     more = survey(labelers=80, seed=7)
     second = lg.privatize(more, project=project, **TEACHER)
     assert second.card["statistic"]["windows"] == 2
     np.testing.assert_array_equal(
-        Head.load(second.path).basis.projection, Head.load(first.path).basis.projection
+        Head.load(second.path).basis.projection, Head.load(teacher.path).basis.projection
     )
     auto = lg.privatize(RAW, project=project, features=TEACHER["features"])
     assert auto.card["mechanism"] == "statistic"
 
 
-def test_auto_never_evaluates(project: Project) -> None:
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
+def test_auto_never_evaluates(project: Project, teacher: lg.Release) -> None:
     made = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     later = lg.privatize(survey(labelers=60, seed=3), project=project, **SHAPE)
     assert later.card["mechanism"] == "statistic" and later.id != made.id
     assert lg.privatize(RAW, project=project, **SHAPE).id == teacher.id
 
 
+@pytest.mark.slow
 def test_a_head_is_a_release_or_any_directory_that_holds_one(
-    project: Project, tmp_path: Path
+    project: Project, teacher: lg.Release, tmp_path: Path
 ) -> None:
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
     model = tmp_path / "models" / "0001"
     model.mkdir(parents=True)
     shutil.copy(teacher.path / "head.npz", model)
@@ -188,8 +204,10 @@ def test_the_first_one_needs_a_head(project: Project) -> None:
         lg.privatize(RAW, project=project, **EVALUATION)
 
 
-def test_other_coordinates_begin_anew(project: Project, tmp_path: Path) -> None:
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
+@pytest.mark.slow
+def test_other_coordinates_begin_anew(
+    project: Project, teacher: lg.Release, tmp_path: Path
+) -> None:
     first = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     head = Head.load(teacher.path)
     turned = Basis(head.basis.projection[:, :1], head.basis.metric[:1])
@@ -212,8 +230,9 @@ def test_other_coordinates_begin_anew(project: Project, tmp_path: Path) -> None:
         found.likelihood(replace(head, identity="another"))
 
 
-def test_nobody_is_charged_twice_for_one_label_nor_beyond_the_allowance(project: Project) -> None:
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
+def test_nobody_is_charged_twice_for_one_label_nor_beyond_the_allowance(
+    project: Project, teacher: lg.Release
+) -> None:
     lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     for seed in (1, 2):
         lg.privatize(survey(labelers=60, seed=seed), project=project, **EVALUATION)
@@ -250,8 +269,9 @@ def test_an_input_with_nobody_of_the_part_is_refused(project: Project) -> None:
     assert spent(project) == training["labeler_id"].n_unique()
 
 
-def test_there_is_nothing_to_load_train_on_or_score_by(project: Project, tmp_path: Path) -> None:
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
+def test_there_is_nothing_to_load_train_on_or_score_by(
+    project: Project, teacher: lg.Release, tmp_path: Path
+) -> None:
     output = tmp_path / "out"
     made = lg.privatize(RAW, project=project, head=teacher.path, output=output, **EVALUATION)
     assert sorted(path.name for path in output.iterdir()) == [
@@ -282,19 +302,20 @@ def test_there_is_nothing_to_load_train_on_or_score_by(project: Project, tmp_pat
     assert overview.verify_releases(None, project).ok
 
 
+@pytest.mark.quick("wider than its features")
 @pytest.mark.parametrize("what", ["wider than its features", "metric", "coefficients"])
 def test_a_head_of_impossible_numbers_is_refused_before_anything_is_charged(
-    project: Project, tmp_path: Path, what: str
+    project: Project, teacher: lg.Release, tmp_path: Path, what: str
 ) -> None:
-    teacher = Head.load(lg.privatize(RAW, project=project, **TEACHER).path)
-    basis, coefficients = teacher.basis, teacher.coefficients
+    head = Head.load(teacher.path)
+    basis, coefficients = head.basis, head.coefficients
     if what == "wider than its features":
         basis = Basis(np.ones((len(coefficients), 3_000)), np.ones(3_000))
     elif what == "metric":
         basis = replace(basis, metric=np.full_like(basis.metric, np.nan))
     else:
         coefficients = np.full_like(coefficients, np.nan)
-    made = replace(teacher, basis=basis, coefficients=coefficients, statistic=None, about=None)
+    made = replace(head, basis=basis, coefficients=coefficients, statistic=None, about=None)
     (tmp_path / "head.npz").write_bytes(made.to_bytes())
     before = spent(project)
     with pytest.raises(ProjectError, match="is damaged"):
@@ -303,9 +324,8 @@ def test_a_head_of_impossible_numbers_is_refused_before_anything_is_charged(
 
 
 def test_a_release_that_was_killed_is_finished(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, teacher: lg.Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    teacher = lg.privatize(RAW, project=project, **TEACHER)
     before = spent(project)
 
     def die(*arguments: object) -> None:
@@ -332,14 +352,15 @@ def test_a_release_that_was_killed_is_finished(
     assert overview.verify(project.state).ok
 
 
-def test_a_check_says_whose_labels_are_left_out(project: Project) -> None:
+def test_a_preview_says_whose_labels_are_left_out(project: Project) -> None:
     held_out = of_part(project, RAW, "held-out")
-    fit = check(RAW, mechanism="statistic", project=project)
-    assert (fit.other_labels, fit.other_units) == (
-        len(held_out),
-        held_out["labeler_id"].n_unique(),
-    )
-    assert check(RAW, mechanism="evaluation", project=project).new == len(held_out)
+    whose = f"{len(held_out):,} labels of {held_out['labeler_id'].n_unique()} labelers left out"
+    found = preview(RAW, project=project, **TEACHER)
+    assert any(note.startswith(whose) for note in found.notes)
+    assert found.new_labels == len(RAW) - len(held_out)
+    teacher = lg.privatize(RAW, project=project, **TEACHER)
+    found = preview(RAW, project=project, head=teacher.path, **EVALUATION)
+    assert found.new_labels == len(held_out)
 
 
 def test_the_share_lasts_as_long_as_the_project(project: Project) -> None:

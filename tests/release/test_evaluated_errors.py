@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from labelguard.keys import keyring
 from labelguard.mechanisms import statistic
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.noise import NONCE_BYTES, Noise
 from labelguard.mechanisms.statistic import Bounds, Rows
+from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.coordinates import Coordinates
 from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import Head, Window
@@ -39,6 +41,7 @@ def head(*coefficients: float) -> Head:
 
 NEW, OLD = head(0.9, -0.4, 0.2), head(0.1, 0.3, 0.0)
 STEP = NEW.coefficients - OLD.coefficients
+BALL = ReleasedNoise("ball", 300.0)
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,11 @@ def judged(world: World, noise: float, claimed: float = 1.0) -> tuple[Floats, Fl
     found = []
     for _ in range(DRAWS):
         evaluation = world.evaluation(rng, noise)
-        found.append(replace(evaluation, noise=claimed * noise).difference(NEW, OLD))
+        found.append(
+            replace(evaluation, noises=(ReleasedNoise("gaussian", claimed * noise),)).difference(
+                NEW, OLD
+            )
+        )
     values, errors = np.array(found).T
     return values, errors
 
@@ -134,6 +141,7 @@ def coverage(values: Floats, errors: Floats, truth: float) -> float:
     return float((np.abs(values - truth) <= QUANTILE * errors).mean())
 
 
+@pytest.mark.quick("own")
 @pytest.mark.parametrize("world", [independent(), tastes(), worst()], ids=["own", "taste", "worst"])
 def test_the_difference_is_unbiased_and_covered(world: World) -> None:
     values, errors = judged(world, noise=6.0)
@@ -151,6 +159,7 @@ def test_the_worst_labelers_reach_the_bound_so_that_less_would_not_do() -> None:
     assert coverage(values, 0.8 * errors, world.truth()) < NOMINAL - SLACK
 
 
+@pytest.mark.quick("0.7")
 @pytest.mark.parametrize("claimed", [0.7, 0.85])
 def test_claiming_too_little_noise_is_found_out(claimed: float) -> None:
     world = independent()
@@ -158,6 +167,20 @@ def test_claiming_too_little_noise_is_found_out(claimed: float) -> None:
     assert coverage(values, errors, world.truth()) < NOMINAL - SLACK
     values, errors = judged(world, noise=200.0)
     assert coverage(values, errors, world.truth()) > NOMINAL - SLACK
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.99])
+def test_what_a_gate_subtracts_is_exceeded_as_often_as_it_says(confidence: float) -> None:
+    """Ball noise, far above what labels scatter by; five standard errors of 200,000 draws. A normal
+    quantile, the negative control, is exceeded 1.5 times as often at .99.
+    """
+    made = replace(worst().evaluation(np.random.default_rng(0), 1.0), noises=(BALL,))
+    drawn = BALL.draws(D, np.random.default_rng(1), 200_000) @ STEP / made.labels
+    allowed = 5 * np.sqrt(confidence * (1 - confidence) / len(drawn))
+    reach, error = made.reach(NEW, OLD, confidence), made.difference(NEW, OLD)[1]
+    assert abs((drawn > reach).mean() - (1 - confidence)) < allowed
+    normal = (drawn > ndtri(confidence) * error).mean()
+    assert confidence < 0.99 or normal > 1.3 * (1 - confidence) + allowed
 
 
 def test_the_bound_is_that_of_its_definition() -> None:
@@ -174,6 +197,7 @@ def test_the_bound_is_that_of_its_definition() -> None:
         assert (spread**2).sum() <= d @ found @ d
 
 
+@pytest.mark.slow
 def test_windows_of_the_same_labelers_are_not_taken_for_independent() -> None:
     """One voice in all windows: standard errors add up, and so does what is claimed."""
     world = worst()

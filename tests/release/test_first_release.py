@@ -24,7 +24,11 @@ from labelguard.release.pipeline import preview
 from labelguard.release.preview import Preview
 
 SMALL = survey(labelers=24, per_labeler=6, items=40)
-COLUMNS: dict[str, Any] = {"mechanism": "auto", "features": "columns:score,length"}
+COLUMNS: dict[str, Any] = {
+    "mechanism": "auto",
+    "features": "columns:score,length",
+    "public_columns": ["score", "length"],
+}
 RR: dict[str, Any] = {"mechanism": "rr"}
 
 
@@ -52,6 +56,7 @@ def seen(project: Project, source: Any = SMALL, **options: Any) -> Preview:
     return found
 
 
+@pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
 def test_who_declines_is_charged_nothing_and_fixes_nothing(
     options: dict[str, Any], project: Project
@@ -67,6 +72,7 @@ def test_who_declines_is_charged_nothing_and_fixes_nothing(
     assert release.card["privacy"]["epsilon"] == 0.5
 
 
+@pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
 def test_what_was_shown_is_what_is_released(options: dict[str, Any], project: Project) -> None:
     shown = preview(SMALL, project=project, **options)
@@ -119,6 +125,7 @@ def test_keys_and_a_ledger_of_a_project_are_not_taken_for_a_preview_without_one(
     assert not (tmp_path / "given").exists()
 
 
+@pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
 def test_a_preview_does_not_depend_on_labels(options: dict[str, Any], project: Project) -> None:
     assert preview(SMALL, project=project, **options) == preview(
@@ -136,6 +143,7 @@ def test_what_was_released_is_said_to_be_free(project: Project) -> None:
     assert 0 < anew.charged <= 60
 
 
+@pytest.mark.slow
 def test_a_policy_for_a_year_pays_for_its_last_week(project: Project) -> None:
     weekly: dict[str, Any] = {"recurring": "weekly", "duration": "4w", "epsilon": 8, **COLUMNS}
     shown = preview(SMALL, project=project, **weekly)
@@ -148,6 +156,7 @@ def test_a_policy_for_a_year_pays_for_its_last_week(project: Project) -> None:
     assert release.card["budget"]["left"] == {"min": 0, "median": 0, "max": 0}
 
 
+@pytest.mark.slow
 def test_a_policy_of_coins_for_several_times_has_room_for_them(project: Project) -> None:
     weekly: dict[str, Any] = {"recurring": "weekly", "duration": "3w", **RR}
     shown = preview(SMALL, project=project, **weekly)

@@ -14,7 +14,6 @@ import sqlite3
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ from labelguard.storage import blocks as block128
 # ---------------------------------------------------------------- the reference
 
 ROW_KEY, ORDER = 1, 2
-FLIP, TIE, TERNARY = 1, 2, 3
+FLIP, TIE = 1, 2
 
 
 def encode(value: str | list[Any]) -> bytes:
@@ -55,21 +54,12 @@ def encode(value: str | list[Any]) -> bytes:
 
 
 def canonical_json(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, str):
         return json_string(value)
-    if isinstance(value, float):
-        return json_number(value)
-    if isinstance(value, int):
-        return str(value)
     if isinstance(value, list):
         return "[" + ",".join(map(canonical_json, value)) + "]"
-    members = sorted((k, canonical_json(v)) for k, v in value.items())
-    kept = [f"{json_string(k)}:{text}" for k, text in members if text != "null"]
-    return "{" + ",".join(kept) + "}" if kept else "null"
+    members = sorted((k, v) for k, v in value.items() if v is not None)
+    return "{" + ",".join(f"{json_string(k)}:{canonical_json(v)}" for k, v in members) + "}"
 
 
 def json_string(text: str) -> str:
@@ -81,24 +71,6 @@ def _upper(escape: re.Match[str]) -> str:
     if escape[1] != r"\u":
         return escape[0]
     return escape[0][:2] + escape[0][2:].upper()
-
-
-def json_number(value: float) -> str:
-    """Digits as ECMAScript writes them, without + in the exponent; large whole ones end in .0."""
-    if value.is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    sign, digits, exponent = Decimal(repr(value)).as_tuple()
-    text = "".join(map(str, digits)).rstrip("0")
-    point = len(digits) + int(exponent)
-    if point > 21 or point < -5:
-        body = text[0] + ("." + text[1:] if len(text) > 1 else "") + f"e{point - 1}"
-    elif point <= 0:
-        body = "0." + "0" * -point + text
-    elif point >= len(text):
-        body = text + "0" * (point - len(text)) + ".0"
-    else:
-        body = text[:point] + "." + text[point:]
-    return "-" * sign + body
 
 
 def item_hash(prompt: Any, responses: list[Any]) -> bytes:
@@ -235,7 +207,7 @@ def computed(given: dict[str, Any]) -> dict[str, Any]:
     secret, nonce = bytes.fromhex(given["project_secret"]), bytes.fromhex(given["nonce"])
     item = item_digest(given["item"]["prompt"], given["item"]["responses"])
     labeler = labeler_key(secret, given["namespace"], given["labeler_id"])
-    named = {"flip": FLIP, "tie": TIE, "ternary": TERNARY}
+    named = {"flip": FLIP, "tie": TIE}
     return given | {
         "keys": {purpose: derive(secret, purpose).hex() for purpose in given["keys"]},
         "labeler": labeler.hex(),
@@ -314,7 +286,7 @@ def test_the_library_gives_the_names_of_the_page(vectors: dict[str, Any], ring: 
     labelers = ring.labeler_keys(vectors["namespace"], [vectors["labeler_id"]])
     assert block128.to_hex(labelers[0]) == vectors["labeler"]
     group = {"labeler_id": [vectors["labeler_id"]], "group_id": [vectors["group"]["group_id"]]}
-    groups = read_groups(pa.table(group), ring, vectors["namespace"])
+    groups, _ = read_groups(pa.table(group), ring, vectors["namespace"])
     assert block128.to_hex(groups.units[0]) == vectors["group"]["pseudonym"]
     assert np.array_equal(groups.labelers, labelers)
     names = ring.row_keys()
@@ -382,28 +354,22 @@ def test_the_library_gives_the_items_of_questions_on_the_page(
 
 # ---------------------------------------------------------------- canonical JSON in SQL
 
-CONTENT = 'STRUCT("text" VARCHAR, url VARCHAR, size DOUBLE, "ä""\'" BOOLEAN, n HUGEINT)'
-CHAT = f'STRUCT("role" VARCHAR, content {CONTENT}[], "Name" VARCHAR, tags VARCHAR[])[]'
+MESSAGE = '"role" VARCHAR, "content" {}, "name" VARCHAR, "tool_calls" VARCHAR'
+CHAT = f"STRUCT({MESSAGE.format('VARCHAR')})[]"
+PARTS = 'STRUCT("type" VARCHAR, "text" VARCHAR, "url" VARCHAR)[]'
+CHAT_OF_PARTS = f"STRUCT({MESSAGE.format(PARTS)})[]"
 
-texts = st.none() | st.text(st.characters(exclude_categories=["Cs"]))
-finite = st.floats(allow_nan=False, allow_infinity=False)
-contents = st.fixed_dictionaries(
-    {
-        "text": texts,
-        "url": texts,
-        "size": st.none() | finite | st.integers(-(2**54), 2**54).map(float),
-        "ä\"'": st.none() | st.booleans(),
-        "n": st.none() | st.integers(-(10**30), 10**30),
-    }
+words = st.text(st.characters(exclude_categories=["Cs"]))
+texts = st.none() | words
+part = words.map(lambda text: {"type": "text", "text": text, "url": None}) | words.map(
+    lambda url: {"type": "image_url", "text": None, "url": url}
 )
-messages = st.fixed_dictionaries(
-    {
-        "role": texts,
-        "content": st.none() | st.lists(st.none() | contents, max_size=3),
-        "Name": texts,
-        "tags": st.none() | st.lists(texts, max_size=3),
-    }
-)
+said = {CHAT: texts, CHAT_OF_PARTS: st.none() | st.lists(part, max_size=3)}
+
+
+def chats(kind: str) -> st.SearchStrategy[list[Any]]:
+    members = {"role": words, "content": said[kind], "name": texts, "tool_calls": texts}
+    return st.lists(st.fixed_dictionaries(members), min_size=1, max_size=3)
 
 
 @pytest.fixture(scope="module")
@@ -414,18 +380,19 @@ def in_sql() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def encoded(connection: duckdb.DuckDBPyConnection, value: Any, sql_type: str) -> str | None:
     kind = connection.sql(f"SELECT NULL::{sql_type} AS x").types[0]
-    encoding = canonical.encoded("x", canonical.content_type([kind]))
+    encoding = canonical.encoded("x", canonical.content_of_types([kind]))
     query = f"SELECT {encoding} FROM (SELECT $1::{sql_type} AS x)"
     found: str | None = connection.execute(query, [value]).fetchall()[0][0]
     return found
 
 
 @settings(deadline=None, max_examples=40)
-@given(chat=st.lists(messages, min_size=1, max_size=3))
+@given(data=st.data(), kind=st.sampled_from([CHAT, CHAT_OF_PARTS]))
 def test_chats_are_encoded_in_sql_as_in_the_reference(
-    in_sql: duckdb.DuckDBPyConnection, chat: list[Any]
+    in_sql: duckdb.DuckDBPyConnection, data: st.DataObject, kind: str
 ) -> None:
-    assert encoded(in_sql, chat, CHAT) == encode(chat).decode()
+    chat = data.draw(chats(kind))
+    assert encoded(in_sql, chat, kind) == encode(chat).decode()
 
 
 @settings(deadline=None)
@@ -439,11 +406,31 @@ def test_texts_are_encoded_in_sql_as_in_the_reference(
 def test_null_and_empty_chats_have_no_encoding(
     in_sql: duckdb.DuckDBPyConnection,
 ) -> None:
-    message = {"role": "user", "content": None, "Name": None, "tags": None}
+    message = {"role": "user", "content": None, "name": None, "tool_calls": None}
     assert encoded(in_sql, None, "VARCHAR") is None
     assert encoded(in_sql, [], CHAT) is None
     assert encoded(in_sql, [message, None], CHAT) is None
+    assert encoded(in_sql, [message | {"role": None}], CHAT) is None
     assert encoded(in_sql, [message], CHAT) == 'c17:[{"role":"user"}]'
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        None,
+        {"type": "text", "text": None, "url": None},
+        {"type": "text", "text": "x", "url": "y"},
+        {"type": "image_url", "text": "x", "url": "y"},
+        {"type": "image_url", "text": None, "url": None},
+        {"type": "image", "text": None, "url": "y"},
+        {"type": None, "text": "x", "url": None},
+    ],
+)
+def test_a_part_that_is_neither_text_nor_image_has_no_encoding(
+    in_sql: duckdb.DuckDBPyConnection, part: dict[str, str | None] | None
+) -> None:
+    message = {"role": "user", "content": [part], "name": None, "tool_calls": None}
+    assert encoded(in_sql, [message], CHAT_OF_PARTS) is None
 
 
 # ---------------------------------------------------------------- what a project keeps
@@ -498,12 +485,9 @@ class Stored:
     def row_key(self, label: Label) -> bytes:
         return row_key(self.secret, label.author, label.item, label.pair)
 
-    def value(self, label: Label, ternary: bool = False) -> int:
+    def value(self, label: Label) -> int:
         """The released label: randomized response with the coins of this release."""
         key, threshold = self.row_key(label), self.threshold(label)
-        if ternary:
-            drawn = coin(self.nonce, TERNARY, key)
-            return (label.value + (1 + drawn % 2 if drawn < threshold else 0)) % 3
         strict = coin(self.nonce, TIE, key) >> 63 if label.value == 2 else label.value
         return strict ^ int(coin(self.nonce, FLIP, key) < threshold)
 
@@ -517,7 +501,6 @@ class Stored:
 
         Unless `known`, the private map does not say who gave a label.
         """
-        ternary = release.card["privacy"]["ties"] == "ternary"
         directory = self.state / "released" / release.id
         data = {path.name: path.read_bytes() for path in directory.iterdir()}
         assert self.maps[release.id] == (map_digest(self.secret, release.id, data), len(labels))
@@ -529,7 +512,7 @@ class Stored:
         expected = []
         rows = []
         for label in labels:
-            key, value = self.row_key(label), self.value(label, ternary)
+            key, value = self.row_key(label), self.value(label)
             expected.append(
                 {
                     "bucket": label.payer[0] >> 2,
@@ -541,8 +524,6 @@ class Stored:
                     "content": int.from_bytes(label.content, "big"),
                 }
             )
-            if value == 2:
-                continue
             change = self.threshold(label) / 2**64
             chosen, rejected = label.sides if value else reversed(label.sides)
             row = {
@@ -551,7 +532,7 @@ class Stored:
                 "rejected": rejected,
                 "item_id": label.item_id or label.item.hex(),
                 "label_probability": None,
-                "flip_probability": (change / 2) / (1 - change / 2) if ternary else change,
+                "flip_probability": change,
                 "residual_flip_estimate": None,
             }
             rows.append((label.item, key, row))
@@ -595,14 +576,11 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
-@pytest.mark.parametrize("ties", ["coin", "ternary"])
 def test_every_released_pair_follows_from_key_nonce_prices_and_labels(
-    tmp_path: Path, nonces: list[bytes], ties: str
+    tmp_path: Path, nonces: list[bytes]
 ) -> None:
     project = lg.init(tmp_path)
-    release = lg.privatize(
-        table(answers()), mechanism="rr", epsilon=9, delta=1e-5, ties=ties, project=project
-    )
+    release = lg.privatize(table(answers()), mechanism="rr", epsilon=9, delta=1e-5, project=project)
     stored = Stored(project.state, nonces[-1])
     stored.check(release, labels_of(answers(), stored))
 
@@ -703,6 +681,7 @@ def _by_encoding(ranked: tuple[str, float]) -> bytes:
     return encode(ranked[0])
 
 
+@pytest.mark.quick("labeler_id")
 @pytest.mark.parametrize("known_by", ["labeler_id", "record_id", None])
 def test_contents_as_units_follow_too(
     tmp_path: Path, nonces: list[bytes], known_by: str | None

@@ -94,6 +94,7 @@ def test_the_release_tells_nothing_of_who_compared_what(released: Release) -> No
     assert found["described/standings/gain"].shape == (components, components)
 
 
+@pytest.mark.slow
 def test_windows_add_up(tmp_path: Path) -> None:
     project = lg.init(tmp_path / "windows", max_epsilon=1e6)
     asked = SOURCES | {"project": project, "releases": 2}
@@ -103,6 +104,7 @@ def test_windows_add_up(tmp_path: Path) -> None:
     assert sum(s.comparisons for s in two) > 1.9 * sum(s.comparisons for s in one)
 
 
+@pytest.mark.slow
 def test_strata_have_boards_of_their_own(tmp_path: Path) -> None:
     project = lg.init(tmp_path / "strata", max_epsilon=1e6)
     asked = SOURCES | {"features": "source:model,by=language+length", "components": 6}
@@ -145,13 +147,15 @@ def test_names_with_colons_are_theirs(tmp_path: Path) -> None:
     assert leaderboard(release.path, "fr").alone == found.alone
 
 
+@pytest.mark.slow
 def test_comparisons_with_systems_of_later_are_counted(tmp_path: Path) -> None:
     project = lg.init(tmp_path / "windows", max_epsilon=1e6)
     asked = SOURCES | {"project": project, "releases": 2}
     first = lg.privatize(arena(15), **asked)
     assert "did not know" not in " ".join(leaderboard(first.path).notes)
     newer = arena(15, seed=1, first=15).with_columns(
-        pl.col("model_a", "model_b").replace("epsilon", "newest")
+        pl.col("model_a", "model_b").replace("epsilon", "newest"),
+        pl.col("response_a", "response_b").str.replace("epsilon", "newest"),
     )
     second = lg.privatize(pl.concat([arena(15), newer]), **asked)
     head = described_head(second.path)
@@ -273,6 +277,7 @@ DAMAGES: dict[str, tuple[str, np.ndarray]] = {
 }
 
 
+@pytest.mark.quick("no group", "a group of text", "unknown", "least of text")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_heads_are_refused(released: Release, tmp_path: Path, damage: str) -> None:
     name, values = DAMAGES[damage]

@@ -18,7 +18,7 @@ from support.preferences import files, spent, write
 import labelguard as lg
 from labelguard.errors import LedgerError, PolicyError, ProjectBusy
 from labelguard.ledger.people import Leaving
-from labelguard.project import backup, erasure, policies, recovery, rotation
+from labelguard.project import backup, erasure, policies, recovery
 from labelguard.project.project import Project, find
 from labelguard.release.methods.relearners import differing
 from labelguard.release.run import Run
@@ -53,7 +53,6 @@ def test_another_release_is_made_while_one_learns(
         assert overview.verify(project.state).ok
         assert all(finding.ok for finding in doctor.examine(project))
         assert backup.backup(tmp_path / "backup.tar.zst", project=project).unfinished
-        assert rotation.rotate(project).renamed == 30
         assert not learning.done()
     learned = learning.result(PATIENCE)
     assert states(project) == ["committed", "committed"] and overview.verify(project.state).ok
@@ -111,6 +110,7 @@ def test_it_is_computed_once_and_given_up_by_nobody(project: Project, gates: Gat
     assert learning.result(PATIENCE).id == line.id
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_after_its_last_finished_stage(
     project: Project, gates: Gates, tmp_path: Path
 ) -> None:
@@ -160,6 +160,7 @@ def test_somebody_whose_labels_it_drew_may_leave_and_ends_it(
     assert not list(project.stages.iterdir()) and overview.verify(project.state).ok
 
 
+@pytest.mark.slow
 def test_labels_of_before_are_not_repeated_for_somebody_who_left(
     project: Project, gates: Gates
 ) -> None:
@@ -174,6 +175,7 @@ def test_labels_of_before_are_not_repeated_for_somebody_who_left(
     assert states(project) == ["committed", "abandoned", "committed"]
 
 
+@pytest.mark.slow
 def test_somebody_else_may_leave(project: Project, gates: Gates) -> None:
     raw = labels()
     with gates.learning(raw.filter(pl.col("labeler_id") != 3), project) as learning:
@@ -206,6 +208,7 @@ def test_a_learner_that_refuses_costs_nothing(project: Project, gates: Gates) ->
     assert states(project) == []
 
 
+@pytest.mark.slow
 def test_a_release_goes_on_with_the_learner_that_it_was_begun_with(
     project: Project, gates: Gates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ GARBAGE: dict[str, pa.Array] = {
 }
 
 
+@pytest.mark.quick("null")
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_the_same_command_needs_no_labels(garbage: str, project: Project) -> None:
     table = pairs(ASKED, RANKS).drop(["tie"])
@@ -126,24 +127,12 @@ def test_a_request_is_the_same_however_it_is_written(project: Project) -> None:
     assert second.reused and second.id == first.id
 
 
-@pytest.mark.parametrize(
-    ("layout", "ties"),
-    [
-        *((layout, "coin") for layout in LAYOUTS),
-        ("pairs", "ternary"),
-        *(
-            pytest.param(layout, "ternary", marks=pytest.mark.slow)
-            for layout in LAYOUTS
-            if layout != "pairs"
-        ),
-    ],
-)
-def test_a_label_keeps_its_value_in_every_later_release(
-    layout: str, ties: str, project: Project
-) -> None:
+@pytest.mark.quick("pairs", "rankings")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_label_keeps_its_value_in_every_later_release(layout: str, project: Project) -> None:
     make = LAYOUTS[layout]
     shuffled = np.random.default_rng(0).permutation(len(ASKED))
-    first = privatized(project, make(ASKED[:50], RANKS[:50]), ties=ties)
+    first = privatized(project, make(ASKED[:50], RANKS[:50]))
     charged = used(project)
     for release in (
         privatized(project, make(ASKED[:50][::-1], RANKS[:50][::-1])),
@@ -206,17 +195,20 @@ def test_before_a_release_the_latest_submission_counts_wherever_it_stands(tmp_pa
             epsilon=20_000,
             delta=0,
             project=home,
-            ties="ternary",
+            **DROPPED,
         )
         outcomes.append(values(release))
     truth = privatized_exactly(tmp_path / "truth")
     assert outcomes == [truth] * 3
 
 
+DROPPED: dict[str, Any] = {"ties": "drop", "tie_status_public": True}
+
+
 def privatized_exactly(directory: Path) -> list[tuple[Any, ...]]:
     home = lg.init(directory, max_epsilon=20_000)
     release = lg.privatize(
-        pairs(ASKED, RANKS), mechanism="rr", epsilon=20_000, delta=0, project=home, ties="ternary"
+        pairs(ASKED, RANKS), mechanism="rr", epsilon=20_000, delta=0, project=home, **DROPPED
     )
     return values(release)
 

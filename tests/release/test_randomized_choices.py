@@ -91,7 +91,6 @@ def test_a_choice_is_one_answer_with_all_its_pairs_and_one_charge(project: Proje
     made = released(rows(labelers=1), project, **PRICE)
     found = lg.load(made)
     assert made.card["counts"]["charged"] == PER_LABELER
-    assert made.card["counts"]["released_ties_dropped"] == 0
     assert made.card["choices"]["fewest"] == 3
     assert len(found) == sum(size(item) - 1 for item in range(PER_LABELER))
     for (prompt,), own in found.group_by("prompt"):
@@ -259,6 +258,7 @@ def kept_by_size(made: Release, source: Sequence[dict[str, Any]]) -> dict[int, t
     return found
 
 
+@pytest.mark.slow
 def test_a_labeler_with_sets_of_several_sizes_is_within_the_price(project: Project) -> None:
     source = rows(labelers=1)
     made = released(source, project, epsilon=3, delta=1e-3, max_labels_per_labeler=PER_LABELER)
@@ -309,6 +309,7 @@ def test_a_policy_of_pairs_takes_choices_as_well(project: Project) -> None:
     assert released(ranked, project).card["counts"]["charged"] == pairs  # labels of their own
 
 
+@pytest.mark.slow
 def test_choices_and_statistics_are_priced_together(project: Project) -> None:
     policies.new(
         "both",
@@ -324,12 +325,14 @@ def test_choices_and_statistics_are_priced_together(project: Project) -> None:
     assert KAry(3).epsilon0_of(least) < alone
 
 
+@pytest.mark.quick(
+    "rr:labels=5,choices=1-coin-choices are among 2 to 256 responses, found 1",
+)
 @pytest.mark.parametrize(
     ("allow", "ties", "message"),
     [
         ("rr:labels=5,choices=1", "coin", "choices are among 2 to 256 responses, found 1"),
         ("rr:labels=5,choices=257", "coin", "choices are among 2 to 256 responses, found 257"),
-        ("rr:labels=5,choices=3", "ternary", 'ties="ternary" goes with pairs and rankings'),
         ("statistic:releases=5,choices=3", "zero", "an allowance of statistic has no choices"),
         ("rr:labels=5,choices=x", "coin", "allow expects"),
     ],
@@ -341,11 +344,11 @@ def test_a_policy_that_choices_cannot_have_is_refused(
         policies.new("wrong", **PRICE, allow=[allow], ties=ties, project=project)
 
 
-def test_ternary_ties_and_too_small_an_epsilon_are_refused_before_any_charge(
+def test_dropped_ties_and_too_small_an_epsilon_are_refused_before_any_charge(
     project: Project,
 ) -> None:
-    with pytest.raises(PolicyError, match='ties="ternary" goes with pairs and rankings'):
-        released(rows(), project, ties="ternary", **PRICE)
+    with pytest.raises(PolicyError, match='ties="drop" goes with pairs and rankings'):
+        released(rows(), project, ties="drop", tie_status_public=True, **PRICE)
     with pytest.raises(PolicyError, match="too small"):
         released(rows(), project, epsilon=2e-12, delta=0)
 
@@ -362,6 +365,7 @@ def answer_probabilities(options: int, epsilon0: float) -> NDArray[np.float64]:
 CASES = [(2, 0.4), (3, 0.1), (4, 1.0), (9, 2.5)]
 
 
+@pytest.mark.quick("2-0.4")
 @pytest.mark.parametrize(("options", "epsilon0"), CASES)
 def test_the_share_of_turned_pairs_is_the_flip_probability_whatever_is_preferred(
     options: int, epsilon0: float
@@ -385,6 +389,7 @@ def test_the_share_of_turned_pairs_is_the_flip_probability_whatever_is_preferred
         assert turned / shown == pytest.approx(gamma, rel=1e-9)
 
 
+@pytest.mark.quick("2-0.4")
 @pytest.mark.parametrize(("options", "epsilon0"), CASES)
 def test_de_biased_pairs_have_the_statistic_of_the_choices_in_expectation(
     options: int, epsilon0: float
@@ -403,6 +408,7 @@ def test_de_biased_pairs_have_the_statistic_of_the_choices_in_expectation(
 # --- commands ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,8 +18,16 @@ from labelguard.project.project import Project
 from labelguard.release.head import Head
 from labelguard.report import overview
 
-PRICE: dict[str, Any] = {"mechanism": "rr", "epsilon": 20.0, "delta": 1e-5}
-PROPS: dict[str, Any] = PRICE | {"mechanism": "props", "features": "columns:score,length"}
+PRICE: dict[str, Any] = {
+    "mechanism": "rr",
+    "epsilon": 20.0,
+    "delta": 1e-5,
+    "public_columns": ["score", "length"],
+}
+PROPS: dict[str, Any] = PRICE | {
+    "mechanism": "props",
+    "features": "columns:score,length",
+}
 
 
 @pytest.fixture
@@ -27,6 +35,7 @@ def project(tmp_path: Path) -> Project:
     return lg.init(tmp_path / "project", max_epsilon=20)
 
 
+@pytest.mark.quick("hard")
 @pytest.mark.parametrize("combine", ["hard", "soft"])
 def test_it_betters_randomized_labels_at_their_price(combine: str, project: Project) -> None:
     raw = survey(labelers=300)
@@ -59,6 +68,7 @@ def test_its_head_scores_new_pairs(project: Project) -> None:
     assert lg.score(release, further).height == further.unique("prompt").height
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_takes_finished_stages_from_disk(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,11 +112,11 @@ def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) ->
     assert spent(project) == used
 
 
-def test_public_ties_that_are_to_be_kept_do_not_go_with_it(project: Project) -> None:
-    with pytest.raises(LabelguardError, match='ties="half" keeps ties as rows'):
-        lg.privatize(survey(), project=project, ties="half", tie_status_public=True, **PROPS)
-
-
+@pytest.mark.quick(
+    "options0",
+    "options3",
+    "options6",
+)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -129,6 +139,7 @@ def test_what_cannot_be_asked_is_said(
     assert spent(project) == 0
 
 
+@pytest.mark.slow
 def test_all_rows_of_an_item_are_in_one_stage_and_stages_depend_on_items_alone(
     project: Project, tmp_path: Path
 ) -> None:

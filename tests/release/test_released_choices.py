@@ -89,7 +89,12 @@ class World:
 
     def __init__(self, source: pa.Table, directory: Path, **reading: Any) -> None:
         options = StagingOptions(
-            Reading({}, features=(Carried("quality"), Carried("brevity")), **reading),
+            Reading(
+                {},
+                features=(Carried("quality"), Carried("brevity")),
+                public_columns=("quality", "brevity"),
+                **reading,
+            ),
             "",
             quarantine=False,
         )
@@ -125,6 +130,7 @@ def direct(chosen: Sequence[int], quantile: float) -> tuple[Bounds, NDArray[np.f
     return bounds, 1e-9 * choices.exact_sum(x, asked, best, bounds, 1e-9)
 
 
+@pytest.mark.quick("0.3")
 @pytest.mark.parametrize("quantile", [0.3, 0.8, 1.0])
 def test_pairs_of_choices_sum_to_the_statistic_of_choices(quantile: float, tmp_path: Path) -> None:
     chosen = random_choices(1)
@@ -203,6 +209,7 @@ def test_the_fit_finds_the_responses_of_sets_again() -> None:
     np.testing.assert_allclose(found, phi - np.repeat(means, sizes, axis=0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_teacher_of_many_choices_is_their_conditional_logit(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +234,7 @@ def test_the_teacher_of_many_choices_is_their_conditional_logit(
         pa.Table.from_pylist(rows),
         mechanism="statistic",
         features=FEATURES,
+        public_columns=["quality", "brevity"],
         project=project,
         **{**PRICE, "epsilon": 8},
         **shape,
@@ -249,6 +257,7 @@ def test_the_teacher_of_many_choices_is_their_conditional_logit(
     assert made.card["counts"]["rows"] == 600 * 6
 
 
+@pytest.mark.slow
 def test_windows_of_choices_are_kept_whole(tmp_path: Path) -> None:
     ones = np.ones((4, 1), np.float32)
     window = Window(np.ones(1), 1.0, ones, np.ones(2), 1.0, 2.0, np.array([2, 2]))
@@ -282,6 +291,7 @@ def test_a_choice_is_no_public_tie(project: Project) -> None:
         )
 
 
+@pytest.mark.slow
 def test_auto_and_plan_take_the_statistic(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,6 +341,7 @@ def test_counting_from_one_is_said_beforehand(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.quick("-1", "0.5")
 @pytest.mark.parametrize("bad", [-1, 7, 0.5, "best", [0]])
 def test_a_choice_that_is_no_number_of_a_response_is_a_bad_label(bad: Any, tmp_path: Path) -> None:
     rows = [row | {"choice": 0} for row in ASKED[:3]]

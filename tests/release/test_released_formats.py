@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from support.published import SHAPES, Rows, as_table
 
 import labelguard
+from labelguard.cli.main import main
 from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.ingest.formats import FORMATS
+from labelguard.ingest.pairs import read_pairs
 from labelguard.project.erasure import leave
 from labelguard.project.project import Project
 from labelguard.release.writer import Release
 
+CHOSEN = ("chosen", "rejected")
 WANTED = ["a", "b", "tie", "b", "a", "b"]
 
 
@@ -40,6 +46,26 @@ def test_labels_that_a_format_reads_are_those_of_plain_pairs(project: Project) -
     assert release(project, SHAPES["scores"].rows(WANTED)).card["counts"]["charged"] == 6
     again = release(project, SHAPES["pairs"].rows(WANTED))
     assert again.reused or again.card["counts"]["charged"] == 0
+
+
+def test_the_battles_of_the_page_are_read_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
+    (battle,) = re.findall(r"```csv\n(.*?)```", page, re.DOTALL)
+    (command,) = re.findall(r"\$ labelguard (privatize battles.csv .*)", page)
+    monkeypatch.chdir(tmp_path)
+    Path("battles.csv").write_text(battle, encoding="utf-8")
+    labelguard.init()
+    done = CliRunner().invoke(main, [*command.split(), "--json"])
+    assert done.exit_code == 0, done.output
+    rows = labelguard.load(json.loads(done.stdout)["path"], "polars")
+    first = {row["prompt"][0]["content"]: row for row in rows.to_dicts()}
+    assert set(first) == {"Name a prime.", "Is it late?", "Say hello."}
+    said = {side[0]["content"]: side for side in (first["Name a prime."][s] for s in CHOSEN)}
+    assert [m["content"] for m in said["9."]] == ["9.", "Another?", "Sorry, 7."]
+    features = {"features": "source:model", "public_columns": ["model"], "unit": "item"}
+    assert read_pairs("battles.csv", **features).table["source_model_first"][0].as_py() == "small"
 
 
 def test_values_of_labels_that_a_format_fixes_cannot_be_named(project: Project) -> None:
@@ -73,8 +99,7 @@ def test_bad_battles_are_set_aside_and_leave_with_their_judge(project: Project) 
 def test_a_flagged_tie_is_a_tie_whatever_fills_the_label(project: Project) -> None:
     rows = [row | {"tie": n % 2 == 0} for n, row in enumerate(SHAPES["pairs"].rows(["a"] * 6))]
     flipped = [row | {"label": 0} if row["tie"] else row for row in rows]
-    options = {"ties": "half", "tie_status_public": True}
+    options = {"ties": "drop", "tie_status_public": True}
     made = release(project, rows, **options)
     assert release(project, flipped, **options).reused
-    halves = pq.read_table(made.path / "data.parquet")["label_probability"].to_pylist()
-    assert halves.count(0.5) == 3
+    assert made.card["counts"]["rows"] == 3

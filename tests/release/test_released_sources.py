@@ -19,6 +19,7 @@ from labelguard.release.head import Head
 MODELS = ("best", "middle", "worst")
 OPTIONS: dict[str, Any] = STATISTIC | {
     "features": "source:model",
+    "public_columns": ["model"],
     "components": 2,
     "epsilon": 8,
     "delta": 1e-5,
@@ -75,13 +76,17 @@ def test_a_head_on_sources_labels_what_it_has_not_seen(project: Path) -> None:
     assert neither["label_probability"][0] == 0.5
     renamed = pair("worst", "best").rename({"model_a": "left", "model_b": "right"})
     columns = {"model_a": "left", "model_b": "right"}
-    assert lg.score(release, renamed, columns=columns)["chosen"].to_list() == ["b"]
+    named = {"columns": columns, "public_columns": ["left", "right"]}
+    assert lg.score(release, renamed, **named)["chosen"].to_list() == ["b"]
+    with pytest.raises(InvalidLabels, match="column left becomes the source model only if"):
+        lg.score(release, renamed, columns=columns)
     with pytest.raises(InvalidLabels, match="no column 'model_a' for the source model"):
         lg.score(release, renamed)
     with pytest.raises(InvalidLabels, match="column model_a or model_b: expected the name"):
         lg.score(release, pair("best", " "))
 
 
+@pytest.mark.slow
 def test_a_later_window_has_the_sources_of_the_first(project: Path) -> None:
     lg.privatize(battles(0), project=project, **OPTIONS)
     newer = battles(1).with_columns(model_a=pl.col("model_a").replace("worst", "newest"))
@@ -91,6 +96,7 @@ def test_a_later_window_has_the_sources_of_the_first(project: Path) -> None:
     assert open_provider(head.features, head.state).groups()[0].names == MODELS
 
 
+@pytest.mark.slow
 def test_a_system_that_the_sum_does_not_know_moves_no_other(project: Path) -> None:
     """The newest loses to the worst: a coordinate for that side alone would be a win of it."""
     first = Head.load(lg.privatize(battles(0), project=project, **OPTIONS).path)
@@ -106,26 +112,17 @@ def test_a_system_that_the_sum_does_not_know_moves_no_other(project: Path) -> No
     assert after > 0.8 * before
 
 
-def test_who_has_one_release_hears_of_sources_before_it_is_spent(project: Path) -> None:
-    one = OPTIONS | {"releases": 1, "features": "length", "components": 1}
-    (note,) = pipeline.preview(battles(0), project=project, **one).notes
-    assert "model_a and model_b say which system" in note
-    assert "--features length+source:model (one release" in note
-    for other in ({"releases": 2}, {"features": "length+source:model"}):
-        assert not pipeline.preview(battles(0), project=project, **one | other).notes
-    nobody = battles(0).drop("model_a", "model_b")
-    assert not pipeline.preview(nobody, project=project, **one).notes
-
-
+@pytest.mark.slow
 def test_who_has_no_release_left_is_told_of_a_policy_on_top_which_pays(project: Path) -> None:
     one = OPTIONS | {"releases": 1, "epsilon": 4}
     lg.privatize(battles(0), project=project, **one)
     with pytest.raises(BudgetExceeded, match=r"labelguard policy new NAME .* policy activate NAME"):
         pipeline.preview(battles(0), project=project, again=True, **one)
     named = {"epsilon": 4, "delta": 1e-5, "allow": ["statistic:releases=1"]}
+    named["public_columns"] = ["model"]
     lg.policies.new("board", project=project, **named)
     lg.policies.activate("board", project=project)
-    asked = STATISTIC | {"features": "source:model", "components": 1}
+    asked = STATISTIC | {"features": "source:model", "public_columns": ["model"], "components": 1}
     assert lg.privatize(battles(0), project=project, again=True, **asked).card["head"]
 
 

@@ -78,6 +78,7 @@ def test_a_mechanism_of_another_package_speaks_in_card_and_report(
     assert "It is sealed with wax." in markdown.rendered(told)
 
 
+@pytest.mark.slow
 def test_a_card_outlives_its_mechanism(
     sealed: lg.Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

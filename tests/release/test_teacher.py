@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from labelguard.report import overview
 
 SHAPE: dict[str, Any] = {
     "features": "columns:score,length",
+    "public_columns": ["score", "length"],
     "components": 2,
     "whitening": 0.5,
     "floor": 1e-3,
@@ -46,6 +48,21 @@ def project(tmp_path: Path) -> Project:
     return lg.init(tmp_path / "project", max_epsilon=1e6)
 
 
+@pytest.fixture(scope="module")
+def _taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, lg.Release]:
+    made = lg.init(tmp_path_factory.mktemp("taught"), max_epsilon=1e6)
+    return made, lg.privatize(survey(), project=made, **TEACHER)
+
+
+@pytest.fixture
+def release(_taught: tuple[Project, lg.Release], project: Project) -> lg.Release:
+    """The first release of `project`: a copy of one that is made once."""
+    made, release = _taught
+    shutil.rmtree(project.state)
+    shutil.copytree(made.state, project.state)
+    return replace(release, path=project.state / release.path.relative_to(made.state))
+
+
 @pytest.fixture
 def no_noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(statistic, "noisy", lambda total, grid, nonce: total)
@@ -53,22 +70,22 @@ def no_noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_labels_of_the_teacher_are_far_better_than_randomized_ones(
-    project: Project, tmp_path: Path
+    release: lg.Release, tmp_path: Path
 ) -> None:
     raw = survey()
-    teacher = lg.privatize(raw, project=project, **TEACHER)
     randomized = lg.privatize(
         raw, mechanism="rr", epsilon=1, delta=1e-5, project=lg.init(tmp_path / "rr")
     )
     flips = randomized.card["flip_probability"]["min"]
     # The best any scorer does here is about .21; randomized labels are wrong by about γ.
     assert flips > 0.45
-    assert label_error(lg.load(teacher), raw) < 0.26
+    assert label_error(lg.load(release), raw) < 0.26
 
 
-def test_every_row_of_the_input_comes_out_with_the_teachers_probability(project: Project) -> None:
+def test_every_row_of_the_input_comes_out_with_the_teachers_probability(
+    release: lg.Release,
+) -> None:
     raw = survey()
-    release = lg.privatize(raw, project=project, **TEACHER)
     released = lg.load(release)
     assert released.height == raw.height
     assert released["label_probability"].null_count() == 0
@@ -90,10 +107,9 @@ def test_a_labeler_pays_one_place_however_many_labels_they_gave(project: Project
     assert overview.verify(project.state).ok
 
 
-def test_more_releases_are_priced_together(project: Project, tmp_path: Path) -> None:
-    one = lg.privatize(survey(), project=project, **TEACHER)
+def test_more_releases_are_priced_together(release: lg.Release, tmp_path: Path) -> None:
     many = lg.privatize(survey(), project=lg.init(tmp_path / "many"), releases=4, **TEACHER)
-    once, jointly = (release.card["statistic"] for release in (one, many))
+    once, jointly = (made.card["statistic"] for made in (release, many))
     # One release has ball noise, which is less in two components; four have Gaussian noise.
     assert (once["noise_kind"], once["noise_least_components"]) == ("ball", 2)
     assert once["noise_scale"] == pytest.approx(0.999159, rel=1e-6)
@@ -126,10 +142,9 @@ def test_a_policy_of_ball_noise_is_released_with_it(project: Project) -> None:
     assert repeated.card["statistic"]["noise_scale"] == pytest.approx(said["noise_scale"])
 
 
-def test_the_same_command_returns_the_same_release(project: Project) -> None:
-    first = lg.privatize(survey(), project=project, **TEACHER)
+def test_the_same_command_returns_the_same_release(project: Project, release: lg.Release) -> None:
     second = lg.privatize(survey(), project=project, **TEACHER)
-    assert second.reused and second.id == first.id
+    assert second.reused and second.id == release.id
 
 
 def test_exhausted_labelers_are_refused_or_left_out(project: Project) -> None:
@@ -150,6 +165,7 @@ def test_labels_released_before_are_no_increment(project: Project, no_noise: Non
     assert release.card["statistic"]["windows"] == 1
 
 
+@pytest.mark.slow
 def test_windows_add_up_to_one_statistic(project: Project, tmp_path: Path, no_noise: None) -> None:
     # Whoever labels in one window only weighs the same in it as in all of it: the sums must agree.
     raw = survey(labelers=60)
@@ -165,6 +181,7 @@ def test_windows_add_up_to_one_statistic(project: Project, tmp_path: Path, no_no
     assert two.noise > one.noise
 
 
+@pytest.mark.slow
 def test_again_begins_a_new_sum_of_the_latest_labels(project: Project, no_noise: None) -> None:
     options = TEACHER | {"releases": 3}
     raw = survey()
@@ -180,6 +197,7 @@ def test_again_begins_a_new_sum_of_the_latest_labels(project: Project, no_noise:
     assert more.card["statistic"]["windows"] == 2
 
 
+@pytest.mark.slow
 def test_a_release_finished_after_another_keeps_to_its_own_sum(project: Project) -> None:
     early, late = survey(labelers=50, seed=1), survey(labelers=60, seed=2)
     options = TEACHER | {"releases": 3}
@@ -195,6 +213,7 @@ def test_a_release_finished_after_another_keeps_to_its_own_sum(project: Project)
     assert overview.verify(project.state).ok
 
 
+@pytest.mark.slow
 def test_without_noise_or_clipping_the_head_is_logistic_regression(
     project: Project, monkeypatch: pytest.MonkeyPatch, no_noise: None
 ) -> None:
@@ -232,9 +251,8 @@ def test_further_pairs_are_labeled_too_each_once(project: Project) -> None:
     assert not fewer.reused and fewer.card["counts"]["charged"] == 0
 
 
-def test_the_head_scores_new_pairs_as_it_scored_the_input(project: Project) -> None:
+def test_the_head_scores_new_pairs_as_it_scored_the_input(release: lg.Release) -> None:
     raw = survey()
-    release = lg.privatize(raw, project=project, **TEACHER)
     scored = lg.score(release.path, raw.drop("label"))
     released = lg.load(release).unique("prompt").select("prompt", "chosen", "label_probability")
     both = scored.join(released, on=["prompt", "chosen"])
@@ -264,6 +282,7 @@ AT_THE_NOISE = "labelguard.mechanisms.statistic.noisy"
 AFTER_THE_MAP = "labelguard.release.methods.statistic.fit"
 
 
+@pytest.mark.slow
 def test_a_release_that_crashed_before_its_map_was_complete_sums_up_the_labels_of_its_last_run(
     project: Project, no_noise: None, tmp_path: Path
 ) -> None:
@@ -307,6 +326,13 @@ def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
         lg.privatize(raw, mechanism="rr", epsilon=1, delta=1e-5, project=other)
 
 
+@pytest.mark.quick(
+    "options0",
+    "options3",
+    "options6",
+    "options10",
+    "options13",
+)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -322,7 +348,10 @@ def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
         ({"clip_quantile": 2}, "clip-quantile must be in"),
         ({"agreement": 0.4}, "agreement must be in"),
         ({"stages": 2}, 'stages does not go with mechanism="statistic"'),
-        ({"features": "columns:height"}, "no column 'height_a' for the feature height"),
+        (
+            {"features": "columns:height", "public_columns": ["height"]},
+            "no column 'height_a' for the feature height",
+        ),
         ({"epsilon": 800.0}, "take a larger delta, or a smaller epsilon"),
         ({"delta": 1e-302}, "delta must be at least 1e-300"),
         ({"delta": 1e-299}, "noise from 256-bit numbers costs"),
@@ -341,17 +370,25 @@ def test_later_windows_need_the_features_of_the_first(project: Project) -> None:
     lg.privatize(survey(), project=project, releases=2, **TEACHER)
     with pytest.raises(PolicyError, match="features columns:score,length; asked: columns:"):
         lg.privatize(
-            survey(seed=5), project=project, releases=2, **TEACHER | {"features": "columns:score"}
+            survey(seed=5),
+            project=project,
+            releases=2,
+            **TEACHER | {"features": "columns:score"},
         )
 
 
 def test_features_that_say_nothing_are_refused_before_any_charge(project: Project) -> None:
     flat = survey().with_columns(score_a=pl.lit(1.0), score_b=pl.lit(1.0))
     with pytest.raises(InvalidLabels, match="are zero for every pair"):
-        lg.privatize(flat, project=project, **TEACHER | {"features": "columns:score"})
+        lg.privatize(
+            flat,
+            project=project,
+            **TEACHER | {"features": "columns:score"},
+        )
     assert spent(project) == 0
 
 
+@pytest.mark.slow
 def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(project: Project) -> None:
     options = TEACHER | {"releases": 2}
     lg.privatize(survey(), project=project, **options)
@@ -370,7 +407,11 @@ def test_rankings_under_one_ranking_id_have_the_full_sensitivity(project: Projec
     asked = public(labelers=3, per_labeler=12, items=12)
     table = rankings(asked, opinions(len(asked), 1))
     table = table.append_column("ranking_id", pa.array(["all"] * len(asked)))
-    options = TEACHER | {"features": "columns:score+length", "components": 4}
+    options = TEACHER | {
+        "features": "columns:score+length",
+        "public_columns": ["score"],
+        "components": 4,
+    }
     told = lg.privatize(table, project=project, **options).card["statistic"]
     assert told["sensitivity"] == pytest.approx(2 * told["clip"])
 
@@ -388,6 +429,7 @@ def test_further_pairs_are_known_by_content_whatever_their_ids(project: Project)
     assert set(scored["item_id"]) == set(further["item_id"])
 
 
+@pytest.mark.slow
 def test_further_pairs_have_the_columns_of_the_run_and_bad_ones_are_left_out(
     project: Project,
 ) -> None:
@@ -442,6 +484,7 @@ def test_a_release_that_was_begun_with_other_features_is_not_finished(
             lg.privatize(raw, project=project, **TEACHER)
 
 
+@pytest.mark.slow
 def test_one_labeler_with_very_many_labels_is_one_labeler(project: Project) -> None:
     crowd = survey(labelers=40)
     busy = survey(labelers=1, per_labeler=20_000, items=20_000, seed=3).with_columns(
@@ -454,6 +497,7 @@ def test_one_labeler_with_very_many_labels_is_one_labeler(project: Project) -> N
     assert told["sensitivity"] <= 2 * told["clip"] * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_more_components_than_pairs_or_directions_are_cut(project: Project) -> None:
     raw = survey(labelers=5, per_labeler=2, items=3)
     release = lg.privatize(raw, project=project, **TEACHER | {"components": 500})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.uncertainty import (
     DRAWS,
     Errors,
-    Release,
     half_widths,
     normal_draws,
     simultaneous,
@@ -39,7 +39,7 @@ def test_errors_have_the_covariance_of_their_parts() -> None:
         scatter=scatter,
         prior=prior,
         drift=np.array([0.3, 0.0]),
-        noises=(Release("gaussian", 1.5), Release("ball", 2.0)),
+        noises=(ReleasedNoise("gaussian", 1.5), ReleasedNoise("ball", 2.0)),
     )
     expected = gain @ (scatter + (1.5**2 + 2.0**2) * EYE) @ gain.T + prior + np.diag([0.09, 0])
     # 20,000 draws: a standard error of a variance is 1 to 2 %.
@@ -47,10 +47,11 @@ def test_errors_have_the_covariance_of_their_parts() -> None:
     assert np.array_equal(made.draws(), made.draws())
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("least", [1, 12])
 def test_ball_noise_has_its_deviation_and_is_not_normal(least: int) -> None:
-    noise = Release("ball", 3.0, least)
-    drawn = noise.draws(1, np.random.default_rng(0))
+    noise = ReleasedNoise("ball", 3.0, least)
+    drawn = noise.draws(1, np.random.default_rng(0), DRAWS)
     assert drawn.shape == (DRAWS, 1)
     assert drawn.std() == pytest.approx(3.0, rel=0.04)
     kurtosis = float((drawn**4).mean() / (drawn**2).mean() ** 2)
@@ -75,7 +76,7 @@ def test_differences_are_covered_together() -> None:
 
 
 def test_errors_are_kept_as_arrays() -> None:
-    made = errors(noises=(Release("ball", 2.0, 4),), drift=np.array([0.1, 0.2]))
+    made = errors(noises=(ReleasedNoise("ball", 2.0, 4),), drift=np.array([0.1, 0.2]))
     again = Errors.of_arrays(made.arrays("here/"), "here/", 2)
     assert again is not None and again.noises == made.noises and again.radius == made.radius
     assert np.array_equal(again.draws(), made.draws())
@@ -87,6 +88,6 @@ def test_errors_are_kept_as_arrays() -> None:
     [("gain", np.eye(3)), ("drift", np.full(2, np.nan)), ("kinds", np.array(["laplace"]))],
 )
 def test_damaged_errors_are_refused(name: str, value: np.ndarray) -> None:
-    arrays = errors(noises=(Release("ball", 2.0, 4),)).arrays("") | {name: value}
+    arrays = errors(noises=(ReleasedNoise("ball", 2.0, 4),)).arrays("") | {name: value}
     with pytest.raises(ValueError, match=r"shape|kind|broadcast|finite|found"):
         Errors.of_arrays(arrays, "", 2)

@@ -69,6 +69,7 @@ def covered(common: float, seed: int, *, scale: float = 1.0, corrected: bool = T
     return hits / WORLDS
 
 
+@pytest.mark.quick("0.5")
 @pytest.mark.parametrize("common", [0.5, 0.85, 1.0])
 def test_the_interval_holds_the_agreement_of_the_labels_themselves(common: float) -> None:
     assert covered(common, 1) >= LEAST
@@ -80,6 +81,7 @@ def test_half_the_interval_does_not_nor_do_labels_taken_as_they_are() -> None:
     assert covered(1.0, 1, scale=1.0, corrected=False) < 0.5
 
 
+@pytest.mark.quick("0.5")
 @pytest.mark.parametrize("common", [0.5, 0.85, 1.0])
 def test_the_interval_with_gold_items_holds(common: float) -> None:
     rng, hits = np.random.default_rng(2), 0
@@ -115,6 +117,7 @@ def gold_coverage(n: int, right: int, gamma: float, *, step: bool = True) -> flo
     return sure
 
 
+@pytest.mark.quick("1", "10")
 @pytest.mark.parametrize("n", FEW)
 def test_the_interval_with_gold_items_holds_with_few(n: int) -> None:
     for gamma in RATES if n < 100 else RATES[::3]:
@@ -145,12 +148,14 @@ def pair_coverage(
     return hits / worlds
 
 
+@pytest.mark.quick("1", "10")
 @pytest.mark.parametrize("items", FEW)
 def test_the_interval_between_labelers_holds_with_few(items: int) -> None:
     for gamma, alike in itertools.product((0.03, 0.1, 0.2, 0.3), (True, False)):
         assert pair_coverage(items, 2, gamma, alike) >= LEAST
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("labels", [3, 5, 20])
 def test_it_holds_for_one_item_with_many_labels(labels: int) -> None:
     for gamma, alike in itertools.product((0.03, 0.1, 0.3), (True, False)):

@@ -18,7 +18,6 @@ from support.preferences import LAYOUTS, Public, opinions, pairs, public
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.report.inspected import Inspection
-from labelguard.report.personal_data import personal_data
 
 ASKED = public()
 RANKS = opinions(len(ASKED), 1)
@@ -30,6 +29,7 @@ def said(*arguments: str) -> str:
     return result.output
 
 
+@pytest.mark.quick("pairs-.parquet", "chosen-.jsonl")
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_labels_and_the_order_of_rows_do_not_matter(
@@ -141,6 +141,7 @@ EXPORTS: dict[str, exports.Writer] = {
 GIVEN = ["a", "b", "tie", "b", "a", "b"]
 
 
+@pytest.mark.quick("pairs-.parquet", "hh-rlhf-.parquet", "helpsteer-.jsonl")
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 @pytest.mark.parametrize("shape", published.SHAPES)
 def test_a_valid_file_of_any_published_format_is_given_its_next_commands(
@@ -152,6 +153,7 @@ def test_a_valid_file_of_any_published_format_is_given_its_next_commands(
     assert found.problems == () and found.next != ()
 
 
+@pytest.mark.quick("argilla-flat")
 @pytest.mark.parametrize("tool", EXPORTS)
 def test_a_valid_export_of_any_tool_is_given_its_next_commands(tool: str, tmp_path: Path) -> None:
     answers = [row for row in exports.answers() if row["label"] in exports.SIDES]
@@ -165,6 +167,7 @@ TELLING += ("overall_preference", "preference_strength")
 WITHOUT = ("pairs", "rankings", "scores", "helpsteer", "helpsteer2", "arena", "mt-bench", "votes")
 
 
+@pytest.mark.quick("pairs-.parquet", "helpsteer2")
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 @pytest.mark.parametrize("shape", WITHOUT)
 def test_a_file_of_any_format_without_its_labels_is_said_to_lack_them(
@@ -179,6 +182,7 @@ def test_a_file_of_any_format_without_its_labels_is_said_to_lack_them(
     assert found.next == () and found.labels == len(GIVEN)
 
 
+@pytest.mark.quick("pairs", "ultrafeedback")
 @pytest.mark.parametrize("shape", published.SHAPES)
 def test_a_file_of_any_format_without_its_labelers_is_said_to_lack_them(
     shape: str, tmp_path: Path
@@ -192,6 +196,7 @@ def test_a_file_of_any_format_without_its_labelers_is_said_to_lack_them(
     assert "no column labeler_id" in problem
 
 
+@pytest.mark.slow
 def test_the_commands_it_names_run_as_they_stand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,44 +229,10 @@ def test_an_export_is_shown_with_its_question(tmp_path: Path) -> None:
     assert all("--question preference" in command for command in found.next[-1:])
 
 
-TEXTS = pa.table(
-    {
-        "prompt": ["Write to ada@example.org", "Ask Ada Lovelace", "a plain text"],
-        "first": ["call +44 20 7946 0958", "I am Adana", "in 1998 there were 12345678901 of them"],
-        "second": ["(555) 123-4567", "ADA said so", "nothing @ all, 3.14159265358979"],
-    }
-)
-PERSONAL: list[tuple[list[str], int]] = [
-    (["ada@example.org", "bob@example.org"], 1),
-    (["ada lovelace", "someone"], 1),
-    (["ada"], 0),  # too short to be told from other words
-    (["adan", "plain"], 1),
-    (["physician-4152"], 0),
-    ([], 0),
-]
-
-
-@pytest.mark.parametrize(("labelers", "named"), PERSONAL)
-def test_personal_data_in_texts_is_counted(labelers: list[str], named: int) -> None:
-    found = personal_data(TEXTS, labelers)
-    assert (found.texts, found.with_email, found.with_phone) == (9, 1, 2)
-    assert found.with_labeler == named
-
-
-def test_personal_data_is_found_in_chats_and_never_shown() -> None:
-    def chat(text: str) -> list[dict[str, str]]:
-        return [{"role": "user", "content": text}]
-
-    table = pa.table(
-        {name: [chat(t) for t in TEXTS[name].to_pylist()] for name in TEXTS.schema.names}
-    )
-    found = personal_data(table, ["Ada Lovelace"])
-    assert (found.with_email, found.with_phone, found.with_labeler) == (1, 2, 1)
-    assert set(asdict(found).values()) <= set(range(10))
-
-
 def with_models(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    names = [(f"model {n % 3}", f"model {n % 4}") for n in range(len(rows))]
+    number = {text: n for n, text in enumerate(dict.fromkeys(str(row["prompt"]) for row in rows))}
+    numbers = [number[str(row["prompt"])] for row in rows]
+    names = [(f"model {n % 3}", f"model {n % 4}") for n in numbers]
     return [row | {"model_a": a, "model_b": b} for row, (a, b) in zip(rows, names, strict=True)]
 
 
@@ -269,7 +240,8 @@ def test_sources_are_offered_with_their_condition(tmp_path: Path) -> None:
     path = tmp_path / "labels.parquet"
     rows = with_models(exports.answers())
     pq.write_table(pa.Table.from_pylist([*rows, rows[0] | {"model_b": None}]), path)
-    found = lg.inspect(path)
+    assert not lg.inspect(path).sources
+    found = lg.inspect(path, public_columns=["model"])
     (sources,) = found.sources
     assert asdict(sources) == {
         "features": "source:model",
@@ -277,7 +249,7 @@ def test_sources_are_offered_with_their_condition(tmp_path: Path) -> None:
         "names": 4,
         "missing": 1,
     }
-    text = said(str(path))
+    text = said(str(path), "--public-column", "model")
     assert "4 in model_a, model_b, missing in 1 row" in " ".join(text.split())
     assert "--assignment-reactive" in text and "fit the number of components" in text
     features = [shlex.split(command) for command in found.next if "--features" in command]
@@ -291,18 +263,22 @@ def test_sources_are_offered_with_their_condition(tmp_path: Path) -> None:
 
 def test_sources_of_lists_and_of_columns_that_are_named_are_offered() -> None:
     ranked = {"prompt": "p", "responses": ["a", "b", "c"], "ranks": [1, 2, 3], "labeler_id": "u"}
-    (found,) = lg.inspect(pl.DataFrame([ranked | {"systems": ["x", "y", "z"]}])).sources
+    listed = pl.DataFrame([ranked | {"systems": ["x", "y", "z"]}])
+    (found,) = lg.inspect(listed, public_columns="systems").sources
     assert (found.features, found.columns, found.names) == ("source:systems", ("systems",), 3)
-    columns = {"who_a": "response_a", "who_b": "response_b"}
-    (found,) = lg.inspect(pa.Table.from_pylist(exports.answers()), columns=columns).sources
-    assert found.columns == ("response_a", "response_b")
+    columns = {"who_a": "left_bot", "who_b": "right_bot"}
+    rows = [row | {"left_bot": "x", "right_bot": "y"} for row in exports.answers()]
+    table, declared = pa.Table.from_pylist(rows), ["left_bot", "right_bot"]
+    (found,) = lg.inspect(table, columns=columns, public_columns=declared).sources
+    assert found.columns == ("left_bot", "right_bot")
 
 
 def test_columns_that_tell_no_source_are_not_offered() -> None:
-    rows = [row | {"topic_a": "x", "topic_b": "y", "model": "m"} for row in exports.answers()]
-    assert lg.inspect(pa.Table.from_pylist(rows)).sources == ()
+    rows = [row | {"score_a": 1, "score_b": 2, "model": "m"} for row in exports.answers()]
+    declared = ["score", "model"]
+    assert lg.inspect(pa.Table.from_pylist(rows), public_columns=declared).sources == ()
     same = [row | {"model_a": "m", "model_b": "m"} for row in exports.answers()]
-    assert lg.inspect(pa.Table.from_pylist(same)).sources == ()
+    assert lg.inspect(pa.Table.from_pylist(same), public_columns=declared).sources == ()
 
 
 def test_a_result_is_frozen_plain_data() -> None:

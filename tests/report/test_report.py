@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,9 @@ from support.preferences import STATISTIC, opinions, pairs, public
 from support.surveys import survey
 
 import labelguard as lg
-from labelguard import clock
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
+from labelguard.ingest.connector import Answer
 from labelguard.ingest.inbox import Event, Inbox
 from labelguard.ledger import schema
 from labelguard.project import erasure, linking, policies
@@ -80,7 +79,6 @@ def ran(number: int = 1, **more: Any) -> JobRun:
             "current": None if number == 1 else 0.6,
         },
         "curve": [{"step": 1, "loss": 0.69}, {"step": 2, "loss": 0.5}],
-        "outlook": None,
     }
     return JobRun(**facts | more)
 
@@ -310,25 +308,15 @@ def test_a_history_that_cannot_be_read_is_told_of(project: Project) -> None:
     assert "line 1, is no run of a job" in section(report(project=project), "jobs").alert
 
 
-def test_the_budget_ahead_and_what_was_forecast_of_today(project: Project) -> None:
-    from labelguard.report.outlook import outlook
-
-    start = datetime(2026, 1, 5, tzinfo=UTC)
-    with clock.simulated(start):
-        policies.new("p", epsilon=3, delta=1e-5, allow=["rr:labels=50"], project=project)
-        policies.activate("p", project)
-        lg.privatize(TABLE.slice(0, 30), project=project, mechanism="rr")
-    with clock.simulated(start + timedelta(weeks=1)):
-        before = asdict(outlook(project))
-    with clock.simulated(start + timedelta(weeks=3)):
-        lg.privatize(TABLE, project=project, mechanism="rr", exhausted="drop")
-        remember(project, ran(1, outlook=json.loads(json.dumps(before))))
-        told = report(project=project)
-    ahead = section(told, "outlook-rr")
-    assert ahead.chart and len(ahead.chart.x) == 13
-    assert section(told, "outlook").lines[0].startswith("labelguard policy new")
-    [row] = section(told, "kept").table.rows  # type: ignore[union-attr]
-    assert row[0] == "2026-01-12 00:00" and row[1] == "rr"
+def test_the_report_says_how_long_the_median_labeler_goes_on(project: Project) -> None:
+    policies.new("p", epsilon=3, delta=1e-5, allow=["rr:labels=20"], project=project)
+    policies.activate("p", project)
+    assert "the median labeler has" not in dict(section(report(project=project), "used-rr").facts)
+    lg.privatize(TABLE, project=project, mechanism="rr", exhausted="drop")
+    usage = overview.budget(project).allowances[0]
+    told = dict(section(report(project=project), "used-rr").facts)["the median labeler has"]
+    left = usage.left_per_labeler["median"]
+    assert told.startswith(f"{left} randomized label") and f" {usage.weeks_left} week" in told
 
 
 def test_the_hook_is_told_in_counts(project: Project) -> None:
@@ -336,7 +324,7 @@ def test_the_hook_is_told_in_counts(project: Project) -> None:
     assert not [one for one in report(project=project).sections if one.id == "hook"]
     opened = OpenProject.open(project)
     inbox = Inbox.at(project.state, project.ledger_url, opened.keys)
-    inbox.put([Event("one", "desk", ()), Event("two", "desk", ())])
+    inbox.put([Event("desk", (Answer("1", 1), Answer("2", 1)))])
     inbox.bury("desk", b"secret words", "no JSON")
     inbox.close()
     worker = {"reconciled": {"desk": "2026-01-05"}, "releases": {"files": "r0001"}}

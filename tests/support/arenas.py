@@ -15,6 +15,7 @@ SOURCES: dict[str, Any] = {
     "epsilon": 3.0,
     "delta": 1e-5,
     "features": "source:model",
+    "public_columns": ["model", "language"],
     "components": 4,
     "whitening": 0.5,
     "floor": 1e-3,

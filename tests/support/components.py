@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from labelguard.accounting import randomized_response as rr
-from labelguard.accounting import ternary
-from labelguard.accounting.joint import BinaryAnswers, Gaussians, TernaryAnswers
+from labelguard.accounting.joint import BinaryAnswers, ChoiceAnswers, Gaussians
+from labelguard.accounting.kary import KAry
 
 
 def coins(epsilon0: float, count: int) -> BinaryAnswers:
     return BinaryAnswers(rr.threshold(epsilon0), count)
 
 
-def ternary_coins(epsilon0: float, count: int) -> TernaryAnswers:
-    return TernaryAnswers(ternary.threshold(epsilon0), count)
+def choices_of_three(epsilon0: float, count: int) -> ChoiceAnswers:
+    return ChoiceAnswers(KAry(3).threshold(epsilon0), count, 3)
 
 
 def gaussians(noise_multiplier: float, count: int) -> Gaussians:
@@ -26,7 +26,7 @@ counts = st.integers(1, 40)
 deltas = st.floats(1e-10, 0.2)
 components = st.one_of(
     st.builds(coins, epsilon0s, counts),
-    st.builds(ternary_coins, epsilon0s, counts),
+    st.builds(choices_of_three, epsilon0s, counts),
     st.builds(gaussians, st.floats(0.3, 100), counts),
 )
 products = st.lists(components, min_size=1, max_size=3)

@@ -46,7 +46,7 @@ INIT: Command = {"do": "init"}
 JOINT: Command = {
     "do": "policy",
     "name": "joint",
-    "options": BUDGET | {"allow": ["rr:labels=12", "statistic:releases=3"], "closing_points": 2},
+    "options": BUDGET | {"allow": ["rr:labels=12", "statistic:releases=3"]},
 }
 ACTIVATE: Command = {"do": "activate", "name": "joint"}
 HOLDING_OUT: Command = {

@@ -24,7 +24,7 @@ from support import world
 
 from labelguard.jobs.run import retrain
 from labelguard.ledger import ledger
-from labelguard.project import erasure, policies, restore, rotation
+from labelguard.project import erasure, policies, restore
 from labelguard.project.opening import init
 from labelguard.project.private_map import PrivateMap
 from labelguard.release import pipeline
@@ -108,13 +108,10 @@ def perform(command: dict[str, Any], project: Path) -> object:
         return policies.activate(command["name"], project=project)
     if command["do"] == "leave":
         return erasure.leave(project=project, **options)
-    if command["do"] == "rotate":
-        return rotation.rotate(project)
     if command["do"] == "restore":
-        since = restore.parse_since(None, [], True)
-        return restore.restore(
-            command["source"], project, since=since, passphrase=lambda: command["passphrase"]
-        )
+        shown = Path(os.environ["LABELGUARD_KEYS"]) / "project.key"
+        keys = None if shown.exists() else Path(command["copied"])
+        return restore.restore(command["source"], project, keys=keys)
     if command["do"] == "retrain":
         return retrain(project / "job.yaml")
     return pipeline.privatize(command["source"], project=project, **options)

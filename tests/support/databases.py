@@ -22,8 +22,12 @@ from labelguard.project.project import Project, find
 
 KINDS = ("sqlite", "postgresql")
 EACH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.slow))
-"""The same; PostgreSQL is slow: for what other tests show on it in every run."""
+"""The same; PostgreSQL is slow: each of its statements is waited for.
+
+In every run it has one test of the ledger, of the inbox and of jobs at once.
+"""
 _SERVER = "127.0.0.1:5432"
+_in_use: set[str] = set()
 Tables = dict[str, list[tuple[object, ...]]]
 
 
@@ -93,7 +97,19 @@ def server() -> str:
     found = _running() or _throwaway()
     if not found.startswith("postgresql"):
         pytest.skip(found)
+    _in_use.add(found)
     return found
+
+
+def lost() -> str | None:
+    """Say which server of `server` no longer answers; None where each does."""
+    for base in _in_use:
+        try:
+            _command(base, "SELECT 1")
+        except sa.exc.OperationalError:
+            address = base.partition("@")[2]
+            return f"PostgreSQL at {address} went away; start it and run the tests again"
+    return None
 
 
 @functools.cache

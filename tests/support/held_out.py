@@ -14,6 +14,7 @@ from labelguard.project.project import Project
 SHARE = 0.5
 SHAPE: dict[str, Any] = {
     "features": "columns:score,length",
+    "public_columns": ["score", "length"],
     "components": 2,
     "whitening": 0.5,
     "floor": 1e-3,
@@ -28,7 +29,8 @@ def hold_out(
     project: Project, *allow: str, name: str = "held", share: float = SHARE, **options: Any
 ) -> policies.PolicyDetails:
     """A policy that holds a share of labelers out, in force."""
-    options = {"epsilon": 3.0, "delta": 1e-5} | options
+    declared = {"public_columns": SHAPE["public_columns"]}
+    options = {"epsilon": 3.0, "delta": 1e-5} | declared | options
     made = policies.new(name, allow=allow, held_out=share, project=project, **options)
     policies.activate(name, project)
     return made

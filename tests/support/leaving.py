@@ -54,8 +54,7 @@ def key_of(project: Project, labeler: str = WHO) -> Blocks:
 
 
 def pseudonym(project: Project, labeler: str = WHO) -> str:
-    keys = KeyRing(project.keys)
-    return blocks.to_hex(keys.pseudonyms().hide(key_of(project, labeler))[0])
+    return blocks.to_hex(key_of(project, labeler)[0])
 
 
 def ledger_of(project: Project) -> Ledger:

@@ -280,6 +280,24 @@ def votes(preferences: Sequence[Preference]) -> Rows:
     ]
 
 
+def kaggle(preferences: Sequence[Preference]) -> Rows:
+    """Battles of two turns, as Kaggle's competition has them: who won, in three columns."""
+    columns = {"winner_model_a": "a", "winner_model_b": "b", "winner_tie": "tie"}
+    return [
+        {
+            "id": n,
+            "model_a": "small",
+            "model_b": "large",
+            "prompt": json.dumps([question(n)]),
+            "response_a": json.dumps([sides(n)[0]]),
+            "response_b": json.dumps([sides(n)[1]]),
+            **{name: None if p is None else int(p == won) for name, won in columns.items()},
+            "labeler_id": who(n),
+        }
+        for n, p in enumerate(preferences)
+    ]
+
+
 @dataclass(frozen=True)
 class Shape:
     """How a format's rows are made, what it is called, and how its labelers are."""
@@ -305,6 +323,7 @@ SHAPES = {
     "arena": Shape(arena, "arena", "judge"),
     "mt-bench": Shape(mt_bench, "arena", "judge"),
     "votes": Shape(votes, "arena", "judge_hash"),
+    "kaggle": Shape(kaggle, "kaggle"),
 }
 
 

@@ -18,8 +18,9 @@ FEATURES = ("--features", "text+length", "--components", "4", "--ridge", "2")
 TUNED = ("--mechanism", "statistic", "--features", "text+length")
 STATISTIC = (*TUNED, *FEATURES[2:], "--whitening", "0.5", "--floor", "0.01")
 STATISTIC += ("--clip-quantile", "0.5")
-NUMBERS = (*STATISTIC[:3], "columns:score+length", *STATISTIC[4:])
-SOURCES = (*STATISTIC[:3], "source:model,by=language+columns:score", *STATISTIC[4:])
+DECLARED = [word for name in ("score", "model", "language") for word in ("--public-column", name)]
+NUMBERS = (*STATISTIC[:3], "columns:score+length", *STATISTIC[4:], *DECLARED[:2])
+SOURCES = (*STATISTIC[:3], "source:model,by=language+columns:score", *STATISTIC[4:], *DECLARED)
 WINDOWS = (*STATISTIC, "--releases", "2")
 AUTO = ("--mechanism", "auto", "--features", "text+length")
 LOOK = (*AUTO, "--dry-run")
@@ -45,12 +46,8 @@ def blanks(table: pa.Table) -> pa.Table:
 SCENARIOS = {
     "one run": Scenario((Run(),)),
     "one run, as JSON": Scenario((Run(("--json", "-o", "{output}")),)),
-    "ternary ties": Scenario((Run(("--ties", "ternary")), Run(("--ties", "ternary"), HALF))),
     "public ties dropped": Scenario(
         (Run(("--ties", "drop", "--tie-status-public")),), public_ties=True
-    ),
-    "public ties kept": Scenario(
-        (Run(("--ties", "half", "--tie-status-public")),), public_ties=True
     ),
     "quarantine": Scenario((Run(("--bad-rows", "quarantine"), bad=True),)),
     "stopped by a bad row": Scenario((Run(bad=True, exits=1), Run())),
@@ -117,8 +114,7 @@ SCENARIOS = {
 }
 DROP = ("--exhausted", "drop")
 JOINT = (
-    "policy new joint --epsilon 2 --delta 9e-6 --allow rr:labels=40 --allow statistic:releases=2 "
-    "--closing-points 2",
+    "policy new joint --epsilon 2 --delta 9e-6 --allow rr:labels=40 --allow statistic:releases=2",
     "policy activate joint --yes",
 )
 HELD_OUT = (
@@ -141,13 +137,14 @@ BESIDE = (
     "--allow uls:runs=2,q=0.5,steps=4",
     "policy activate beside --yes",
 )
+LOOK_FIRST = "privatize {input} --dry-run --mechanism rr --exhausted drop"
 SCENARIOS |= {
     "a joint policy": Scenario(
         (
-            Run(rows=HALF, before=(*JOINT, "policy check {input}")),
+            Run(rows=HALF, before=(*JOINT, LOOK_FIRST)),
             Run(STATISTIC, HALF),
-            Run(STATISTIC, before=("policy check {input} --mechanism statistic",)),
-            Run(("--exhausted", "drop"), before=("policy check {input}",)),
+            Run(STATISTIC, before=(" ".join(("privatize {input} --dry-run", *STATISTIC)),)),
+            Run(("--exhausted", "drop"), before=(LOOK_FIRST,)),
         )
     ),
     "a change of policy": Scenario((Run(rows=HALF, before=JOINT), Run(before=LATER))),
@@ -155,7 +152,10 @@ SCENARIOS |= {
         (
             Run(STATISTIC, HALF, before=HELD_OUT),
             Run((*EVALUATION, "--head", "r0001"), HALF),
-            Run(EVALUATION, before=("policy check {input} --mechanism evaluation",)),
+            Run(
+                EVALUATION,
+                before=("privatize {input} --dry-run --mechanism evaluation --head r0001",),
+            ),
             Run((*EVALUATION, "--again"), exits=3),
         )
     ),
@@ -174,12 +174,7 @@ SCENARIOS |= {
             Run(ROOM, before=("labeler retire 'worker 1' --yes", "labeler erase 'worker 2' --yes")),
         )
     ),
-    "a backup and other names": Scenario(
-        (
-            Run(ROOM, HALF),
-            Run(ROOM, before=("project backup backup.tar.zst", "project rotate-pseudonyms")),
-        )
-    ),
+    "a backup": Scenario((Run(ROOM, HALF), Run(ROOM, before=("project backup backup.tar.zst",)))),
 }
 ONE, ALL = [2], list(range(7))
 

@@ -165,10 +165,7 @@ def hear(project: Project, *events: Mapping[str, Any], name: str = "desk") -> in
     """Put events into the inbox as the hook of connector `name` does; how many were new."""
     connector = DeskConnector(Settings.of(name, {"file": "unused"}))
     inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
-    told = [
-        Event(f"{event['record']}/{event.get('version')}", name, tuple(connector.hear(event)))
-        for event in events
-    ]
+    told = [Event(name, tuple(connector.hear(event))) for event in events]
     try:
         return inbox.put(told)
     finally:

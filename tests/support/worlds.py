@@ -153,7 +153,7 @@ def observed(
     with pytest.MonkeyPatch.context() as patch:
         world.fix(patch, world.repeatable_bytes())
         patch.chdir(here)
-        for name in ("randomize", "randomize_ternary", "randomize_choices"):
+        for name in ("randomize", "randomize_choices"):
             patch.setattr(rr, name, coins.wrap(getattr(rr, name)))
         patch.setattr(statistic, "noisy", coins.noisy)
         patch.setattr(aup, "concentration", concentration)

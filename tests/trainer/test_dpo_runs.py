@@ -69,6 +69,7 @@ def test_before_the_first_step_a_policy_is_its_reference_in_any_precision(
     assert rounding > 5e-3, "with one of the two in another precision this would show"
 
 
+@pytest.mark.slow
 def test_lora_learns_beside_a_frozen_model(base: str, tmp_path: Path) -> None:
     trainer = DPOTrainer(
         base,
@@ -93,6 +94,7 @@ def test_lora_learns_beside_a_frozen_model(base: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(again.margins(held_out), margins, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapter", [False, True])
 def test_checkpointed_activations_and_kept_ones_are_the_same_steps(
     adapter: bool, base: str, tmp_path: Path
@@ -105,6 +107,7 @@ def test_checkpointed_activations_and_kept_ones_are_the_same_steps(
     assert_same_steps(run(True), run(False))
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_where_it_is_asked_for_and_is_off_on_a_cpu_by_default(
     base: str, tmp_path: Path
 ) -> None:
@@ -116,6 +119,7 @@ def test_bfloat16_trains_where_it_is_asked_for_and_is_off_on_a_cpu_by_default(
     assert half[0] != single[0]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_as_an_uninterrupted_one(base: str, tmp_path: Path) -> None:
     saving = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3}
 
@@ -138,6 +142,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(base: str, tmp_path: Path) -
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut weights", "cut optimizer", "no state"])
 def test_a_half_written_checkpoint_is_not_resumed_from(
     damage: str, base: str, tmp_path: Path
@@ -165,6 +170,7 @@ def test_held_out_rows_are_evaluated_by_the_same_loss(base: str, tmp_path: Path)
     assert last["eval_loss"] == pytest.approx(float(loss.mean()), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_conversations_go_through_the_chat_template(tmp_path: Path) -> None:
     model = str(tiny.saved(tmp_path / "chat", chat=True))
     trainer = DPOTrainer(
@@ -203,6 +209,7 @@ def test_rows_that_lost_their_noise_are_an_error(base: str, tmp_path: Path) -> N
         trainer.train()
 
 
+@pytest.mark.slow
 def test_a_collator_of_ones_own_keeps_the_noise(base: str, tmp_path: Path) -> None:
     from trl.trainer.dpo_trainer import DataCollatorForPreference
 

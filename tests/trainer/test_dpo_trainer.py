@@ -45,6 +45,7 @@ def test_equal_flip_probabilities_are_trls_robust_step_by_step(base: str, tmp_pa
     assert_same_steps(trained(ours), trained(theirs))
 
 
+@pytest.mark.slow
 def test_metrics_are_trls(base: str, tmp_path: Path) -> None:
     release = tiny.release(32, label_probability=1.0)
     settings = {"max_length": LENGTH, "learning_rate": 3e-3, "max_steps": 4, **QUIET}
@@ -60,6 +61,7 @@ def test_metrics_are_trls(base: str, tmp_path: Path) -> None:
     assert mine["agreement"] == pytest.approx(others["rewards/accuracies"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["auto", "robust"])
 def test_one_batch_of_eight_is_two_of_four_with_accumulation(
     loss: str, base: str, tmp_path: Path
@@ -78,6 +80,7 @@ def test_one_batch_of_eight_is_two_of_four_with_accumulation(
     assert_same_steps(run(8, 1), run(4, 2))
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing(base: str, tmp_path: Path) -> None:
     def run(multiple: int | None) -> Any:
         args = config(tmp_path, pad_to_multiple_of=multiple)
@@ -93,6 +96,7 @@ def test_twenty_steps_learn_clean_pairs(base: str, tmp_path: Path) -> None:
     assert np.mean(trainer.margins(tiny.release(64, 9, label_probability=1.0)) > 0) > 0.95
 
 
+@pytest.mark.slow
 def test_known_noise_is_learnt_through_and_plain_learns_the_noise(
     base: str, tmp_path: Path
 ) -> None:
@@ -137,6 +141,7 @@ def test_margins_are_those_of_a_forward_pass_with_logits(base: str, tmp_path: Pa
     assert trainer.margins(Dataset.from_list([row]))[0] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_precomputed_references_change_nothing(base: str, tmp_path: Path) -> None:
     plain = trained(DPOTrainer(base, config(tmp_path), train_dataset=noisy()))
     args = config(tmp_path, precompute_ref_log_probs=True)
@@ -178,6 +183,7 @@ def test_an_evaluation_set_without_the_reference_of_the_training_set_is_refused(
         DPOTrainer(base, config(tmp_path), train_dataset=prepared, eval_dataset=noisy(8, 3))
 
 
+@pytest.mark.slow
 def test_a_mixture_of_experts_adds_its_own_loss(tmp_path: Path) -> None:
     from transformers import MixtralConfig, MixtralForCausalLM, set_seed
 
@@ -203,6 +209,7 @@ def test_a_mixture_of_experts_adds_its_own_loss(tmp_path: Path) -> None:
     assert loss(0.5) > loss(0.0) + 0.5
 
 
+@pytest.mark.slow
 def test_metrics_of_a_last_step_that_is_not_full_are_of_all_its_rows(
     base: str, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ def _done(result: Result) -> dict[str, Any]:
     return said
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_computed_beforehand_serves_the_evaluation_too(train: Train) -> None:
     options = ("--probes", "probes.parquet", "--json")
     kept = _done(train(*options, more=CONSTANT, output="kept"))
@@ -60,6 +61,7 @@ def test_a_reference_that_is_computed_beforehand_serves_the_evaluation_too(train
     assert said["evaluation"]["flipped"] == pytest.approx(kept["evaluation"]["flipped"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
 def test_a_run_that_was_killed_after_its_last_step_takes_no_other(
     kind: str, train: Train, monkeypatch: pytest.MonkeyPatch
@@ -90,6 +92,7 @@ def test_a_training_that_diverged_publishes_nothing(holdout: str, train: Train) 
     assert "training diverged" in line and "lower learning_rate" in line
 
 
+@pytest.mark.slow
 def test_a_command_that_left_no_checkpoint_can_be_mended(train: Train) -> None:
     assert train(more="optim: adam_who\n").exit_code == 1
     assert train(more="beta: null\n").exit_code == 1
@@ -97,6 +100,7 @@ def test_a_command_that_left_no_checkpoint_can_be_mended(train: Train) -> None:
     assert _done(train("--json"))["steps"] == 4
 
 
+@pytest.mark.slow
 def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:

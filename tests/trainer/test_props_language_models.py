@@ -137,6 +137,7 @@ def test_chats_need_a_chat_template(labelguard: Labelguard) -> None:
     assert result.exit_code == 1 and "no chat template" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment",
     [m if m == "inside stage 2" else pytest.param(m, marks=pytest.mark.slow) for m in MOMENTS],

@@ -63,6 +63,7 @@ def losses(trainer: Any) -> list[float]:
     return [log["loss"] for log in trainer.state.log_history if "loss" in log]
 
 
+@pytest.mark.quick("full")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_learnt_is_saved_as_a_classifier_that_gives_the_same_rewards(
     kind: str, base: str, tmp_path: Path
@@ -114,6 +115,7 @@ def test_the_first_loss_is_that_of_each_rows_own_noise(base: str, tmp_path: Path
     assert losses(trainer)[0] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_batch_of_eight_is_two_of_four_with_accumulation(
     kind: str, base: str, tmp_path: Path
@@ -125,6 +127,7 @@ def test_one_batch_of_eight_is_two_of_four_with_accumulation(
     np.testing.assert_allclose(run(8, 1), run(4, 2), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing(base: str, tmp_path: Path) -> None:
     def run(multiple: int | None) -> list[float]:
         return losses(
@@ -153,6 +156,7 @@ def test_lora_learns_its_adapter_and_the_score(base: str, tmp_path: Path) -> Non
     assert all("lora_" in name or "score" in name for name in learnt)
 
 
+@pytest.mark.slow
 def test_rewards_are_centred_where_it_is_asked_for(base: str, tmp_path: Path) -> None:
     def spread(coefficient: float | None) -> float:
         given = {"center_rewards_coefficient": coefficient, "max_steps": 20}
@@ -164,6 +168,7 @@ def test_rewards_are_centred_where_it_is_asked_for(base: str, tmp_path: Path) ->
     assert spread(1.0) < 0.5 * spread(None) + 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_ends_as_an_uninterrupted_one(kind: str, base: str, tmp_path: Path) -> None:
     saving = {"save_strategy": "steps", "save_steps": 2}
@@ -204,6 +209,7 @@ def test_a_batch_that_lost_its_noise_is_an_error(base: str, tmp_path: Path) -> N
         trainer.evaluate()
 
 
+@pytest.mark.slow
 def test_texts_that_are_too_long_are_left_out_of_training_and_cut_for_scoring(
     base: str, tmp_path: Path
 ) -> None:
@@ -215,6 +221,7 @@ def test_texts_that_are_too_long_are_left_out_of_training_and_cut_for_scoring(
     assert len(trainer.margins(mixed)) == 17
 
 
+@pytest.mark.slow
 def test_conversations_go_through_the_chat_template(tmp_path: Path) -> None:
     model = str(tiny.saved(tmp_path / "chat", chat=True))
     release = tiny.release(64, label_probability=1.0, chat=True)

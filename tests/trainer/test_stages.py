@@ -92,6 +92,7 @@ def test_tokens_are_those_of_a_trainer(kind: Kind, chat: bool, base: Path, tmp_p
     assert {name: made[name][:] for name in ours.column_names} == ours.to_pydict()
 
 
+@pytest.mark.quick("full")
 @pytest.mark.parametrize("lora", [None, "r=4,alpha=8"], ids=["full", "LoRA"])
 def test_a_margin_is_the_log_ratio_to_the_base_model_in_every_stage(
     lora: str | None, prepare: Prepare, base: Path, tmp_path: Path
@@ -123,6 +124,7 @@ def _log_probs(path: Path, prepared: PreparedLanguageModel) -> np.ndarray[Any, A
     return np.array([[of(row["prompt_ids"], row[side]) for side in sides] for row in rows])
 
 
+@pytest.mark.quick("dpo")
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
 def test_a_margin_does_not_depend_on_the_pairs_around_it(
     kind: Kind, prepare: Prepare, tmp_path: Path
@@ -133,6 +135,7 @@ def test_a_margin_does_not_depend_on_the_pairs_around_it(
     assert scorer(every[:0]).shape == (0,)
 
 
+@pytest.mark.quick("dpo")
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
 def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(
     kind: Kind, prepare: Prepare, tmp_path: Path
@@ -144,6 +147,7 @@ def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(
     assert np.array_equal(again(every), trained(every))
 
 
+@pytest.mark.quick("false")
 @pytest.mark.parametrize("bf16", ["false", "true"])
 def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(
     bf16: str, prepare: Prepare, base: Path, tmp_path: Path
@@ -185,6 +189,7 @@ def test_sides_that_are_equal_within_the_models_length_have_no_margin_and_teach_
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("combine", ["hard", "soft"])
 def test_stages_learn_a_planted_preference_from_flipped_labels(
     combine: Any, prepare: Prepare, tmp_path: Path

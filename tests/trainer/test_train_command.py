@@ -124,6 +124,7 @@ def test_a_release_becomes_a_model_with_its_guarantee(
     assert not Path("out.partial").exists() and not Path("out/training_args.bin").exists()
 
 
+@pytest.mark.slow
 def test_it_learns_what_people_prefer_through_the_noise(train: Train) -> None:
     said = _done(train("dpo", "rr", "--probes", "probes.parquet", "--json", config="config.yaml"))
     assert said["evaluation"]["probes"]["accuracy"] > 0.9
@@ -150,6 +151,7 @@ def test_a_piece_of_a_prompt_in_a_warning_of_trl_goes_nowhere(
     assert heard.prompt_differs and not caplog.records
 
 
+@pytest.mark.slow
 def test_an_adapter_is_trained_and_saved(train: Train) -> None:
     said = _done(train("dpo", "rr", "--lora", "r=4,alpha=8", "--json"))
     adapter = json.loads(Path("out/adapter_config.json").read_text())
@@ -157,6 +159,7 @@ def test_an_adapter_is_trained_and_saved(train: Train) -> None:
     assert said["steps"] == 4 and "library_name: peft" in Path("out/TRAINING_CARD.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "library"), [("dpo", "peft"), ("reward", "transformers")])
 def test_the_card_of_an_adapter_is_ours_and_names_no_path(
     kind: str, library: str, train: Train
@@ -178,6 +181,7 @@ def test_a_model_of_raw_labels_gets_no_guarantee_by_a_release(train: Train) -> N
     assert "says its README.md" in train("dpo", "rr", "--model", "raw", output="washed").stderr
 
 
+@pytest.mark.slow
 def test_the_price_of_a_bases_release_is_added(train: Train) -> None:
     _done(train("dpo", "rr", "--json", output="first"))
     said = "provided that the base model is public"
@@ -192,6 +196,7 @@ def test_the_price_of_a_bases_release_is_added(train: Train) -> None:
     assert card.partition("\n---\n")[0].count("release: ") == 2
 
 
+@pytest.mark.slow
 def test_held_out_rows_that_are_equal_once_cut_are_left_out_and_counted(train: Train) -> None:
     rows = pl.read_parquet("labels.parquet").with_row_index()
     alike = pl.when(pl.col("index") % 2 == 0).then(pl.lit("good " * 64)).otherwise(pl.lit(""))
@@ -204,6 +209,7 @@ def test_held_out_rows_that_are_equal_once_cut_are_left_out_and_counted(train: T
     assert "not measured: " in Path("out/TRAINING_CARD.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_training_ends_as_an_uninterrupted_one(train: Train) -> None:
     whole = _done(train("dpo", "rr", "--json", config="config.yaml", output="whole"))
     typed = ["train", "dpo", "rr", "--model", "base", "--train-config", "config.yaml", "-o", "out"]

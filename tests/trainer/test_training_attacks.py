@@ -160,6 +160,7 @@ def hostile(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     return mark
 
 
+@pytest.mark.quick("dpo")
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
 def test_a_learner_never_runs_a_models_own_code(kind: str, prepare: Prepare, hostile: Path) -> None:
     with pytest.raises(LabelguardError, match="custom code") as raised:
@@ -196,6 +197,7 @@ def test_training_on_a_release_runs_code_only_if_that_is_typed(
 # What an identity covers --------------------------------------------------------------------------
 
 
+@pytest.mark.quick("code.py")
 @pytest.mark.parametrize("name", ["code.py", "weights/part.pt", "additional_chat_templates/a"])
 def test_every_file_of_a_model_is_in_its_identity(name: str, base: Path) -> None:
     found = [models.identity(str(base))]
@@ -297,6 +299,7 @@ def _files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "size"),
     [
@@ -318,6 +321,7 @@ def test_a_full_disk_in_a_stage_is_told_as_one(
     assert _fitted(prepared, stages).path.is_dir(), "the same again, with room"
 
 
+@pytest.mark.slow
 def test_a_full_disk_in_training_on_a_release_is_told_as_one(
     release: Path, base: Path, tmp_path: Path
 ) -> None:

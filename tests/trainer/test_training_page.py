@@ -39,6 +39,7 @@ def _blocks(language: str) -> list[str]:
     return found
 
 
+@pytest.mark.docs
 def test_the_commands_of_the_page_run_with_its_configuration(here: Path) -> None:
     [config] = _blocks("yaml")
     (here / "train.yaml").write_text(config)
@@ -49,11 +50,13 @@ def test_the_commands_of_the_page_run_with_its_configuration(here: Path) -> None
     assert set(re.findall(r"`((?:TRAINING|evaluation|metrics|curves)[^`]*)`", PAGE)) <= written
 
 
+@pytest.mark.docs
 def test_the_script_of_the_page_trains(here: Path) -> None:
     for block in _blocks("python"):
         exec(compile(block, "training.md", "exec"), {})
 
 
+@pytest.mark.docs
 def test_the_example_goes_from_raw_labels_to_a_model(tmp_path: Path) -> None:
     example = ROOT / "examples" / "train_dpo.py"
     command = [sys.executable, example, "--labels", "300", "--steps", "3"]

@@ -9,10 +9,9 @@ import polars as pl
 import pyarrow as pa
 
 import labelguard as lg
-from labelguard.accounting.account import Compositions, RunNoise, StatisticNoise
+from labelguard.accounting.account import LabelNoise, RunNoise, StatisticNoise
 from labelguard.planner.forecast import PlanResult
 from labelguard.project.policy_facts import Activation, PolicyDetails, PolicyLine
-from labelguard.release.check import Fit, check
 from labelguard.release.leaderboard import Leaderboard
 from labelguard.report.inspected import Inspection
 
@@ -62,8 +61,6 @@ def mistakes(table: Any, name: str) -> None:
     lg.privatize(table, mechanism="uls", records=4)  # type: ignore[call-overload]
     lg.privatize(table, mechanism="randomised")  # type: ignore[call-overload]
     lg.privatize(table, mechanism=name)  # type: ignore[call-overload]
-    check(table, bad_row="stop")  # type: ignore[call-arg]
-    check(table, epsilon=3)  # type: ignore[call-arg]
     lg.inspect(table, colums={"prompt": "task"})  # type: ignore[call-arg]
     lg.plan(table, epsilon=3)  # type: ignore[call-arg]
     lg.plan(table, unit="team")  # type: ignore[arg-type]
@@ -76,10 +73,9 @@ def mistakes(table: Any, name: str) -> None:
 
 
 def understood(table: Any) -> None:
-    """What an input is understood as, may give, and would take."""
+    """What an input is understood as, and may give."""
     assert_type(lg.inspect(table, columns={"prompt": "task"}, question="helpful"), Inspection)
     assert_type(lg.plan(table, [1, 3], features="length", unit="item", periods=1), PlanResult)
-    assert_type(check(table, mechanism="rr", question="helpful", project="study"), Fit)
 
 
 def loaded(release: lg.Release) -> None:
@@ -104,7 +100,7 @@ def projects() -> None:
     assert_type(lg.policies.activate("weekly", "study"), Activation)
     assert_type(lg.policies.show(project="study"), PolicyDetails)
     assert_type(lg.policies.listing(study), list[PolicyLine])
-    assert_type(lg.account.rr(policy.epsilon, 1e-5, 50), Compositions)
+    assert_type(lg.account.rr(policy.epsilon, 1e-5, 50), LabelNoise)
     assert_type(lg.account.statistic(3, 1e-5, releases=12), StatisticNoise)
     assert_type(lg.account.run("uls", 3, 1e-5, sampling_probability=0.1, runs=2), RunNoise)
     with lg.waiting():

@@ -6,11 +6,11 @@ equal, byte by byte.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Set
+from typing import Any
 
 from labelguard.ingest.connector import Answer
-from labelguard_connectors import nesting
+from labelguard_connectors import bounds
 from labelguard_connectors.argilla.told import Told
 
 SUBMITTED = "submitted"
@@ -42,46 +42,35 @@ def answer(record: Told, dataset: str, response: Told, labeler: Told, kept: Set[
     if status not in STATUSES:
         raise response["status"].unlike(f"one of {', '.join(STATUSES)}")
     version = response["updated_at"].time()
-    body = {
+    task = {
         "id": record["id"].uuid(),
         "external_id": record["external_id"].text_or_none(),
         "dataset_id": dataset,
         "fields": record["fields"].object(),
-        "responses": [
-            {
-                "id": response["id"].uuid(),
-                "user_id": labeler.uuid(),
-                "status": status,
-                "updated_at": response["updated_at"].value,
-                "values": _values(response["values"], kept) if status == SUBMITTED else {},
-            }
-        ],
     }
-    return Answer(response["id"].uuid(), version, labeler.uuid(), _json(record, body))
-
-
-def _values(told: Told, kept: Set[str]) -> dict[str, object]:
-    """The values to the questions that are kept. What was answered is not looked at."""
-    if told.value is None:
-        return {}
-    values = told.object()
-    # Under a star: errors hold no names that others gave.
-    members = {
-        name: Told(told.what, values[name], f"{told.path}.*") for name in kept & values.keys()
+    own = {
+        "id": response["id"].uuid(),
+        "user_id": labeler.uuid(),
+        "status": status,
+        "updated_at": response["updated_at"].value,
+        "values": _values(response["values"].value, kept) if status == SUBMITTED else {},
     }
-    said = {name: members[name]["value"].value for name in values if name in members}
-    # What is no answer stops nobody else's release.
-    return {
-        name: {"value": one} for name, one in said.items() if nesting.within(one, nesting.LABEL)
-    }
-
-
-def _json(told: Told, body: object) -> str:
     try:
-        if not nesting.within(body, nesting.TASK):
-            raise ValueError
-        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        text.encode()
-    except (TypeError, ValueError, RecursionError):
-        raise told.unlike("JSON, without NaN and half characters") from None
-    return text
+        body = bounds.body(task, "responses", own, record.what)
+    except ValueError:
+        raise record["fields"].unlike("JSON, without NaN and half characters") from None
+    return Answer(response["id"].uuid(), version, labeler.uuid(), body)
+
+
+def _values(values: Any, kept: Set[str]) -> dict[str, object]:
+    """Return the values to the questions that are kept; what is no value is left out.
+
+    An error would depend on what was answered, and stop everybody else's release.
+    """
+    own = values if isinstance(values, dict) else {}
+    said = {name: one for name, one in own.items() if name in kept and isinstance(one, dict)}
+    return {
+        name: {"value": one["value"]}
+        for name, one in said.items()
+        if "value" in one and bounds.is_label(one["value"])
+    }

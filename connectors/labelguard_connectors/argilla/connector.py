@@ -12,12 +12,13 @@ from labelguard import extras
 from labelguard.configuration.checking import Part, Text
 from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Answer, Page, Settings
+from labelguard.ingest.connector import Answer, Page, Settings, Unreadable
 from labelguard.ingest.credentials import credential
 from labelguard.terms import Progress, counted
 from labelguard_connectors.argilla import answers, events
 from labelguard_connectors.argilla.events import Dataset
 from labelguard_connectors.argilla.told import Told
+from labelguard_connectors.bounds import OutOfBounds
 
 if TYPE_CHECKING:
     from labelguard_connectors.argilla.rest import Rest
@@ -92,14 +93,15 @@ class Argilla:
             told = rest.get(f"/datasets/{dataset}/questions")["items"]
             kept = answers.read(answers.questions(told))
             for records in pages(rest, dataset):
-                yield Page(
-                    [
-                        answers.answer(record, dataset, response, response["user_id"], kept)
-                        for record in records
-                        for response in record["responses"].elements()
-                    ],
-                    "",
-                )
+                found, unreadable = list[Answer](), list[Unreadable]()
+                for record in records:
+                    for response in record["responses"].elements():
+                        who = response["user_id"]
+                        try:
+                            found.append(answers.answer(record, dataset, response, who, kept))
+                        except OutOfBounds as error:
+                            unreadable.append(Unreadable(response["id"].uuid(), str(error)))
+                yield Page(found, "", unreadable)
 
     def push(self, release: Path, name: str, progress: Progress) -> str:
         """Publish a release as a new data set of the same workspace; the address of its page."""

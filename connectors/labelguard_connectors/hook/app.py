@@ -78,7 +78,7 @@ def _pages(hook: Hook) -> FastAPI:
 
     @app.get("/metrics", summary="Numbers for Prometheus")
     async def metrics() -> Response:
-        await hook.ready()
+        await hook.count()
         return Response(hook.metrics.page(), media_type=CONTENT_TYPE)
 
     @app.get("/docs", include_in_schema=False)

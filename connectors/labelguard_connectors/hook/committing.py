@@ -31,6 +31,8 @@ class Store(Protocol):
 
     def bury(self, connector: str, body: bytes, why: str) -> None: ...
 
+    def check(self) -> None: ...
+
 
 class Overloaded(ConnectorError):
     """More waits for the disk than may; nothing of this delivery was kept."""
@@ -85,6 +87,10 @@ class Committer:
         """Wait until a body that cannot be understood is among the dead letters."""
         await self._hand_over(None, lambda: self._store.bury(connector, body, why), len(body))
 
+    async def check(self) -> None:
+        """Wait until a record is on disk. Raises as `store` does."""
+        await self._hand_over(None, self._store.check, 0)
+
     async def _hand_over(
         self, event: Event | None, act: Callable[[], None] | None, size: int
     ) -> None:
@@ -118,11 +124,11 @@ class Committer:
     def _put(self, works: list[_Work]) -> None:
         began = time.perf_counter()
         events = [work.event for work in works if work.event]
-        new = self._store.put(events)
+        new, states = self._store.put(events), sum(len(event.answers) for event in events)
         self._metrics.commits.observe(time.perf_counter() - began)
-        self._metrics.commit_events.observe(len(events))
+        self._metrics.commit_events.observe(states)
         self._metrics.events.inc(new)
-        self._metrics.repeated.inc(len(events) - new)
+        self._metrics.repeated.inc(states - new)
 
     def _settle(self, works: list[_Work], error: Exception | None) -> None:
         assert self._loop

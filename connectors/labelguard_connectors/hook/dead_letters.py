@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,7 +60,6 @@ def _understood(inbox: Inbox, letter: Letter, known: dict[str, connectors.Connec
     except ConnectorError:
         return False
     if answers:
-        delivery = hashlib.sha256(body).hexdigest()
-        inbox.put([Event(delivery, letter.connector, tuple(answers))])
+        inbox.put([Event(letter.connector, tuple(answers))])
     inbox.remove(letter.number)
     return True

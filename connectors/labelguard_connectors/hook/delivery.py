@@ -7,7 +7,7 @@ it is verified, nothing of it is parsed or stored. This is plain ASGI: there are
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -39,10 +39,8 @@ STATUSES = {
 RETRY_SECONDS = "10"
 
 _NOTHING = [(b"content-length", b"0")]
-_PROBE_SECONDS = 5.0
+_CHECK_SECONDS = 5.0
 _QUIET_SECONDS = 1.0
-_BURIED = 1_000
-"""Dead letters that are known again."""
 
 
 class Answered(Exception):
@@ -63,8 +61,8 @@ class Hook:
         self._bodies = Bodies(limits)
         self._refusals = logs.Sparse(logs.logger(), "refused", _QUIET_SECONDS)
         self._log = logs.logger()
-        self._buried: set[bytes] = set()
-        self._probed: tuple[float, asyncio.Task[bool]] | None = None
+        self._checked: tuple[float, asyncio.Task[bool]] | None = None
+        self._counted: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one delivery."""
@@ -96,27 +94,17 @@ class Hook:
             raise Answered(405, "a delivery is a POST")
         try:
             served.scheme.admit(scope["client"][0] if scope.get("client") else None)
-            delivery = served.scheme.verify(served.secrets, headers, body)
+            served.scheme.verify(served.secrets, headers, body)
         except Refused as error:
             raise Answered(401, str(error)) from None
         try:
             answers = heard(served.connector, body)
         except ConnectorError as error:
-            await self._bury(name, body, str(error))
+            await self._written(self.committer.bury(name, body, str(error)))
             raise Answered(422, f"kept among the dead letters: {error}", last=False) from None
         if answers:
-            event = Event(delivery, name, tuple(answers))
+            event = Event(name, tuple(answers))
             await self._written(self.committer.store(event, len(body)))
-
-    async def _bury(self, name: str, body: bytes, why: str) -> None:
-        """Keep it among the dead letters, once: tools send again what is answered with 422."""
-        letter = hashlib.sha256(name.encode() + b"/" + body).digest()
-        if letter in self._buried:
-            return
-        await self._written(self.committer.bury(name, body, why))
-        if len(self._buried) >= _BURIED:
-            self._buried.clear()
-        self._buried.add(letter)
 
     async def _body(self, receive: Receive, declared: str | None) -> bytes:
         try:
@@ -141,24 +129,35 @@ class Hook:
             raise Answered(503, "the inbox cannot be written now") from None
 
     async def ready(self) -> bool:
-        """Whether deliveries can be stored, as far as was known at most five seconds ago."""
-        if not self.committer.alive:
-            return False
-        now, probed = time.monotonic(), self._probed
-        # One at a time: a database that does not answer is asked by one thread, not by all.
-        if not probed or (probed[1].done() and now - probed[0] >= _PROBE_SECONDS):
-            probed = now, asyncio.create_task(asyncio.to_thread(self._probe))
-            self._probed = probed
-        done, _ = await asyncio.wait([probed[1]], timeout=_PROBE_SECONDS)
-        return bool(done) and probed[1].result()
+        """Return whether a delivery could be stored, as of at most five seconds ago.
 
-    def _probe(self) -> bool:
+        A record takes the way of a delivery, through the queue and onto the disk.
+        """
+        now, checked = time.monotonic(), self._checked
+        # One at a time, whoever asks: nobody fills the queue with checks.
+        if not checked or (checked[1].done() and now - checked[0] >= _CHECK_SECONDS):
+            checked = now, asyncio.create_task(self._check())
+            self._checked = checked
+        done, _ = await asyncio.wait([checked[1]], timeout=_CHECK_SECONDS)
+        return bool(done) and checked[1].result()
+
+    async def _check(self) -> bool:
         try:
-            self.metrics.waiting.set(self._inbox.waiting())
+            await self.committer.check()
         except ConnectorError as error:
             self._log.error("not ready", why=str(error))
             return False
         return True
+
+    async def count(self) -> None:
+        """Let the metrics say how many events wait now; as before, if the database is silent."""
+        if self._counted is None or self._counted.done():
+            self._counted = asyncio.create_task(asyncio.to_thread(self._count))
+        await asyncio.wait([self._counted], timeout=_CHECK_SECONDS)
+
+    def _count(self) -> None:
+        with contextlib.suppress(ConnectorError):
+            self.metrics.waiting.set(self._inbox.waiting())
 
 
 async def _parts(receive: Receive) -> AsyncIterator[bytes]:

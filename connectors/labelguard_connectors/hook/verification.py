@@ -8,13 +8,13 @@
 | shared-secret | a header that holds the secret itself (Label Studio, which signs nothing) |
 
 Several secrets may hold at once, while one replaces another. A timestamp must be within five
-minutes of now; where there is none, a delivery that is sent again is known again by its content.
+minutes of now. No id of a delivery and no hash of its body is used: what it reports is known again
+by the answers' ids and times (`labelguard.ingest.inbox`), and never by what is said in them.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import ipaddress
 import time
@@ -110,14 +110,11 @@ class Scheme:
         if not any((mapped or found) in network for network in self.addresses):
             raise Refused("its address is none of those that may deliver")
 
-    def verify(self, secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> str:
-        """What makes two deliveries of this body one; `headers` have names in lower case.
-
-        Raises `Refused` unless one of the secrets proves it.
-        """
-        content = hashlib.sha256(body).hexdigest()
+    def verify(self, secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> None:
+        """Raise `Refused` unless a secret proves the body; `headers` have names in lower case."""
         if self.name == "standard-webhooks":
-            return _standard(secrets, headers, body)
+            _check_standard(secrets, headers, body)
+            return
         given = headers.get(self.header)
         if not given:
             raise Refused(f"the header {self.header} is missing")
@@ -130,15 +127,16 @@ class Scheme:
             _recent(stamp, self.timestamp_header)
             signed = stamp.encode("latin-1") + body
             _compare(given, [base64.b64encode(_hmac(one, signed)) for one in secrets])
-        return content
 
 
-def _standard(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> str:
-    """By the library of https://www.standardwebhooks.com; what it cannot read is not signed."""
+def _check_standard(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> None:
+    """Raise `Refused` by the library of https://www.standardwebhooks.com.
+
+    What it cannot read is not signed.
+    """
     proven = [_is_standard(secret, headers, body) for secret in secrets]
     if not any(proven):
         raise Refused("the signature is wrong, or its time more than five minutes from now")
-    return headers["webhook-id"]
 
 
 def _is_standard(secret: str, headers: Mapping[str, str], body: bytes) -> bool:

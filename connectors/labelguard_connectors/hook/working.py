@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from types import FrameType
 
@@ -57,5 +56,8 @@ def _note(number: int, ended: threading.Event) -> None:
 
 def _watch() -> None:
     """The server holds the other end open for as long as it lives."""
-    sys.stdin.buffer.read()
+    # Not by sys.stdin: a thread that waits in it holds its lock, which the interpreter wants when
+    # it ends.
+    while os.read(0, 4_096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)

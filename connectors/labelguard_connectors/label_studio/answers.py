@@ -7,7 +7,6 @@ charge, and it is left out.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,7 @@ from typing import Any
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer
-from labelguard_connectors import nesting
+from labelguard_connectors import bounds
 
 # By the type of a region: the member of its value that is the labeler's answer.
 SAYS = {"pairwise": "selected", "choices": "choices", "rating": "rating", "ranker": "ranker"}
@@ -29,7 +28,8 @@ def answer(task: Mapping[str, Any], annotation: Mapping[str, Any], origin: str) 
     """One annotation of a task; None if it is nobody's.
 
     `origin` begins messages ("Label Studio event"). Raises `ConnectorError` for anything of another
-    shape than Label Studio's, with the name of the field and never with what is in it.
+    shape than Label Studio's, with the name of the field and never with what is in it; nothing in
+    `result` is an error but that it is out of `bounds`.
     """
     record = number(annotation.get("id"), f"{origin}: annotation.id")
     updated = annotation.get("updated_at")
@@ -45,11 +45,14 @@ def answer(task: Mapping[str, Any], annotation: Mapping[str, Any], origin: str) 
         "updated_at": updated,
         "was_cancelled": _flag(annotation, "was_cancelled", origin),
         "ground_truth": _flag(annotation, "ground_truth", origin),
-        "result": _regions(annotation.get("result"), f"{origin}: annotation.result"),
+        "result": _regions(annotation.get("result"), origin),
     }
     own = number(task.get("id"), f"{origin}: task.id")
     data = members(task.get("data"), f"{origin}: task.data")
-    body = _json({"id": own, "data": data, "annotations": [kept]}, origin)
+    try:
+        body = bounds.body({"id": own, "data": data}, "annotations", kept, origin)
+    except ValueError:
+        raise expected(f"{origin}: task.data", "valid JSON") from None
     return Answer(str(record), version, str(labeler), body)
 
 
@@ -106,46 +109,26 @@ def _flag(annotation: Mapping[str, Any], name: str, origin: str) -> bool:
     return bool(value)
 
 
-def _regions(value: Any, field: str) -> list[dict[str, Any]]:
-    """The regions that may be answers; a null is no region. No message counts regions.
+def _regions(value: Any, origin: str) -> list[dict[str, Any]]:
+    """Return the regions that may be answers.
 
-    Labelers may send any value there is to the tool. One of another shape than an answer is left
-    out, for an error would stop all others at the next pull, or release.
+    Labelers may send any value there is to the tool. What has another shape than an answer is left
+    out, for an error would depend on what was answered, and stop all others at the next release.
     """
-    kept = []
-    for one in elements([] if value is None else value, field):
-        region = members(one, f"{field}[]")
-        kind = _text(region, "type", field)
-        if kind not in SAYS:
-            continue
-        given = region.get("value")
-        said = given if isinstance(given, dict) else {}
-        own = {name: said[name] for name in (SAYS[kind],) if name in said}
-        kept.append(
-            {
-                "from_name": _text(region, "from_name", field),
-                "to_name": _text(region, "to_name", field),
-                "type": kind,
-                "value": own if nesting.within(own, nesting.LABEL) else {},
-            }
-        )
+    regions = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    kept = [own for one in regions if (own := _region(one))]
+    if len(kept) > bounds.REGIONS:
+        raise bounds.OutOfBounds(f"{origin}: expected at most {bounds.REGIONS:,} regions")
     return kept
 
 
-def _text(region: Mapping[str, Any], name: str, field: str) -> str:
-    value = region.get(name)
-    if not isinstance(value, str):
-        raise expected(f"{field}[].{name}", "a text")
-    return value
-
-
-def _json(body: Mapping[str, Any], origin: str) -> str:
-    """Compact JSON that every reader takes: no NaN, no half of a surrogate pair, not too deep."""
-    try:
-        if not nesting.within(body, nesting.TASK):
-            raise ValueError
-        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        text.encode()
-    except (TypeError, ValueError, RecursionError):
-        raise expected(f"{origin}: task.data or annotation.result", "valid JSON") from None
-    return text
+def _region(region: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what is kept of a region; None where it is none that may be an answer."""
+    own = {name: region.get(name) for name in ("from_name", "to_name", "type")}
+    if not all(isinstance(one, str) for one in own.values()) or own["type"] not in SAYS:
+        return None
+    if not bounds.is_label(own):
+        return None
+    given, name = region.get("value"), SAYS[own["type"]]
+    said = {name: given[name]} if isinstance(given, dict) and name in given else {}
+    return {**own, "value": said if bounds.is_label(said) else {}}

@@ -69,7 +69,7 @@ def _told(body: Mapping[str, Any], *, several: bool) -> Sequence[Answer]:
             raise expected(f"{_ORIGIN}: annotation.task", "the id of a task in the event")
         found = answer(by_id[home], annotation, _ORIGIN)
         told.append(found)
-        # Each answer holds its task: a small body may tell of very much.
+        # Each answer holds its task: a small body may tell of very much. Labels count in steps.
         size += len(found.body) if found else 0
         if size > _MOST:
             raise expected(f"{_ORIGIN}: annotation", f"at most {_MOST:,} characters with the tasks")

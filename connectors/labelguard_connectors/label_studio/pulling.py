@@ -14,7 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from labelguard.errors import ConnectorError
-from labelguard.ingest.connector import Answer, Page
+from labelguard.ingest.connector import Answer, Page, Unreadable
+from labelguard_connectors.bounds import OutOfBounds
 from labelguard_connectors.label_studio.answers import (
     answer,
     elements,
@@ -66,12 +67,14 @@ def pulled(tasks: Tasks, cursor: str) -> Iterator[Page]:
     at = Cursor.parse(cursor)
     at = at if at.until else replace(at, until=_newest(tasks))
     while found := _read(tasks(_filters(at), "tasks:id", _TASKS, "all")):
-        answers = [one for task in found for one in _answers(task)]
+        read = [one for task in found for one in _answers(task)]
+        answers = [one for one in read if isinstance(one, Answer)]
+        unreadable = [one for one in read if isinstance(one, Unreadable)]
         # Only the last of several pages of the same tasks leads beyond them.
         beyond = replace(at, after=max(_id(task) for task in found))
         *early, last = [answers[i : i + _ANSWERS] for i in range(0, len(answers), _ANSWERS)] or [[]]
         yield from (Page(part, str(at)) for part in early)
-        yield Page(last, str(beyond))
+        yield Page(last, str(beyond), unreadable)
         at = beyond
     yield Page((), str(Cursor(since=at.until or at.since)))
 
@@ -105,12 +108,16 @@ def _filter(column: str, operator: str, kind: str, value: int | str) -> dict[str
     }
 
 
-def _answers(task: Mapping[str, Any]) -> Iterator[Answer]:
+def _answers(task: Mapping[str, Any]) -> Iterator[Answer | Unreadable]:
     """Every annotation of a task that somebody made."""
     for one in elements(task.get("annotations"), f"{_ORIGIN}: annotations"):
-        told = answer(task, members(one, f"{_ORIGIN}: annotation"), _ORIGIN)
-        if told is not None:
-            yield told
+        annotation = members(one, f"{_ORIGIN}: annotation")
+        try:
+            own: Answer | Unreadable | None = answer(task, annotation, _ORIGIN)
+        except OutOfBounds as error:
+            own = Unreadable(str(annotation["id"]), str(error))
+        if own is not None:
+            yield own
 
 
 def _id(task: Mapping[str, Any]) -> int:

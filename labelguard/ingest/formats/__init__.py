@@ -20,6 +20,7 @@ from labelguard.ingest.formats.arena import ARENA
 from labelguard.ingest.formats.argilla import ARGILLA
 from labelguard.ingest.formats.choices import CHOICES
 from labelguard.ingest.formats.helpsteer import HELPSTEER
+from labelguard.ingest.formats.kaggle import KAGGLE, WINNERS
 from labelguard.ingest.formats.label_studio import LABEL_STUDIO
 from labelguard.ingest.formats.pairs import PAIRS, RANKINGS
 from labelguard.ingest.formats.potato import POTATO
@@ -34,7 +35,7 @@ from labelguard.terms import AUTO_FORMAT
 __all__ = ["FORMATS", "Understood", "understood"]
 
 _TOOLS = (ARGILLA, LABEL_STUDIO, POTATO)
-_SETS = (ULTRAFEEDBACK, PAIRS, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
+_SETS = (ULTRAFEEDBACK, PAIRS, KAGGLE, SCORES, HELPSTEER, ARENA, CHOICES, RANKINGS, TRANSCRIPTS)
 FORMATS: Mapping[str, Format] = {one.name: one for one in (*_TOOLS, *_SETS)}
 """Every format by name. The first that recognises a part is taken, in this order, of those that
 find the columns they read labels from.
@@ -66,7 +67,7 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
     labels in a public role. A part that no format recognises is left as it is; `layouts.layout`
     says what it lacks.
     """
-    partitions.refuse(part, partitions.answers(reading))
+    partitions.refuse(part, (*partitions.answers(part, reading), *WINNERS))
     types = scan.columns(part, connection)
     names = partial(scan.rows, part, connection)
     seen = Seen(types, reading, part.sparse, part=part.name, names=names)
@@ -74,7 +75,8 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
     if found is None:
         thumbs.refuse(seen)
         return Understood(part, reading, PAIRS.name)
-    seen = replace(seen, private=frozenset(found.private) & frozenset(seen.types))
+    private = frozenset((*found.private, *WINNERS))
+    seen = replace(seen, private=private & frozenset(seen.types))
     partitions.refuse_of(part, found, reading)
     _check(part, found, seen)
     adapted = found.adapt(seen)
@@ -115,8 +117,7 @@ def _check_named(part: Part, found: Format, seen: Seen, adapted: Adapted) -> Non
     In a sparse part, which columns of answers there are may follow from labels: none is listed.
     """
     named = seen.reading.columns
-    private = {*seen.private, *(named.get(role, role) for role in ANSWERS)}
-    own = [name for name in seen.types if not seen.sparse or name not in private]
+    own = _listed(seen)
     for role, name in named.items():
         if role not in ROLES or role in ANSWERS or name in {*seen.types, *adapted.made}:
             continue
@@ -130,6 +131,12 @@ def _check_named(part: Part, found: Format, seen: Seen, adapted: Adapted) -> Non
             f"{part.name}: no column {name!r} (given for {role}){closest(name, own)}{known}; "
             f"found: {', '.join(own)}"
         )
+
+
+def _listed(seen: Seen) -> list[str]:
+    """Return the columns that messages list: of a sparse part, none that any format reads."""
+    private = {name for one in FORMATS.values() for name in one.private} if seen.sparse else set()
+    return [name for name in seen.listed if name not in private]
 
 
 def _laid(relation: duckdb.DuckDBPyRelation, query: str) -> duckdb.DuckDBPyRelation:
@@ -151,7 +158,7 @@ def _format(part: Part, seen: Seen) -> Format | None:
     found = FORMATS[named]
     if not (found.fits or found.recognises)(seen):
         raise InvalidLabels(
-            f"{part.name}: not of format {named} ({found.about}); found: {', '.join(seen.types)}"
+            f"{part.name}: not of format {named} ({found.about}); found: {', '.join(_listed(seen))}"
         )
     return found
 
@@ -177,6 +184,13 @@ def _hidden_feature(found: Format, seen: Seen) -> str | None:
 
 def _check(part: Part, found: Format, seen: Seen) -> None:
     """Refuse columns of labels in other roles, and labels that lack."""
+    named = {*seen.reading.columns.values(), *seen.reading.all_carried()}
+    for name in WINNERS:
+        if name in named & seen.types.keys():
+            raise InvalidLabels(
+                f"{part.name}: column {name} says who won, as format {KAGGLE.name} reads it: it is "
+                "private, and can be nothing else"
+            )
     for role, name in seen.reading.columns.items():
         if name in seen.private and seen.column(role):
             raise InvalidLabels(

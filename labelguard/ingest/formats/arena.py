@@ -9,7 +9,7 @@ from __future__ import annotations
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.ingest import canonical
-from labelguard.ingest.canonical import NoContent
+from labelguard.ingest.canonical import NotContent
 from labelguard.ingest.formats.scores import pair
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.sides import (
@@ -72,10 +72,10 @@ def _battle(seen: Seen) -> Agreeing:
     """Two whole conversations, up to the turn that was judged."""
     one, other = (_judged(seen, name) for name in _CONVERSATIONS)
     try:
-        content = canonical.content_type([seen.type(name) for name in _CONVERSATIONS])
-    except NoContent:
-        content = "VARCHAR"
-    if content == "VARCHAR":  # the layout says that they are no conversations
+        content = canonical.content_of_conversations([seen.type(name) for name in _CONVERSATIONS])
+    except NotContent:
+        raise canonical.refuse(seen.part) from None
+    if not content.chat:  # the layout says that they are no conversations
         return Agreeing("NULL::VARCHAR", tuple(map(seen.sql, _CONVERSATIONS)))
     return Agreeing(
         BEGINNING,

@@ -20,7 +20,6 @@ from labelguard.ingest.formats.fields import SIDES, fields
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.tasks import PAIR, RANKING, Task
 from labelguard.ingest.sql import identifier, literal
-from labelguard.spelling import closest
 
 _TOOL = "Argilla"
 _VALUES, _USERS, _STATUS = ".responses", ".responses.users", ".responses.status"
@@ -157,7 +156,7 @@ def _records(seen: Seen) -> Adapted:
     told = """response->>'user_id' AS labeler_id, response->>'updated_at' AS submitted_at,
         response->>'id' AS record_id"""
     further = ("submitted_at", "record_id")
-    return _adapted(seen, task, _Answers(asked, responses, told, "user_id", further))
+    return _adapted(seen, task, _Answers(tasks.shown(seen), responses, told, "user_id", further))
 
 
 def _answer(asked: str) -> str:
@@ -181,10 +180,7 @@ def _rated(seen: Seen, names: Callable[[], Sequence[str]], responses: Sequence[s
     for response in responses:
         name = _name(seen, response)
         if found is not None and name not in found:
-            raise NotAnswered(
-                f"{seen.part}: no question {name!r}{closest(name, tuple(found))}; "
-                f"found: {', '.join(found)}"
-            )
+            raise NotAnswered(f"{seen.part}: no question {name!r} was answered")
     return seen.reading.question or ""
 
 

@@ -28,7 +28,9 @@ _TOOL = "Label Studio"
 _READ = ("pairwise", "choices")
 _LEFT, _RIGHT = ("left",), ("right",)
 _OF_ROWS = ("annotator", "annotation_id", "lead_time")
-_RESULT = tasks.elements("annotation->'result'")
+# Parsed once: DuckDB takes kilobytes for every element of a list that is parsed by itself.
+_RESULT = """from_json(annotation->'result',
+    '[{"from_name": "VARCHAR", "to_name": "VARCHAR", "type": "VARCHAR", "value": "JSON"}]')"""
 _SAID = identifier("labelguard: said")
 _TOLD = frozenset(("labeler_id", "submitted_at", "record_id"))
 _NAMES = {"labeler_id": "completed_by", "submitted_at": "updated_at"}
@@ -57,10 +59,10 @@ def _tasks(seen: Seen) -> Adapted:
     if "id" not in task.fields:
         task = Task({**task.fields, "id": "id"}, task.structure)
     results = f"""
-        SELECT DISTINCT result->>'from_name', result->>'type', result->>'to_name' FROM
+        SELECT DISTINCT result.from_name, result.type, result.to_name FROM
             (SELECT unnest({_RESULT}) AS result
             FROM ({annotations}))
-        ORDER BY ALL"""
+        WHERE result.from_name IS NOT NULL ORDER BY ALL"""
     tags = [] if seen.private_blanks else seen.names(results)
     found = _Annotations(annotations, task, tags)
     # Whether pairs or lists were compared, the data tells, whatever was said of them.
@@ -108,16 +110,14 @@ def _compared(seen: Seen, found: _Annotations) -> Adapted:
         return _rated(seen, found)
     asked = tasks.answered(seen, lambda: found.named(*_READ), "control tag")
     used = fields(seen, tuple(task.fields))
-    _check_order(seen, used, {tag[2] for tag in found.tags if tag[0] == asked})
-    query = found.query(task.select(seen, used), _answer(asked), "label")
-    return _pairs(seen, used, query, label=asked, labeler_id="completed_by")
+    query = found.query(task.select(seen, used), _answer(seen, used, asked), "label")
+    return _pairs(seen, used, query, label=tasks.shown(seen), labeler_id="completed_by")
 
 
 def _ranked(seen: Seen, found: _Annotations, items: ranks.Items) -> Adapted:
     """The items of a list are ranked."""
     asked = tasks.answered(seen, lambda: found.named(ranks.RANKER), "control tag")
-    said = f"({_value(asked, (ranks.RANKER,))}->'ranker')"
-    ranks.refuse_buckets(seen, asked, said, found.sql)
+    said = f"({_region(asked, (ranks.RANKER,))}.value->'ranker')"
     asking = prompt(seen, [name for name in found.task.fields if name != items.field])
     select = [f"{found.task.fields[asking]} AS prompt", f"{items.responses()} AS responses"]
     select += found.task.further(seen, listed=True)
@@ -128,7 +128,7 @@ def _ranked(seen: Seen, found: _Annotations, items: ranks.Items) -> Adapted:
         names={
             "prompt": asking,
             "responses": items.field,
-            "ranks": asked,
+            "ranks": tasks.shown(seen),
             **_NAMES,
         },
     )
@@ -138,47 +138,36 @@ def _rated(seen: Seen, found: _Annotations) -> Adapted:
     """Each response is rated by a control tag of its own; of two the ratings make a preference."""
     used = fields(seen, tuple(found.task.fields))
     tags = ranks.ratings(seen, used, found.tags)
-    said = " and ".join(tags.values())
     meaning = tasks.values(seen, used, _LEFT, _RIGHT)
     told = ranks.rated(used, tags, _RESULT, meaning)
     role = "label" if len(used.responses) == len(SIDES) else "ranks"
     query = found.query(found.task.select(seen, used), told, role)
     if role == "label":
-        return _pairs(seen, used, query, label=said, labeler_id="completed_by")
-    return Adapted(query, _TOLD | {*RANKING}, names=used.names(ranks=said, **_NAMES))
+        return _pairs(seen, used, query, label="the ratings", labeler_id="completed_by")
+    return Adapted(query, _TOLD | {*RANKING}, names=used.names(ranks="the ratings", **_NAMES))
 
 
-def _answer(asked: str) -> str:
-    """SQL of what an annotation says under one control tag: a word; several become no word."""
-    value = _value(asked, _READ)
-    choices = f"array_to_string(from_json({value}->'choices', '[\"VARCHAR\"]'), chr(10))"
-    return f"coalesce({value}->>'selected', {choices})"
+def _answer(seen: Seen, used: Fields, asked: str) -> str:
+    """SQL of what an annotation says under one control tag: a word; several become no word.
 
-
-def _value(asked: str, kinds: Sequence[str]) -> str:
-    """SQL (JSON) of what an annotation says under one control tag of these types."""
-    listed = ", ".join(map(literal, kinds))
-    this = f"r->>'from_name' = {literal(asked)} AND r->>'type' IN ({listed})"
-    return f"list_filter({_RESULT}, lambda r: {this})[1]->'value'"
-
-
-def _check_order(seen: Seen, used: Fields, objects: set[str]) -> None:
-    """Raise `InvalidLabels` if what stands on the left is called like the second response.
-
-    Only answers tell it. Where that there are some is private, the left one is named beforehand.
+    A <Pairwise> names in every region what stands on the left. Where that is the second response,
+    left and right change places, unless `--columns` names the sides.
     """
-    if seen.private_blanks and "response_a" not in seen.reading.columns:
-        one, other = used.responses[:2]
-        raise InvalidLabels(
-            f"{seen.part}: with --skips tie, answers are not asked which response stands on the "
-            f"left; name it with --columns response_a={one},response_b={other}"
-        )
-    if used.responses[1] in objects and "response_a" not in seen.reading.columns:
-        one, other = used.responses[:2]
-        raise InvalidLabels(
-            f"{seen.part}: {other} stands on the left; name the left one with --columns "
-            f"response_a={other},response_b={one}"
-        )
+    region = _region(asked, _READ)
+    choices = f"array_to_string(from_json({region}.value->'choices', '[\"VARCHAR\"]'), chr(10))"
+    selected = f"({region}.value->>'selected')"
+    if not _names_sides(seen) and len(used.responses) == len(SIDES):
+        swapped = f"{region}.to_name = {literal(used.responses[1])}"
+        word = f"CASE {selected} WHEN 'left' THEN 'right' WHEN 'right' THEN 'left' END"
+        selected = f"coalesce(CASE WHEN {swapped} THEN {word} END, {selected})"
+    return f"coalesce({selected}, {choices})"
+
+
+def _region(asked: str, kinds: Sequence[str]) -> str:
+    """SQL (a struct) of an annotation's region of one control tag of these types."""
+    listed = ", ".join(map(literal, kinds))
+    this = f"r.from_name = {literal(asked)} AND r.type IN ({listed})"
+    return f"list_filter({_RESULT}, lambda r: {this})[1]"
 
 
 def _rows(seen: Seen) -> Adapted:

@@ -75,21 +75,6 @@ def items(seen: Seen, task: Task) -> Items | None:
     return next((Items(n, found[n]) for n in found if named in (None, n)), None)
 
 
-def refuse_buckets(seen: Seen, tag: str, said: str, annotations: str) -> None:
-    """Raise `InvalidLabels` if items were sorted into buckets: nothing tells which is better."""
-    if seen.private_blanks:
-        return
-    names = seen.names(
-        f"SELECT DISTINCT unnest(json_keys({said})) AS name FROM ({annotations}) "
-        f"WHERE json_type({said}) = 'OBJECT' ORDER BY name"
-    )
-    if buckets := [name for (name,) in names if name != tag]:
-        raise InvalidLabels(
-            f"{seen.part}: control tag {tag} sorts into buckets ({', '.join(buckets)}), and no "
-            "export tells which is better; rank with a <Ranker> without buckets"
-        )
-
-
 def ratings(seen: Seen, used: Fields, tags: Collection[Sequence[Any]]) -> Mapping[str, str]:
     """The one <Rating> of each response, by the name of its object, which is that of the field.
 
@@ -103,8 +88,8 @@ def ratings(seen: Seen, used: Fields, tags: Collection[Sequence[Any]]) -> Mappin
     for response, rating in found.items():
         if len(rating) != 1:
             raise InvalidLabels(
-                f"{seen.part}: {response} has {len(rating)} control tags Rating; ratings are read "
-                "as a preference where each response has one, its field's name as toName"
+                f"{seen.part}: ratings are read as a preference where each response has one "
+                f"control tag Rating, its field's name as toName, and {response} has not"
             )
     return {response: rating for response, (rating,) in found.items()}
 
@@ -131,8 +116,8 @@ def rated(used: Fields, tags: Mapping[str, str], result: str, meaning: LabelValu
 
 def _rating(tag: str, result: str) -> str:
     """SQL (JSON) of what a <Rating> says."""
-    this = f"r->>'from_name' = {literal(tag)} AND r->>'type' = {literal(RATING)}"
-    return f"(list_filter({result}, lambda r: {this})[1]->'value'->'rating')"
+    this = f"r.from_name = {literal(tag)} AND r.type = {literal(RATING)}"
+    return f"(list_filter({result}, lambda r: {this})[1].value->'rating')"
 
 
 def _text(structure: Any) -> str | None:

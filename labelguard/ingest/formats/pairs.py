@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
-from labelguard.ingest.formats.sides import adapt_sides
+from labelguard.ingest.formats.sides import adapt_sides, has_chosen
 
 _SIDES = ("response_a", "response_b")
 _CHOSEN = ("chosen", "rejected")
@@ -11,11 +11,6 @@ _CHOSEN = ("chosen", "rejected")
 
 def _is_labeled(seen: Seen) -> bool:
     return seen.all("prompt", *_SIDES)
-
-
-def _is_chosen(seen: Seen) -> bool:
-    """A sparse part lacks a side that is null in every row: which one it is must not matter."""
-    return seen.all("prompt") and (seen.any(*_CHOSEN) if seen.sparse else seen.all(*_CHOSEN))
 
 
 def _adapt(seen: Seen) -> Adapted | None:
@@ -27,9 +22,9 @@ def _adapt(seen: Seen) -> Adapted | None:
 PAIRS = Format(
     "pairs",
     "prompt, chosen, rejected; or prompt, response_a, response_b, label",
-    lambda seen: _is_labeled(seen) or _is_chosen(seen),
+    lambda seen: _is_labeled(seen) or has_chosen(seen),
     _adapt,
-    tells=lambda seen: _is_chosen(seen) or "label" in seen.reading.columns or seen.all("label"),
+    tells=lambda seen: has_chosen(seen) or "label" in seen.reading.columns or seen.all("label"),
 )
 RANKINGS = Format(
     "rankings", "prompt, responses, ranks", lambda seen: seen.all("prompt", "responses")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from labelguard.errors import InvalidLabels
+from labelguard.ingest.contents import side_columns
 from labelguard.ingest.formats.seen import Format
 from labelguard.ingest.layouts import ANSWERS, ROLES, Reading
 from labelguard.ingest.sources import Part
@@ -18,11 +19,14 @@ _USUAL = ("split", "date", "year", "month", "day", "hour")
 """What data is often divided by, and nobody is asked."""
 
 
-def answers(reading: Reading) -> frozenset[str]:
-    """Columns that tell labels in any format: roles, by their own names or as they were named."""
+def answers(part: Part, reading: Reading) -> frozenset[str]:
+    """Columns that tell labels in any format: roles, by their own names or as they were named, and
+    what tells of one side.
+    """
+    sides = side_columns([*part.partitions, *reading.columns.values()], reading.columns)
     named = (reading.columns.get(role, role) for role in ANSWERS)
     asked = () if reading.question is None else (reading.question,)
-    return frozenset((*ANSWERS, *named, *asked))
+    return frozenset((*ANSWERS, *named, *asked, *sides))
 
 
 def refuse(part: Part, names: Collection[str]) -> None:

@@ -53,7 +53,8 @@ def _adapt(seen: Seen) -> Adapted | None:
         SELECT {task.select(seen, used)}{told}, {said} AS label
         FROM part WHERE {_of_people(seen)}"""
     made = {*PAIR, "labeler_id"} if person else {*PAIR}
-    names = used.names(label=asked, **({"labeler_id": person} if person else {}))
+    label = tasks.shown(seen) if seen.has("labels") else asked
+    names = used.names(label=label, **({"labeler_id": person} if person else {}))
     return Adapted(query, frozenset(made), names=names, values=meaning, usual=True)
 
 

@@ -11,7 +11,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import is_text
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
-from labelguard.ingest.formats.sides import Agreeing, Value, adapt_sides, agreeing
+from labelguard.ingest.formats.sides import Agreeing, Value, adapt_sides, agreeing, has_chosen
 from labelguard.ingest.sql import literal
 from labelguard.policy.label_values import LabelValues
 
@@ -153,12 +153,10 @@ def _is_rated(seen: Seen) -> bool:
 
 def _is_binarized(seen: Seen) -> bool:
     """Elsewhere, score_chosen and score_rejected may be what a model says of the two texts."""
-    return (
-        seen.all("prompt", "chosen", "rejected")
-        and seen.any(*_BINARIZED)
-        and is_text(seen.type("prompt"))
-        and seen.type("chosen").id == seen.type("rejected").id == "list"
-    )
+    if not (has_chosen(seen) and seen.any(*_BINARIZED) and is_text(seen.type("prompt"))):
+        return False
+    kinds = {seen.type(role).id for role in ("chosen", "rejected") if seen.column(role)}
+    return kinds - {"null"} == {"list"}  # a side may be null in every row
 
 
 ULTRAFEEDBACK = Format(
@@ -170,5 +168,5 @@ ULTRAFEEDBACK = Format(
     "UltraFeedback was rated by a model, and its files name no labelers; one of your own in this "
     "shape may.",
     private=(*_BINARIZED, "completions"),
-    fits=lambda seen: _is_rated(seen) or seen.all("prompt", "chosen", "rejected"),
+    fits=lambda seen: _is_rated(seen) or has_chosen(seen),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from duckdb.sqltypes import DuckDBPyType
 
-from labelguard.ingest.layouts import Reading
+from labelguard.ingest.layouts import Reading, listed_columns
 from labelguard.ingest.sql import identifier, literal
 from labelguard.policy.label_values import WHITE_SPACE, LabelValues
 
@@ -34,6 +34,11 @@ class Seen:
     def private_blanks(self) -> bool:
         """Whether blank answers are ties, which nothing may tell from others."""
         return self.reading.skips == "tie"
+
+    @property
+    def listed(self) -> list[str]:
+        """The columns that messages list: of a sparse part, none of answers (see `layouts`)."""
+        return listed_columns(self.types, self.reading, sparse=self.sparse)
 
     def has(self, *columns: str) -> bool:
         """Whether there are columns of these names."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from duckdb.sqltypes import SQLNULL, DuckDBPyType
 
 from labelguard.ingest import canonical
-from labelguard.ingest.canonical import ContentType, NoContent, is_text
+from labelguard.ingest.canonical import Content, NotContent, is_text
 from labelguard.ingest.formats.seen import Adapted, Seen
 from labelguard.ingest.sql import identifier
 
@@ -60,19 +60,19 @@ def agreeing(prompt: Value, sides: Sequence[Value]) -> Agreeing:
     as_they_are = Agreeing(prompt.sql, tuple(side.sql for side in sides))
     try:
         if prompt.is_chat and all(side.may_be_text for side in sides):
-            content = canonical.content_type([prompt.kind])
+            content = canonical.content_of_types([prompt.kind])
             said = (message("assistant", side.sql, content) for side in sides)
             return Agreeing(prompt.sql, tuple(said))
         if is_text(prompt.kind) and any(side.is_chat for side in sides):
-            content = canonical.content_type([side.kind for side in sides])
-            if len(sides) == 2 and content != "VARCHAR":
+            content = canonical.content_of_types([side.kind for side in sides])
+            if len(sides) == 2 and content.chat:
                 return _begun(prompt.sql, sides[0].sql, sides[1].sql, content)
-    except NoContent:
+    except NotContent:
         return as_they_are  # the layout says what is wrong with it
     return as_they_are
 
 
-def _begun(prompt: str, one: str, other: str, content: ContentType) -> Agreeing:
+def _begun(prompt: str, one: str, other: str, content: Content) -> Agreeing:
     """A prompt of text, which sides of messages may hold at their beginning."""
     says = f"m.role = 'user' AND m.content = {_content(prompt, content)}"
     begins = f"len(list_filter({BEGINNING}, lambda m: {says})) > 0"
@@ -86,25 +86,14 @@ def _begun(prompt: str, one: str, other: str, content: ContentType) -> Agreeing:
     )
 
 
-def shared_beginning(one: str, other: str, content: ContentType) -> str:
+def shared_beginning(one: str, other: str, content: Content) -> str:
     """FROM clause with two chats as `ONE` and `OTHER`, the number `SHARED` of their messages that
     are equal from the beginning on, and these as `BEGINNING`; null where one of them is.
     """
     kind = canonical.sql_type(content)
     both = f"SELECT *, {one}::{kind} AS {ONE}, {other}::{kind} AS {OTHER} FROM part"
     counted = f"SELECT *, {common(ONE, OTHER)} AS {SHARED} FROM ({both})"
-    beginning = _least(f"{ONE}[:{SHARED}]", f"{OTHER}[:{SHARED}]")
-    return f"(SELECT *, {beginning} AS {BEGINNING} FROM ({counted}))"
-
-
-def _least(one: str, other: str) -> str:
-    """SQL of one of two equal chats, the same whichever is given first.
-
-    Equal ones may be written in two ways (0 and -0), and which side's is taken would be published.
-    """
-    # JSON tells all that is written apart but the sign of a NaN, which the text does.
-    first, second = (f"to_json({chat})::VARCHAR || {chat}::VARCHAR" for chat in (one, other))
-    return f"CASE WHEN {first} <= {second} THEN {one} ELSE {other} END"
+    return f"(SELECT *, {ONE}[:{SHARED}] AS {BEGINNING} FROM ({counted}))"
 
 
 def common(one: str, other: str) -> str:
@@ -117,19 +106,24 @@ def common(one: str, other: str) -> str:
     )
 
 
-def message(role: str, text: str, content: ContentType) -> str:
+def message(role: str, text: str, content: Content) -> str:
     """SQL of a chat in which `role` says `text`; null where that is."""
     said = f"[{{'role': '{role}', 'content': {_content(text, content)}}}]"
     return f"CASE WHEN {text} IS NOT NULL THEN {said}::{canonical.sql_type(content)} END"
 
 
-def _content(text: str, content: ContentType) -> str:
+def _content(text: str, content: Content) -> str:
     """SQL of a text as the `content` of a message of such a chat: as it is, or as its one part."""
-    inner = content[0] if isinstance(content, list) else None
-    kind = inner.get("content") if isinstance(inner, dict) else None
-    if not isinstance(kind, list):
-        return text
-    return f"[{{'type': 'text', 'text': {text}}}]::{canonical.sql_type(kind)}"
+    return f"[{{'type': 'text', 'text': {text}}}]" if content.parts else text
+
+
+def has_chosen(seen: Seen) -> bool:
+    """Return whether there are a prompt, chosen and rejected.
+
+    A sparse part lacks a side that is null in every row: which one it is must not matter.
+    """
+    both = ("chosen", "rejected")
+    return seen.all("prompt") and (seen.any(*both) if seen.sparse else seen.all(*both))
 
 
 def adapt_sides(seen: Seen, *sides: str) -> Adapted | None:

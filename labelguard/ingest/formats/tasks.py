@@ -13,7 +13,7 @@ from typing import Any
 
 from labelguard.errors import InvalidLabels, NotAnswered
 from labelguard.ingest import canonical
-from labelguard.ingest.canonical import NoContent
+from labelguard.ingest.canonical import NotContent
 from labelguard.ingest.formats.fields import SIDES, Fields
 from labelguard.ingest.formats.seen import Seen
 from labelguard.ingest.layouts import ANSWERS
@@ -109,23 +109,25 @@ def refuse_answers(seen: Seen, tool: str, is_answer: Callable[[str, str], bool])
             )
 
 
-def question(seen: Seen, names: Sequence[str], noun: str = "question") -> str:
+def question(
+    seen: Seen, names: Sequence[str], noun: str = "question", *, columns: bool = True
+) -> str:
     """The question that is read: the one there is, or that `--question` picks.
 
-    Raises `NotAnswered` if there is none of that name, or none at all.
+    Raises `NotAnswered` if there is none of that name, or none at all. Names are shown where they
+    are those of `columns`. Others stand in answers, into which an account writes what it likes.
     """
     asked = seen.reading.question
     if asked is not None and asked not in names:
+        known = f"{closest(asked, tuple(names))}; found: {', '.join(names)}"
         raise NotAnswered(
-            f"{seen.part}: no {noun} {asked!r}{closest(asked, tuple(names))}; "
-            f"found: {', '.join(names)}"
+            f"{seen.part}: no {noun} {asked!r}{known if columns else ' was answered'}"
         )
     if asked is None and len(names) != 1:
         if not names:
             raise NotAnswered(f"{seen.part}: no {noun} was answered in it")
-        raise InvalidLabels(
-            f"{seen.part}: several {noun}s ({', '.join(names)}); pick one with --question NAME"
-        )
+        known = f" ({', '.join(names)})" if columns else ""
+        raise InvalidLabels(f"{seen.part}: several {noun}s{known}; pick one with --question NAME")
     return asked or names[0]
 
 
@@ -138,13 +140,18 @@ def answered(
     it, and nothing is looked for; but for columns that are `all_there`, answered or not.
     """
     if all_there or not seen.private_blanks:
-        return question(seen, names(), noun)
+        return question(seen, names(), noun, columns=all_there)
     if seen.reading.question is None:
         raise InvalidLabels(
             f"{seen.part}: with --skips tie, which {noun}s were answered is private and is not "
             f"looked at; name the {noun} with --question NAME"
         )
     return seen.reading.question
+
+
+def shown(seen: Seen) -> str:
+    """Return what messages call the question that is read: as it was named, never as answers do."""
+    return seen.reading.question or "the answer"
 
 
 def values(seen: Seen, fields: Fields, a: Sequence[str] = (), b: Sequence[str] = ()) -> LabelValues:
@@ -206,12 +213,13 @@ def pointer(name: str) -> str:
 
 
 def _member(column: str, name: str, kind: Any) -> str:
-    """SQL of a member of a JSON object: text, or a chat."""
+    """SQL of a member of a JSON object: text, a chat, or JSON as it is."""
     where = pointer(name)
+    if not isinstance(kind, list | dict):
+        return f"json_extract_string({column}, {where})"
+    value = f"json_extract({column}, {where})"
     try:
-        content = canonical.type_of_json(kind)
-    except NoContent:
-        content = "VARCHAR"
-    if isinstance(content, list) and isinstance(content[0], dict):
-        return f"json_extract({column}, {where})::{canonical.sql_type(content)}"
-    return f"json_extract_string({column}, {where})"
+        content = canonical.content_of_structures([kind])
+    except NotContent:
+        return value  # no content: whoever needs one refuses it
+    return f"from_json({value}, {literal(canonical.json_type(content))})"

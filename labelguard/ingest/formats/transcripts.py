@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from duckdb.sqltypes import SQLNULL
 
-from labelguard.errors import InvalidLabels
 from labelguard.ingest import canonical
-from labelguard.ingest.canonical import NoContent
+from labelguard.ingest.canonical import NotContent
 from labelguard.ingest.formats import sides
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.sides import BEGINNING, ONE, OTHER, SHARED
@@ -39,16 +38,11 @@ def _implicit(seen: Seen) -> Adapted:
     kinds = [seen.type(role) if seen.column(role) else SQLNULL for role in _SIDES]
     one, other = (seen.sql(role) if seen.column(role) else "NULL" for role in _SIDES)
     try:
-        content = canonical.content_type(kinds)
-    except NoContent:
-        # Types are not said: those of a JSON file follow from the labels.
-        raise InvalidLabels(
-            f"columns {', '.join(seen.reading.columns.get(role, role) for role in _SIDES)}: "
-            "expected all text, or all chat messages (lists of role, content) that agree in their "
-            "types; found something else"
-        ) from None
+        content = canonical.content_of_types(kinds)
+    except NotContent:
+        raise canonical.refuse(seen.part) from None
     rest = seen.rest("prompt", *_SIDES)
-    if content == "VARCHAR":
+    if not content.chat:
         query = _texts(rest, f"{one}::VARCHAR", f"{other}::VARCHAR")
     else:
         query = (

@@ -14,9 +14,10 @@ from labelguard.mechanisms import moments, statistic
 from labelguard.mechanisms.geometry import Basis, Shape
 from labelguard.mechanisms.moments import Asked
 from labelguard.mechanisms.statistic import Bounds, Rows
+from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.described import Described, Standings
 from labelguard.release.head import Window
-from labelguard.release.uncertainty import Errors, Release
+from labelguard.release.uncertainty import Errors
 
 __all__ = ["described", "of_window", "sources"]
 
@@ -118,8 +119,8 @@ def described(
     return Described(groups, np.sqrt(square), share, np.array(units), errors, board, unknown)
 
 
-def _releases(windows: Sequence[Window]) -> tuple[Release, ...]:
-    return tuple(Release(window.kind, window.noise, window.least) for window in windows)
+def _releases(windows: Sequence[Window]) -> tuple[ReleasedNoise, ...]:
+    return tuple(ReleasedNoise(window.kind, window.noise, window.least) for window in windows)
 
 
 def _errors(

@@ -33,7 +33,6 @@ from labelguard.release.planning import Plan
 from labelguard.release.protocol import Finished, Job, Lesson, Mechanism, Prepared
 from labelguard.storage import arrays, buckets
 from labelguard.storage.files import fresh_directory, write_atomically
-from labelguard.terms import LABEL_TIE
 
 _FOLDS = 5
 
@@ -79,11 +78,6 @@ class Relabelling(Mechanism[Relearning]):
 
     def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Relearning:
         """Features of the public pairs, or whatever the learner takes of them."""
-        if job.policy.ties == "half":
-            raise PolicyError(
-                "--ties half keeps ties as rows without a preference, and props labels every row; "
-                "use --ties drop"
-            )
         if not plan.rows:
             raise PolicyError("no label is left to release: all labelers are exhausted")
         pairs = distinct_pairs(job.staged)
@@ -203,14 +197,13 @@ class _Released:
 
     @classmethod
     def read(cls, directory: Path) -> _Released:
-        """Rows of strict released labels; released ties carry none."""
+        """Rows of released labels."""
         tables = {}
         for bucket in range(buckets.BUCKETS):
             table = buckets.read_parts(directory, bucket)
             if table is not None:
-                strict = buckets.column(table, "value") != np.uint8(LABEL_TIE)
                 order = [("key_hi", "ascending"), ("key_lo", "ascending")]
-                tables[bucket] = table.filter(pa.array(strict)).sort_by(order)
+                tables[bucket] = table.sort_by(order)
         return cls(tables)
 
     def column(self, name: str) -> NDArray[Any]:

@@ -23,7 +23,6 @@ from labelguard.mechanisms import randomized_response
 from labelguard.mechanisms.randomized_response import (
     randomize,
     randomize_choices,
-    randomize_ternary,
 )
 from labelguard.policy.event_kind import PAIR, Price
 from labelguard.policy.events import RANDOMIZED_LABELS
@@ -141,7 +140,7 @@ def randomize_bucket(task: Randomizing, bucket: int) -> None:
         )
     if choices is None:
         index, label_of = rows.index, np.arange(len(rows.index))
-        flips = _flip_probabilities(task.policy, threshold)
+        flips = threshold / 2.0**64
     else:
         options = choices.options[choices.led_by(rows.index)]
         index, label_of, value = choices.pairs_with(rows.index, value)
@@ -165,11 +164,10 @@ Drawn: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.uint64]]
 
 def _pairs(task: Randomizing, own: SelectedRows, label: NDArray[np.uint8]) -> Drawn:
     """Draw labels of pairs; `label` is that of all staged rows."""
-    draw = randomize_ternary if task.policy.ties == "ternary" else randomize
     bounds, bound = np.unique(own.capacity, return_inverse=True)
     prices = [task.prices[int(k)]["threshold"] for k in bounds]
     threshold = np.array(prices, np.uint64)[bound]
-    return draw(label[own.index], task.coins, own.key, threshold), threshold
+    return randomize(label[own.index], task.coins, own.key, threshold), threshold
 
 
 def _choices(
@@ -196,7 +194,7 @@ def randomized_card(job: Job) -> dict[str, Any]:
     Flip probabilities are over the labels; those of earlier releases have theirs.
     """
     policy = job.policy
-    kind = "ternary randomized response" if policy.ties == "ternary" else "randomized response"
+    kind = "randomized response"
     fewest = job.allowance.choices
     if job.staged.choices or fewest > PAIR:
         kind = f"K-ary randomized response, K = {fewest} or more"
@@ -204,7 +202,7 @@ def randomized_card(job: Job) -> dict[str, Any]:
     flips: NDArray[np.float64] = np.zeros(0)
     if rows is not None:
         flips = buckets.column(rows, "flip_probability").astype(np.float64)
-    spread = card.spread(flips[flips > 0])  # a public tie was not flipped
+    spread = card.spread(flips)
     differ = spread and spread["min"] < spread["max"]
     return {
         "privacy": {
@@ -216,13 +214,6 @@ def randomized_card(job: Job) -> dict[str, Any]:
         "train_with": "forward",
         "not_protected": [card.LINKABLE] if differ else [],
     }
-
-
-def _flip_probabilities(policy: Policy, threshold: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """γ of every row; a labeler's rows have few distinct prices."""
-    distinct, index = np.unique(threshold, return_inverse=True)
-    flip_probability = RANDOMIZED_LABELS.flip_probability
-    return np.array([flip_probability(int(price), policy.ties) for price in distinct])[index]
 
 
 def _pair_flip_probabilities(

@@ -243,8 +243,6 @@ def compare(task: _Comparing, bucket: int) -> _Compared | None:
     used = rows.new
     if task.released_too:
         used = np.ones(len(rows.index), bool)
-        if "tie" in table.column_names:  # public ties are in no sum
-            used = buckets.column(table, "tie")[rows.index] != 1
     index = rows.index[used]
     size = buckets.column(table, "size")[index] if "size" in table.column_names else None
     return _Compared(

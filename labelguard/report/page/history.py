@@ -1,13 +1,17 @@
-"""Releases, and the labels that are in none."""
+"""Releases, what was expected of them, and the labels that are in none."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from labelguard.ledger.records import ReleaseRecord
 from labelguard.release.sections import Section, Table
 from labelguard.report.page.numbers import day
 from labelguard.report.page.project import Seen
-from labelguard.terms import counted
+from labelguard.terms import DEFAULT_AGREEMENT, counted
 
 _SHOWN = 60
+_FORECASTS = 24
 
 
 def left_out(seen: Seen) -> Section:
@@ -75,4 +79,38 @@ def releases(seen: Seen) -> Section:
         "Releases",
         (f"{counted(len(seen.committed), 'release')} committed.", *abandoned, *more),
         Table("Releases, newest first", columns, rows, newest_first=True),
+    )
+
+
+def planned(seen: Seen) -> Iterator[Section]:
+    """What the planner expected of releases, where it was asked and its answer was kept."""
+    forecast = [one for one in seen.committed if "forecast" in one.settings]
+    if not forecast:
+        return
+    yield Section(
+        "planned",
+        "What releases were expected to give",
+        (
+            "Forecast on labels that were simulated over the real pairs and labelers, before any "
+            "label was read. Accuracy is the share of strict labels of fresh labelers that a "
+            "linear model gets right; label error the share of strict labels whose released value "
+            f"differs. Two people differ on {1 - DEFAULT_AGREEMENT:.0%}, usually.",
+        ),
+        Table(
+            "Forecasts kept with releases, newest first",
+            ("release", "mechanism", "accuracy", "90% range", "label error"),
+            tuple(map(_forecast, reversed(forecast[-_FORECASTS:]))),
+        ),
+    )
+
+
+def _forecast(record: ReleaseRecord) -> tuple[str, ...]:
+    said = record.settings["forecast"]
+    accuracy, error = said["accuracy"], said["label_error"]
+    return (
+        record.id,
+        record.settings["mechanism"],
+        f"{accuracy['mean']:.3f}",
+        f"{accuracy['low']:.3f} to {accuracy['high']:.3f}",
+        f"{error['mean']:.3f}",
     )

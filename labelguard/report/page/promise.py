@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from labelguard.ledger.policies import PolicyRecord
 from labelguard.policy.policy import Allowance
 from labelguard.release import card as cards
 from labelguard.release.sections import Section, Table
@@ -43,6 +42,8 @@ def guarantee(seen: Seen) -> Section:
         )
     epsilon, delta, unit = budget.lifetime.epsilon, budget.lifetime.delta, seen.unit
     reactive = any(record.policy.assignment_reactive for record in seen.policies)
+    declared = {name for record in seen.policies for name in record.policy.public_columns}
+    conditions = (cards.CONDITION if reactive else "", cards.assumption(sorted(declared)))
     return Section(
         "guarantee",
         "What is promised",
@@ -58,7 +59,7 @@ def guarantee(seen: Seen) -> Section:
             "This holds for all policies of the project so far, together. Later ones can add to "
             f"it, up to the ceiling of the project, {budget_of(vars(budget.ceiling))}, {_RAISED}.",
         ),
-        alert=_plain(cards.CONDITION) if reactive else "",
+        alert=" ".join(map(_plain, filter(None, conditions))),
     )
 
 
@@ -108,18 +109,17 @@ def policies(seen: Seen) -> Section:
     rows = tuple(
         (
             record.name,
-            _state(record),
+            record.state,
             day(record.created_at),
             f"{record.policy.epsilon:g}",
             small(record.policy.delta),
             record.policy.unit,
             ", ".join(map(_allowed, record.policy.allowances)),
-            "–" if record.state == "draft" else f"{record.chapter().epsilon:g}",
+            "–" if record.state == "draft" else f"{record.policy.epsilon:g}",
         )
         for record in seen.policies
     )
     columns = ("policy", "state", "made (UTC)", "ε", "δ", "protects", "allows each", "costs ε")
-    closing = budget.closing
     share = seen.policy.policy.held_out if seen.policy else 0.0
     held_out = (
         (
@@ -129,28 +129,13 @@ def policies(seen: Seen) -> Section:
         if share
         else ()
     )
-    closed = (
-        (
-            "One that was closed before all that it allows is used costs less than its ε: it is "
-            "paid as far as its point of closing, which covers all that was used.",
-        )
-        if any(record.point is not None for record in seen.policies)
-        else ()
-    )
-    early = (
-        (f"Closed today, the policy in force would cost ε = {closing.epsilon:g}.",)
-        if closing
-        else ()
-    )
     return Section(
         "policies",
         "Policies",
         (
             "A policy says what may happen to a labeler's labels, and what that costs; it never "
             "changes, and stays paid when another takes its place.",
-            *closed,
             *held_out,
-            *early,
         ),
         Table("Policies, oldest first", columns, rows) if rows else None,
         facts=(
@@ -159,12 +144,6 @@ def policies(seen: Seen) -> Section:
             ("ceiling raised", _raises(seen)),
         ),
     )
-
-
-def _state(record: PolicyRecord) -> str:
-    if record.point is None:
-        return record.state
-    return f"{record.state} at point {record.point} of {record.policy.closing_points}"
 
 
 def _raises(seen: Seen) -> str:

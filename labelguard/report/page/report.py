@@ -16,7 +16,6 @@ from labelguard.project.verdict import Verdict
 from labelguard.release import sections as of_mechanisms
 from labelguard.release.sections import Section
 from labelguard.report.page import (
-    ahead,
     history,
     html,
     jobs,
@@ -146,9 +145,8 @@ def _sections(seen: Seen, found: Verdict, kept: Anchor | None) -> Iterator[Secti
     yield from use.noise(seen)
     if not seen.chosen:
         yield from _of_mechanisms(seen)
-    yield from ahead.planned(seen)
+    yield from history.planned(seen)
     runs, unread = jobs.of(seen)
-    yield from ahead.budget(seen, runs)
     yield history.releases(seen)
     yield unread
     yield from jobs.sections(runs)

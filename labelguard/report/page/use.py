@@ -63,8 +63,18 @@ def _used(seen: Seen, kind: EventKind, rows: Counts) -> Section:
             ("left", f"{allowed - spent:,}"),
             (f"at {NEAR}% or more", f"{near:,}"),
             ("with nothing left", f"{over:,}"),
+            *_pace(seen, kind),
         ),
     )
+
+
+def _pace(seen: Seen, kind: EventKind) -> Iterator[tuple[str, str]]:
+    """How long the allowance lasts the median unit, where that is known."""
+    usage = next(one for one in seen.budget.allowances if one.event == kind.name)
+    if usage.weeks_left is not None:
+        left = counted(usage.left_per_labeler["median"], kind.noun)
+        weeks = counted(usage.weeks_left, "week")
+        yield f"the median {seen.unit} has", f"{left} left, {weeks} at the present rate"
 
 
 def _at_the_end(seen: Seen, near: int, over: int) -> str:
@@ -141,9 +151,7 @@ def noise(seen: Seen) -> Iterator[Section]:
         prices = policy.prices.get(event, {})
         rows = np.array(usage.get(event, []), np.int64).reshape(-1, 3)
         if prices:
-            noises = {
-                k: events.kind(event).noise(prices[k], policy.policy.ties) for k in sorted(prices)
-            }
+            noises = {k: events.kind(event).noise(prices[k]) for k in sorted(prices)}
             yield _noise(seen, events.kind(event), noises, rows)
 
 

@@ -37,6 +37,7 @@ def pair(item: int, **answer: Any) -> dict[str, Any]:
     return {"labeler_id": f"x{item % 2}", "prompt": f"question {item}", **sides, **answer}
 
 
+@pytest.mark.quick("tie")
 @pytest.mark.parametrize("column", ["tie", "was equal"])
 def test_whether_there_is_a_tie(column: str, tmp_path: Path) -> None:
     columns = {} if column == "tie" else {"tie": column}
@@ -50,6 +51,7 @@ def test_whether_there_is_a_tie(column: str, tmp_path: Path) -> None:
     assert found[0][0] == 0
 
 
+@pytest.mark.slow
 def test_whether_everything_was_skipped(tmp_path: Path) -> None:
     sound = [pair(item, label=1) for item in range(4)]
     answers: list[dict[str, Any]] = [{}, {"label": 1}]
@@ -61,6 +63,7 @@ def test_whether_everything_was_skipped(tmp_path: Path) -> None:
     assert found[0][0] == 0
 
 
+@pytest.mark.quick("score")
 @pytest.mark.parametrize("role", ["prompt and side", "score"])
 def test_which_side_is_there(role: str, tmp_path: Path) -> None:
     def row(item: int, *, first: bool, complete: bool) -> dict[str, Any]:
@@ -75,7 +78,12 @@ def test_which_side_is_there(role: str, tmp_path: Path) -> None:
 
     options: dict[str, Any] = {"bad_rows": "quarantine"}
     if role == "score":
-        options |= {"mechanism": "statistic", "features": "columns:score", "components": 1}
+        options |= {
+            "mechanism": "statistic",
+            "features": "columns:score",
+            "public_columns": ["score"],
+            "components": 1,
+        }
     sound = [row(item, first=True, complete=True) for item in range(6)]
     found = [
         seen(

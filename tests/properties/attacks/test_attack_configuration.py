@@ -2,8 +2,7 @@
 
 Hypotheses: references or nesting unfold into much; a tag makes an object; a name twice lets two
 readers read two things; numbers of many digits take long; an error repeats a value that was a
-secret in the wrong place; a link or a file that others can write decides what a project is; what a
-file says lets a release go out that nobody agreed to; options from a file read labels sooner.
+secret in the wrong place; a link or a file that others can write decides what a project is.
 """
 
 from __future__ import annotations
@@ -12,17 +11,12 @@ import os
 import tracemalloc
 from pathlib import Path
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
-from labelguard.cli.main import main
 from labelguard.configuration import project_file, reading
 from labelguard.errors import LabelguardError, ProjectError
+from labelguard.jobs import settings
 from labelguard.project.project import CONFIG, Project, find
-from labelguard.release import configured
-from labelguard.simulation import simulate
 
 SECRET = "hunter2-hunter2"
 BOMB = "\n".join(["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60))])
@@ -42,9 +36,9 @@ HOSTILE = {
     "deep names of a table.toml": "[a" + ".a" * 30_000 + "]",
     "a long name.toml": "a" * 60_000,
     "long dots.toml": "a." * 30_000,
-    "digits.yaml": "epsilon: " + "9" * 60_000,
+    "digits.yaml": "gate: {margin: " + "9" * 60_000 + "}",
     "digits.toml": "epsilon = " + "9" * 60_000,
-    "infinite.yaml": "epsilon: .inf",
+    "infinite.yaml": "gate: {margin: .inf}",
     "no number.toml": "epsilon = nan",
     "no text.yaml": b"\xff\xfe\x00\x01",
     "no text.toml": b"a = '\xff'",
@@ -52,16 +46,34 @@ HOSTILE = {
     "zeros.yaml": b"\0" * 100,
     "huge.yaml": "a: " + "x" * (reading.MOST_BYTES + 1),
     "huge.toml": "#" * (reading.MOST_BYTES + 1),
-    "a secret for a number.yaml": f"epsilon: {SECRET}",
-    "a secret for a choice.yaml": f"ties: {SECRET}",
-    "a secret for a choice of a mechanism.yaml": f"combine: {SECRET}",
-    "a secret for a table.toml": f'columns = "{SECRET}"',
+    "a secret for a number.yaml": f"gate: {{margin: {SECRET}}}",
+    "a secret for a choice.yaml": f"gate: {{by: {SECRET}}}",
+    "a secret for a choice of a mechanism.yaml": f"release: {{options: {{combine: {SECRET}}}}}",
+    "a secret for a table.toml": f'release = "{SECRET}"',
     "a secret as itself.yaml": f"api_key: {SECRET}",
     "a secret that breaks.toml": f"epsilon = {SECRET}",
     "a secret that breaks.yaml": f"epsilon: [{SECRET}",
 }
 
 
+@pytest.mark.quick(
+    "a bomb of references.yaml",
+    "a tag.yaml",
+    "a name twice.yaml",
+    "deep lists.yaml",
+    "deep lists.toml",
+    "deep names.toml",
+    "deep names of a table.toml",
+    "long dots.toml",
+    "digits.toml",
+    "no number.toml",
+    "no text.toml",
+    "zeros.yaml",
+    "huge.toml",
+    "a secret for a choice.yaml",
+    "a secret for a table.toml",
+    "a secret that breaks.toml",
+)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_refused_in_one_short_line_that_repeats_nothing_of_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -71,7 +83,7 @@ def test_a_hostile_file_is_refused_in_one_short_line_that_repeats_nothing_of_it(
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(LabelguardError) as refused:
-        configured.read("privatize", path)
+        settings.load(path)
     said = str(refused.value)
     assert "\n" not in said and len(said) < 300 and SECRET not in said
     assert refused.value.__context__ is None or refused.value.__suppress_context__
@@ -83,6 +95,7 @@ def test_a_hostile_file_is_refused_in_one_short_line_that_repeats_nothing_of_it(
         assert SECRET not in str(refused_too.value)
 
 
+@pytest.mark.quick("deep names.toml")
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name.startswith("deep names")])
 def test_nesting_takes_little_memory(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(str(HOSTILE[name])[:20_000])
@@ -113,24 +126,3 @@ def test_settings_of_somebody_else_are_not_read(project: Project) -> None:
     os.chown(project.state / CONFIG, 12_345, -1)
     with pytest.raises(ProjectError, match="belongs to another user"):
         find(project.state.parent)
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(main, words)
-
-
-def test_whatever_labels_are_options_of_a_file_give_the_same_plan(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    table = simulate(labelers=20, labels=300, items=80, seed=1)
-    (tmp_path / "own.yaml").write_text("mechanism: rr\nepsilon: 3\nexhausted: drop\n")
-    said = []
-    for labels in (table["label"], pc.subtract(1.0, table["label"])):
-        place = table.column_names.index("label")
-        pq.write_table(table.set_column(place, "label", labels), "labels.parquet")
-        where = ("--project", str(project.state.parent), "--dry-run", "--json")
-        result = run("privatize", "labels.parquet", "--config", "own.yaml", *where)
-        assert result.exit_code == 0, result.output
-        said.append(result.output)
-    assert said[0] == said[1]

@@ -102,6 +102,7 @@ NIGHTLY = [
 ]
 
 
+@pytest.mark.quick("renamed_ids")
 @pytest.mark.parametrize("night", NIGHTLY)
 def test_the_same_comparison_buys_no_fresh_coins(night: Night, tmp_path: Path) -> None:
     lg.init(tmp_path)
@@ -145,6 +146,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.quick("white space", "invisible characters")
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_content_in_another_dress_is_the_same_unit(
     variant: str, released: Path, tmp_path: Path
@@ -164,6 +166,7 @@ def spent(project: Path) -> int:
     return sum(one.used for one in overview.budget(project).allowances)
 
 
+@pytest.mark.slow
 def test_a_released_content_without_labelers_takes_further_labels_only_by_again(
     tmp_path: Path,
 ) -> None:

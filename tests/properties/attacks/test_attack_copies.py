@@ -90,6 +90,7 @@ def test_a_planted_project_gives_no_label_to_who_planted_it(tmp_path: Path) -> N
     assert likelier(released ^ (1 - known), labels) < CHANCE
 
 
+@pytest.mark.slow
 def test_two_copies_do_not_tell_the_sum_apart(tmp_path: Path) -> None:
     """The same noise over two sums would leave their difference in the clear."""
     project = lg.init(tmp_path / "one").state.parent
@@ -102,6 +103,7 @@ def test_two_copies_do_not_tell_the_sum_apart(tmp_path: Path) -> None:
     assert sums[0] is not None and sums[1] is not None and (sums[0] != sums[1]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [pytest.param(1, marks=pytest.mark.slow, id="every step"), 25])
 def test_a_copy_of_any_moment_finished_twice_gives_no_certainty(apart: int, tmp_path: Path) -> None:
     """Either both copies publish one drawing, or each draws for itself; each was charged once."""

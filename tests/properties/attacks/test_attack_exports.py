@@ -66,6 +66,7 @@ def judged(number: int, labeler: str) -> Row:
     return texts(number) | {"instance_id": number, "user_id": labeler}
 
 
+@pytest.mark.quick("pref-rated-beside0", "quality-rated-beside1")
 @pytest.mark.parametrize(
     ("key", "row", "beside"),
     [
@@ -87,6 +88,7 @@ def test_directories_named_by_answers_of_an_export_are_refused_without_saying_on
     assert f"{key}=" not in message
 
 
+@pytest.mark.quick("label")
 @pytest.mark.parametrize("key", ["label", "mine", "winner"])
 def test_directories_named_by_labels_are_refused_before_a_file_is_opened(
     key: str, staged: Reader, tmp_path: Path
@@ -170,6 +172,7 @@ BLANKS: dict[str, tuple[Callable[[int, str, Any], Row], Row]] = {
 }
 
 
+@pytest.mark.quick("Label Studio-beside others", "Potato-alone")
 @pytest.mark.parametrize("alone", [False, True], ids=["beside others", "alone"])
 @pytest.mark.parametrize("name", BLANKS)
 def test_blanks_that_are_ties_do_not_tell_whether_a_labeler_answered_anything(
@@ -186,6 +189,7 @@ def test_blanks_that_are_ties_do_not_tell_whether_a_labeler_answered_anything(
     assert seen[0].labels != seen[1].labels
 
 
+@pytest.mark.quick("Label Studio")
 @pytest.mark.parametrize("name", ["Label Studio", "JSON_MIN", "Argilla", "Potato"])
 def test_where_blanks_are_ties_a_question_is_named_whatever_was_answered(
     name: str, staged: Reader, tmp_path: Path
@@ -200,12 +204,13 @@ def test_where_blanks_are_ties_answers_do_not_tell_which_response_stands_left(
     staged: Reader, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.jsonl"
-    said = {
-        staged(as_json([tasked(1, "v", a)], path), skips="tie", question="q").public
-        for a in (True, False)
-    }
-    named = 'columns={"response_a": "response_a"'
-    assert len(said) == 1 and named in said.pop()
+    seen = []
+    for left in ("response_a", "response_b", "somewhere else", None):
+        row = tasked(1, "v", True)
+        row["annotations"][0]["result"][0]["to_name"] = left
+        seen.append(staged(as_json([row], path), skips="tie", question="q"))
+    assert all(one.public == seen[0].public for one in seen)
+    assert [one.labels == seen[0].labels for one in seen] == [True, False, True, True]
 
 
 ANSWERED = {
@@ -224,6 +229,7 @@ ANSWERED = {
 }
 
 
+@pytest.mark.quick("JSON_MIN-item_id", "Potato-item_id", "labels-item_id")
 @pytest.mark.parametrize("role", ["item_id", "ranking_id"])
 @pytest.mark.parametrize("name", ANSWERED)
 def test_answers_of_an_export_are_nothing_else_too(
@@ -241,6 +247,7 @@ def test_ids_of_an_export_are_items_where_they_are_named(staged: Reader, tmp_pat
     assert staged(path, question="pref", columns={"item_id": "external_id"}).labels
 
 
+@pytest.mark.quick("item_id")
 @pytest.mark.parametrize("role", ["item_id", "question", "ranking_id"])
 def test_what_is_said_of_the_chosen_text_is_not_published(
     role: str, staged: Reader, tmp_path: Path

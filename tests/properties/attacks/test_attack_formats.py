@@ -107,6 +107,9 @@ def as_columns(rows: Rows) -> pa.Table | None:
         return None
 
 
+@pytest.mark.quick(
+    "dialogues, a beginning", "conversations, no message", "conversations, 1 and text"
+)
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, marks=pytest.mark.slow if case in SECOND else []) for case in CASES],
@@ -130,6 +133,7 @@ def test_which_side_was_chosen_does_not_decide_where_a_prompt_ends(
 BLANK = [shape for shape, made in SHAPES.items() if made.blank and shape != "pairs"]
 
 
+@pytest.mark.quick("False-rankings", "True-rankings")
 @pytest.mark.parametrize("shape", BLANK)
 @pytest.mark.parametrize("sparse", [False, True])
 def test_whether_anybody_answered_is_not_told_where_blanks_are_ties(
@@ -170,9 +174,11 @@ VALUES: dict[str, tuple[str, list[Any]]] = {
     "arena": ("winner", ["model_a", "tie (bothbad)", "both_bad", " model_b\t"]),
     "helpsteer": ("overall_preference", [1, -3.0, "2", " -1 ", 0]),
     "scores": ("score_a", [1, 1.5, "2", float("inf"), -0.0, 2**70]),
+    "kaggle": ("winner_model_b", [0, 0.0, "0", " 0 ", False, None]),
 }
 
 
+@pytest.mark.quick("arena")
 @pytest.mark.parametrize("shape", VALUES)
 def test_how_a_label_is_written_decides_nothing(
     shape: str, keys: KeyRing, places: Iterator[Path], tmp_path: Path
@@ -192,6 +198,7 @@ def test_how_a_label_is_written_decides_nothing(
     assert len(seen) == 1
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_decides_nothing(keys: KeyRing, places: Iterator[Path]) -> None:
     for shape, made in SHAPES.items():
         columns = {} if made.labeler.startswith("judge") else {"labeler_id": made.labeler}
@@ -226,6 +233,7 @@ NOTES: dict[str, Any] = {
 }
 
 
+@pytest.mark.quick("correction-a member more")
 @pytest.mark.parametrize("note", NOTES)
 @pytest.mark.parametrize("column", ["correction", "individual_preference"])
 def test_what_labelers_note_for_themselves_does_not_decide_how_chats_are_read(
@@ -257,6 +265,7 @@ def test_a_column_that_is_named_for_labels_decides_no_type_whatever_it_is_called
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.quick("5.1")
 @pytest.mark.parametrize("said", [5.1, 3, True, "ok", {"a": 1}])
 def test_a_score_does_not_decide_how_responses_are_read(
     said: Any, keys: KeyRing, places: Iterator[Path], tmp_path: Path

@@ -32,7 +32,7 @@ from labelguard.mechanisms.statistic import Rows
 from labelguard.project import erasure, policies, recovery
 from labelguard.project.backup import backup
 from labelguard.project.project import Project, find
-from labelguard.project.restore import Since, restore
+from labelguard.project.restore import restore
 from labelguard.release.drawn import Drawn
 from labelguard.release.head import Head
 from labelguard.report import overview
@@ -125,6 +125,7 @@ def test_who_is_exhausted_is_no_unit_and_everybody_else_is_sampled(
     assert course.divisor == 5
 
 
+@pytest.mark.slow
 def test_everybody_is_charged_whoever_a_step_happens_to_sample(project: Project) -> None:
     few = ULS | {"sampling_probability": 1e-3, "steps": 1}
     lg.privatize(TABLE, project=project, **few)
@@ -147,6 +148,7 @@ def test_two_runs_and_no_third(project: Project) -> None:
             lg.privatize(table, project=project, again=True, **ULS)
 
 
+@pytest.mark.slow
 def test_which_labels_els_uses_depends_on_neither_labels_nor_order(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +216,7 @@ def test_a_killed_run_that_goes_on_with_other_labels_shows_as_many_sums_as_were_
     assert allowance.used == 7
 
 
+@pytest.mark.slow
 def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(
     project: Project, tmp_path: Path, sums: list[np.ndarray]
 ) -> None:
@@ -230,19 +233,21 @@ def test_two_copies_of_a_killed_run_are_no_worse_than_two_runs(
     assert (heads[0].coefficients != heads[1].coefficients).any(), "noise served two copies"
 
 
+@pytest.mark.slow
 def test_a_backup_has_no_checkpoint_and_what_it_had_begun_is_given_up(
     project: Project, tmp_path: Path
 ) -> None:
     killed(project, 24)
     assert checkpoint(project).stat().st_mode & 0o077 == 0
     made = backup(tmp_path / "backup.tar.zst", project=project)
-    back = restore(made.path, tmp_path / "back", keys=project.keys, since=Since(lost=()))
+    back = restore(made.path, tmp_path / "back", keys=project.keys)
     assert made.unfinished == back.abandoned and len(back.abandoned) == 1
     assert not list((tmp_path / "back").rglob("checkpoint*"))
     [allowance] = overview.budget(project.state).allowances
     assert allowance.used == 7
 
 
+@pytest.mark.slow
 def test_an_abandoned_run_leaves_no_checkpoint(project: Project) -> None:
     killed(project, 24)
     [release] = overview.releases(project.state)
@@ -260,6 +265,7 @@ def _planted(project: Project, tmp_path: Path, **other: Any) -> bytes:
     return checkpoint(there).read_bytes()
 
 
+@pytest.mark.quick("fewer steps")
 @pytest.mark.parametrize(
     "change",
     [
@@ -288,6 +294,7 @@ def _with(data: bytes, **changed: Any) -> bytes:
         return arrays.packed({**found, **changed})
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_project_is_refused(project: Project, tmp_path: Path) -> None:
     killed(project, 24)
     checkpoint(project).write_bytes(_planted(project, tmp_path))
@@ -312,6 +319,7 @@ def test_a_checkpoint_of_another_release_is_refused(project: Project) -> None:
 # What is asked for.
 
 
+@pytest.mark.quick("asked0")
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -330,6 +338,7 @@ def test_a_run_out_of_range_is_refused_before_anything_is_charged(
     assert not overview.releases(project.state)
 
 
+@pytest.mark.quick("0.0")
 @pytest.mark.parametrize("distance", [0.0, -1.0, float("nan"), float("inf"), 1e300])
 def test_a_distance_that_is_none_is_refused_before_anything_is_charged(
     distance: float, project: Project
@@ -344,6 +353,7 @@ def test_records_below_one_are_refused(project: Project) -> None:
         lg.privatize(TABLE, project=project, **ELS | {"records": 0})
 
 
+@pytest.mark.quick("asked0")
 @pytest.mark.parametrize("asked", [{"steps": 30}, {"sampling_probability": 0.5}])
 def test_a_sampling_is_not_changed_by_a_second_request(
     asked: dict[str, Any], project: Project
@@ -354,11 +364,13 @@ def test_a_sampling_is_not_changed_by_a_second_request(
         lg.privatize(TABLE, project=project, exhausted="drop", **ULS | asked)
 
 
+@pytest.mark.slow
 def test_recurring_runs_are_asked_of_a_policy(project: Project) -> None:
     with pytest.raises(PolicyError, match=r"--allow uls:runs=52,q=1\.0,steps=25"):
         lg.privatize(TABLE, project=project, recurring="weekly", duration="1y", **ULS)
 
 
+@pytest.mark.slow
 def test_a_price_for_another_sampling_is_not_found_under_a_later_policy(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,8 +441,8 @@ def test_nothing_random_of_a_run_is_left_in_a_project(
     assert not any(s in everything or s.hex().encode() in everything for s in noted)
 
 
-@pytest.mark.parametrize("huge", [2e19, 1e30, np.inf, np.nan])
-def test_features_that_are_too_large_to_square_are_refused(huge: float) -> None:
+@pytest.mark.parametrize("huge", [np.inf, np.nan])
+def test_features_that_are_not_finite_are_refused(huge: float) -> None:
     """0 · ∞ and ½ · ∞ differ: what became of them would tell a label."""
     z = np.ones((3, 2), np.float32)
     records = Comparisons.of(z, Rows(np.arange(3), np.arange(3), 3))
@@ -447,6 +459,7 @@ def test_one_huge_feature_hides_no_other_labeler() -> None:
     assert records.energy()[1:] == pytest.approx([0.5, 0.5])
 
 
+@pytest.mark.quick("1e+30")
 @pytest.mark.parametrize("theta", [1e30, 1e200, np.inf])
 def test_whatever_the_parameters_have_become_labels_move_a_sum_by_two_clip_norms_at_most(
     theta: float,
@@ -467,6 +480,7 @@ def test_whatever_the_parameters_have_become_labels_move_a_sum_by_two_clip_norms
 # Who leaves.
 
 
+@pytest.mark.slow
 def test_who_is_erased_is_in_no_map_of_a_run_and_a_run_under_way_is_given_up(
     project: Project,
 ) -> None:
@@ -484,6 +498,7 @@ def test_a_run_under_way_is_given_up_when_one_of_its_labelers_is_erased(project:
     assert not list(project.stages.rglob("checkpoint*"))
 
 
+@pytest.mark.slow
 def test_a_run_on_contents_is_given_up_when_somebody_is_erased(project: Project) -> None:
     killed(project, 24, unit="item")
     assert len(erasure.leave("worker 2", "erased", project).given_up) == 1

@@ -26,7 +26,6 @@ from labelguard.keys.parts import Part, Parts
 from labelguard.project import policies
 from labelguard.project.linking import add_source, link
 from labelguard.project.project import Project
-from labelguard.project.rotation import rotate
 from labelguard.release.evaluation import Evaluation
 from labelguard.release.head import FILE, Head
 
@@ -67,6 +66,7 @@ def trained(here: Path, options: dict[str, Any], change: bool) -> dict[str, obje
     return {name: value for name, value in seen.items() if "sqlite3" not in name}
 
 
+@pytest.mark.quick("rr")
 @pytest.mark.parametrize("name", TRAINING)
 def test_no_training_release_depends_on_a_held_out_label(name: str, tmp_path: Path) -> None:
     """The same coins and noise: whatever held-out labelers say, every byte stays."""
@@ -126,11 +126,6 @@ def other_texts(project: Project, raw: pl.DataFrame, here: Path) -> Any:
     return raw.with_columns(prompt=pl.lit("asked anew: ") + pl.col("prompt"))
 
 
-def under_other_pseudonyms(project: Project, raw: pl.DataFrame, here: Path) -> Any:
-    rotate(project)
-    return raw
-
-
 def under_another_policy(project: Project, raw: pl.DataFrame, here: Path) -> Any:
     hold_out(project, *ALLOWED, name="later")
     return raw
@@ -141,11 +136,11 @@ EVASIONS = [
     reordered,
     one_by_one,
     other_texts,
-    under_other_pseudonyms,
     under_another_policy,
 ]
 
 
+@pytest.mark.quick("held-out-renamed")
 @pytest.mark.parametrize("evasion", EVASIONS)
 @pytest.mark.parametrize("part", ["held-out", "training"])
 def test_nobody_changes_parts(
@@ -161,6 +156,7 @@ def test_nobody_changes_parts(
     assert spent(project) == before
 
 
+@pytest.mark.slow
 def test_nobody_changes_parts_under_another_name_of_theirs(project: Project) -> None:
     """Ids of another source that are said to be people who were charged: their part is theirs."""
     teacher = lg.privatize(RAW, project=project, **TEACHER)
@@ -189,6 +185,7 @@ def test_a_policy_cannot_draw_them_anew(project: Project) -> None:
     assert [one.name for one in policies.listing(project) if one.state == "active"] == ["held"]
 
 
+@pytest.mark.slow
 def test_labels_are_no_part_of_the_draw(project: Project) -> None:
     """Turned labels, submitted later: the same people, and a sum of them alone."""
     teacher = lg.privatize(RAW, project=project, **TEACHER)
@@ -225,6 +222,7 @@ def test_a_planted_head_is_refused_before_anybody_is_charged(
         assert spent(project) == before
 
 
+@pytest.mark.slow
 def test_a_unit_of_enormous_coordinates_moves_the_sum_by_no_more_than_the_rest(
     project: Project, tmp_path: Path
 ) -> None:
@@ -241,6 +239,7 @@ def test_a_unit_of_enormous_coordinates_moves_the_sum_by_no_more_than_the_rest(
     assert noise[1] == pytest.approx(1e6 * noise[0], rel=1e-3)
 
 
+@pytest.mark.quick("label")
 @pytest.mark.parametrize("order", ["label", "reversed", "shuffled"])
 def test_what_an_evaluation_shows_does_not_follow_the_order_of_rows(
     project: Project, tmp_path: Path, order: str

@@ -51,6 +51,7 @@ def configured(project: Project, old: str, new: str) -> Project:
     return find(project.state.parent)
 
 
+@pytest.mark.quick("left")
 @pytest.mark.parametrize("side", ["left", "right", None])
 def test_whether_an_answer_is_a_private_skip_does_not_stop_its_forgetting(
     side: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -62,6 +63,7 @@ def test_whether_an_answer_is_a_private_skip_does_not_stop_its_forgetting(
     assert ingestion.ingest(project) == ingestion.Ingested(0, 0, 0, 0, 1)
 
 
+@pytest.mark.slow
 def test_what_was_only_skipped_does_not_stop_ingestion_once_the_rest_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +94,7 @@ def test_answers_of_a_connector_that_was_renamed_are_forgotten_like_others(
     assert ingestion.ingest(project) == ingestion.Ingested(0, 0, 0, 0, 0)
 
 
+@pytest.mark.slow
 def test_answers_from_before_a_source_was_renamed_are_forgotten_like_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +151,7 @@ def test_what_fields_are_found_does_not_follow_the_order_of_tasks() -> None:
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("kind", databases.KINDS)
+@pytest.mark.parametrize("kind", databases.EACH)
 def test_an_inbox_can_be_made_by_several_at_once(kind: str, tmp_path: Path) -> None:
     keys = KeyRing.create(tmp_path / "keys")
     with databases.fresh(kind, tmp_path) as url, ThreadPoolExecutor(8) as threads:

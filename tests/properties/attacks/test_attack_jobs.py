@@ -43,6 +43,7 @@ def untouched(elsewhere: Path) -> bool:
     return files(elsewhere) == {"0001/head.npz": b"precious", "0002/head.npz": b"precious"}
 
 
+@pytest.mark.quick("../x", ".", "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx")
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "..", ".", "a/b", "a\nb", "x" * 65, "-x", "ä"])
 def test_a_name_leads_nowhere(name: str, small: Desk) -> None:
     small.asks(name=name)
@@ -71,6 +72,7 @@ def test_models_that_no_job_made_are_not_touched(small: Desk, elsewhere: Path) -
     assert untouched(elsewhere) and small.charged() == 0
 
 
+@pytest.mark.quick("{elsewhere}/0001")
 @pytest.mark.parametrize("target", ["{elsewhere}/0001", "../elsewhere/0001", "0009", "..", "."])
 def test_a_model_in_use_that_is_elsewhere_is_not_asked_and_not_replaced(
     target: str, small: Desk, elsewhere: Path
@@ -101,6 +103,7 @@ def test_a_directory_in_the_place_of_the_model_in_use_stays(small: Desk) -> None
     assert (small.models / "current" / "mine").exists()
 
 
+@pytest.mark.quick(".lock")
 @pytest.mark.parametrize("name", [".lock", "registry.json"])
 def test_links_among_the_models_are_not_followed(name: str, small: Desk, tmp_path: Path) -> None:
     small.models.mkdir()
@@ -130,6 +133,7 @@ def test_a_registered_name_leads_nowhere(small: Desk, elsewhere: Path) -> None:
     assert untouched(elsewhere)
 
 
+@pytest.mark.quick("run.json")
 @pytest.mark.parametrize("name", ["run.json", "lock", "history.jsonl", ""])
 def test_links_in_the_state_of_a_job_are_not_followed(
     name: str, small: Desk, tmp_path: Path
@@ -158,6 +162,7 @@ def test_a_state_that_others_can_write_is_not_believed(small: Desk) -> None:
         retrain(small.job)
 
 
+@pytest.mark.quick("", '"x"')
 @pytest.mark.parametrize("text", ["", "[]", "{", '"x"', "\x00", '{"run": 1}'])
 def test_a_damaged_state_is_said_in_one_line(text: str, small: Desk) -> None:
     retrain(small.job)
@@ -196,6 +201,7 @@ def test_no_label_and_no_labeler_is_in_what_a_job_writes_and_says(small: Desk) -
     assert [one.outcome for one in small.history()] == ["failed", "failed", "promoted", "unchanged"]
 
 
+@pytest.mark.slow
 def test_when_models_are_promoted_depends_on_no_label(tmp_path: Path) -> None:
     """The same people and questions, other answers: the same runs release, train and wait."""
 

@@ -68,6 +68,7 @@ def broken(raw: Any, project: Project, gates: Gates) -> str:
     return overview.releases(project.state)[-1].id
 
 
+@pytest.mark.quick("erased")
 @pytest.mark.parametrize("kind", ["retired", "erased"])
 def test_rows_that_a_learning_release_repeats_are_gone_when_it_ends(
     kind: Leaving, project: Project, gates: Gates
@@ -99,6 +100,7 @@ def test_a_release_that_finds_itself_given_up_leaves_nothing(
     assert not list(project.stages.iterdir())
 
 
+@pytest.mark.slow
 def test_rows_that_a_broken_release_repeats_go_at_once(project: Project, gates: Gates) -> None:
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
     begun = broken(labels(), project, gates)
@@ -107,6 +109,7 @@ def test_rows_that_a_broken_release_repeats_go_at_once(project: Project, gates: 
     assert not list(project.stages.iterdir())
 
 
+@pytest.mark.slow
 def test_a_release_without_rows_of_theirs_goes_on(project: Project, gates: Gates) -> None:
     lg.privatize(labels(), project=project, mechanism="rr", **BUDGET)
     begun = broken(without(WHO), project, gates)
@@ -115,6 +118,7 @@ def test_a_release_without_rows_of_theirs_goes_on(project: Project, gates: Gates
     assert lg.privatize(without(WHO), project=project, **gates.options).id == begun
 
 
+@pytest.mark.slow
 def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +138,7 @@ def test_stages_that_do_not_tell_whose_labels_they_learned_go_with_their_release
     assert not list(project.stages.iterdir())
 
 
+@pytest.mark.slow
 def test_where_contents_are_the_unit_it_is_given_up_too(project: Project, gates: Gates) -> None:
     with gates.learning(labels(), project, unit="item", max_labels_per_labeler=30) as learning:
         begun = overview.releases(project.state)[-1].id

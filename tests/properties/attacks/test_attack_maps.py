@@ -20,7 +20,7 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure
 from labelguard.project.backup import backup
 from labelguard.project.project import Project, find
-from labelguard.project.restore import Since, restore
+from labelguard.project.restore import restore
 from labelguard.report import overview
 
 ASKED = public()
@@ -43,7 +43,7 @@ def test_a_backup_holds_no_answer_that_will_be_given_again(
         patch.setattr(Ledger, "mark_drawn", crash)
         lg.privatize(TABLE, project=project, **PRICE)
     backup(tmp_path / "backup.tar.zst", project=project)
-    restore(tmp_path / "backup.tar.zst", tmp_path / "copy", keys=project.keys, since=Since(lost=()))
+    restore(tmp_path / "backup.tar.zst", tmp_path / "copy", keys=project.keys)
     lg.privatize(TABLE, project=project, **PRICE)
     assert list(project.released.rglob("*.parquet"))
     assert not list(find(tmp_path / "copy").released.rglob("*.parquet"))

@@ -34,6 +34,7 @@ def _rewritten(path: Path, noise_multiplier: object) -> None:
     path.write_text(json.dumps(content))
 
 
+@pytest.mark.quick("0.0", "0.999")
 @pytest.mark.parametrize("factor", [0.0, 0.1, 0.5, 0.9, 0.999, 1.01, 2.0, 1e300])
 def test_noise_that_somebody_wrote_into_the_cache_is_not_used(cache: Path, factor: float) -> None:
     honest = subsampled.calibrate(*ASKED)
@@ -54,6 +55,7 @@ def test_the_noise_of_a_weaker_request_is_not_used_under_the_name_of_another(cac
     assert mixture.calibrate(*ASKED, 3) == honest
 
 
+@pytest.mark.quick("", "\\xff\\xfe")
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 4000, b'{"noise_multiplier": 1}', b" " * 10**6],
@@ -66,6 +68,7 @@ def test_a_damaged_file_is_ignored(cache: Path, content: bytes) -> None:
     assert subsampled.calibrate(*ASKED) == honest
 
 
+@pytest.mark.quick("NaN", "true")
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-1.0", "true", '"1.0"', "1", "[1.0]"])
 def test_what_is_no_noise_multiplier_is_ignored(cache: Path, value: str) -> None:
     honest = subsampled.calibrate(*ASKED)

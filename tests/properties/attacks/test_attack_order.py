@@ -60,7 +60,11 @@ def projects(tmp_path: Path) -> Any:
 def test_the_bits_of_a_published_head_tell_no_label(projects: Any) -> None:
     published = set()
     for hypothesis in range(8):
-        options = STATISTIC | {"features": "columns:score+length", "components": 2}
+        options = STATISTIC | {
+            "features": "columns:score+length",
+            "public_columns": ["score"],
+            "components": 2,
+        }
         release = lg.privatize(
             survey(hypothesis, labelers=2, items=600),
             project=projects(),
@@ -86,6 +90,7 @@ def test_what_is_tuned_publicly_tells_no_label(projects: Any) -> None:
                 delta=1e-5,
                 mechanism="statistic",
                 features="columns:score+length",
+                public_columns=["score"],
             ).card["statistic"]
         )
         for hypothesis in range(2)
@@ -93,6 +98,7 @@ def test_what_is_tuned_publicly_tells_no_label(projects: Any) -> None:
     assert len(shapes) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["rr", "statistic"])
 def test_an_export_sorted_by_labels_is_the_same_request_whichever_labels_it_has(
     mechanism: str, projects: Any
@@ -108,9 +114,14 @@ def test_an_export_sorted_by_labels_is_the_same_request_whichever_labels_it_has(
     assert {unchanged.id, changed.id, shuffled.id} == {first.id}
 
 
+@pytest.mark.slow
 def test_a_plan_tells_no_label(tmp_path: Path) -> None:
     from labelguard.planner.forecast import plan
 
-    options: dict[str, Any] = {"epsilons": (1.0,), "features": "columns:score+length"}
+    options: dict[str, Any] = {
+        "epsilons": (1.0,),
+        "features": "columns:score+length",
+        "public_columns": ["score"],
+    }
     plans = {str(asdict(plan(survey(hypothesis), **options))) for hypothesis in range(3)}
     assert len(plans) == 1

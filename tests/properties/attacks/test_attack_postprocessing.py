@@ -21,7 +21,11 @@ from labelguard.mechanisms import statistic
 from labelguard.release import head
 from labelguard.release.leaderboard import leaderboard
 
-OPTIONS: dict[str, Any] = {"mechanism": "statistic", "features": "length+source:model,by=language"}
+OPTIONS: dict[str, Any] = {
+    "mechanism": "statistic",
+    "features": "length+source:model,by=language",
+    "public_columns": ["language", "model"],
+}
 FIRST = arena(judges=24, labels=12)
 
 

@@ -15,6 +15,7 @@ ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 
 
+@pytest.mark.quick('UPDATE prices SET price = \'{"threshold": "1"}\'')
 @pytest.mark.parametrize(
     "edit",
     [

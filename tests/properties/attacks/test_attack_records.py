@@ -32,6 +32,7 @@ def numbered(column: str, first: int) -> pa.Table:
     return pa.Table.from_pylist([row | {column: number} for number, row in enumerate(rows)])
 
 
+@pytest.mark.quick("record_id-rr")
 @pytest.mark.parametrize("mechanism", ["rr", "statistic"])
 @pytest.mark.parametrize("column", ["record_id", "submitted_at"])
 def test_numbers_of_rows_make_no_new_request(column: str, mechanism: str, tmp_path: Path) -> None:

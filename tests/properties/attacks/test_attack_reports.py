@@ -62,6 +62,7 @@ def told(directory: Path, label: int, options: dict[str, Any]) -> list[str]:
     return [ANCHOR.sub(r"\1", text) for text in found]
 
 
+@pytest.mark.quick("rr")
 @pytest.mark.parametrize(
     "options",
     [{"mechanism": "rr"}, STATISTIC | {"features": "length", "components": 1}],

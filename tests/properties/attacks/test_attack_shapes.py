@@ -69,6 +69,7 @@ def test_control_a_number_of_components_chosen_after_the_coins_breaks_the_price(
     assert chosen_by_the_coins([deltas_of(noise) for noise in noises]) > 1.8 * DELTA
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("fewest", [2, 8])
 def test_components_chosen_after_the_coins_at_the_policys_scale_cost_no_more(fewest: int) -> None:
     fixed = of_components(fewest)
@@ -82,6 +83,7 @@ def test_components_chosen_after_the_coins_at_the_policys_scale_cost_no_more(few
     assert chosen_by_the_coins([fewer, *noises]) > DELTA
 
 
+@pytest.mark.quick("1-2")
 @pytest.mark.parametrize(("components", "fewest"), [(1, 2), (2, 1)])
 def test_a_release_after_coins_has_the_noise_of_the_policy_whatever_its_components(
     components: int, fewest: int, project: Project

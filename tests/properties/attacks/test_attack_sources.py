@@ -12,12 +12,16 @@ from support.preferences import STATISTIC
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
-from labelguard.ingest import query
+from labelguard.ingest import pairs, query
 from labelguard.ingest.pairs import read_pairs
 from labelguard.release.head import Head
 
 ITEMS = 40
-OPTIONS = STATISTIC | {"features": "source:model,by=topic", "components": 2}
+OPTIONS = STATISTIC | {
+    "features": "source:model,by=topic",
+    "public_columns": ["model", "topic"],
+    "components": 2,
+}
 
 
 def survey(hypothesis: int) -> pl.DataFrame:
@@ -65,6 +69,7 @@ def test_sources_that_do_not_turn_with_the_sides_would(
     """The control: with the file's order of sides, coordinates tell who was chosen."""
     turned: Callable[..., dict[str, str]] = query._of_pair
     monkeypatch.setattr(query, "_turned", turned)
+    monkeypatch.setattr(pairs, "refuse_several", lambda *found: None)
     found = {published(hypothesis, tmp_path / str(hypothesis)) for hypothesis in (0, 7)}
     assert len(found) == 2
 
@@ -98,6 +103,7 @@ def compared(renamed: bool) -> pl.DataFrame:
     return table.rename(TAKEN) if renamed else table
 
 
+@pytest.mark.quick("labeler_id-False", "response_b-True")
 @pytest.mark.parametrize("renamed", [False, True])
 @pytest.mark.parametrize("role", TAKEN)
 def test_who_labelled_what_and_when_is_no_feature(role: str, renamed: bool) -> None:
@@ -112,5 +118,11 @@ def test_who_labelled_what_and_when_is_no_feature(role: str, renamed: bool) -> N
     ]
     for features, named in asked:
         with pytest.raises(InvalidLabels, match=f"column {column} is {role}: a column with a role"):
-            read_pairs(compared(renamed), columns={**columns, **named}, features=features)
-    assert read_pairs(compared(renamed), columns=columns, features="source:model").table.num_rows
+            read_pairs(
+                compared(renamed),
+                columns={**columns, **named},
+                features=features,
+                public_columns=["model", "height", column],
+            )
+    named = {"columns": columns, "features": "source:model", "public_columns": "model"}
+    assert read_pairs(compared(renamed), **named).table.num_rows

@@ -129,6 +129,7 @@ JSON_CASES = [
 """Every kind of member beside an object, every kind of content beside a chat; the rest is slow."""
 
 
+@pytest.mark.quick("member nothing | object", "text | chat")
 @pytest.mark.parametrize("sides", JSON_CASES)
 def test_no_type_in_jsonl_tells_which_side_was_chosen(
     sides: tuple[Any, Any], tmp_path: Path
@@ -152,6 +153,7 @@ IN_MEMORY: list[tuple[Any, Any]] = [
 """Of which Arrow makes one type or none, by which of them is first."""
 
 
+@pytest.mark.quick("member nothing | object-list", "number | chat-DataFrame")
 @pytest.mark.parametrize("made", [list, pd.DataFrame])
 @pytest.mark.parametrize("sides", [*JSON_CASES, *IN_MEMORY])
 def test_no_type_of_rows_in_memory_tells_which_side_was_chosen(
@@ -247,6 +249,7 @@ GRID = [
 """Every type as a member in a file, beside a struct, and as a column of a table, beside text."""
 
 
+@pytest.mark.quick("null | text, columns of tables", "time | k, members in files")
 @pytest.mark.parametrize(("kinds", "member", "parquet"), GRID)
 def test_no_type_of_a_column_tells_which_side_was_chosen(
     kinds: tuple[str, str],
@@ -269,6 +272,7 @@ def test_no_type_of_a_column_tells_which_side_was_chosen(
     assert found[0] == found[1]
 
 
+@pytest.mark.quick("Id | id")
 @pytest.mark.parametrize(
     "sides",
     [

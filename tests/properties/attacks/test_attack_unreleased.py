@@ -7,11 +7,12 @@ import pytest
 
 from labelguard.learning.features import Group
 from labelguard.mechanisms.geometry import Basis, Shape, basis, spectrum
+from labelguard.mechanisms.tails import ReleasedNoise
 from labelguard.release.coefficients import coefficients_of
 from labelguard.release.described import Described, Standings
 from labelguard.release.head import Head
 from labelguard.release.leaderboard import ELO, MEAN, ranked
-from labelguard.release.uncertainty import Errors, Release
+from labelguard.release.uncertainty import Errors
 
 SHAPE = Shape(1, 0.5, 1e-3, 0.5, 3.0)
 SYSTEMS = 12
@@ -21,7 +22,7 @@ WORLDS = 20
 def sure(components: int, deviation: float = 1e-6) -> Errors:
     """Errors of what is known all but exactly."""
     nothing = np.zeros((components, components))
-    noises = (Release("gaussian", deviation),)
+    noises = (ReleasedNoise("gaussian", deviation),)
     return Errors(np.eye(components), nothing, nothing, nothing, np.zeros(components), 0.0, noises)
 
 
@@ -54,6 +55,7 @@ def systems(components: int, spread: float, seed: int) -> tuple[Head, np.ndarray
     return released(axes, group, x, np.sqrt(2) * strength, nothing), MEAN + ELO * strength
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("components", [1, 3])
 def test_scores_that_few_directions_hardly_tell_of_are_wide(components: int) -> None:
     """All axes of these pairs weigh the same, so that which one is released is the machine's whim:

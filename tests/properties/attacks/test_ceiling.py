@@ -65,6 +65,7 @@ def test_policies_one_after_another_do_not_pass_the_ceiling(run: Run, project: P
     assert overview.budget(project.state).lifetime.epsilon == 9
 
 
+@pytest.mark.quick("labels---epsilon 1 --delta 1e-5")
 @pytest.mark.parametrize("options", ["--epsilon 1 --delta 1e-5", "--epsilon 3 --delta 1e-6"])
 @pytest.mark.parametrize("file", ["labels", "more"])
 def test_a_stricter_price_is_never_answered_with_a_looser_one(
@@ -77,6 +78,7 @@ def test_a_stricter_price_is_never_answered_with_a_looser_one(
     assert overview.anchor(project.state) == before
 
 
+@pytest.mark.quick("rr--1", "rr-nan", "auto-0")
 @pytest.mark.parametrize("epsilon", ["-1", "0", "nan", "inf"])
 @pytest.mark.parametrize("mechanism", ["rr", "auto"])
 def test_an_epsilon_that_is_none_is_an_error_whatever_the_policy_says(
@@ -88,6 +90,7 @@ def test_an_epsilon_that_is_none_is_an_error_whatever_the_policy_says(
     refused(run(asked), "epsilon must be")
 
 
+@pytest.mark.quick("1", "-1e-9")
 @pytest.mark.parametrize("delta", ["1", "-1e-9", "nan", "inf"])
 def test_a_delta_that_is_none_is_an_error_whatever_the_policy_says(delta: str, run: Run) -> None:
     asked = f"privatize labels.parquet --epsilon 3 --delta {delta}"

@@ -34,6 +34,7 @@ class door:
 """
 
 
+@pytest.mark.quick("rr")
 @pytest.mark.parametrize("name", ["rr", "statistic", "props"])
 def test_no_package_takes_the_place_of_a_mechanism(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -58,6 +59,7 @@ def test_no_package_takes_the_place_of_an_executor_or_of_features(
         open_provider("length")
 
 
+@pytest.mark.quick("")
 @pytest.mark.parametrize("code", ["", "door = 7", "def door(:", "class door: pass"])
 def test_whatever_is_wrong_with_a_mechanism_hinders_no_other(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,6 +97,7 @@ def test_work_that_an_executor_left_out_is_no_release(
     assert made.card["counts"]["rows"] == len(TABLE) == made.card["counts"]["charged"]
 
 
+@pytest.mark.quick("rr-event", "auto-event")
 @pytest.mark.parametrize("option", ["event", "name", "epsilom"])
 @pytest.mark.parametrize("mechanism", ["rr", "auto"])
 def test_an_option_that_there_is_not_is_refused_before_anything_is_read(

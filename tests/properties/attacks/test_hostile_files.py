@@ -141,6 +141,9 @@ FILES: dict[str, tuple[str, Callable[[Path], object] | bytes, str]] = {
 _LONG = "texts that unpack to gigabytes"
 
 
+@pytest.mark.quick(
+    "one line without an end", "a header of one long name", "deep lists", "deep types"
+)
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, marks=[pytest.mark.slow] * (kind == _LONG)) for kind in FILES],
@@ -191,6 +194,7 @@ _PRIVATIZE, _PLAN = (
 )
 
 
+@pytest.mark.quick("command0")
 @pytest.mark.parametrize(
     ("command", "name"),
     [
@@ -229,6 +233,7 @@ def test_tables_in_memory_are_as_large_as_they_are() -> None:
     Allowance.of([table], None).take("table", 1 << 50)
 
 
+@pytest.mark.quick("None")
 @pytest.mark.parametrize("compression", [None, "gzip", "zstd"])
 def test_a_long_line_at_the_end_is_never_left_out_silently(
     project: Project, tmp_path: Path, compression: str | None

@@ -91,6 +91,7 @@ def test_a_project_cannot_claim_to_be_known(
             find()
 
 
+@pytest.mark.quick(".", "keys/project.key")
 @root_only
 @pytest.mark.parametrize("name", [".", "keys", "keys/project.key", "labelguard.toml"])
 def test_what_belongs_to_another_user_is_refused(project: Project, name: str) -> None:
@@ -99,6 +100,7 @@ def test_what_belongs_to_another_user_is_refused(project: Project, name: str) ->
     assert doctor(project).exit_code == 1
 
 
+@pytest.mark.quick("511-.", "488-keys")
 @pytest.mark.parametrize("name", [".", "keys"])
 @pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
 def test_directories_that_others_can_enter_are_refused_and_the_doctor_says_so(
@@ -111,6 +113,7 @@ def test_directories_that_others_can_enter_are_refused_and_the_doctor_says_so(
     assert "chmod 700" in seen.output
 
 
+@pytest.mark.quick(".", "keys/project.key")
 @pytest.mark.parametrize("name", [".", "keys", "keys/project.key", "labelguard.toml", "lock"])
 def test_links_are_not_followed(project: Project, tmp_path: Path, name: str) -> None:
     (project.state / "lock").touch()
@@ -165,6 +168,7 @@ def test_a_mounted_secret_is_the_project_key(
     assert doctor(project).exit_code == 0
 
 
+@pytest.mark.quick("mounted")
 @pytest.mark.parametrize("weak", ["mounted", "..2030", "..2030/project.key"])
 def test_a_mounted_secret_that_others_can_replace_is_refused(
     project: Project, handed_over: Path, weak: str, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +179,7 @@ def test_a_mounted_secret_that_others_can_replace_is_refused(
     refused(project, KeyProblem, f"others can write .*{place.name}")
 
 
+@pytest.mark.quick("project.key")
 @root_only
 @pytest.mark.parametrize("name", ["project.key", "..data", "..2030"])
 def test_a_link_of_another_user_on_the_way_to_a_secret_is_refused(
@@ -207,6 +212,10 @@ def test_a_command_hands_the_key_over_once(
     assert log.read_text() == "run\n"
 
 
+@pytest.mark.quick(
+    "sh -c 'echo SECRET; exit 7'-failed with exit code 7",
+    "sh -c 'echo SECRET'-not a labelguard key file",
+)
 @pytest.mark.parametrize(
     ("command", "message"),
     [

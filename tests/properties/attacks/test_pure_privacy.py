@@ -9,20 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelguard.accounting import randomized_response, ternary
+from labelguard.accounting import randomized_response
+from labelguard.accounting.kary import KAry
 
 EPSILONS = st.floats(0.01, 50)
 COUNTS = st.integers(1, 100_000)
 
 
-@given(EPSILONS, COUNTS, st.sampled_from(["exact", "advanced", "basic"]))
-def test_k_shares_of_epsilon_are_at_most_epsilon(
-    epsilon: float, k: int, composition: randomized_response.Composition
-) -> None:
-    share = randomized_response.calibrate(epsilon, 0.0, k, composition)
+@given(EPSILONS, COUNTS)
+def test_k_shares_of_epsilon_are_at_most_epsilon(epsilon: float, k: int) -> None:
+    share = randomized_response.calibrate(epsilon, 0.0, k)
     assert k * Fraction(share) <= Fraction(epsilon)
     assert k * Fraction(share) >= Fraction(epsilon) * (1 - Fraction(1, 2**51))
-    assert ternary.calibrate(epsilon, 0.0, k) == share
+    assert KAry(3).calibrate(epsilon, 0.0, k) == share
 
 
 @pytest.mark.parametrize(("epsilon", "k"), [(1.0, 5), (1.0, 50), (1.0, 135)])

@@ -61,6 +61,7 @@ SWOLLEN = {
 }
 
 
+@pytest.mark.quick("deflated")
 @pytest.mark.parametrize("kind", SWOLLEN)
 def test_a_small_file_of_arrays_takes_little_memory(tmp_path: Path, kind: str) -> None:
     SWOLLEN[kind](tmp_path / FILE)

@@ -80,6 +80,7 @@ def harmless(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
 
+@pytest.mark.quick("columns of one name", "file name", "policy")
 @pytest.mark.parametrize("case", ERRORS)
 def test_errors_show_what_is_hostile_escaped_in_one_line(
     project: Project, tmp_path: Path, case: str
@@ -90,6 +91,7 @@ def test_errors_show_what_is_hostile_escaped_in_one_line(
     assert seen.output.count("\n") == 1
 
 
+@pytest.mark.quick("arguments0")
 @pytest.mark.parametrize("arguments", [(HOSTILE,), ("policy", HOSTILE), ("demo", "x", HOSTILE)])
 def test_usage_errors_are_harmless(arguments: tuple[str, ...]) -> None:
     seen = CliRunner().invoke(main, list(arguments))
@@ -97,6 +99,7 @@ def test_usage_errors_are_harmless(arguments: tuple[str, ...]) -> None:
     assert harmless(seen.output)
 
 
+@pytest.mark.quick("features")
 @pytest.mark.parametrize("where", ["features", "question", "release", "kind"])
 def test_a_card_is_shown_harmlessly_and_its_json_is_the_same(project: Project, where: str) -> None:
     release = labelguard.privatize(TABLE, epsilon=3, delta=1e-5, project=project, **STATISTIC)

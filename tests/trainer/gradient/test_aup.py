@@ -83,6 +83,34 @@ def test_it_learns_while_cohorts_are_concentrated_and_halts_when_they_are_not() 
     assert halted == 0 and not stopped.theta.any()
 
 
+def test_the_mean_is_of_iterates_before_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line 21: of one step it is where the run began, of two the middle of the first step."""
+    taken: list[np.ndarray] = []
+    step = HeadProblem.step
+
+    def noting(self: HeadProblem, gradient: np.ndarray) -> None:
+        taken.append(self.theta)
+        step(self, gradient)
+
+    monkeypatch.setattr(HeadProblem, "step", noting)
+    done, problem = run(2.0, 20.0, steps=3)
+    assert done == 3 and not taken[0].any() and taken[1].any()
+    assert problem.theta == pytest.approx(np.mean(taken, axis=0))
+    assert not run(2.0, 20.0, steps=1)[1].theta.any()
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e-23, 1e-12, 1.0, 1e15, 1e30])
+def test_who_is_near_is_the_same_at_every_scale(scale: float) -> None:
+    """In squares all were near each other below a distance of 1e-6, whatever theirs was."""
+    gradients = cohort(30, 0)
+    near = aup.concentration(gradients, 0.5)
+    assert near < 30
+    scaled = (gradients * scale).astype(np.float32 if scale > 1e-38 else np.float64)
+    assert aup.concentration(scaled, 0.5 * scale) == near
+    scaled[3] = np.nan
+    assert not aup.staying(scaled, 0.5 * scale, np.full(30, 0.5))[3]
+
+
 def test_whether_it_halts_is_itself_noisy() -> None:
     """At a small ε AboveThreshold's noise is far larger than the score of 100 labelers."""
     done = {run(1e-3, 0.01, steps=3)[0] for _ in range(40)}

@@ -97,6 +97,7 @@ def test_no_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sum" in result.violated and result.lower_bound > 3
 
 
+@pytest.mark.slow
 def test_noise_that_serves_all_steps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     noised = HeadProblem.noised
 
@@ -107,6 +108,7 @@ def test_noise_that_serves_all_steps_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert found_by() == ("differences",)
 
 
+@pytest.mark.slow
 def test_a_clip_of_each_record_in_place_of_each_labeler_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_clip_of_each_record_in_place_of_each_labeler_is_found(
     assert "sum" in found_by()
 
 
+@pytest.mark.slow
 def test_a_sampler_that_takes_labelers_in_their_order_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -194,6 +197,7 @@ def runs_of_one(
     return np.array(sums), np.array(members)
 
 
+@pytest.mark.slow
 def test_sizes_of_cohorts_that_are_published_give_a_lone_labeler_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

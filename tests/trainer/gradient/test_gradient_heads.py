@@ -158,6 +158,77 @@ def test_rounding_in_single_precision_does_not_take_a_gradient_past_the_clip_nor
     assert np.median(norms) > 0.999 * CLIP or d == 1  # nearly all were longer, and lose little
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([1e-40, 1e-30, 1e-23, 1e-20, 1e-10, 1.0, 1e10, 1e20, 1e30]),
+    st.sampled_from([1e-40, 1e-23, 1.0, 1e20]),
+    st.integers(0, 10**6),
+)
+def test_at_every_scale_labels_move_a_sum_by_two_clip_norms_at_most(
+    scale: float, unlike: float, seed: int
+) -> None:
+    """One labeler's features are that much smaller, or larger, than all others'."""
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(1, 70))
+    with np.errstate(over="ignore", under="ignore"):
+        z = (np.float64(scale) * rng.normal(size=(30, d))).astype(np.float32)
+        z[:10] = (z[:10] / scale * np.minimum(scale * unlike, 1e30)).astype(np.float32)
+    rows = Rows(np.arange(30), np.arange(30) // 10, 3)
+    records = Comparisons.of(z, rows)
+    weight = weights(records, "root")
+    if not records.energy().any():
+        return  # refused: nothing differs
+    clip = heads.clip_norm(records, weight)
+    made = HeadProblem(z, records, weight, np.ones(d), clip)
+    with np.errstate(all="ignore"):
+        sums = [made.clipped_sum(np.arange(3), np.full(30, y), clip) for y in (0.0, 1.0)]
+        alone = made.clipped_sum(np.array([0]), np.ones(30), clip)
+    assert np.linalg.norm(alone / clip) <= 1
+    assert np.linalg.norm((sums[0] - sums[1]) / clip) <= 2 * 3
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e-23, 1e-10, 1e10, 1e19, 1e30])
+@pytest.mark.parametrize("kind", ["comparisons", "rankings", "choices"])
+def test_energy_and_curvature_neither_vanish_nor_overflow(kind: str, scale: float) -> None:
+    """In single precision both were 0 below 2.6e-23, and infinite above 1.8e19."""
+    made: dict[str, Records] = {
+        "comparisons": comparisons(),
+        "rankings": rankings(first_only=False),
+        "choices": rankings(first_only=True),
+    }
+    records = made[kind]
+    weight = weights(records, "root")
+    energy, curvature = records.energy(), records.curvature(weight)
+    records.features[:] = (records.features * np.float64(scale)).astype(np.float32)
+    close = 1e-3 if scale > 1e-38 else 1e-1  # of numbers below, few bits are left
+    assert records.energy() / scale / scale == pytest.approx(energy, rel=close)
+    assert records.curvature(weight) / scale / scale == pytest.approx(curvature, rel=close)
+    rates = heads.rates(records, weight, np.ones(len(curvature)), scale, 10)
+    assert np.isfinite(rates).all() and (rates > 0).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 90), st.integers(0, 10**6), st.sampled_from(["pairs", "whole", "first"]))
+def test_a_gradient_is_the_same_to_the_last_bit_whoever_else_is_in_the_cohort(
+    d: int, seed: int, kind: str
+) -> None:
+    """A product of matrices gives a row other bits with other rows beside it, or more of them."""
+    rng = np.random.default_rng(seed)
+    if kind == "pairs":
+        records: Records = comparisons(units=9, labels=60, d=d, seed=seed)
+        units, labels = 9, rng.choice([0.0, 0.5, 1.0], 60)
+    else:
+        records = rankings(first_only=kind == "first", sizes=(2, 13, 4), d=d)
+        units, labels = 2, rng.choice([0.0, 1.0], len(records.one))
+    made = problem(records)
+    made.theta = rng.normal(size=d)
+    together = made.gradients(np.arange(units), labels)
+    some = np.flatnonzero(rng.random(units) < 0.5)
+    assert np.array_equal(made.gradients(some, labels), together[some])
+    for unit in range(units):
+        assert np.array_equal(made.gradients(np.array([unit]), labels)[0], together[unit])
+
+
 def test_what_overflows_counts_for_nothing_whatever_the_labels() -> None:
     """As NaN it would be told apart from all others, and with it who is in the cohort."""
     z = np.full((4, 2), [1e25, -1e25], np.float32)

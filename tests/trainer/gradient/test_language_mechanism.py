@@ -115,6 +115,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_charged(
     assert "no release yet" in labelguard("release", "list").output.lower()
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was_kept(
     labelguard: Labelguard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,12 @@ from labelguard.project.project import Project
 from labelguard.release.head import Head
 
 FEATURES = "columns:score,length"
-SHORT: dict[str, Any] = {"features": FEATURES, "sampling_probability": 0.25, "steps": 30}
+SHORT: dict[str, Any] = {
+    "features": FEATURES,
+    "public_columns": ["score", "length"],
+    "sampling_probability": 0.25,
+    "steps": 30,
+}
 ULS: dict[str, Any] = {"mechanism": "uls", "epsilon": 3.0, "delta": 1e-5, **SHORT}
 BY_RECORD = {"sampling_probability": 0.125, "steps": 8, "records": 4}
 EVERY = {
@@ -67,6 +72,7 @@ def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(
     assert not any(project.stages.glob(f"{release.id}*"))
 
 
+@pytest.mark.slow
 def test_labels_of_a_run_are_far_better_than_randomized_ones(
     project: Project, tmp_path: Path
 ) -> None:
@@ -103,9 +109,11 @@ def test_how_a_run_samples_is_fixed_with_the_policy(project: Project) -> None:
     assert (price.sampling_probability, price.steps) == (0.25, 30)
 
 
+@pytest.mark.slow
 def test_a_second_run_needs_an_allowance_and_learns_from_all_labels_again(project: Project) -> None:
     allow = ["uls:runs=2,q=0.25,steps=30"]
-    policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)
+    named = {"allow": allow, "public_columns": SHORT["public_columns"], "project": project}
+    policies.new("two", epsilon=3, delta=1e-5, **named)
     policies.activate("two", project)
     plain = {
         name: value for name, value in ULS.items() if name not in ("sampling_probability", "steps")
@@ -206,6 +214,7 @@ def test_raw_labels_are_on_disk_nowhere_while_it_trains_but_in_scratch_space(
     assert found == ["checkpoint.npz"]
 
 
+@pytest.mark.slow
 def test_rankings_and_choices_are_learned_from(project: Project, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = []
@@ -231,18 +240,20 @@ def test_rankings_and_choices_are_learned_from(project: Project, tmp_path: Path)
         release = lg.privatize(
             path,
             project=lg.init(tmp_path / name),
-            **ULS | {"features": "columns:quality", "epsilon": 8.0},
+            **ULS | {"features": "columns:quality", "public_columns": ["quality"], "epsilon": 8.0},
         )
         head = Head.load(release.path)
         assert head.coefficients[0] > 0.5
 
 
+@pytest.mark.slow
 def test_how_a_first_run_would_sample_is_said_before_it_is_fixed(
     project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     survey().write_parquet(tmp_path / "labels.parquet")
     monkeypatch.chdir(project.state.parent)
     arguments = ["--mechanism", "els", "--features", FEATURES, "--steps", "8", "--dry-run"]
+    arguments += ["--public-column", "score", "--public-column", "length"]
     told = CliRunner().invoke(main, ["privatize", str(tmp_path / "labels.parquet"), *arguments])
     said = " ".join(told.output.split())
     assert "8 steps, each label in a step with probability 0.2; of one labeler 20 labels at" in said

@@ -1,4 +1,4 @@
-"""Adaptive user-level private SGD (AUP-RLHF, algorithms 1 to 3, k = 1), with corrections.
+"""Adaptive user-level private SGD (AUP-RLHF, algorithms 2 and 3, in one phase), with corrections.
 
 A step happens only while the cohort's mean gradients lie close together; those that do not are left
 out, and the noise is scaled to the distance τ within which the others lie, not to a clip norm.
@@ -34,7 +34,6 @@ Floats = NDArray[np.float64]
 _SENSITIVITY = 2.0
 _UNIT = 2**30  # Laplace noise is a whole number of 1/_UNIT
 _PAIRS = 1 << 22  # of members, whose distances are in memory at once
-_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -69,13 +68,13 @@ class AupCourse:
 def train(problem: Problem, labels: Floats, course: AupCourse, watch: Watch) -> int:
     """Run until all steps are done or a cohort is not concentrated; how many were done.
 
-    PRIVATE: labels (n,). The problem ends with the mean of its iterates. Nothing of it is kept on
-    the way: one that is interrupted begins anew, as nobody saw it.
+    PRIVATE: labels (n,). The problem ends with the mean of its iterates, each before its step
+    (line 21). Nothing of it is kept on the way: one that is interrupted begins anew, as nobody saw
+    it.
     """
     first = course.epsilon / 2  # of AboveThreshold; the other half is the noised steps'
     above = _laplace(2 * _SENSITIVITY / first)
-    mean = {name: np.zeros_like(array) for name, array in problem.state().items()}
-    done = 0
+    mean, done = problem.state(), 0
     for step in range(course.steps):
         members = cohort(keyring.random_bytes(SECRET_BYTES), course.threshold, course.units)
         gradients = problem.gradients(members, labels)
@@ -83,12 +82,12 @@ def train(problem: Problem, labels: Floats, course: AupCourse, watch: Watch) -> 
         if score + _laplace(4 * _SENSITIVITY / first) < -above:
             break
         kept = staying(gradients, course.distance, _uniforms(len(members)))
-        total = gradients[kept].mean(axis=0) if kept.any() else np.zeros(gradients.shape[1])
+        total = gradients[kept].astype(np.float64).sum(axis=0) / max(1, int(kept.sum()))
         noised = problem.noised(total, course.deviation, keyring.random_bytes(SECRET_BYTES))
-        problem.step(noised)
         done = step + 1
         for name, array in problem.state().items():
             mean[name] = mean[name] + (array - mean[name]) / done
+        problem.step(noised)
         tell(watch, done, course.steps)
     problem.restore(mean)
     return done
@@ -112,15 +111,20 @@ def staying(gradients: NDArray[Any], distance: float, uniforms: Floats) -> NDArr
 
 
 def _close(gradients: NDArray[Any], distance: float) -> NDArray[np.intp]:
-    """How many of all lie within a distance of each, (members,); some members at a time."""
-    g = gradients.astype(np.float64)
-    norms = np.einsum("ij,ij->i", g, g)
+    """How many of all lie within a distance of each, (members,); some members at a time.
+
+    Of differences, in units of the distance: those of squares lose what the two have in common, and
+    squares of small numbers vanish. A gradient that is not finite is near nobody.
+    """
+    from scipy.spatial.distance import cdist
+
+    g = gradients / np.float64(distance)
+    above = 1 + (g.shape[1] + 4) * 2.0**-52
     found = np.zeros(len(g), np.intp)
     rows = max(1, _PAIRS // max(len(g), 1))
     for at in range(0, len(g), rows):
         part = slice(at, at + rows)
-        squares = norms[part, None] + norms - 2 * (g[part] @ g.T)
-        found[part] = (squares <= distance**2 + _ROUNDING).sum(axis=1)
+        found[part] = (cdist(g[part], g) * above <= 1).sum(axis=1)
     return found
 
 

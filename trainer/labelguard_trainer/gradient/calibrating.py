@@ -1,8 +1,9 @@
-"""How timid a head is that noisy steps have trained, found by the same run on simulated labels.
+"""How timid or bold a head is that noisy steps have trained, by the same run on simulated labels.
 
 As `planner.calibration` does for statistics: clip and step size shrink a head, so that it says .60
-where .70 are right. Its coefficients are multiplied by the one number at which fresh simulated
-labelers are predicted best. Nothing here has an argument that could hold labels.
+where .70 are right, and noise does the opposite. Its coefficients are multiplied by the one number
+at which fresh simulated labelers are predicted best. Nothing here has an argument that could hold
+labels.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def probability_scale(
     """The scale of a run on comparisons `rows` of pairs x (pairs, d) at z (pairs, components).
 
     `weight` (units,) and `rate` (components,) are the run's. Of many rows those of some labelers
-    are simulated, drawn at random; the noise is scaled to them. To two digits, in [1, 10].
+    are simulated, drawn at random; the noise is scaled to them. To two digits, in [0.01, 10].
     """
     mine, units, times = sampled(rows)
     counts = np.bincount(mine.pair, minlength=len(x))

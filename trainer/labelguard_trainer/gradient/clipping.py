@@ -1,37 +1,57 @@
-"""The sum of labelers' clipped gradients."""
+"""The sum of labelers' clipped gradients, on whatever device they are.
+
+As `labelguard.mechanisms.clipping`: norms in double precision, rounded up, and parts rounded toward
+zero on a grid, so that their sum is exact and in no order. Squares of single-precision numbers
+neither vanish nor overflow in double precision: nothing has to be scaled.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-__all__ = ["ClippedSum"]
+from labelguard.mechanisms.statistic import STEP_BITS
 
-_MARGIN = 1e-5
-"""Norms of millions of float32 terms err in the sixth digit: clipping stays below C by this."""
+__all__ = ["ClippedSum", "norm"]
+
+_CHUNK = 1 << 22  # numbers that are in double precision at once
 
 
 class ClippedSum:
     """Σ_u clip_C(g_u): one labeler moves it by at most 2C, whatever their labels are.
 
-    It is added up in float64: in float32 the sum of a thousand labelers who agree is rounded by
-    more than the margin below C, so that one of them might move it by more. A gradient whose norm
-    is not finite counts as zero: left in, it would undo the bound.
+    A gradient whose norm is not finite counts as zero: left in, it would undo the bound.
     """
 
     def __init__(self, size: int, clip: float, device: torch.device) -> None:
         if not 0 < clip < math.inf:
             raise ValueError(f"clip must be positive and finite, found {clip}")
-        self.total = torch.zeros(size, dtype=torch.float64, device=device)
-        self._clip = clip * (1 - _MARGIN)
+        self._clip, self._step = clip, math.ldexp(1.0, math.frexp(clip)[1] - STEP_BITS)
+        self._whole = torch.zeros(size, dtype=torch.float64, device=device)
 
-    def add(self, gradients: Tensor) -> None:
-        """Add labelers' gradients, shape (labelers, size), which are overwritten."""
-        norms = torch.linalg.vector_norm(gradients, dim=1)
-        finite = norms.isfinite()
-        scale = (self._clip / norms.clamp(min=self._clip)).where(finite, 0.0)
-        gradients.masked_fill_(~finite[:, None], 0.0)
-        # Not a product: TF32 would round it.
-        self.total += gradients.mul_(scale[:, None]).sum(0, dtype=torch.float64)
+    @property
+    def total(self) -> Tensor:
+        """The sum, float64, shape (size,)."""
+        return self._whole * self._step
+
+    def add(self, gradient: Tensor) -> None:
+        """Add a labeler's gradient, float32, shape (size,)."""
+        length = norm(gradient)
+        factor = self._clip / length.clamp(min=self._clip) / self._step
+        for part, found in zip(_chunks(self._whole), _chunks(gradient), strict=True):
+            # Whole numbers of the grid below 2^53 are added exactly.
+            part += (found.double() * factor).trunc_().where(length.isfinite(), 0.0)
+
+
+def norm(gradient: Tensor) -> Tensor:
+    """An upper bound of the ℓ2 norm of float32 numbers (size,), float64; infinite if not finite."""
+    squares = torch.stack([part.double().square().sum() for part in _chunks(gradient)]).sum()
+    found = squares.sqrt() * (1 + (len(gradient) + 4) * 2.0**-52)
+    return found.where(found.isfinite(), math.inf)
+
+
+def _chunks(flat: Tensor) -> Iterator[Tensor]:
+    return iter(torch.split(flat, _CHUNK))

@@ -10,8 +10,8 @@ from labelguard_trainer.gradient import cohorts
 
 __all__ = ["SLACK", "Course"]
 
-SLACK = 1 + 1e-6
-"""Covers the rounding of norms in single precision: noise is that much larger."""
+SLACK = 1 + 2.0**-48
+"""Covers the rounding of the noise's own deviation: clipped parts are within C exactly."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Rows of responses are contracted by sparse products, a cohort at once: no loop o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from labelguard.ingest.pairs import DistinctPairs
 from labelguard.mechanisms import choices
+from labelguard.mechanisms.geometry import squared_norms, weighted_squares
 from labelguard.mechanisms.statistic import Rows
 from labelguard.storage import blocks
 from labelguard_trainer.gradient.options import Weighting
@@ -94,11 +96,13 @@ class Comparisons:
 
     def energy(self) -> Floats:
         """¼ ‖z‖²."""
-        return _by_unit(self, np.einsum("ij,ij->i", self.features, self.features) / 4)
+        return _by_unit(self, squared_norms(self.features) / 4)
 
     def curvature(self, weight: Floats) -> Floats:
         """¼ z²."""
-        return _weighed(self, np.square(self.features), weight) / 4
+        each = np.repeat(weight, np.diff(self.starts))
+        of_pair = np.bincount(self.index, each, len(self.features))
+        return weighted_squares(self.features, of_pair.astype(np.float64)) / 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +169,7 @@ class Rankings:
         sizes = np.diff(np.append(begins, len(record)))
         rows = np.repeat(np.arange(len(begins)), sizes)
         columns = np.arange(len(record)) - np.repeat(begins, sizes)
-        shape = (len(begins), int(sizes.max(initial=1)))
+        shape = (len(begins), self._largest)  # of all, not of these: sums over a row have one order
         of_place = np.full(shape, -np.inf)
         of_place[rows, columns] = score
         won = np.full(shape, -1.0)
@@ -179,10 +183,15 @@ class Rankings:
         else:
             # in_draw[r, j, k]: response k was still there when j was drawn.
             in_draw = (won[:, None, :] <= won[:, :, None]) & (won >= 0)[:, :, None]
-            total = np.einsum("rjk,rk->rj", in_draw, power)
+            total = np.where(in_draw, power[:, None, :], 0.0).sum(axis=2)
             share = np.divide(1.0, total, out=np.zeros_like(total), where=won >= 0)
-            found = power * np.einsum("rjk,rj->rk", in_draw, share) - 1
+            found = power * np.where(in_draw, share[:, :, None], 0.0).sum(axis=1) - 1
         return np.asarray(found[rows, columns])
+
+    @cached_property
+    def _largest(self) -> int:
+        """Of how many responses the longest record is."""
+        return int(np.bincount(self.record).max(initial=1))
 
     def counts(self) -> NDArray[np.int64]:
         """One record a ranking."""
@@ -193,7 +202,7 @@ class Rankings:
         """Σ a² / (K − 1) · Σ ‖φ‖², a the residuals of a random order, or 1/K Σ ‖φ‖² of a choice."""
         size = np.bincount(self.record)[self.record]
         factor = 1 / size if self.first_only else _scatter(size)
-        squares = np.einsum("ij,ij->i", self.features, self.features)[self.index] * factor
+        squares = squared_norms(self.features)[self.index] * factor
         return np.asarray(np.add.reduceat(np.append(squares, 0), self.starts[:-1])) * (
             np.diff(self.starts) > 0
         )
@@ -204,7 +213,7 @@ class Rankings:
         draws = 1 / size if self.first_only else _draws(size)
         each = np.repeat(weight, np.diff(self.starts)) * draws
         of_response = np.bincount(self.index, each, len(self.features))
-        return np.asarray(of_response @ np.square(self.features), np.float64)
+        return weighted_squares(self.features, of_response.astype(np.float64))
 
 
 def of_pairs(z: NDArray[np.float32], rows: Rows, pairs: DistinctPairs) -> Records:
@@ -226,12 +235,6 @@ def _by_unit(records: Comparisons, of_feature: NDArray[np.floating]) -> Floats:
     unit = np.repeat(np.arange(len(sizes)), sizes)
     each = of_feature[records.index].astype(np.float64)
     return np.asarray(np.bincount(unit, each, len(sizes)), np.float64)
-
-
-def _weighed(records: Comparisons, squares: NDArray[np.float32], weight: Floats) -> Floats:
-    """Σ over rows of squares (rows, d), each times its unit's weight, (d,)."""
-    each = np.repeat(weight, np.diff(records.starts))
-    return np.asarray(np.bincount(records.index, each, len(squares)) @ squares, np.float64)
 
 
 def _scatter(size: NDArray[np.int64]) -> Floats:

@@ -1,7 +1,8 @@
 """Linear heads on frozen features, in coordinates: a cohort's gradients in one sparse product.
 
-What is clipped is rounded toward zero to a grid and summed in whole numbers, and its noise is drawn
-exactly (`labelguard.mechanisms.noise`): floating point is no part of the guarantee.
+What is clipped lies on a grid, within a bound of whole numbers (`labelguard.mechanisms.clipping`),
+is summed exactly, and its noise is drawn exactly (`labelguard.mechanisms.noise`): floating point is
+no part of the guarantee.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from labelguard.mechanisms import statistic
+from labelguard.mechanisms import clipping, statistic
 from labelguard.mechanisms.statistic import STEP_BITS, Grid
 from labelguard_trainer.gradient.head_records import Records
 
@@ -23,8 +24,8 @@ __all__ = ["HeadProblem", "clip_norm", "rates"]
 
 Floats = NDArray[np.float64]
 
-_FLOOR = 1e-12
-_BLOCK = 1 << 18  # gradients' coordinates that are clipped while they lie in the cache
+_FLOOR = 1e-12  # of curvature, beside the largest
+_BLOCK = 1 << 17  # numbers that are worked on while they lie in the cache
 
 
 class HeadProblem:
@@ -48,28 +49,26 @@ class HeadProblem:
 
     def clipped_sum(self, units: NDArray[np.intp], labels: Floats, clip: float) -> Floats:
         """PRIVATE: a whole number of grid steps in every coordinate, (d,)."""
+        total = np.zeros(len(self.theta), np.int64)
         parts = self.gradients(units, labels)
-        total = np.zeros(parts.shape[1], np.int64)
-        for block in _blocks(parts):
-            norm = np.sqrt(np.einsum("ij,ij->i", block, block))
-            if not (finite := np.isfinite(norm)).all():  # what overflowed counts for nothing
-                block[~finite], norm[~finite] = 0, 0
-            scale = clip * _below_one(block.shape[1]) / np.maximum(norm, clip) / self._grid
-            block *= scale.astype(np.float32)[:, None]
-            np.trunc(block, out=block)
-            total += block.sum(axis=0, dtype=np.float64).astype(np.int64)  # exact, being whole
+        for part in _slices(*parts.shape):
+            total += clipping.on_grid(parts[part], clip, self._grid).sum(axis=0)
         return np.asarray(total * self._grid)
 
     def gradients(self, units: NDArray[np.intp], labels: Floats) -> NDArray[np.float32]:
-        """PRIVATE: Σ weight · residual · features over the records of each unit, (units, d)."""
+        """PRIVATE: Σ weight · residual · features over the records of each unit, (units, d).
+
+        That of a unit is a function of its own records: sums are taken row by row, in one order. A
+        product of matrices would not do, since what it gives a row depends on how many there are.
+        """
         starts = self._records.starts
         sizes = starts[units + 1] - starts[units]
         ends = np.append(0, np.cumsum(sizes))
         places = np.repeat(starts[units] - ends[:-1], sizes) + np.arange(ends[-1])
         features, index = self._records.features, self._records.index[places]
-        if len(index) < len(features):  # each row is fetched from memory once
-            features, index = features[index], np.arange(len(index))
-        score = (features @ self.theta.astype(np.float32))[index]
+        theta, score = self.theta.astype(np.float32), np.empty(len(index), np.float32)
+        for part in _slices(len(index), features.shape[1]):
+            score[part] = np.einsum("ij,j->i", features[index[part]], theta)
         residual = self._records.residuals(score, places, labels)
         factor = (residual * np.repeat(self._weight[units], sizes)).astype(np.float32)
         rows = csr_array((factor, index, ends), shape=(len(units), len(features)))
@@ -79,7 +78,7 @@ class HeadProblem:
         """The sum with noise that was drawn exactly, on the grid."""
         scale = math.ceil(deviation / self._grid)
         grid = Grid(self._grid, scale, "gaussian", len(total))
-        whole = np.rint(total / self._grid).astype(np.int64)
+        whole = np.array([int(one) for one in np.rint(total / self._grid)], object)
         return np.asarray(statistic.noisy(whole, grid, secret) * self._grid, np.float64)
 
     def step(self, gradient: Floats) -> None:
@@ -105,19 +104,10 @@ class HeadProblem:
         return ()
 
 
-def _blocks(parts: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-    """Runs of rows, of some `_BLOCK` numbers each."""
-    rows = max(1, _BLOCK // parts.shape[1])
-    return (parts[at : at + rows] for at in range(0, len(parts), rows))
-
-
-def _below_one(size: int) -> float:
-    """By how much to clip below C, so that norms of `size` float32 numbers stay within it.
-
-    A sum of d squares errs by d + 1 roundings of 2^-24 at most, and its root by half of that; the
-    root, the scale and the products with it by one or two each.
-    """
-    return 1 - (size + 8) * 2.0**-24
+def _slices(rows: int, width: int) -> Iterator[slice]:
+    """Of so many rows, some `_BLOCK` numbers each."""
+    height = max(1, _BLOCK // width)
+    return (slice(at, at + height) for at in range(0, rows, height))
 
 
 def clip_norm(records: Records, weight: Floats) -> float:
@@ -137,7 +127,8 @@ def rates(records: Records, weight: Floats, penalty: Floats, noise: float, steps
     prior variance 1/penalty. `noise` is the deviation of the mean of all steps' noise.
     """
     units = np.count_nonzero(records.counts())
-    h = np.maximum(records.curvature(weight) / units, _FLOOR)
+    h = records.curvature(weight) / units
+    h = np.maximum(h, max(float(h.max()) * _FLOOR, np.finfo(float).tiny))
     scatter = records.curvature(weight**2) / units**2
     ridge = penalty * (scatter + noise**2) / h
     return np.asarray(np.log1p(h / ridge) / h / steps)

@@ -4,16 +4,17 @@ z is the margin of a pair's first side, r(first) − r(second) for `reward` (Ouy
 eq. 1) and β[log π/π_ref(first) − log π/π_ref(second)] for `dpo` (Rafailov et al. 2023, eq. 7), and
 the loss of a label y ∈ {0, ½, 1} is −y log σ(z) − (1−y) log σ(−z) (aup-rlhf, section 5).
 
-There is no dropout. Which texts a batch holds, and in which order, follows from the cohort and
-public things; labels enter where losses are computed, each its own record's.
+There is no dropout. Every labeler has passes of their own, padded to the longest of their own
+texts: in a batch that labelers share, the gradients of all depend on who is in it, in their last
+bits, or far more in bfloat16.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,9 +25,10 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from trl.trainer.utils import add_fused_lm_head
 
-from labelguard_trainer.gradient.backward import Backward, OwnBackward, SharedBackward, views
-from labelguard_trainer.gradient.clipping import ClippedSum
-from labelguard_trainer.gradient.noise import gaussian
+from labelguard.accounting import truncation
+from labelguard.errors import LabelguardError
+from labelguard_trainer.gradient.clipping import ClippedSum, norm
+from labelguard_trainer.gradient.noise import noisy
 from labelguard_trainer.gradient.optimizers import OPTIMIZERS, Optimizer
 from labelguard_trainer.gradient.records import Drawn, Records
 from labelguard_trainer.gradient.sides import Sides
@@ -61,8 +63,10 @@ class LanguageProblem:
 
     `device` is a GPU if there is one, unless the settings of `base` say `use_cpu`. Of these it
     reads `learning_rate`, `max_length`, `beta`, `bf16` (of the arithmetic; what is trained is kept
-    in float32), `optim`, `seed` (of new weights), `per_device_train_batch_size` (pairs that are
-    passed through the model at once) and `per_device_eval_batch_size`.
+    in float32), `optim`, `seed` (of new weights), `per_device_train_batch_size` (pairs of a labeler
+    that are passed through the model at once) and `per_device_eval_batch_size`.
+
+    Raises `LabelguardError` for a model of more parameters than runs are priced for.
     """
 
     def __init__(
@@ -87,10 +91,13 @@ class LanguageProblem:
         for parameter in self._parameters:
             parameter.data = parameter.data.float()
         self.size = sum(parameter.numel() for parameter in self._parameters)
+        if self.size > truncation.MOST_COORDINATES:
+            raise LabelguardError(
+                f"expected at most {truncation.MOST_COORDINATES:,} parameters, found {self.size:,}"
+            )
         self._steps = 0
         self._optimizer: Optimizer = OPTIMIZERS[settings["optim"]](self.size, self._device)
         self._reference = self._reference_log_probs()
-        self._backward = self._shared_backward() or OwnBackward(self._parameters)
 
     def __repr__(self) -> str:
         return f"LanguageProblem({self.base.kind!r})"
@@ -99,24 +106,31 @@ class LanguageProblem:
         """PRIVATE: Σ over distinct labelers of clip_C(the weighted gradients of their records).
 
         `labels`, shape (n,), are those of all records. Float64, shape (size,), equal whatever the
-        order of `units`. Replacing one labeler's labels moves it by at most 2C.
+        order of `units`. Replacing one labeler's labels moves it by at most 2C. Raises `ValueError`
+        if a labeler is named twice: they would be clipped twice.
         """
+        if len(np.unique(units)) != len(units):
+            raise ValueError("a labeler is in a cohort once")
         found = ClippedSum(self.size, clip, self._device)
-        for _, gradients in self._gradients(self._by_length(units), labels):
-            found.add(gradients)
+        for gradient in self._gradients(units, labels):
+            found.add(gradient)
         return found.total
 
     def gradients(self, units: Indices, labels: Floats) -> NDArray[np.float32]:
         """PRIVATE: each labeler's weighted gradient before clipping, shape (len(units), size)."""
         found = np.empty((len(units), self.size), np.float32)
-        for at, gradients in self._gradients(units, labels):
-            found[at] = gradients.cpu().numpy()
+        for at, gradient in enumerate(self._gradients(units, labels)):
+            found[at] = gradient.cpu().numpy()
         return found
+
+    def norms(self, units: Indices, labels: Floats) -> Floats:
+        """PRIVATE: upper bounds of the norms of these gradients, shape (len(units),)."""
+        return np.array([float(norm(gradient)) for gradient in self._gradients(units, labels)])
 
     def noised(self, total: Any, deviation: float, secret: bytes) -> Tensor:
         """With Gaussian noise of that deviation in each coordinate, shape (size,); see `noise`."""
-        noise = gaussian(self.size, deviation, secret, self._device)
-        return noise.add_(torch.as_tensor(total, device=self._device))
+        given = torch.as_tensor(total, dtype=torch.float64, device=self._device)
+        return noisy(given.expand(self.size), deviation, secret)
 
     def step(self, gradient: Tensor) -> None:
         """One step of the optimizer, with a gradient of shape (size,)."""
@@ -124,7 +138,7 @@ class LanguageProblem:
         update = self._optimizer.update(gradient, self._rate, self._steps)
         with torch.no_grad():
             for parameter, part in zip(
-                self._parameters, views(update, self._parameters), strict=True
+                self._parameters, _views(update, self._parameters), strict=True
             ):
                 parameter -= part
 
@@ -145,7 +159,7 @@ class LanguageProblem:
         with torch.no_grad():
             flat = torch.tensor(state["parameters"], device=self._device)
             for parameter, part in zip(
-                self._parameters, views(flat, self._parameters), strict=True
+                self._parameters, _views(flat, self._parameters), strict=True
             ):
                 parameter.copy_(part)
             for name, values in kept.items():
@@ -170,33 +184,29 @@ class LanguageProblem:
                 self._model.save_pretrained(weights)
             return (self.base.export(Path(weights), directory),)
 
-    def _gradients(self, units: Indices, labels: Floats) -> Iterator[tuple[slice, Tensor]]:
-        """Places in `units` and their labelers' gradients, shape (labelers, size)."""
+    def _gradients(self, units: Indices, labels: Floats) -> Iterator[Tensor]:
+        """The gradient of each of these labelers, by themselves, shape (size,)."""
         drawn = self._records.drawn(self._steps, units)
-        used = np.bincount(drawn.owners, minlength=len(units))
-        ends = np.cumsum(used)
-        for at in _grouped(used, self._together if self._backward.together else 1):
-            gradients = torch.zeros(at.stop - at.start, self.size, device=self._device)
-            first, last = ends[at.start] - used[at.start], ends[at.stop - 1]
-            for begin in range(first, last, self._together):
-                rows = slice(begin, min(begin + self._together, last))
-                self._accumulate(gradients, drawn, rows, at.start, labels)
-            yield at, gradients
+        ends = np.searchsorted(drawn.owners, np.arange(len(units) + 1))
+        for begin, end in pairwise(ends.tolist()):
+            gradient = torch.zeros(self.size, device=self._device)
+            for at in range(begin, end, self._together):
+                self._accumulate(gradient, drawn, slice(at, min(at + self._together, end)), labels)
+            yield gradient
 
-    def _accumulate(
-        self, gradients: Tensor, drawn: Drawn, rows: slice, first: int, labels: Floats
-    ) -> None:
-        """Add the gradients of some of the drawn records to their labelers' rows."""
-        records = drawn.rows[rows]
-        target = self._tensor(labels[records])
-        weight = self._tensor(drawn.weights[rows])
-        owners = torch.from_numpy(drawn.owners[rows] - first).to(self._device)
-
-        def loss(margins: Tensor) -> Tensor:
-            return (weight * soft(margins, target, torch.zeros_like(target))).sum()
-
-        forward = partial(self._margins, self._records.pairs[records])
-        self._backward.accumulate(gradients, owners, forward, loss)
+    def _accumulate(self, gradient: Tensor, drawn: Drawn, own: slice, labels: Floats) -> None:
+        """Add the gradients of some of a labeler's records."""
+        records = drawn.rows[own]
+        target, weight = self._tensor(labels[records]), self._tensor(drawn.weights[own])
+        for parameter, place in zip(
+            self._parameters, _views(gradient, self._parameters), strict=True
+        ):
+            parameter.grad = place  # autograd adds to what is there
+        margins = self._margins(self._records.pairs[records])
+        loss = (weight * soft(margins, target, torch.zeros_like(target))).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def _margins(self, pairs: Indices) -> Tensor:
         """z of k pairs, shape (k,)."""
@@ -241,34 +251,10 @@ class LanguageProblem:
         context: AbstractContextManager[Any] = self._model.disable_adapter()
         return context
 
-    def _shared_backward(self) -> Backward | None:
-        if self.base.lora is None:
-            return None
-        pairs = np.arange(2) % len(self._sides.lengths)
-        if self._sides.padded(pairs).ids.shape == (4, 4):
-            pairs = np.arange(3) % len(self._sides.lengths)
-        shape = self._sides.padded(pairs).ids.shape
-        forward = partial(self._margins, pairs)
-        return SharedBackward.of(self._model, self._parameters, forward, shape)
-
     def _scoring(self) -> list[Indices]:
         """All pairs in batches of similar length."""
         order = np.argsort(-self._sides.lengths.max(1), kind="stable")
         return np.split(order, range(self._scored, len(order), self._scored))
-
-    def _by_length(self, units: Indices) -> Indices:
-        """Labelers in one order, whatever the order given; those with texts alike in length meet.
-
-        Raises `ValueError` if one is named twice: they would be clipped twice.
-        """
-        distinct = np.unique(units)
-        if len(distinct) != len(units):
-            raise ValueError("a labeler is in a cohort once")
-        drawn = self._records.drawn(self._steps, distinct)
-        longest = np.zeros(len(distinct), np.intp)
-        pairs = self._records.pairs[drawn.rows]
-        np.maximum.at(longest, drawn.owners, self._sides.lengths[pairs].max(1))
-        return distinct[np.argsort(longest, kind="stable")]
 
     def _tensor(self, values: Floats) -> Tensor:
         return torch.from_numpy(values.astype(np.float32)).to(self._device)
@@ -295,13 +281,7 @@ def _trainable(base: Course, seed: int) -> Any:
         return get_peft_model(model, lora)
 
 
-def _grouped(counts: Indices, most: int) -> Iterator[slice]:
-    """Runs of labelers that have at most so many records together, or are one alone."""
-    begin, held = 0, 0
-    for at, count in enumerate(counts.tolist()):
-        if at > begin and (held + count > most or most == 1):
-            yield slice(begin, at)
-            begin, held = at, 0
-        held += count
-    if begin < len(counts):
-        yield slice(begin, len(counts))
+def _views(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of a flat tensor, in the parameters' shapes."""
+    parts = torch.split(flat, [parameter.numel() for parameter in parameters])
+    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]

@@ -44,6 +44,8 @@ _READ = frozenset(
     }
 )
 _OPTIMIZERS = ("adamw_torch", "sgd")
+_RANGES = {"beta": (1e-6, 1e6), "max_grad_norm": (1e-12, 1e12)}
+"""Beyond, gradients or noise are lost in single precision."""
 
 
 @dataclass(frozen=True)
@@ -93,5 +95,9 @@ def _check(kind: Kind, given: Mapping[str, Any]) -> None:
             f"{unread[0]} has no meaning for a gradient mechanism, whose steps are the policy's; "
             f"its configuration may have {', '.join(sorted(_READ))}"
         )
+    for name in _RANGES.keys() & given:
+        low, high = _RANGES[name]
+        if not (isinstance(given[name], int | float) and low <= given[name] <= high):
+            raise LabelguardError(f"{name} must be between {low:g} and {high:g} here")
     if given.get("optim", _OPTIMIZERS[0]) not in _OPTIMIZERS:
         raise LabelguardError(f"optim must be one of {', '.join(_OPTIMIZERS)} here")

@@ -108,8 +108,8 @@ def language_run(
 
         @cache
         def norm(limit: int) -> float:
-            problem = prepared.open(records(limit))
-            found = np.linalg.norm(problem.gradients(some, coins), axis=1)
+            found = prepared.open(records(limit)).norms(some, coins)
+            found = found[np.isfinite(found)]
             return float(np.median(found[found > 0])) if (found > 0).any() else 0.0
 
         limit = doubled(lambda g: norm(g) / g ** (weighting == "root") ** 0.5, cohort, most)

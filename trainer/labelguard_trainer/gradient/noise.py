@@ -1,41 +1,66 @@
-"""Gaussian noise for gradients, from secret bytes.
+"""Gaussian noise for gradients of language models, from secret bytes.
 
-AES-256 in counter mode makes 64 bits a coordinate, Box and Muller's transform the normals, in
-float64. Not torch's generators: on a CPU a seed of theirs has 32 bits, which can be tried out, and
-what they draw next can be computed from what they drew. That the noise is rounded to float32 is the
-weakness of all floating-point DP-SGD, and is not repaired here.
+AES-256 in counter mode makes 64 bits for each uniform number, and 192 for one below 2^-32, Box and
+Muller's transform the normals, in float64. What lies beyond the largest normal that can be drawn so
+is charged (`accounting.truncation`). That numbers in floating point are discrete is the weakness of
+all floating-point DP-SGD, which no guarantee covers.
+
+Not torch's generators: on a CPU a seed of theirs has 32 bits, which can be tried out, and what they
+draw next can be computed from what they drew.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["gaussian"]
+__all__ = ["noisy", "uniforms"]
 
 _CHUNK = 1 << 20  # pairs of normals at a time
 _WORD = 8
+_FEW_BITS = 32
+"""A uniform number with so many leading zeros gets 128 bits more."""
+
+Words = NDArray[np.uint64]
 
 
-def gaussian(count: int, deviation: float, seed: bytes, device: torch.device) -> Tensor:
-    """`count` independent normals of that standard deviation, float32, the same on every device.
+def noisy(total: Tensor, deviation: float, seed: bytes) -> Tensor:
+    """`total` plus independent normals of that standard deviation, float32, as long as `total`.
 
-    Raises `ValueError` unless `seed` has 32 bytes; a seed is used for one call.
+    They are added in float64 and rounded once; the normals are the same on every device. Raises
+    ValueError unless `seed` has 32 bytes; a seed is used for one call.
     """
     if len(seed) != 32:
         raise ValueError(f"a seed has 32 bytes, found {len(seed)}")
     stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
-    found = torch.empty(count, dtype=torch.float32, device=device)
-    for at in range(0, count, 2 * _CHUNK):
-        part = found[at : at + 2 * _CHUNK]
+
+    def words(count: int) -> Words:
+        return np.frombuffer(stream.update(bytes(count * _WORD)), np.dtype("<u8"))
+
+    found = torch.empty(len(total), dtype=torch.float32, device=total.device)
+    chunks = (torch.split(each, 2 * _CHUNK) for each in (total, found))
+    for given, part in zip(*chunks, strict=True):
         pairs = (len(part) + 1) // 2
-        words = np.frombuffer(stream.update(bytes(2 * pairs * _WORD)), np.uint64)
-        uniform = torch.from_numpy(((words >> np.uint64(11)) + 0.5) * 2.0**-53).to(device)
+        uniform = torch.from_numpy(uniforms(words(2 * pairs), words)).to(total.device)
         radius = (-2 * uniform[:pairs].log()).sqrt() * deviation
         angle = uniform[pairs:] * (2 * math.pi)
-        part.copy_(torch.cat([radius * angle.cos(), radius * angle.sin()])[: len(part)])
+        part.copy_(given + torch.cat([radius * angle.cos(), radius * angle.sin()])[: len(part)])
+    return found
+
+
+def uniforms(words: Words, further: Callable[[int], Words]) -> NDArray[np.float64]:
+    """Numbers in (0, 1], each of a word of 64 bits: (w + ½)/2^64, or finer where w is below 2^32.
+
+    There `further`, which makes words, gives 128 bits more: the least number is 2^-193.
+    """
+    found = (words.astype(np.float64) + 0.5) * 2.0**-64
+    few = np.flatnonzero(words < 2**_FEW_BITS)
+    high, low = further(2 * len(few)).reshape(2, len(few))
+    found[few] = (words[few] + (high + (low + 0.5) * 2.0**-64) * 2.0**-64) * 2.0**-64
     return found

@@ -13,11 +13,17 @@ from labelguard_trainer.gradient.aup import AupCourse
 from labelguard_trainer.gradient.course import Course
 from labelguard_trainer.gradient.options import GradientOptions, UlsOptions
 
-__all__ = ["card", "sections"]
+__all__ = ["DISCRETE", "card", "sections"]
+
+DISCRETE = (
+    "what it may tell that noise drawn in floating point is discrete: the guarantee is that of "
+    "continuous noise, and covers how far its values reach, not which of them there are"
+)
+"""What the guarantee of a language model does not cover."""
 
 _ACCOUNTING = {
     ULS.name: "Poisson-subsampled Gaussian mechanism over labelers, privacy loss distribution",
-    ELS.name: "mixture-of-Gaussians mechanism over labels, zero-out adjacency, converted",
+    ELS.name: "Poisson-subsampled Gaussian mechanism over labels, the smaller of two bounds",
     ELS_GROUP.name: "Poisson-subsampled Gaussian mechanism over labels, group privacy",
     AUP.name: "as published (AUP-RLHF, theorem 3), NOT PROVEN",
 }
@@ -49,14 +55,16 @@ def card(
         run["weighting"] = options.weighting
     if job.allowance.sampling and job.allowance.sampling.records:
         run["records"] = job.allowance.sampling.records
+    head = options.learner == "head"
     return {
-        "kind": "teacher" if options.learner == "head" else "model",
+        "kind": "teacher" if head else "model",
         "train_with": "soft",
         "privacy": {
             "accounting": f"{_ACCOUNTING[kind.name]}, {job.allowance.allowed} per "
             f"{job.policy.unit}" + cards.together(job.policy, kind.name)
         },
         "training": run,
+        "not_protected": [] if head else [DISCRETE],
     }
 
 

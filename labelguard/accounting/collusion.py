@@ -1,0 +1,101 @@
+"""What two labelers cost together: the price where all labels of both may change.
+
+Two who act as one, or one person with two ids, are protected by less than one alone:
+
+* answers: 2k of them, with the exact price of the accountants of one labeler, `answers`;
+* Gaussian releases: they move a sum by 2Δ, so the price at σ/2, `gaussians`. Where they are not in
+  the same releases, it is less: Σ (a_i + b_i)² <= 4R for a_i, b_i in {0, 1} that sum to R each;
+* anything else, alone or jointly, in two steps of one labeler each, `two_steps`.
+
+A ball release moves by 2Δ too, of which `ball.epsilon(s/2, δ, d)` is the exact price, `ball_alone`:
+but only if both are in the same one. Two in different releases have two losses, and who was in
+which may depend on earlier releases. So within a policy balls take two steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import combinations_with_replacement
+
+from labelguard.accounting import ball, joint
+from labelguard.accounting.components import Answers, AnyAnswers, Component, Gaussians, Unproven
+
+__all__ = ["answers", "ball_alone", "epsilon", "gaussians", "of_unlike", "two_steps"]
+
+_MOST_UNLIKE = 8
+_SHARES = (0.5, 0.9, 0.99)
+_PURE = 1 + 2.0**-40
+
+
+def answers(one: AnyAnswers) -> AnyAnswers:
+    """What two labelers are protected by who each give the answers of `one`."""
+    return replace(one, count=2 * one.count)
+
+
+def gaussians(one: Gaussians) -> Gaussians:
+    """What two labelers are protected by who each are in the releases of `one`."""
+    return replace(one, noise_multiplier=one.noise_multiplier / 2)
+
+
+def ball_alone(scale: float, delta: float, components: int) -> float:
+    """The ε of two labelers who are in one and the same release with ball noise of this scale."""
+    return ball.epsilon(scale / 2, delta, components)
+
+
+def two_steps(components: Sequence[Component], delta: float) -> float:
+    """An ε at which two labelers are (ε, delta)-private under everything the components allow.
+
+    With δ(·) the joint price of one: δ₂(a + b) <= δ(a) + e^a · δ(b) for all a, b >= 0, since
+    P(S) <= e^a Q(S) + δ(a) and Q(S) <= e^b R(S) + δ(b). The best of some splits of delta, and of
+    twice the largest loss. Infinite where no price is that small.
+    """
+    pure = joint.pure_epsilon(components)
+    best = 2 * pure * _PURE
+    for share in _SHARES:
+        first = min(joint.epsilon(components, share * delta), pure)
+        if math.isfinite(first):
+            rest = (1 - share) * delta * math.exp(-first)
+            try:
+                best = min(best, first + joint.epsilon(components, rest))
+            except ValueError:  # smaller than what Gaussians are priced for
+                continue
+    return best
+
+
+def epsilon(components: Sequence[Component], delta: float) -> float | None:
+    """The smallest known ε at which two labelers together are (ε, delta)-private; None if none is.
+
+    Exact for answers and Gaussian releases, alone and jointly; two steps otherwise. Of runs whose
+    guarantee is unproven nothing is known.
+    """
+    found = _epsilon(tuple(components), float(delta))
+    return found if math.isfinite(found) else None
+
+
+def of_unlike(each: Sequence[Component], delta: float) -> float | None:
+    """The same of two labelers who each have the answers of any one of `each`: the costliest two.
+
+    None for none, or for so many that their pairs would take long.
+    """
+    if not 0 < len(each) <= _MOST_UNLIKE:
+        return None
+    pairs = combinations_with_replacement(each, 2)
+    return max(joint.epsilon(list(pair), delta) for pair in pairs)
+
+
+@lru_cache(maxsize=256)
+def _epsilon(components: tuple[Component, ...], delta: float) -> float:
+    if any(isinstance(one, Unproven) for one in components):
+        return math.inf
+    doubled: list[Component] = []
+    for one in components:
+        if isinstance(one, Answers):
+            doubled.append(answers(one))
+        elif isinstance(one, Gaussians):
+            doubled.append(gaussians(one))
+        else:
+            return two_steps(components, delta)
+    return joint.epsilon(doubled, delta)

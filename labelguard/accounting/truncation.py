@@ -1,0 +1,38 @@
+"""What it costs that normal noise of a language model has a largest value: the tail beyond.
+
+Its normals are made in pairs, from a uniform number U that gives a radius √(−2 ln U) and one that
+gives an angle. U is never below 2^-BITS, so that pairs beyond √(2·BITS·ln 2) deviations, which have
+a probability of 2^-BITS, are not drawn: noise in d coordinates and T steps is at a total variation
+distance of at most η = ⌈d/2⌉·T·2^-BITS from that without an end. Under either of two neighbours, so
+that (ε, δ) becomes (ε, δ + (1 + e^ε)·η).
+
+It covers the tail, and nothing else: that numbers in floating point are discrete is covered by no
+guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+
+from labelguard.accounting import _validate
+
+__all__ = ["BITS", "MOST_COORDINATES", "delta"]
+
+BITS = 193
+"""U is at least 2^-BITS: 192 bits, and a half."""
+
+MOST_COORDINATES = 2**40
+"""For models of so many parameters runs are priced; a larger one is refused."""
+
+
+def delta(coordinates: int, epsilon: float, bits: int | None = None) -> float:
+    """Return (1 + e^ε)·⌈coordinates/2⌉·2^-bits, rounded up, at most 1.
+
+    `coordinates` are d·T, those of all steps together. Raises ValueError unless coordinates is an
+    integer >= 1 and epsilon finite and >= 0.
+    """
+    _validate.at_least_one(coordinates=coordinates)
+    _validate.nonnegative(epsilon=epsilon)
+    pairs = -(-coordinates // 2)
+    apart = math.ldexp(float(pairs), -(BITS if bits is None else bits))
+    return min(1.0, (1 + math.exp(min(epsilon, 700.0))) * apart * (1 + 2.0**-48))

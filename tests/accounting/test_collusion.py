@@ -1,0 +1,136 @@
+"""What two labelers cost together: vectors, brute force, and the bound in two steps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from labelguard.accounting import collusion, joint
+from labelguard.accounting.components import (
+    Balls,
+    BinaryAnswers,
+    ChoiceAnswers,
+    Component,
+    Gaussians,
+    Unproven,
+)
+
+DELTA = 1e-5
+
+
+def test_a_statistic_at_three_is_at_671_for_two() -> None:
+    """From an independent bisection of Balle and Wang's formula at σ/2."""
+    one = Gaussians.calibrated(3, DELTA, 1)
+    found = collusion.epsilon([one], DELTA)
+    assert found == pytest.approx(6.7061, abs=1e-4)
+
+    def delta(epsilon: float) -> float:
+        shift = 2 / one.noise_multiplier
+        low, high = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
+        return float(norm.cdf(low) - math.exp(epsilon) * norm.cdf(high))
+
+    assert found is not None
+    assert delta(found) <= DELTA < delta(found - 1e-6)
+
+
+@pytest.mark.parametrize(("labels", "expected"), [(1, 6.00001), (10, 5.39147), (50, 4.53435)])
+def test_two_who_give_coins_give_twice_as_many(labels: int, expected: float) -> None:
+    one = BinaryAnswers.calibrated(3, DELTA, labels)
+    assert collusion.epsilon([one], DELTA) == pytest.approx(expected, abs=1e-5)
+    gamma, total = one.threshold / 2**64, 2 * labels
+    found = collusion.epsilon([one], DELTA) or 0.0
+    flips = np.arange(total + 1)
+    chance = [math.comb(total, j) * gamma**j * (1 - gamma) ** (total - j) for j in flips.tolist()]
+    loss = (total - 2 * flips) * math.log((1 - gamma) / gamma)
+    excess = np.maximum(0, -np.expm1(found - loss)) @ np.array(chance)
+    assert excess == pytest.approx(DELTA, rel=1e-4)
+
+
+def hockey_stick(one: dict[tuple[int, ...], float], other: dict, epsilon: float) -> float:
+    return sum(max(0.0, chance - math.exp(epsilon) * other[at]) for at, chance in one.items())
+
+
+def test_all_outcomes_of_two_labelers_with_two_choices_of_three_each() -> None:
+    """Every pair of neighbours who differ in all four choices, by enumeration."""
+    part = ChoiceAnswers.calibrated(1.0, 1e-3, 2, 3)
+    changed = part.threshold / 2**64 / 2
+
+    def law(labels: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+        return {
+            at: math.prod(
+                1 - 2 * changed if a == b else changed for a, b in zip(at, labels, strict=True)
+            )
+            for at in itertools.product(range(3), repeat=4)
+        }
+
+    found = collusion.epsilon([part], 1e-3) or 0.0
+    worst = max(hockey_stick(law((0,) * 4), law(to), found) for to in law((0,) * 4))
+    assert worst == pytest.approx(1e-3, rel=1e-3)
+    alone = max(hockey_stick(law((0,) * 4), law(to), 1.0) for to in law((0,) * 4))
+    assert alone > 10 * 1e-3  # the negative control: the price of one is not that of two
+
+
+@pytest.mark.parametrize("components", [1, 4, 16])
+@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+def test_two_steps_of_a_ball_are_little_more_than_one_of_twice_the_length(
+    components: int, epsilon: float
+) -> None:
+    one = Balls.calibrated(epsilon, DELTA, 1, components)
+    exact = collusion.ball_alone(one.scale, DELTA, components)
+    found = collusion.epsilon([one], DELTA)
+    assert found is not None
+    assert exact <= found <= 1.005 * exact
+    assert found <= 2 / one.scale * (1 + 1e-9)
+    assert exact > 1.9 * epsilon
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [Gaussians.calibrated(3, DELTA, 4)],
+        [BinaryAnswers.calibrated(3, DELTA, 20)],
+        [BinaryAnswers.calibrated(1, DELTA / 2, 8), Gaussians.calibrated(2, DELTA / 2, 3)],
+    ],
+    ids=["gaussian", "answers", "jointly"],
+)
+def test_two_steps_are_never_less_than_what_is_exact(parts: list[Component]) -> None:
+    exact, steps = collusion.epsilon(parts, DELTA), collusion.two_steps(parts, DELTA)
+    assert exact is not None and joint.epsilon(parts, DELTA) < exact <= steps
+
+
+def test_two_who_are_in_different_releases_lose_no_more_than_two_in_the_same() -> None:
+    """Of Gaussian noise: Σ (a + b)² is largest where both are in all releases."""
+    sigma, releases = 2.0, 3
+    sums = [
+        sum((a + b) ** 2 for a, b in zip(one, other, strict=True))
+        for one in itertools.product((0, 1), repeat=6)
+        for other in itertools.product((0, 1), repeat=6)
+        if sum(one) <= releases and sum(other) <= releases
+    ]
+    assert max(sums) == 4 * releases
+    doubled = collusion.gaussians(Gaussians(sigma, releases))
+    assert joint.noise_distance([doubled]) == pytest.approx(math.sqrt(max(sums)) / sigma)
+
+
+def test_of_numbers_of_their_own_the_costliest_two_count() -> None:
+    each = [BinaryAnswers.calibrated(3, DELTA, k) for k in (8, 16)]
+    found = collusion.of_unlike(each, DELTA)
+    assert found == collusion.epsilon([each[0]], DELTA)
+    assert found is not None and found > joint.epsilon(each, DELTA)
+    assert collusion.of_unlike([], DELTA) is None
+
+
+def test_of_what_is_unproven_nothing_is_stated() -> None:
+    unproven = Unproven(
+        noise_multiplier=3.0,
+        sampling_probability=0.1,
+        steps=10,
+        epsilon=3.0,
+        delta=DELTA,
+        count=1,
+    )
+    assert collusion.epsilon([unproven], DELTA) is None

@@ -1,0 +1,134 @@
+"""An account whose answers are very large stops nobody: they are dead letters, in hook and pull."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelguard_connectors.hook import delivery
+from labelguard_connectors.hook.app import application
+from labelguard_connectors.hook.limits import Limits
+from labelguard_connectors.hook.serving import Serving
+from labelguard_connectors.label_studio import LabelStudio, pulling
+from starlette.testclient import TestClient
+from support import hooks
+
+import labelguard as lg
+from labelguard.ingest.connector import Page
+from labelguard.ingest.inbox import Letter
+from labelguard.project import ingestion
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import CONFIG, Project, find
+
+TABLE = '\n[connectors.label-studio]\nurl = "http://127.0.0.1"\nproject = 1\nquestion = "pref"\n'
+HONEST, SWOLLEN = 6, 20
+Task = Mapping[str, Any]
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    project = lg.init(tmp_path / "p")
+    path = project.state / CONFIG
+    path.write_text(path.read_text() + TABLE)
+    monkeypatch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", hooks.SECRET)
+    return find(project.state.parent)
+
+
+def region() -> dict[str, Any]:
+    return {
+        "id": "r",
+        "type": "pairwise",
+        "from_name": "pref",
+        "to_name": "answer1",
+        "value": {"selected": "left"},
+    }
+
+
+def task(number: int, regions: int = 1) -> dict[str, Any]:
+    """A task with one annotation."""
+    own = {
+        "id": number,
+        "task": number,
+        "completed_by": number % 3 + 1,
+        "updated_at": "2026-11-21T08:29:20.150969Z",
+        "result": [region()] * regions,
+    }
+    data = {"prompt": f"prompt {number}", "answer1": f"one {number}", "answer2": f"two {number}"}
+    return {"id": number, "data": data, "annotations": [own], "updated_at": own["updated_at"]}
+
+
+def tasks() -> list[dict[str, Any]]:
+    """Those of honest accounts, and of one that sends 10,000 regions at a time."""
+    return [task(n, 1 if n <= HONEST else 10_000) for n in range(1, HONEST + SWOLLEN + 1)]
+
+
+def event(own: Task) -> bytes:
+    told = {"action": "ANNOTATION_CREATED", "project": 1, "annotation": own["annotations"][0]}
+    return json.dumps({**told, "task": {"id": own["id"], "data": own["data"]}}).encode()
+
+
+def letters(made: Project) -> list[Letter]:
+    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+        return inbox.letters()
+
+
+def test_a_swollen_answer_that_is_delivered_is_a_letter_and_all_others_are_released(
+    made: Project,
+) -> None:
+    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+        hook = delivery.Hook(Serving.of(made).served, inbox, Limits())
+        with TestClient(application(hook)) as to:
+            found = [
+                to.post("/hooks/label-studio", content=event(one), headers=hooks.headers())
+                for one in tasks()
+            ]
+    ingestion.ingest(made)
+    release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
+    assert len(lg.load(release)) == HONEST
+    assert [one.status_code for one in found] == [200] * HONEST + [422] * SWOLLEN
+    assert {letter.why for letter in letters(made)} == {
+        "Label Studio event: expected at most 64 regions"
+    }
+
+
+def listed(found: Sequence[Task]) -> Any:
+    """Label Studio's data manager with these tasks."""
+
+    def page(filters: Sequence[Mapping[str, Any]], order: str, size: int, _: str) -> list[Any]:
+        if order.startswith("-"):
+            return list(found[:1])
+        after = next(one["value"] for one in filters if one["filter"] == "filter:tasks:id")
+        return [one for one in found if one["id"] > after][:size]
+
+    return page
+
+
+def test_a_swollen_answer_that_is_pulled_is_a_letter_once_and_all_others_are_released(
+    made: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tasks()
+
+    def pull(_: LabelStudio, cursor: str = "") -> Iterator[Page]:
+        return pulling.pulled(listed(there), cursor)
+
+    monkeypatch.setattr(LabelStudio, "pull", pull)
+    there[HONEST:] = [task(n) for n in range(HONEST + 1, HONEST + SWOLLEN + 1)]
+    assert ingestion.pull("label-studio", made).answers == HONEST + SWOLLEN
+    there[:] = tasks()
+    for _ in range(2):
+        # They are in the tool: what was known of them counts still.
+        assert ingestion.reconcile("label-studio", made).deleted == 0
+        found = letters(made)
+        assert len(found) == SWOLLEN
+        assert (
+            found[0].why == f"answer {HONEST + 1}: Label Studio task: expected at most 64 regions"
+        )
+    release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
+    assert len(lg.load(release)) == HONEST + SWOLLEN
+    there[HONEST:] = []
+    ingestion.reconcile("label-studio", made, accept_deletions=True)
+    assert letters(made) == []

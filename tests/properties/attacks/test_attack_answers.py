@@ -1,0 +1,179 @@
+"""Attacks by columns that were made from answers, named as features or as the label.
+
+Who won, a mean rating, a gold answer: such a column is the same for all labels of a pair, so that
+no look at public columns tells it from the name of a system.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from support.preferences import STATISTIC
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.release import pipeline
+from labelguard.release.head import Head
+
+PAIRS = 60
+ANSWERS = ("winner_model", "score", "rating", "vote", "rank", "is_better", "thumb", "grade")
+OPTIONS = {"epsilon": 3, "delta": 1e-5, **STATISTIC, "components": 1}
+
+
+def judged(seed: int, name: str = "verdict") -> pl.DataFrame:
+    """One label of each pair, and in two columns what it says of each side, in words."""
+    label = np.random.default_rng(seed).choice([0, 0.5, 1], PAIRS)
+    words = np.array(["lost", "tied", "won"])
+    item = np.arange(PAIRS)
+    return pl.DataFrame(
+        {
+            "labeler_id": [f"worker {i % 12}" for i in item],
+            "prompt": [f"question {i}" for i in item],
+            "response_a": [f"answer {i}" for i in item],
+            "response_b": [f"reply {i}" for i in item],
+            "label": label,
+            f"{name}_a": words[(2 * label).astype(int)],
+            f"{name}_b": words[(2 - 2 * label).astype(int)],
+        }
+    )
+
+
+def public(head: Head) -> bytes:
+    """What a head holds beside its noisy sum: names, and the geometry of its coordinates."""
+    state = [head.state[name].tobytes() for name in sorted(head.state)]
+    return b"".join([*state, head.basis.projection.tobytes(), head.basis.metric.tobytes()])
+
+
+@pytest.mark.parametrize("name", [*ANSWERS, "verdict"])
+def test_no_column_becomes_a_source_by_its_name_alone(name: str, tmp_path: Path) -> None:
+    """Two columns of who won gave away the exact numbers of wins and ties, at any ε."""
+    found = set()
+    for seed in (0, 1):
+        lg.init(tmp_path / str(seed))
+        options: dict[str, Any] = OPTIONS | {"features": f"source:{name}"}
+        try:
+            made = lg.privatize(judged(seed, name), project=tmp_path / str(seed), **options)
+            found.add(public(Head.load(made.path)))
+        except InvalidLabels as error:
+            found.add(str(error).encode())
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_plans_take_no_column_of_answers(name: str) -> None:
+    numbers = judged(0, name).with_columns(
+        pl.col(f"{name}_{side}").replace_strict({"lost": 0, "tied": 1, "won": 2})
+        for side in ("a", "b")
+    )
+    for table, features in ((judged(0, name), f"source:{name}"), (numbers, f"columns:{name}")):
+        with pytest.raises(InvalidLabels, match=f"{name}_a"):
+            lg.plan(table, epsilons=3, delta=1e-5, features=features, format="pairs")
+
+
+def test_an_inspection_suggests_no_such_column() -> None:
+    table = judged(0, "winner_model")
+    found = lg.inspect(table)
+    assert not [line for line in found.next if "winner" in line]
+    assert not found.sources
+
+
+def kaggle(label: float = 1, **more: Any) -> dict[str, Any]:
+    """A battle as Kaggle's competition has it."""
+    return {
+        "labeler_id": "u",
+        "prompt": "p",
+        "response_a": "x",
+        "response_b": "y",
+        "winner_model_a": int(label == 1),
+        "winner_model_b": int(label == 0),
+        "winner_tie": int(label == 0.5),
+        **more,
+    }
+
+
+@pytest.mark.parametrize("named", ["auto", "pairs", "kaggle"])
+@pytest.mark.parametrize("winner", ["winner_model_a", "winner_model_b", "winner_tie"])
+@pytest.mark.parametrize("role", ["label", "tie", "item_id", "model_a"])
+def test_who_won_can_be_nothing_else(role: str, winner: str, named: str, tmp_path: Path) -> None:
+    """As the label, one column of three would count ties as losses."""
+    lg.init(tmp_path)
+    columns = {role: winner} | ({"model_b": winner} if role == "model_a" else {})
+    options = {"mechanism": "rr", "epsilon": 1, "format": named, "project": tmp_path}
+    for row in (kaggle(), kaggle() | {"label": 1}):
+        with pytest.raises(InvalidLabels, match=winner):
+            lg.privatize([row], columns=columns, **options)
+
+
+@pytest.mark.parametrize("table", [[kaggle()], [kaggle() | {"label": 1}]])
+def test_who_won_is_no_feature_even_if_it_is_declared(table: list[dict[str, Any]]) -> None:
+    for features in ("source:winner_model", "columns:winner_model", "source:model,by=winner_tie"):
+        more = {"model_a": "m", "model_b": "n"}
+        named = {"features": features, "public_columns": ["winner_model", "winner_tie", "model"]}
+        with pytest.raises(InvalidLabels, match="says who won"):
+            lg.plan([row | more for row in table], epsilons=3, **named)
+
+
+def test_half_an_answer_is_no_label(tmp_path: Path) -> None:
+    """`--columns label=NAME`, as a missing label has it, led to ties that count as losses."""
+    lg.init(tmp_path)
+    row = {"labeler_id": "u", "prompt": "p", "response_a": "x", "response_b": "y"}
+    for end in ("a", "b"):
+        with pytest.raises(InvalidLabels, match=f"won_{end} tells of one side"):
+            rows = [row | {"won_a": 1, "won_b": 0}]
+            lg.privatize(rows, columns={"label": f"won_{end}"}, project=tmp_path)
+
+
+def test_a_declaration_belongs_to_the_policy(tmp_path: Path) -> None:
+    """It is made before a label is read, is never another one, and stands on the card."""
+    lg.init(tmp_path)
+    options = OPTIONS | {"features": "source:verdict", "project": tmp_path, "releases": 3}
+    last = pl.col("response_a").str.slice(-1)
+    words = judged(0).with_columns(
+        verdict_a=pl.format("system {}", last), verdict_b=pl.lit("other")
+    )
+    with pytest.raises(InvalidLabels, match="column verdict_a"):
+        pipeline.preview(words, **options)
+    seen = pipeline.preview(words, **options, public_columns=["verdict"])
+    assert list(seen.public_columns) == ["verdict"]
+    made = lg.privatize(words, **options, public_columns="verdict")
+    assert made.card["privacy"]["public_columns"] == ["verdict"]
+    assert "`verdict`: declared public" in (made.path / "CARD.md").read_text()
+    assert lg.privatize(words, **options).reused
+    assert lg.privatize(words, **options, public_columns=["verdict", "verdict"]).reused
+    for other in (["verdict", "more"], [], ["more"]):
+        with pytest.raises(PolicyError, match="public_columns"):
+            pipeline.preview(words, **options, public_columns=other)
+    assert lg.policies.show(project=tmp_path).public_columns == ("verdict",)
+    assert lg.score(made, words).height == PAIRS
+    kept = {"epsilon": 3, "delta": 1e-5, "allow": ["statistic:releases=1"], "project": tmp_path}
+    lg.policies.new("without", **kept)
+    with pytest.raises(PolicyError, match="declared verdict public"):
+        lg.policies.activate("without", tmp_path)
+
+
+@pytest.mark.parametrize("names", [[""], [" "], ["a\nb"], [3]])
+def test_what_is_no_name_declares_nothing(names: Any) -> None:
+    with pytest.raises(PolicyError, match="name of a column"):
+        lg.plan(judged(0), epsilons=3, features="source:verdict", public_columns=names)
+
+
+def test_the_same_option_is_typed_and_stands_in_files(tmp_path: Path) -> None:
+    path, config = tmp_path / "labels.parquet", tmp_path / "plan.yaml"
+    judged(0).with_columns(verdict_a=pl.lit("one"), verdict_b=pl.lit("two")).write_parquet(path)
+    features = ["plan", str(path), "--features", "source:verdict", "--epsilons", "8"]
+    assert CliRunner().invoke(main, features).exit_code == 1
+    typed = CliRunner().invoke(main, [*features, "--public-column", "verdict", "--json"])
+    config.write_text("public_columns: [verdict]\n")
+    read = CliRunner().invoke(main, [*features, "--config", str(config), "--json"])
+    assert (typed.exit_code, typed.stdout) == (0, read.stdout)
+    looked = CliRunner().invoke(
+        main, ["inspect", str(path), "--public-column", "verdict", "--json"]
+    )
+    assert "--public-column verdict" in json.loads(looked.stdout)["next"][0]

@@ -1,0 +1,243 @@
+"""What a message lists, and what values beside a side are read as, told which side was chosen.
+
+A feature that was a number here and a text there was read or refused by where the texts stood;
+lists of columns, line numbers and names of directories named the side that had a key first, a key
+twice, or no key at all. Every case is one input in worlds that differ only in labels.
+"""
+
+from __future__ import annotations
+
+import decimal
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from labelguard.errors import InvalidLabels, LabelguardError
+from labelguard.ingest.pairs import read_pairs
+
+Row = dict[str, Any]
+WORLDS = ((False, False, False), (False, True, False), (True, False, False), (True, True, True))
+TEXTS = (("a", "b"), ("c", "d"), ("e", "f"))
+
+
+def outcome(source: Any, **options: Any) -> Any:
+    """What a reading tells: its pairs with their features, or how it ends."""
+    options.setdefault("skip_bad", True)
+    try:
+        read = read_pairs(source, **options)
+    except LabelguardError as error:
+        return error.exit_code, str(error)
+    return read.table.to_pylist(), read.ids.to_pylist(), read.skipped
+
+
+def alike(sources: Sequence[Any], **options: Any) -> Any:
+    """The one outcome of all worlds."""
+    first, *others = (outcome(source, **options) for source in sources)
+    assert others == [first] * len(others)
+    return first
+
+
+def lines(path: Path, rows: Sequence[Row | str]) -> Path:
+    """A JSONL file in which null members are left out."""
+    texts = (
+        row
+        if isinstance(row, str)
+        else json.dumps({name: value for name, value in row.items() if value is not None})
+        for row in rows
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{text}\n" for text in texts))
+    return path
+
+
+def pair(number: int, chosen: Any, rejected: Any, **more: Any) -> Row:
+    sides = {"chosen": chosen, "rejected": rejected}
+    return {"labeler_id": f"x{number}", "prompt": f"p{number}", **sides, **more}
+
+
+def world(values: Sequence[tuple[Any, Any]], swapped: Sequence[bool]) -> list[Row]:
+    """Pairs with a value `m` of each side, of which some labels are turned."""
+    rows = []
+    for number, (texts, both, swap) in enumerate(zip(TEXTS, values, swapped, strict=True)):
+        order = -1 if swap else 1
+        m = dict(zip(("m_chosen", "m_rejected"), both[::order], strict=True))
+        rows.append(pair(number, *texts[::order], **m))
+    return rows
+
+
+VALUES: dict[str, tuple[str, list[tuple[Any, Any]]]] = {
+    "numbers in text": ("columns", [("0.1", 0.2), ("0.3", 0.4), ("0.5", 0.6)]),
+    "decimal numbers": ("columns", [(decimal.Decimal("1.5"), 0.5)] * 2 + [(2, 1)]),
+    "truth values, or nothing": ("columns", [(True, False), (True, None), (True, None)]),
+    "truth values and numbers": ("columns", [(True, 1), (True, 0), (False, 2)]),
+    "large whole numbers": ("columns", [(2**63, 1), (5, -1), (-(2**54) - 3, 1.5)]),
+    "names and numbers": ("source", [("u", 1), ("v", 2), ("u", 1)]),
+    "names and truth values": ("source", [(True, "u"), (True, "v"), (False, "u")]),
+    "names and fractions": ("source", [(1, "u"), (None, "v"), (1, "u")]),
+    "names and nothing": ("source", [(None, "u"), (None, "v"), ("w", "u")]),
+    "nothing": ("source", [(None, "u"), (None, "v"), (None, "w")]),
+}
+ROUTES: dict[str, Callable[[list[Row], Path], Any]] = {
+    "rows": lambda rows, path: rows,
+    "pandas": lambda rows, path: pd.DataFrame(rows),
+    "jsonl": lambda rows, path: lines(path, [json.dumps(row, default=str) for row in rows]),
+}
+
+
+@pytest.mark.parametrize(("kind", "values"), VALUES.values(), ids=list(VALUES))
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_is_beside_a_side_is_read_alike_wherever_it_stands(
+    route: str, kind: str, values: list[tuple[Any, Any]], tmp_path: Path
+) -> None:
+    sources = [
+        ROUTES[route](world(values, swapped), tmp_path / f"{number}" / "labels.jsonl")
+        for number, swapped in enumerate(WORLDS)
+    ]
+    found = [outcome(one, features=f"{kind}:m", public_columns=["m"]) for one in sources]
+    found = [
+        (f[0], f[1].replace(f"{tmp_path}/{n}", "")) if len(f) == 2 else f
+        for n, f in enumerate(found)
+    ]
+    assert found == found[:1] * len(found)
+
+
+def test_numbers_and_names_of_one_kind_are_read() -> None:
+    """The usual: numbers are features, names and whole numbers are sources."""
+    for kind, values in (("columns", [(1, 2.5)] * 3), ("source", [("u", "v")] * 3),
+                         ("source", [(1, 2)] * 3)):  # fmt: skip
+        rows = [world(values, swapped) for swapped in WORLDS]
+        read = alike(rows, features=f"{kind}:m", public_columns=["m"])
+        assert len(read) == 3 and len(read[0]) == 3
+        assert read == alike(list(map(pd.DataFrame, rows)), features=f"{kind}:m",
+                             public_columns=["m"])  # fmt: skip
+
+
+KINDS = {
+    "numbers | bytes": (pa.array([1.5]), pa.array([b"a"])),
+    "numbers | lists": (pa.array([1.5]), pa.array([["a"]])),
+    "nothing | names": (pa.nulls(1), pa.array(["a"])),
+}
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=list(KINDS))
+def test_a_message_does_not_say_which_type_stands_where(kinds: tuple[pa.Array, pa.Array]) -> None:
+    tables = []
+    for order in (1, -1):
+        texts, values = ("a", "b")[::order], kinds[::order]
+        table = pa.Table.from_pylist([pair(0, *texts)])
+        for name, value in zip(("m_chosen", "m_rejected"), values, strict=True):
+            table = table.append_column(name, value)
+        tables.append(table)
+    alike(tables, features="source:m", public_columns=["m"])
+
+
+def test_a_narrow_number_in_an_array_is_no_feature_of_a_side() -> None:
+    row = pair(0, "a", "b", m_chosen=0.1, m_rejected=np.array(0.1, np.float32))
+    with pytest.raises(InvalidLabels, match="numbers of 64 bits"):
+        read_pairs([row], features="columns:m", public_columns=["m"])
+
+
+def test_a_side_of_missing_numbers_is_a_side_of_nothing() -> None:
+    """A column of NaN alone is one of numbers in pandas, and one of objects beside a text."""
+    sides = [(np.nan, "b"), (np.nan, "d")], [(np.nan, "b"), ("d", np.nan)]
+    alike([pd.DataFrame([pair(n, *side) for n, side in enumerate(one)]) for one in sides])
+
+
+LISTS: dict[str, dict[str, Any]] = {
+    "nobody is named": {"columns": {"prompt": "prompt"}},
+    "no such column": {"columns": {"item_id": "id"}},
+    "no such feature": {"features": "columns:q", "public_columns": ["q"]},
+    "another format": {"format": "arena"},
+}
+
+
+@pytest.mark.parametrize("options", LISTS.values(), ids=list(LISTS))
+@pytest.mark.parametrize("whole", [False, True], ids=["missing", "later"])
+@pytest.mark.parametrize("jsonl", [False, True], ids=["rows", "jsonl"])
+def test_no_list_of_columns_says_which_side_is_missing_or_comes_first(
+    options: dict[str, Any], whole: bool, jsonl: bool, tmp_path: Path
+) -> None:
+    sources: list[Any] = []
+    for sides in ((None, "b"), ("b", None)):
+        rows = [pair(0, *sides), *([pair(1, "c", "d")] if whole else [])]
+        rows = [{k: v for k, v in row.items() if v is not None} for row in rows]
+        if options == LISTS["nobody is named"]:
+            rows = [{k: v for k, v in row.items() if k != "labeler_id"} for row in rows]
+        sources.append(lines(tmp_path / "labels.jsonl", rows).read_text() if jsonl else rows)
+    found = []
+    for source in sources:
+        if jsonl:
+            (tmp_path / "labels.jsonl").write_text(source)
+        found.append(outcome(tmp_path / "labels.jsonl" if jsonl else source, **options))
+    assert found[0] == found[1] and len(found[0]) == 2
+    assert "prompt" in found[0][1]
+
+
+@pytest.mark.parametrize("jsonl", [False, True], ids=["rows", "jsonl"])
+@pytest.mark.parametrize("beside", [True, False], ids=["beside", "instead"])
+def test_keys_in_capitals_do_not_tell_their_side(jsonl: bool, beside: bool, tmp_path: Path) -> None:
+    found = []
+    for name, other in (("chosen", "rejected"), ("rejected", "chosen")):
+        row = {"labeler_id": "x", "prompt": "p", name.title(): "a", other: "b"}
+        rows = [row | {name: "a"} if beside else row]
+        found.append(outcome(lines(tmp_path / "labels.jsonl", rows) if jsonl else rows))
+    assert found[0] == found[1] and len(found[0]) == 2
+
+
+def test_the_line_of_a_key_given_twice_does_not_tell_its_side(tmp_path: Path) -> None:
+    """Columns are filled one by one: the first error was of chosen, wherever that of rejected."""
+    good = '[{"role": "user", "content": "x"}]'
+    twice = '[{"role": "user", "content": "x", "content": "y"}]'
+    found = []
+    for swaps in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        rows = []
+        for number, swap in enumerate(swaps):
+            sides = (good, twice) if swap else (twice, good)
+            rows.append(
+                f'{{"labeler_id": "x{number}", "prompt": {good}, "chosen": {sides[0]}, '
+                f'"rejected": {sides[1]}}}'
+            )
+        found.append(outcome(lines(tmp_path / "labels.jsonl", rows)))
+    assert found == found[:1] * len(found) and "given twice" in found[0][1]
+
+
+@pytest.mark.parametrize(
+    ("directories", "key"),
+    [(("m_chosen=1", "m_chosen=2"), "m_chosen"), (("winner_tie=1", "winner_tie=0"), "winner_tie")],
+)
+def test_directories_are_not_named_by_what_tells_a_side(
+    directories: tuple[str, str], key: str, tmp_path: Path
+) -> None:
+    """A message that names a file named the side, or who won."""
+    for directory in directories:
+        if key == "m_chosen":
+            rows: list[Row | str] = [pair(0, "a", "b")]
+        else:
+            sides = {"response_a": "a", "response_b": "b"}
+            rows = [{"labeler_id": "x", "prompt": None, **sides, "label": 1}]
+        lines(tmp_path / "input" / directory / "labels.jsonl", rows)
+    with pytest.raises(InvalidLabels, match=f"named by {key}"):
+        read_pairs(tmp_path / "input")
+
+
+@pytest.mark.parametrize("jsonl", [False, True], ids=["rows", "jsonl"])
+@pytest.mark.parametrize("named", ["auto", "ultrafeedback"])
+def test_a_side_without_values_does_not_decide_the_format(
+    named: str, jsonl: bool, tmp_path: Path
+) -> None:
+    """Scores were private where both sides had chats, and features where one side had none."""
+    chats = [[{"role": "assistant", "content": text}] for text in ("a", "b")]
+    found = []
+    for sides in (((None, chats[0]), (None, chats[1])), ((None, chats[0]), (chats[1], None))):
+        scores = {"score_chosen": 1.5, "score_rejected": 2.5}
+        rows = [pair(number, *side, **scores) for number, side in enumerate(sides)]
+        source: Any = lines(tmp_path / "labels.jsonl", rows) if jsonl else rows
+        options = {"features": "columns:score", "public_columns": ["score"], "format": named}
+        found.append(outcome(source, **options))
+    assert found[0] == found[1] and "ultrafeedback" in found[0][1]

@@ -1,0 +1,253 @@
+"""Attacks on the hook by whoever reads its metrics, answers and files: deliveries that differ in a
+label alone must leave the same traces, whatever the tool sends twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import copy
+import hashlib
+import hmac
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelguard_connectors.hook import delivery
+from labelguard_connectors.hook.app import application
+from labelguard_connectors.hook.limits import Limits
+from labelguard_connectors.hook.serving import Serving
+from starlette.testclient import TestClient
+from support import hooks, tools
+
+import labelguard
+from labelguard.ingest.inbox import FILE
+from labelguard.project import ingestion
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import CONFIG, Project, find
+
+RECORDINGS = Path(__file__).parents[2] / "connectors/recordings"
+KEY = b"a standard webhook's key"
+TOOLS = {
+    "label-studio": '\n[connectors.label-studio]\nurl = "http://127.0.0.1"\nproject = {project}\n',
+    "argilla": '\n[connectors.argilla]\nurl = "http://127.0.0.1"\ndataset = "prefs"\n'
+    'workspace = "labelers"\n',
+}
+Saved = dict[str, Any]
+
+
+def label_studio() -> Saved:
+    events = json.loads((RECORDINGS / "label_studio/events.json").read_text("utf-8"))
+    return next(event for event in events if event["action"] == "ANNOTATION_UPDATED")
+
+
+def argilla() -> Saved:
+    return json.loads((RECORDINGS / "argilla/02.response.created.json").read_text("utf-8"))
+
+
+RECORDED: dict[str, Callable[[], Saved]] = {"label-studio": label_studio, "argilla": argilla}
+
+
+def saved(tool: str, label: Any) -> bytes:
+    """A recorded delivery with another label in it, and the time that it was saved at."""
+    event = copy.deepcopy(RECORDED[tool]())
+    if tool == "argilla":
+        event["data"]["values"]["preference"]["value"] = label
+    else:
+        event["annotation"]["result"][0]["value"]["selected"] = label
+    return json.dumps(event).encode()
+
+
+def proof(tool: str, body: bytes) -> dict[str, str]:
+    """Headers of a delivery; Argilla gives every one of them an id of its own."""
+    if tool == "label-studio":
+        return hooks.headers()
+    number, stamp = f"msg_{time.monotonic_ns()}", str(int(time.time()))
+    digest = hmac.digest(KEY, f"{number}.{stamp}.".encode() + body, hashlib.sha256)
+    signature = "v1," + base64.b64encode(digest).decode()
+    return {"webhook-id": number, "webhook-timestamp": stamp, "webhook-signature": signature}
+
+
+def clinic(directory: Path, patch: pytest.MonkeyPatch) -> Project:
+    """A project whose hook hears both tools."""
+    made = labelguard.init(directory)
+    project = label_studio()["project"]["id"]
+    path = made.state / CONFIG
+    tables = "".join(TOOLS.values()).replace("{project}", str(project))
+    path.write_text(path.read_text() + tables)
+    patch.setenv("LABELGUARD_LABEL_STUDIO_HOOK_SECRET", hooks.SECRET)
+    encoded = base64.b64encode(KEY).decode()
+    patch.setenv("LABELGUARD_ARGILLA_HOOK_SECRET", f"whsec_{encoded}")
+    return find(made.state.parent)
+
+
+def traces(made: Project, tool: str, bodies: Sequence[bytes]) -> dict[str, Any]:
+    """What is to be seen of deliveries: answers, metrics but for times, rows and sizes of files."""
+    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+        hook = delivery.Hook(Serving.of(made).served, inbox, Limits())
+        with TestClient(application(hook)) as client:
+            answers = [
+                client.post(f"/hooks/{tool}", content=body, headers=proof(tool, body))
+                for body in bodies
+            ]
+            page = client.get("/metrics").text.splitlines()
+        letters = [(one.connector, one.why, one.bytes) for one in inbox.letters()]
+        with sqlite3.connect(made.state / FILE) as database:
+            rows = database.execute("SELECT connector, length(body) FROM events").fetchall()
+            names = database.execute("SELECT delivery FROM events").fetchall()
+    done = ingestion.ingest(made)
+    opened = OpenProject.open(made)
+    return {
+        "answers": [(one.status_code, one.content) for one in answers],
+        "metrics": [one for one in page if "_seconds" not in one and "_created" not in one],
+        "letters": letters,
+        "rows": rows,
+        "names": names,
+        "ingested": done,
+        "held": ingestion.held(opened),
+        "sizes": sorted(path.stat().st_size for path in made.labels.glob("*")),
+        "inbox": (made.state / FILE).stat().st_size,
+    }
+
+
+LABELS = {
+    "label-studio": ("left", "right", "a word that is none at all", "l" * 600),
+    "argilla": ("response_a", "response_b", "a word that is none at all", "l" * 600),
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_two_saves_of_one_time_leave_the_same_traces_whether_the_label_changed(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = LABELS[tool]
+    found = []
+    for number, label in enumerate((first, *others)):
+        made = clinic(tmp_path / str(number), monkeypatch)
+        found.append(traces(made, tool, [saved(tool, first), saved(tool, label)]))
+    assert found[0]["answers"] == [(200, b"")] * 2
+    assert len(found[0]["rows"]) == 1
+    assert found == [found[0]] * len(found)
+
+
+HOSTILE = (
+    *(math.nan, math.inf, "\ud800", None, True, 7, [], {}, "", [["left"]], {"selected": "left"}),
+    json.loads("[" * 50 + "]" * 50),
+)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_label_of_whatever_kind_leaves_the_same_traces(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for number, label in enumerate((LABELS[tool][0], *HOSTILE)):
+        made = clinic(tmp_path / str(number), monkeypatch)
+        found.append(traces(made, tool, [saved(tool, label)]))
+    assert found == [found[0]] * len(found)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        *("left", 7, {}, [None], [7], [[]], [{}], [{"type": 3}], [{"type": "pairwise"}]),
+        [{"type": "pairwise", "from_name": ["x"], "to_name": "a", "value": {"selected": "left"}}],
+        [{"type": "pairwise", "from_name": "\ud800", "to_name": "a", "value": {}}],
+        *(None, []),
+    ],
+)
+def test_a_result_that_is_none_is_an_answer_without_a_label(
+    result: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = clinic(tmp_path, monkeypatch)
+    event = label_studio()
+    event["annotation"]["result"] = result
+    found = traces(made, "label-studio", [json.dumps(event).encode()])
+    assert found["answers"] == [(200, b"")]
+    assert found["letters"] == []
+
+
+def test_every_delivery_that_is_not_understood_is_a_letter_whatever_was_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for number, second in enumerate(("left", "right", "neither of the two")):
+        made = clinic(tmp_path / str(number), monkeypatch)
+        bodies = []
+        for label in ("left", second):
+            event = json.loads(saved("label-studio", label))
+            event["annotation"]["updated_at"] = "yesterday"
+            bodies.append(json.dumps(event).encode())
+        found.append(traces(made, "label-studio", bodies))
+    assert [status for status, _ in found[0]["answers"]] == [422, 422]
+    assert len(found[0]["letters"]) == 2
+    assert found == [found[0]] * len(found)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_was_ingested_is_not_ingested_again_with_another_label(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes of a version that was ingested waits no more."""
+    made = clinic(tmp_path, monkeypatch)
+    first, other, *_ = LABELS[tool]
+    traces(made, tool, [saved(tool, first)])
+    again = traces(made, tool, [saved(tool, other)])
+    assert (again["ingested"].answers, again["held"].waiting) == (0, 0)
+
+
+def selected(made: Project) -> list[str]:
+    """The labels that count."""
+    directory = made.state.parent / f"written {time.monotonic_ns()}"
+    (path,) = ingestion.write_out(OpenProject.open(made), "desk", directory)
+    return [
+        json.loads(line)["annotations"][0]["result"][0]["value"]["selected"]
+        for line in path.read_text("utf-8").splitlines()
+    ]
+
+
+def resaved(desk: tools.Desk, record: str, side: str) -> dict[str, Any]:
+    """Another answer saved at the very time of the last one."""
+    desk.clock -= 1
+    return desk.change(record, side)
+
+
+@pytest.mark.parametrize("drained", [False, True])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_reading_the_whole_tool_mends_two_saves_of_one_time(
+    drained: bool, order: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, desk = tools.connected(labelguard.init(tmp_path / "p"), tmp_path, monkeypatch)
+    saves = [desk.answer("maria", 1, "left"), resaved(desk, "1", "right")]
+    for number in order:  # of which the first that comes counts
+        tools.hear(made, saves[number])
+        if drained:
+            ingestion.ingest(made)
+    ingestion.ingest(made)
+    assert selected(made) == [("left", "right")[order[0]]]
+    assert ingestion.reconcile("desk", made).answers == 1
+    assert selected(made) == ["right"]
+    assert ingestion.reconcile("desk", made).answers == 0  # and once
+
+
+def test_reading_the_whole_tool_tells_nothing_of_which_label_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for number, second in enumerate(("left", "right")):
+        where = tmp_path / str(number)
+        where.mkdir()
+        made, desk = tools.connected(labelguard.init(where / "p"), where, monkeypatch)
+        saves = [desk.answer("maria", 1, "left"), resaved(desk, "1", second)]
+        other = desk.answer("maria", 2, "left")
+        tools.hear(made, *saves, other)
+        done = ingestion.reconcile("desk", made)
+        sizes = sorted(path.stat().st_size for path in made.labels.glob("*"))
+        found.append((done, ingestion.held(OpenProject.open(made)), sizes))
+    assert found[0] == found[1]
+    assert found[0][0].answers == 3  # two that were heard, and the one that came twice

@@ -1,0 +1,172 @@
+"""Attacks by an account of an annotation tool that writes what it likes into its own answer.
+
+An error printed the keys in it, or said by its kind what was answered, and stopped all releases.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from support import exports
+from support.exports import answers, read, write
+
+from labelguard.errors import InvalidLabels
+
+MARK = "Maria-likes-the-left-one"
+ROWS = [row for row in answers() if row["label"] != 0.5]
+ITEMS = ("b", "c", "a")
+Export = list[dict[str, Any]]
+
+
+def ranker(said: Any = None) -> Export:
+    """Label Studio: a list of items that three labelers ranked; the first of them says `said`."""
+    rank = {"from_name": "best", "to_name": "answers", "type": "ranker"}
+    listed = [{"id": one, "body": f"response {one}"} for one in ITEMS]
+    return [
+        {
+            "id": 1,
+            "data": {"prompt": "?", "items": listed},
+            "annotations": [
+                {
+                    "id": labeler,
+                    "completed_by": labeler,
+                    "updated_at": "2026-11-22T07:00:00Z",
+                    "result": [{**rank, "value": {"ranker": value}}],
+                }
+                for labeler, value in enumerate((said or list(ITEMS), list(ITEMS), list(ITEMS)), 1)
+            ],
+        }
+    ]
+
+
+def with_tag(**changed: Any) -> Export:
+    """Label Studio: the first labeler adds a region to her answer."""
+    tasks = exports.label_studio(ROWS)
+    first = tasks[0]["annotations"][0]["result"]
+    (own,) = (region for region in first if region["from_name"] == exports.NAME)
+    first.append({**own, **changed})
+    return tasks
+
+
+def rated(**changed: Any) -> Export:
+    """Label Studio: ratings of each response, and a region more."""
+    tasks = exports.label_studio(ROWS)
+    for task in tasks:
+        for annotation in task["annotations"]:
+            annotation["result"] = [
+                {"from_name": f"rate {side}", "to_name": side, "type": "rating"}
+                | {"value": {"rating": 1 + (side == "response_a")}}
+                for side in ("response_a", "response_b")
+            ]
+    first = tasks[0]["annotations"][0]["result"]
+    first.append({**first[0], **changed})
+    return tasks
+
+
+def answered(export: Export, name: str) -> Export:
+    """Argilla: the first labeler answers one question more."""
+    export[0]["responses"][0]["values"][name] = {"value": "x"}
+    return export
+
+
+def labelled(name: str) -> Export:
+    """Potato: the first labeler answers one schema more."""
+    rows = exports.potato_jsonl(ROWS)
+    rows[0]["labels"][name] = {"selection": "A"}
+    return rows
+
+
+CASES: dict[str, tuple[Callable[[], Export], dict[str, Any]]] = {
+    "another control tag": (lambda: with_tag(from_name=MARK), {}),
+    "no such control tag": (lambda: with_tag(from_name=MARK), {"question": MARK[:-1] + "?"}),
+    "another object": (lambda: with_tag(to_name=MARK), {}),
+    "another rating": (lambda: rated(from_name=MARK), {}),
+    "a bucket": (lambda: ranker({MARK: list(ITEMS), "best": []}), {}),
+    "buckets alone": (lambda: ranker({MARK: list(ITEMS)}), {}),
+    "another question": (lambda: answered(exports.argilla_records(ROWS), MARK), {}),
+    "no such question": (
+        lambda: answered(exports.argilla_records(ROWS), MARK),
+        {"question": MARK[:-1] + "?"},
+    ),
+    "no such ratings": (lambda: answered(exports.argilla_records(ROWS), MARK), {"question": "*-r"}),
+    "another schema": (lambda: labelled(MARK), {}),
+    "no such schema": (lambda: labelled(MARK), {"question": MARK[:-1] + "?"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_error_prints_a_key_that_stands_in_an_answer(case: str, tmp_path: Path) -> None:
+    export, reading = CASES[case]
+    try:
+        read(write(tmp_path / "export.jsonl", export()), tmp_path, **reading)
+    except InvalidLabels as error:
+        assert MARK not in str(error)
+
+
+HOSTILE = (
+    *(None, True, 7, -1, 1e300, "", "x", MARK, [], {}, [[]], [None], [7], [{}], {MARK: MARK}),
+    *({MARK: list(ITEMS)}, {"best": 7}, {"best": {"best": []}}, {"_": list(ITEMS), "best": []}),
+    *([*ITEMS, *ITEMS], [{"value": "a", "rank": "first"}], [[["deep"]]], {"value": {"a": 1}}),
+)
+
+
+def pairwise(value: Any) -> Export:
+    tasks = exports.label_studio(ROWS)
+    tasks[0]["annotations"][0]["result"][0]["value"] = {"selected": value}
+    return tasks
+
+
+def choices(value: Any) -> Export:
+    tasks = exports.label_studio(ROWS)
+    for task in tasks:
+        for one in task["annotations"]:
+            own = [region for region in one["result"] if region["from_name"] == exports.NAME]
+            for region in own:
+                said = [region["value"]["selected"]]
+                region |= {"type": "choices", "value": {"choices": said}}
+            one["result"] = own
+    tasks[0]["annotations"][0]["result"][0]["value"] = {"choices": value}
+    return tasks
+
+
+def rating(value: Any) -> Export:
+    tasks = rated()
+    tasks[0]["annotations"][0]["result"] = tasks[0]["annotations"][0]["result"][:2]
+    tasks[0]["annotations"][0]["result"][0]["value"] = {"rating": value}
+    return tasks
+
+
+def question(value: Any) -> Export:
+    records = exports.argilla_records(ROWS)
+    records[0]["responses"][0]["values"] = {exports.NAME: {"value": value}}
+    return records
+
+
+def schema(value: Any) -> Export:
+    rows = exports.potato_jsonl(ROWS)
+    rows[0]["labels"][exports.NAME] = {"selection": value}
+    return rows
+
+
+@pytest.mark.parametrize("tool", [pairwise, choices, rating, ranker, question, schema])
+def test_what_an_account_answers_changes_nothing_but_its_own_label(
+    tool: Callable[[Any], Export], tmp_path: Path
+) -> None:
+    found = []
+    for number, value in enumerate(("left", *HOSTILE)):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        path = write(directory / "export.jsonl", copy.deepcopy(tool(value)))
+        frame = read(path, directory)
+        skips = frame.height - frame.filter(pl.col("label") != 4).height
+        assert skips <= 3
+        public = frame.drop("label").unique().sort(pl.all())
+        found.append(json.dumps(public.select(pl.len()).to_dicts()))
+        assert (frame.filter(pl.col("fault") != 0)).is_empty()
+    assert len(set(found)) <= 2  # an answer, or a skip: who answered is public

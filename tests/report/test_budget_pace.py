@@ -1,0 +1,114 @@
+"""How long an allowance lasts: exact weeks for labelers of a known rate."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from support.preferences import STATISTIC
+
+import labelguard as lg
+from labelguard import clock
+from labelguard.cli.main import main
+from labelguard.project import policies
+from labelguard.project.project import Project
+from labelguard.report import overview
+
+MONDAY = datetime(2026, 1, 5, tzinfo=UTC)
+PACES = {"slow": 1, "even": 2, "fast": 4}
+
+
+def labels(week: int, paces: dict[str, int], label: int = 1) -> pa.Table:
+    """A week of new labels: so many of each labeler."""
+    who = [name for name, count in paces.items() for _ in range(count)]
+    items = [f"{name} {week} {n}" for name, count in paces.items() for n in range(count)]
+    return pa.table(
+        {
+            "prompt": items,
+            "response_a": [f"one answer to {item}" for item in items],
+            "response_b": [f"another answer to {item}, longer" for item in items],
+            "label": pa.array([label] * len(who), pa.int8()),
+            "labeler_id": who,
+        }
+    )
+
+
+def weekly(project: Project, weeks: range, paces: dict[str, int], **options: Any) -> None:
+    """A release of new labels each Monday."""
+    label = options.pop("label", 1)
+    options = {"mechanism": "rr", "exhausted": "drop"} | options
+    for week in weeks:
+        with clock.simulated(MONDAY + timedelta(weeks=week)):
+            lg.privatize(labels(week, paces, label), project=project, **options)
+
+
+def policy(project: Project, *allow: str, name: str = "clinic", **options: Any) -> None:
+    policies.new(name, epsilon=3, delta=1e-5, allow=allow, project=project, **options)
+    policies.activate(name, project)
+
+
+def weeks_left(project: Project, week: float) -> list[int | None]:
+    """The weeks of each allowance, at a time after the first Monday."""
+    with clock.simulated(MONDAY + timedelta(weeks=week, hours=1)):
+        return [one.weeks_left for one in overview.budget(project).allowances]
+
+
+def test_the_median_labeler_goes_on_at_the_present_rate(project_on_each: Project) -> None:
+    policy(project_on_each, "rr:labels=20")
+    assert weeks_left(project_on_each, 0) in ([], [None])
+    weekly(project_on_each, range(4), PACES)
+    assert weeks_left(project_on_each, 3) == [6], "12 of 20 are left, at 2 a week"
+    assert weeks_left(project_on_each, 7) == [12], "8 in 8 weeks: 1 a week"
+    result = CliRunner().invoke(
+        main, ["budget", "show", "--project", str(project_on_each.state.parent)]
+    )
+    assert "12 left, " in result.output
+
+
+def test_an_exhausted_median_labeler_has_no_weeks_left(project: Project) -> None:
+    policy(project, "rr:labels=4")
+    weekly(project, range(3), PACES)
+    assert weeks_left(project, 2) == [0]
+
+
+def test_a_clock_that_was_set_back_counts_as_the_first_week(project: Project) -> None:
+    policy(project, "rr:labels=20")
+    weekly(project, range(1), PACES)
+    assert weeks_left(project, -3) == weeks_left(project, 0) == [9]
+
+
+def test_each_allowance_has_its_rate_under_the_policy_in_force(project: Project) -> None:
+    policy(project, "rr:labels=8")
+    weekly(project, range(2), PACES)
+    policy(project, "rr:labels=20", "statistic:releases=12", name="next")
+    weekly(project, range(2, 4), PACES)
+    weekly(project, range(3, 4), {"even": 2}, **STATISTIC)
+    assert weeks_left(project, 3) == [8, 11], "16 labels at 2 a week; 11 releases at 1"
+
+
+def test_contents_have_no_rate(project: Project) -> None:
+    policy(project, "rr:labels=20", unit="item")
+    weekly(project, range(2), PACES)
+    assert weeks_left(project, 1) == [None]
+
+
+def test_labels_have_no_part_in_it(tmp_path: Path) -> None:
+    budgets = []
+    for label in (0, 1):
+        project = lg.init(tmp_path / str(label))
+        policy(project, "rr:labels=20")
+        weekly(project, range(2), PACES, label=label)
+        with clock.simulated(MONDAY + timedelta(weeks=1)):
+            budgets.append(overview.budget(project).allowances)
+    assert budgets[0] == budgets[1] and budgets[0][0].weeks_left
+
+
+@pytest.mark.parametrize("width", [1, 5])
+def test_a_bigger_allowance_lasts_longer(width: int, project: Project) -> None:
+    policy(project, f"rr:labels={4 + 2 * width}")
+    weekly(project, range(1), {"even": 2})
+    assert weeks_left(project, 0) == [1 + width]
