@@ -170,8 +170,10 @@ def released(survey: Survey, world: str, allow: str | None = None, **options: An
     with tempfile.TemporaryDirectory(prefix="labelguard-audit-") as directory:
         project = _Scratch.create(Path(directory))
         if allow:
-            epsilon, delta = options["epsilon"], options["delta"]
-            policies.new("audit", epsilon=epsilon, delta=delta, allow=[allow], project=project)
+            # They belong to a policy, so the release asks for the same.
+            names = ("epsilon", "delta", "public_columns")
+            fixed = {name: options[name] for name in names}
+            policies.new("audit", **fixed, allow=[allow], project=project)
             policies.activate("audit", project)
         table = survey.table(world)
         return Seen.of(privatize(table, project=project, accept_delta=True, **options))

@@ -118,9 +118,11 @@ def _loader() -> type[yaml.SafeLoader]:
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key, _ in node.value:
-                if str(key.value) in seen:
+                if key.tag != "tag:yaml.org,2002:str":
+                    raise _refusal("a name must be a text", key)
+                if key.value in seen:
                     raise _refusal("a name stands here twice", key)
-                seen.add(str(key.value))
+                seen.add(key.value)
             return super().construct_mapping(node, deep)
 
     # 1e-5 is a number, as in YAML 1.2; YAML 1.1 takes it for a text.

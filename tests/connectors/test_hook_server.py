@@ -216,7 +216,7 @@ def test_no_line_of_a_log_holds_a_label_a_prompt_a_name_or_a_secret(
     assert all(json.loads(line) for line in own.lines)
     for one in said:
         assert one not in lines + shown
-    assert len(letters(made)) == 2
+    assert len(letters(made)) == 3
 
 
 def _hammer(port: int, numbers: Iterator[int], known: list[int], turn: threading.Lock) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from labelguard_connectors import bounds
 from labelguard_connectors.bounds import OutOfBounds
 from labelguard_connectors.label_studio import LabelStudio
 
@@ -41,6 +42,13 @@ MESSAGES = {
     f"Label Studio event: {field}: expected {what}"
     for field in FIELDS.split("|")
     for what in WANTED.split("|")
+} | {
+    f"Label Studio event: expected {bound}"
+    for bound in (
+        f"at most {bounds.REGIONS:,} regions",
+        f"an answer of at most {bounds.LABEL_BYTES:,} bytes",
+        f"at most {bounds.TASK_BYTES:,} bytes with the task",
+    )
 }
 """Every message there may be: none of them has anything of an event in it."""
 

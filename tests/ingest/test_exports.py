@@ -223,7 +223,7 @@ REFUSED: dict[str, tuple[Export, dict[str, Any], str]] = {
             ]
         ],
         {},
-        r"fields \(reply_a, reply_b\) or \(answer1, answer2\) may be the responses",
+        r"fields \(answer1, answer2\) or \(reply_a, reply_b\) may be the responses",
     ),
     "no texts": (
         [{"instance_id": "1", "user_id": "ann", "labels": {"p": {"selection": "A"}}}],

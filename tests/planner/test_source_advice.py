@@ -86,5 +86,5 @@ def test_a_plan_says_it() -> None:
         "model_a": [f"model {n}" for n in first],
         "model_b": [f"model {n}" for n in second],
     }
-    found = plan(pa.table(rows), epsilons=(8.0,), features="source:model")
+    found = plan(pa.table(rows), epsilons=(8.0,), features="source:model", public_columns=["model"])
     assert any("source:model has 2 directions" in note for note in found.notes)

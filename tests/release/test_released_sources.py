@@ -80,7 +80,7 @@ def test_a_head_on_sources_labels_what_it_has_not_seen(project: Path) -> None:
     assert lg.score(release, renamed, **named)["chosen"].to_list() == ["b"]
     with pytest.raises(InvalidLabels, match="column left becomes the source model only if"):
         lg.score(release, renamed, columns=columns)
-    with pytest.raises(InvalidLabels, match="no column 'model_a' for the source model"):
+    with pytest.raises(InvalidLabels, match="no column model_a and model_b for the source model"):
         lg.score(release, renamed)
     with pytest.raises(InvalidLabels, match="column model_a or model_b: expected the name"):
         lg.score(release, pair("best", " "))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
@@ -462,11 +463,13 @@ def test_no_name_becomes_markup_of_the_json() -> None:
 
 def test_hostile_names_of_sources_and_features_are_escaped(tmp_path: Path) -> None:
     project = lg.init(tmp_path)
-    name = "<b onclick=x>&\u202e|`"
+    name = "<b onclick=x>&|`"
     column = f"{name}_x"
-    table = TABLE.append_column(f"{column}_a", pa.array(np.arange(len(TABLE)) % 3, pa.float64()))
-    table = table.append_column(f"{column}_b", pa.array(np.zeros(len(TABLE))))
-    options = STATISTIC | {"features": f"columns:{column}"}
+    table = TABLE
+    for side in "ab":
+        sizes = pc.utf8_length(TABLE[f"response_{side}"]).cast(pa.float64())
+        table = table.append_column(f"{column}_{side}", sizes)
+    options = STATISTIC | {"features": f"columns:{column}", "public_columns": [column]}
     lg.privatize(table, project=project, epsilon=3, delta=1e-5, **options)
     remember(project, ran(1, why=HOSTILE, model=HOSTILE, job="nightly"))
     told = report(project=project)

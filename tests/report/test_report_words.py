@@ -90,7 +90,7 @@ def test_bound_and_dropped_labels_are_those_of_a_release_to_train_on(
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """A closed policy, another in force, and a labeler who has left."""
+    """A closed policy, and another in force."""
     project = lg.init(tmp_path_factory.mktemp("closed"))
     allow = ["rr:labels=40"]
     with clock.simulated(START):
@@ -110,13 +110,6 @@ def test_what_is_used_says_of_whom(closed: Report) -> None:
     used = dict(closed.summary)["randomized labels used"]
     share = used.split("%")[0]
     assert used == f"{share}% of the allowance of {everybody} labelers" and share.isdigit()
-
-
-def test_a_policy_that_was_closed_early_says_why_it_costs_less(closed: Report) -> None:
-    part = section(closed, "policies")
-    states = [row[1] for row in part.table.rows]  # type: ignore[union-attr]
-    assert states == ["closed at point 1 of 4", "active"]
-    assert any("closed before all that it allows is used costs less" in one for one in part.text)
 
 
 def test_one_label_is_one(tmp_path: Path) -> None:
