@@ -1,4 +1,4 @@
-"""Plant each fault of `faults.toml` in a copy of the sources and see whether the short suite notices.
+"""Plant each fault of `faults.toml` in a copy of the sources; does the short suite notice it?
 
     python tests/faults/run.py [--jobs N] [NAME…]
 
