@@ -86,7 +86,7 @@ def caught(fault: Fault) -> tuple[bool, str]:
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     if done.returncode == 1 and failed:  # 2 to 5: it could not be imported, or no test is quick
         return True, failed[1]
-    return False, (done.stdout + done.stderr).strip()[-400:]
+    return False, (done.stdout + done.stderr).strip().rpartition("\n")[2]
 
 
 def _run(
