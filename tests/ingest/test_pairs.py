@@ -48,6 +48,7 @@ def test_every_item_is_one_pair_whichever_side_comes_first() -> None:
     read = read_pairs(table)
     assert read.table.num_rows == len(np.unique(ASKED.item))
     swapped = table.rename_columns({"response_a": "response_b", "response_b": "response_a"})
+    assert same(read_pairs(swapped), read)
     assert same(read_pairs(pa.concat_tables([table, swapped.select(table.column_names)])), read)
 
 
