@@ -187,8 +187,11 @@ def test_rankings_are_told_apart_although_they_share_a_ranking_id() -> None:
     assert same(read_pairs(table), read_pairs(rankings(ASKED, RANKS)))
 
 
-def test_one_id_of_several_contents_is_refused() -> None:
-    table = pairs(ASKED, RANKS).append_column("item_id", pa.array(["one"] * len(ASKED)))
+def test_one_id_of_two_contents_is_refused() -> None:
+    two = ASKED.item < 2
+    ids = np.where(two, "one", ASKED.item.astype(str))
+    assert len(np.unique(ASKED.item[two])) == 2
+    table = pairs(ASKED, RANKS).append_column("item_id", pa.array(ids.tolist()))
     with pytest.raises(InvalidLabels, match="id 'one' stands for several contents"):
         read_pairs(table)
 
