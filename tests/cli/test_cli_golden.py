@@ -211,6 +211,7 @@ CARD = (
 """The members of a card of randomized response, which docs/releases.md explains."""
 
 
+@pytest.mark.docs
 def test_json_has_the_documented_keys(
     project: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,7 +91,7 @@ def test_what_a_tool_delivers_is_released_and_published_by_the_worker(
 
 def test_serve_and_its_worker_end_well_at_sigterm(clinic: tuple[Project, tools.Desk]) -> None:
     made, _ = clinic
-    for _ in range(3):
+    for _ in range(2):
         with hooks.serving(made) as server:
             wait("no worker", 60, lambda s=server: any('"standing"' in line for line in s.lines))
             assert server.stop() == 0

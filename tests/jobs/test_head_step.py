@@ -163,6 +163,7 @@ def test_a_statistic_has_its_head_and_the_newest_windows_make_another(
     assert np.allclose(Head.load(tmp_path / "more").coefficients, released.coefficients)
 
 
+@pytest.mark.slow
 def test_an_earlier_release_knows_no_later_window(
     weekly: tuple[Project, list[Release]], tmp_path: Path
 ) -> None:

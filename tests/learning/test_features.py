@@ -503,6 +503,7 @@ def store_many(directory: Path, offset: int) -> None:
         store_numbers(directory, start, start + 30)
 
 
+@pytest.mark.slow
 def test_processes_write_to_one_cache_at_the_same_time(cache: Path) -> None:
     from labelguard_trainer.features.cache import VectorCache
 

@@ -81,6 +81,7 @@ def _refused(result: Result, *words: str) -> None:
     assert not left & {"out", "out.partial"}, "something was begun"
 
 
+@pytest.mark.quick("dpo-rr-forward-flipped", "reward-statistic-soft-teacher")
 @pytest.mark.parametrize(
     ("release", "loss", "told"),
     [
@@ -172,6 +173,7 @@ def test_the_card_of_an_adapter_is_ours_and_names_no_path(
     assert not Path("out/README.md").exists()
 
 
+@pytest.mark.slow
 def test_a_model_of_raw_labels_gets_no_guarantee_by_a_release(train: Train) -> None:
     _done(train("dpo", "labels.parquet", "--non-private", "--json", output="raw"))
     again = train("dpo", "rr", "--model", "raw", output="washed")
