@@ -174,6 +174,7 @@ def test_a_report_reads_well(project: Run) -> None:
     compare("report", written, lambda text: without_digests(text + Path("report.md").read_text()))
 
 
+@pytest.mark.docs
 def test_the_demo_reads_well(run: Run) -> None:
     found = run("demo")
     written = (GOLDEN / "demo.txt").read_text(encoding="utf-8")

@@ -288,6 +288,7 @@ def test_labels_of_all_members_take_the_places_of_their_group(home: Home) -> Non
     assert later.new == 0 and later.rows == len(ASKED)
 
 
+@pytest.mark.slow
 @given(
     runs=st.lists(st.sets(st.integers(0, 39), min_size=1), min_size=1, max_size=4),
     places=st.integers(1, 12),

@@ -128,6 +128,7 @@ def test_what_is_held_out_teaches_nothing(flipped: Release, tmp_path: Path) -> N
     assert not np.array_equal(one.coefficients, Head.load(tmp_path / "three").coefficients)
 
 
+@pytest.mark.slow
 def test_the_next_model_has_the_coordinates_of_the_one_in_use(
     flipped: Release, tmp_path: Path
 ) -> None:

@@ -208,6 +208,7 @@ def test_the_release_of_another_job_is_not_taken_for_ones_own(
     assert (done.charged, theirs.charged, one.charged()) == (30, 30, 60)
 
 
+@pytest.mark.slow
 def test_a_changed_job_gives_up_a_run_that_was_not_judged_and_keeps_its_release(
     base: Path, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ def test_models_stay_in_the_coordinates_of_the_evaluation_whatever_became_of_the
     assert done.outcome == "promoted" and mechanisms(small) == ["rr", "evaluation"] * 2
 
 
+@pytest.mark.slow
 def test_a_model_in_use_that_the_gate_cannot_judge_is_found_before_anything_is_charged(
     tmp_path: Path,
 ) -> None:

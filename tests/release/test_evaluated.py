@@ -247,6 +247,7 @@ def test_nobody_is_charged_twice_for_one_label_nor_beyond_the_allowance(
     assert dropped.card["counts"]["charged"] == 0
 
 
+@pytest.mark.slow
 def test_it_is_refused_where_nobody_is_held_out_or_nothing_pays(tmp_path: Path) -> None:
     home = lg.init(tmp_path / "p", max_epsilon=1e6)
     with pytest.raises(PolicyError, match="before the first release: labelguard policy new"):

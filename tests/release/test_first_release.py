@@ -198,6 +198,7 @@ def test_noise_that_drowns_labels_is_said(project: Project) -> None:
     assert not quiet.notes
 
 
+@pytest.mark.slow
 def test_a_project_keeps_the_features_of_its_first_release(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

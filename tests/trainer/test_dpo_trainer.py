@@ -149,6 +149,7 @@ def test_precomputed_references_change_nothing(base: str, tmp_path: Path) -> Non
     assert_same_steps(plain, trained(DPOTrainer(base, args, train_dataset=noisy())))
 
 
+@pytest.mark.slow
 def test_a_model_in_memory_is_its_own_reference(base: str, tmp_path: Path) -> None:
     from_path = trained(DPOTrainer(base, config(tmp_path), train_dataset=noisy()))
     in_memory = DPOTrainer(

@@ -131,6 +131,7 @@ def test_it_learns_what_people_prefer_through_the_noise(train: Train) -> None:
     assert said["evaluation"]["probes"]["accuracy"] > 0.9
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_facts_and_no_text_of_a_pair(train: Train) -> None:
     result = train("dpo", "rr")
     assert result.exit_code == 0, result.output
