@@ -84,8 +84,8 @@ def read_bucket(directory: Path, bucket: int) -> pa.Table | None:
 def write_part(directory: Path, source: int, table: pa.Table, targets: NDArray[np.uint8]) -> None:
     """What the work on bucket `source` makes for buckets of another kind, `targets` of its rows.
 
-    One file with an index instead of one for each target: 256 small files would cost every
-    release a tenth of a second. Its name tells which targets it has rows for, so that it is opened for
+    One file with an index instead of one for each target: 256 small files would cost every release
+    a tenth of a second. Its name tells which targets it has rows for, so that it is opened for
     these alone.
     """
     directory.mkdir(mode=0o700, exist_ok=True)
