@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution, requires
 from urllib.parse import unquote, urlparse
 
 from labelguard.errors import LabelguardError
@@ -21,7 +22,7 @@ class MissingExtra(LabelguardError):
 def missing(extra: str) -> list[str]:
     """The packages of an extra that are not installed; nothing of them is loaded."""
     marker = re.compile(rf"""extra == ["']{re.escape(extra)}["']""")
-    wanted = [text for text in requires("labelguard") or () if marker.search(text)]
+    wanted = [text for text in _requirements() if marker.search(text)]
     found = [match[0] for text in wanted if (match := _NAME.match(text))]
     return [name for name in found if not _installed(name)]
 
@@ -49,9 +50,14 @@ def _origin() -> str:
     return unquote(url.path) if url.scheme == "file" and "dir_info" in said else "labelguard"
 
 
+@cache
+def _requirements() -> list[str]:
+    return requires("labelguard") or []
+
+
 def _installed(name: str) -> bool:
     try:
-        version(name)
+        distribution(name)
     except PackageNotFoundError:
         return False
     return True

@@ -79,6 +79,7 @@ def _found(name: str) -> Any:
     return found
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_example_of_a_public_name_runs_as_it_is_printed(
     name: str,

@@ -169,6 +169,7 @@ VECTORS = {
 """σ by mixtures and by group privacy, of (ε, q, T, G) at δ = 1e-5, from independent code."""
 
 
+@pytest.mark.quick("run1")
 @pytest.mark.parametrize("run", VECTORS)
 def test_a_run_is_priced_by_the_smaller_of_two_bounds(run: tuple[float, float, int, int]) -> None:
     (epsilon, *sampling), (by_mixture, by_group) = run, VECTORS[run]
@@ -181,6 +182,7 @@ def test_a_run_is_priced_by_the_smaller_of_two_bounds(run: tuple[float, float, i
     assert example_level.delta(0.9 * found, *sampling, epsilon) > 1.5e-5
 
 
+@pytest.mark.slow
 def test_where_group_privacy_leaves_nothing_of_delta_mixtures_price_a_run() -> None:
     run = (20.0, 1e-5, 0.05, 20, 16)
     with pytest.raises(ValueError, match="larger delta"):

@@ -137,6 +137,7 @@ def test_deltas_of_any_real_epsilon_are_those_of_exchanged_neighbours() -> None:
     assert ahead.tolist() == [subsampled.delta(*RUN, each) for each in epsilons.tolist()]
 
 
+@pytest.mark.slow
 def test_a_finer_grid_of_dp_accounting_lowers_the_price_by_next_to_nothing() -> None:
     """It errs upward: the finer, the lower, until the margin for rounding is what is left."""
     run = (4.0, 0.2, 30)

@@ -174,6 +174,7 @@ def test_a_report_reads_well(project: Run) -> None:
     compare("report", written, lambda text: without_digests(text + Path("report.md").read_text()))
 
 
+@pytest.mark.docs
 def test_the_demo_reads_well(run: Run) -> None:
     found = run("demo")
     written = (GOLDEN / "demo.txt").read_text(encoding="utf-8")
@@ -211,6 +212,7 @@ CARD = (
 """The members of a card of randomized response, which docs/releases.md explains."""
 
 
+@pytest.mark.docs
 def test_json_has_the_documented_keys(
     project: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_other_shells_get_a_script_too(shell: str) -> None:
     assert f"_LABELGUARD_COMPLETE={shell}_complete" in answer.stdout
 
 
+@pytest.mark.slow
 def test_releases_and_policies_are_those_of_the_project(study: Path) -> None:
     assert completed(f"labelguard release show --project {study} r") == ["plain,r0001"]
     assert completed(f"labelguard policy activate --project {study} we") == ["plain,weekly"]

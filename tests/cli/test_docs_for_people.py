@@ -53,6 +53,7 @@ def plain(line: str, here: Path) -> str:
     return " ".join(line.split())
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("page", PREPARED)
 def test_the_commands_of_a_page_print_what_it_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

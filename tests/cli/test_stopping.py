@@ -75,6 +75,7 @@ def kept(directory: Path) -> list[Path]:
     return found
 
 
+@pytest.mark.quick("15")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_what_was_read_of_standard_input_goes_with_the_command(
     number: signal.Signals, temporary: Path

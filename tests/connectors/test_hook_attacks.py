@@ -107,6 +107,7 @@ def slow_bodies(server: Server, count: int, sent: bytes) -> list[socket.socket]:
     return found
 
 
+@pytest.mark.slow
 def test_bodies_that_never_end_do_not_keep_others_out(
     made: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_small_body_does_not_become_very_many_large_answers() -> None:
         heard(label_studio(), body)
 
 
+@pytest.mark.slow
 def test_a_database_that_does_not_answer_is_not_ready(
     made: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_thousand_connections_that_say_nothing_stop_nobody(server: Server) -> 
     assert post(server, 2) == 200
 
 
+@pytest.mark.slow
 def test_headers_and_bodies_that_never_end_are_given_up(
     made: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +178,7 @@ def test_bodies_in_chunks_are_bodies_and_large_ones_are_refused(server: Server) 
     assert post(server, 2) == 200
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_said_in_one_line(server: Server, made: Project) -> None:
     with pytest.raises(AssertionError) as caught:
         Server(made, "--no-worker", "--port", str(server.port))

@@ -89,9 +89,12 @@ def test_what_a_tool_delivers_is_released_and_published_by_the_worker(
         assert one not in lines
 
 
-def test_serve_and_its_worker_end_well_at_sigterm(clinic: tuple[Project, tools.Desk]) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_serve_and_its_worker_end_well_at_sigterm(
+    times: int, clinic: tuple[Project, tools.Desk]
+) -> None:
     made, _ = clinic
-    for _ in range(3):
+    for _ in range(times):
         with hooks.serving(made) as server:
             wait("no worker", 60, lambda s=server: any('"standing"' in line for line in s.lines))
             assert server.stop() == 0

@@ -317,6 +317,7 @@ def without(event: Any, path: tuple[str | int, ...]) -> Any:
     return changed
 
 
+@pytest.mark.slow
 def test_any_hostile_value_anywhere_is_an_answer_or_refused() -> None:
     tried = refused = 0
     for event in TELLING:

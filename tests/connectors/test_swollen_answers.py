@@ -107,6 +107,7 @@ def listed(found: Sequence[Task]) -> Any:
     return page
 
 
+@pytest.mark.slow
 def test_a_swollen_answer_that_is_pulled_is_a_letter_once_and_all_others_are_released(
     made: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_nothing_that_cannot_be_seen_makes_another_unit(parts: list[tuple[str, s
     assert form("".join(map("".join, parts))) == form(plain)
 
 
+@pytest.mark.quick("NFKC")
 @pytest.mark.parametrize("kind", ["NFC", "NFD", "NFKC", "NFKD"])
 @settings(deadline=None, max_examples=200)
 @given(text=texts)
@@ -65,6 +66,7 @@ def test_no_compatibility_form_makes_another_unit(kind: Any, text: str) -> None:
 CASES: list[Callable[[str], str]] = [str.upper, str.lower, str.casefold, str.swapcase, str.title]
 
 
+@pytest.mark.quick("casefold")
 @pytest.mark.parametrize("case", CASES)
 @settings(deadline=None, max_examples=200)
 @given(text=texts)

@@ -261,7 +261,7 @@ def test_labels_lie_with_their_group_under_the_name_and_at_the_price_of_their_la
     for name in pairs(ASKED, RANKS)["labeler_id"].to_pylist():
         unit = unit_of(home, name)
         labeler = blocks.to_bytes(home.keys.labeler_keys("files", [name]))
-        expected[labeler, HALF // home.places[unit], unit[0] >> 2] += 1
+        expected[labeler, HALF // home.places[unit], unit[0] >> 4] += 1
     found = Counter(
         (row["labeler"], row["threshold"], row["bucket"]) for row in home.drawn().values()
     )
@@ -284,6 +284,7 @@ def test_labels_of_all_members_take_the_places_of_their_group(home: Home) -> Non
     assert later.new == 0 and later.rows == len(ASKED)
 
 
+@pytest.mark.slow
 @given(
     runs=st.lists(st.sets(st.integers(0, 39), min_size=1), min_size=1, max_size=4),
     places=st.integers(1, 12),

@@ -627,6 +627,7 @@ def test_long_texts_emoji_and_nul_characters_come_out_as_they_went_in(
 NAMES = ["a[1].csv", "b*.csv", "c?.csv", "d e.csv", "f'g.csv", "h\\i.csv", "{j,k}.csv", "l=m.csv"]
 
 
+@pytest.mark.slow
 def test_file_names_may_hold_signs_of_globs(project: Project, tmp_path: Path) -> None:
     for number, name in enumerate(NAMES):
         write_csv(tmp_path / name, [pair(number, 1)])
@@ -669,6 +670,7 @@ def test_extra_columns_of_unreadable_types_are_ignored(project: Project, tmp_pat
     assert charged(release(project, tmp_path / "x.arrow")) == 0
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_when_rows_grow_wider(tmp_path: Path) -> None:
     """400 MB of text, of which the first rows are short, are staged with less than that."""
     script = f"""

@@ -124,6 +124,7 @@ def piped(content: bytes, code: str) -> subprocess.CompletedProcess[bytes]:
 TWICE = "print(len(read_pairs('-').rows), read_pairs('-').table.equals(read_pairs('-').table))"
 
 
+@pytest.mark.slow
 def test_standard_input_is_known_by_its_first_bytes_and_can_be_read_again(tmp_path: Path) -> None:
     rows = pairs(["a", "b", "tie"])
     columns = list(rows[0])

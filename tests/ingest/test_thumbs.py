@@ -52,6 +52,7 @@ def test_a_completion_beside_two_responses_is_a_column_like_any_other() -> None:
     assert lg.inspect(pl.DataFrame(rows)).format == "pairs"
 
 
+@pytest.mark.slow
 def test_the_page_makes_rankings_of_thumbs_that_exist_whatever_the_thumbs_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,7 @@ class Contents(Opinions):
         return first * super().margins(model, pairs)
 
 
+@pytest.mark.slow
 def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path: Path) -> None:
     estimates, out = [], np.zeros(0, bool)
     for seed in range(40):

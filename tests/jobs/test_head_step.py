@@ -128,6 +128,7 @@ def test_what_is_held_out_teaches_nothing(flipped: Release, tmp_path: Path) -> N
     assert not np.array_equal(one.coefficients, Head.load(tmp_path / "three").coefficients)
 
 
+@pytest.mark.slow
 def test_the_next_model_has_the_coordinates_of_the_one_in_use(
     flipped: Release, tmp_path: Path
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_statistic_has_its_head_and_the_newest_windows_make_another(
     assert np.allclose(Head.load(tmp_path / "more").coefficients, released.coefficients)
 
 
+@pytest.mark.slow
 def test_an_earlier_release_knows_no_later_window(
     weekly: tuple[Project, list[Release]], tmp_path: Path
 ) -> None:

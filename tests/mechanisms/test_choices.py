@@ -369,6 +369,7 @@ def test_simulated_choices_give_back_the_planted_head() -> None:
     assert not accepted(of_the_worst)
 
 
+@pytest.mark.slow
 @given(
     sizes=st.lists(st.sampled_from([2, 4, 8]), min_size=1, max_size=25),
     chunk=st.integers(1, 20),

@@ -79,6 +79,7 @@ def test_a_normal_quantile_is_exceeded_too_often(dimensions: int) -> None:
         assert np.mean(values > -ndtri(0.01)) == pytest.approx(0.0187, abs=0.001)
 
 
+@pytest.mark.slow
 def test_the_mechanism_draws_noise_of_this_law() -> None:
     """Its own sampler, three coordinates of noise in five dimensions: 30,000 draws."""
     stream, unit, released = NoiseStream(bytes(32)), 2**20, Noise("ball", 1.0, 5)

@@ -147,6 +147,7 @@ def few(epsilon: float) -> Release:
     return release
 
 
+@pytest.mark.quick("gaussian")
 @pytest.mark.parametrize("kind", ["gaussian", "ball"])
 def test_noise_makes_heads_too_bold_where_labelers_are_few(kind: str) -> None:
     """The less labelers agree and the smaller ε is, the more of a margin is noise."""

@@ -93,6 +93,7 @@ def test_a_forecast_is_what_runs_of_user_wise_dp_sgd_give(
     assert worlds.user_wise(epsilon, wrong, shape).accuracy.mean < forecast - 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0, 8.0])
 def test_the_mean_noise_of_a_run_is_that_of_one_release(epsilon: float) -> None:
     run = subsampled.calibrate(epsilon, DELTA, PROBABILITY, STEPS)

@@ -91,6 +91,7 @@ def test_a_second_job_is_told_that_the_project_is_busy_and_changes_nothing(
     assert lg.privatize(labels, mechanism="rr", epsilon=3, delta=1e-5, project=project).reused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ledger_url", ["postgresql"], indirect=True)  # on SQLite there is one host
 def test_another_host_with_the_same_database_is_told_that_it_is_busy(
     stopped: subprocess.Popen[str], project: Project, labels: Path, tmp_path: Path

@@ -43,6 +43,7 @@ def test_the_comparison_sees_the_reports(tmp_path: Path) -> None:
         assert len(seen[name]) > 5_000  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_report_that_counts_preferences_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

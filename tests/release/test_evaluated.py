@@ -149,6 +149,7 @@ def test_a_later_evaluation_adds_what_is_new(project: Project, no_noise: None) -
     assert again.reused and again.id == second.id
 
 
+@pytest.mark.slow
 def test_without_new_labels_it_says_what_is_known_and_costs_nothing(
     project: Project, teacher: lg.Release
 ) -> None:
@@ -161,6 +162,7 @@ def test_without_new_labels_it_says_what_is_known_and_costs_nothing(
     assert one.noise == two.noise
 
 
+@pytest.mark.slow
 def test_training_goes_on_as_if_evaluations_were_not_there(
     project: Project, teacher: lg.Release
 ) -> None:
@@ -175,6 +177,7 @@ def test_training_goes_on_as_if_evaluations_were_not_there(
     assert auto.card["mechanism"] == "statistic"
 
 
+@pytest.mark.slow
 def test_auto_never_evaluates(project: Project, teacher: lg.Release) -> None:
     made = lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     later = lg.privatize(survey(labelers=60, seed=3), project=project, **SHAPE)
@@ -244,6 +247,7 @@ def test_nobody_is_charged_twice_for_one_label_nor_beyond_the_allowance(
     assert dropped.card["counts"]["charged"] == 0
 
 
+@pytest.mark.slow
 def test_it_is_refused_where_nobody_is_held_out_or_nothing_pays(tmp_path: Path) -> None:
     home = lg.init(tmp_path / "p", max_epsilon=1e6)
     with pytest.raises(PolicyError, match="before the first release: labelguard policy new"):
@@ -259,6 +263,7 @@ def test_it_is_refused_where_nobody_is_held_out_or_nothing_pays(tmp_path: Path) 
         lg.privatize(RAW, project=coins, head=teacher.path, **EVALUATION)
 
 
+@pytest.mark.slow
 def test_an_input_with_nobody_of_the_part_is_refused(project: Project) -> None:
     training, held_out = (of_part(project, RAW, part) for part in ("training", "held-out"))
     with pytest.raises(NobodyOfPart, match=r"all of the \d+ labelers in this input are held out"):
@@ -352,6 +357,7 @@ def test_a_release_that_was_killed_is_finished(
     assert overview.verify(project.state).ok
 
 
+@pytest.mark.slow
 def test_a_preview_says_whose_labels_are_left_out(project: Project) -> None:
     held_out = of_part(project, RAW, "held-out")
     whose = f"{len(held_out):,} labels of {held_out['labeler_id'].n_unique()} labelers left out"

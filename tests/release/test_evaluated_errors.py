@@ -151,6 +151,7 @@ def test_the_difference_is_unbiased_and_covered(world: World) -> None:
     assert (errors == errors[0]).all()  # no label moves it
 
 
+@pytest.mark.slow
 def test_the_worst_labelers_reach_the_bound_so_that_less_would_not_do() -> None:
     """Without noise: the clustered bound is the true standard error."""
     world = worst()

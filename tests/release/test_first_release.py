@@ -198,6 +198,7 @@ def test_noise_that_drowns_labels_is_said(project: Project) -> None:
     assert not quiet.notes
 
 
+@pytest.mark.slow
 def test_a_project_keeps_the_features_of_its_first_release(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +236,7 @@ def test_a_first_release_is_public_in_all_it_fixes(
     assert policy(SMALL, "one") == policy(flipped(SMALL), "other")
 
 
+@pytest.mark.slow
 def test_who_does_not_want_to_wait_for_an_encoder_is_charged_nothing(
     project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -515,7 +515,7 @@ class Stored:
             key, value = self.row_key(label), self.value(label)
             expected.append(
                 {
-                    "bucket": label.payer[0] >> 2,
+                    "bucket": label.payer[0] >> 4,
                     "row_key": key,
                     "labeler": label.author if known else bytes(16),
                     "version": version,

@@ -126,6 +126,7 @@ def test_strata_have_boards_of_their_own(tmp_path: Path) -> None:
     assert output.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_names_with_colons_are_theirs(tmp_path: Path) -> None:
     frame = arena(30).with_columns(
         pl.col("language").replace_strict({"de": "eu: de", "en": "eu: en"}),
@@ -166,6 +167,7 @@ def test_comparisons_with_systems_of_later_are_counted(tmp_path: Path) -> None:
     assert said in " ".join(second.card["head"]["notes"]) and "--again" in said + str(second.card)
 
 
+@pytest.mark.slow
 def test_what_nothing_connects_is_not_compared(tmp_path: Path) -> None:
     both = {"alpha", "beta"}
     apart = arena(20).filter(pl.col("model_a").is_in(both) == pl.col("model_b").is_in(both))
@@ -190,6 +192,7 @@ def test_the_command_prints_and_writes_it(released: Release, tmp_path: Path) -> 
     assert "default-src" in page and "<script" not in page
 
 
+@pytest.mark.slow
 def test_a_board_that_tells_nothing_apart_says_so_first_and_what_would_help(
     tmp_path: Path,
 ) -> None:
@@ -229,6 +232,7 @@ def test_the_head_is_told_in_words(released: Release) -> None:
 # ---------------------------------------------------------------- what is refused
 
 
+@pytest.mark.slow
 def test_heads_without_sources_have_no_leaderboard(tmp_path: Path) -> None:
     asked = SOURCES | {"features": "length", "components": 1}
     release = lg.privatize(arena(20), project=lg.init(tmp_path, max_epsilon=1e6), **asked)

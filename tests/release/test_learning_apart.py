@@ -183,6 +183,7 @@ def test_somebody_else_may_leave(project: Project, gates: Gates) -> None:
     assert learning.result(PATIENCE).card["counts"]["labelers"] == 29
 
 
+@pytest.mark.slow
 def test_its_terms_do_not_change_meanwhile(project: Project, gates: Gates) -> None:
     with gates.learning(labels(), project) as learning:
         policies.new("later", project=project, allow=["rr:labels=4"], epsilon=2.0, delta=1e-6)
@@ -192,6 +193,7 @@ def test_its_terms_do_not_change_meanwhile(project: Project, gates: Gates) -> No
     assert policies.activate("later", project).activates == "later"
 
 
+@pytest.mark.slow
 def test_the_card_counts_what_was_charged_when_its_labels_were_drawn(
     project: Project, gates: Gates
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_label_keeps_its_value_in_every_later_release(layout: str, project: Pr
     assert all(len(versions) == 1 for versions in private_map(project).values())
 
 
+@pytest.mark.slow
 def test_which_rows_appear_does_not_depend_on_ties(project: Project, tmp_path: Path) -> None:
     ties = np.ones_like(RANKS)
     rows = []

@@ -30,6 +30,7 @@ def planned(*words: str) -> Any:
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_what_was_ingested_is_planned_for(tool: tuple[Project, Desk]) -> None:
     project, desk = tool
     told = [desk.answer(f"labeler {n}", task, "left") for n in range(3) for task in range(12)]

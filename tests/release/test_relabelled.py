@@ -35,6 +35,7 @@ def project(tmp_path: Path) -> Project:
     return lg.init(tmp_path / "project", max_epsilon=20)
 
 
+@pytest.mark.slow
 @pytest.mark.quick("hard")
 @pytest.mark.parametrize("combine", ["hard", "soft"])
 def test_it_betters_randomized_labels_at_their_price(combine: str, project: Project) -> None:

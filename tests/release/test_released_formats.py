@@ -74,6 +74,7 @@ def test_values_of_labels_that_a_format_fixes_cannot_be_named(project: Project) 
     release(project, SHAPES["pairs"].rows(["a", "b"]), label_values="A=1,B=0,tie=0.5")
 
 
+@pytest.mark.slow
 def test_swapped_sides_of_dialogues_are_noticed(project: Project) -> None:
     release(project, SHAPES["hh-rlhf"].rows(WANTED))
     with pytest.raises(PolicyError, match="chosen: was 'chosen', found 'rejected'"):

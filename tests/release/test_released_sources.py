@@ -126,6 +126,7 @@ def test_who_has_no_release_left_is_told_of_a_policy_on_top_which_pays(project: 
     assert lg.privatize(battles(0), project=project, again=True, **asked).card["head"]
 
 
+@pytest.mark.quick("other0")
 @pytest.mark.parametrize("other", [{"features": "length", "components": 1}, {"components": 1}])
 def test_a_dry_run_refuses_what_does_not_fit_the_sum(project: Path, other: dict[str, Any]) -> None:
     lg.privatize(battles(0), project=project, **OPTIONS)

@@ -226,6 +226,7 @@ def issued(project: Project) -> Counter[bytes]:
     return counts
 
 
+@pytest.mark.quick("0-10")
 @pytest.mark.parametrize("bound", [10, None])
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]

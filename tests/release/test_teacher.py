@@ -107,6 +107,7 @@ def test_a_labeler_pays_one_place_however_many_labels_they_gave(project: Project
     assert overview.verify(project.state).ok
 
 
+@pytest.mark.slow
 def test_more_releases_are_priced_together(release: lg.Release, tmp_path: Path) -> None:
     many = lg.privatize(survey(), project=lg.init(tmp_path / "many"), releases=4, **TEACHER)
     once, jointly = (made.card["statistic"] for made in (release, many))
@@ -154,6 +155,7 @@ def test_the_same_command_returns_the_same_release(project: Project, release: lg
     assert second.reused and second.id == release.id
 
 
+@pytest.mark.slow
 def test_exhausted_labelers_are_refused_or_left_out(project: Project) -> None:
     old, new = survey(seed=1), survey(labelers=150, seed=1)
     lg.privatize(old, project=project, **TEACHER)
@@ -244,6 +246,7 @@ def test_without_noise_or_clipping_the_head_is_logistic_regression(
     assert head.coefficients / head.scale == pytest.approx(other.coef_[0], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_further_pairs_are_labeled_too_each_once(project: Project) -> None:
     raw = survey(items=200)
     further = survey(labelers=3, per_labeler=100, items=201).drop("label", "labeler_id")
@@ -320,6 +323,7 @@ def test_a_release_that_was_drawn_is_finished_from_its_map_whatever_the_labels_a
     assert spent(project) == 120
 
 
+@pytest.mark.slow
 def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
     project: Project, tmp_path: Path
 ) -> None:
@@ -373,6 +377,7 @@ def test_what_cannot_be_asked_is_said(
     assert spent(project) == 0
 
 
+@pytest.mark.slow
 def test_later_windows_need_the_features_of_the_first(project: Project) -> None:
     lg.privatize(survey(), project=project, releases=2, **TEACHER)
     with pytest.raises(PolicyError, match="features columns:score,length; asked: columns:"):
@@ -423,6 +428,7 @@ def test_rankings_under_one_ranking_id_have_the_full_sensitivity(project: Projec
     assert told["sensitivity"] == pytest.approx(2 * told["clip"])
 
 
+@pytest.mark.slow
 def test_further_pairs_are_known_by_content_whatever_their_ids(project: Project) -> None:
     raw = survey(labelers=20)
     ids = pl.col("prompt").str.replace("question", "item")
@@ -456,6 +462,7 @@ def test_further_pairs_have_the_columns_of_the_run_and_bad_ones_are_left_out(
         lg.privatize(raw, project=project, also=same, **named, **TEACHER)
 
 
+@pytest.mark.slow
 def test_a_window_takes_the_shape_of_its_sum(project: Project) -> None:
     options = TEACHER | {"releases": 2}
     lg.privatize(survey(), project=project, **options)
@@ -471,6 +478,7 @@ def test_a_sum_that_lost_a_window_stops(project: Project) -> None:
         lg.privatize(survey(labelers=60), project=project, **options)
 
 
+@pytest.mark.slow
 def test_labels_of_an_unfinished_release_alone_make_no_release(project: Project) -> None:
     raw = survey()
     crashed(project, raw, AFTER_THE_MAP)
@@ -479,6 +487,7 @@ def test_labels_of_an_unfinished_release_alone_make_no_release(project: Project)
     assert not lg.privatize(raw, project=project, **TEACHER).reused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [AT_THE_NOISE, AFTER_THE_MAP])
 def test_a_release_that_was_begun_with_other_features_is_not_finished(
     moment: str, project: Project

@@ -192,6 +192,7 @@ def test_labelers_near_their_cap_are_counted_and_named(project: Project) -> None
     assert sum(value for value in beyond if value is not None) == near
 
 
+@pytest.mark.slow
 def test_labelers_are_counted_by_the_database_however_many(project: Project) -> None:
     lg.privatize(TABLE, project=project, max_labels_per_labeler=10, **BUDGET)
     opened = OpenProject.open(project)

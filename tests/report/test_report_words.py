@@ -78,6 +78,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str]:
     return report(project=project), made.id
 
 
+@pytest.mark.slow
 def test_bound_and_dropped_labels_are_those_of_a_release_to_train_on(
     held: tuple[Report, str],
 ) -> None:

@@ -11,11 +11,11 @@ from labelguard import extras
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     """Let these packages seem not to be installed."""
-    known = importlib.metadata.version
+    known = importlib.metadata.distribution
 
-    def version(name: str) -> str:
+    def distribution(name: str) -> importlib.metadata.Distribution:
         if name in packages:
             raise importlib.metadata.PackageNotFoundError(name)
         return known(name)
 
-    monkeypatch.setattr(extras, "version", version)
+    monkeypatch.setattr(extras, "distribution", distribution)

@@ -47,6 +47,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.quick("200-1-0.27-0.8")
 @pytest.mark.parametrize(("rows", "labels", "gamma", "accuracy"), SETTINGS)
 def test_the_error_covers_the_accuracy(
     rows: int, labels: int, gamma: float, accuracy: float

@@ -46,6 +46,7 @@ def certain(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(directory)
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("precomputed", [False, True])
 def test_before_the_first_step_a_policy_is_its_reference_in_any_precision(
     precomputed: bool, certain: str, tmp_path: Path

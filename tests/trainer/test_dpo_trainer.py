@@ -110,6 +110,7 @@ def test_known_noise_is_learnt_through_and_plain_learns_the_noise(
     assert mean_margin("auto") > 1.2 * mean_margin("plain") > 0
 
 
+@pytest.mark.slow
 def test_margins_are_in_the_order_of_the_data_set(base: str, tmp_path: Path) -> None:
     trainer = DPOTrainer(base, config(tmp_path), train_dataset=noisy())
     trainer.train()
@@ -148,6 +149,7 @@ def test_precomputed_references_change_nothing(base: str, tmp_path: Path) -> Non
     assert_same_steps(plain, trained(DPOTrainer(base, args, train_dataset=noisy())))
 
 
+@pytest.mark.slow
 def test_a_model_in_memory_is_its_own_reference(base: str, tmp_path: Path) -> None:
     from_path = trained(DPOTrainer(base, config(tmp_path), train_dataset=noisy()))
     in_memory = DPOTrainer(

@@ -83,6 +83,7 @@ def test_a_run_that_was_killed_after_its_last_step_takes_no_other(
     assert json.loads(lines[-1])["step"] == 4
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("holdout", ["0", "0.1"])
 def test_a_training_that_diverged_publishes_nothing(holdout: str, train: Train) -> None:
     more = "learning_rate: 1.0e30\nmax_grad_norm: 0\neval_strategy: 'no'\n"
@@ -120,6 +121,7 @@ def test_a_kill_while_the_rest_is_removed_leaves_a_directory_that_is_known(
     assert not Path("out.partial").exists()
 
 
+@pytest.mark.slow
 def test_rows_with_their_noise_in_a_file_are_said_to_be_trained_by_it(train: Train) -> None:
     said = _done(train("--non-private", "--json", release="rr/data.parquet"))
     assert said["loss"] == "forward" and said["release"] is None

@@ -71,6 +71,7 @@ def _published(directory: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.quick("dpo, LoRA")
 @pytest.mark.parametrize(
     ("options", "labels"),
     [

@@ -173,6 +173,7 @@ def test_before_the_first_step_a_stage_is_its_reference_in_any_precision(
     assert abs(first["rewards/chosen"]) < 1e-3 > abs(first["rewards/rejected"])
 
 
+@pytest.mark.slow
 def test_sides_that_are_equal_within_the_models_length_have_no_margin_and_teach_nothing(
     prepare: Prepare, tmp_path: Path
 ) -> None:

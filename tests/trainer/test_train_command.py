@@ -81,6 +81,7 @@ def _refused(result: Result, *words: str) -> None:
     assert not left & {"out", "out.partial"}, "something was begun"
 
 
+@pytest.mark.quick("dpo-rr-forward-flipped", "reward-statistic-soft-teacher")
 @pytest.mark.parametrize(
     ("release", "loss", "told"),
     [
@@ -130,6 +131,7 @@ def test_it_learns_what_people_prefer_through_the_noise(train: Train) -> None:
     assert said["evaluation"]["probes"]["accuracy"] > 0.9
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_facts_and_no_text_of_a_pair(train: Train) -> None:
     result = train("dpo", "rr")
     assert result.exit_code == 0, result.output
@@ -172,6 +174,7 @@ def test_the_card_of_an_adapter_is_ours_and_names_no_path(
     assert not Path("out/README.md").exists()
 
 
+@pytest.mark.slow
 def test_a_model_of_raw_labels_gets_no_guarantee_by_a_release(train: Train) -> None:
     _done(train("dpo", "labels.parquet", "--non-private", "--json", output="raw"))
     again = train("dpo", "rr", "--model", "raw", output="washed")

@@ -244,6 +244,7 @@ def test_a_base_model_that_is_exchanged_is_noticed_before_it_is_loaded_again(
     assert not any(public.iterdir())
 
 
+@pytest.mark.slow
 def test_a_base_model_that_is_exchanged_while_it_is_published_is_noticed(
     prepare: Prepare, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +334,7 @@ def test_a_full_disk_in_training_on_a_release_is_told_as_one(
     assert train("reward", release, base, output=out, config=config).steps == 2
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_half_published(prepare: Prepare, tmp_path: Path) -> None:
     prepared = prepare(lora="r=2,alpha=4")
     stages, public = tmp_path / "stages", tmp_path / "public"

@@ -135,6 +135,7 @@ def test_everybody_is_charged_whoever_a_step_happens_to_sample(project: Project)
         lg.privatize(OTHERS, project=project, again=True, **few)
 
 
+@pytest.mark.slow
 def test_two_runs_and_no_third(project: Project) -> None:
     allow = [f"uls:runs=2,q=1.0,steps={STEPS}"]
     policies.new("two", epsilon=3, delta=1e-5, allow=allow, project=project)

@@ -67,6 +67,7 @@ def test_with_the_noisy_sum_held_fixed_labels_change_nothing(
             assert one == same
 
 
+@pytest.mark.slow
 def test_the_test_sees_a_sum_that_follows_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

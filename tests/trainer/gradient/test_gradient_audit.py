@@ -144,6 +144,7 @@ def test_a_sampler_that_takes_labelers_in_their_order_is_found(
     assert found_by() == ("order",)
 
 
+@pytest.mark.slow
 def test_the_public_part_summed_over_the_secret_cohort_gives_the_cohort_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

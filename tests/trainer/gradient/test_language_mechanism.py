@@ -59,6 +59,7 @@ def labelguard(workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
+@pytest.mark.quick("uls, reward, LoRA")
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

@@ -195,6 +195,7 @@ def test_the_order_of_a_cohort_changes_no_bit(lora: str | None, made: Made) -> N
         found.clipped_sum(np.array([1, 1]), labels(), 0.1)
 
 
+@pytest.mark.quick("LoRA-adamw_torch")
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "sgd"])
 @ALL
 def test_a_restored_problem_goes_on_to_the_last_bit(

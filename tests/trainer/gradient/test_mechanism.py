@@ -50,6 +50,7 @@ def made(project: Project, **options: Any) -> lg.Release:
     return lg.privatize(survey(), project=project, **ULS | options)
 
 
+@pytest.mark.quick("uls")
 @pytest.mark.parametrize("mechanism", EVERY)
 def test_a_run_is_charged_once_to_everybody_and_labels_every_pair(
     mechanism: str, project: Project
@@ -84,6 +85,7 @@ def test_labels_of_a_run_are_far_better_than_randomized_ones(
     assert own < coins - 0.1
 
 
+@pytest.mark.slow
 def test_its_head_scores_other_pairs_and_labels_those_that_nobody_labeled(project: Project) -> None:
     further = survey(labelers=1, items=900, seed=5).drop("labeler_id", "label")
     release = made(project, also=further)
@@ -99,6 +101,7 @@ def test_its_head_scores_other_pairs_and_labels_those_that_nobody_labeled(projec
     assert scored["label_probability"].max() > 0.55
 
 
+@pytest.mark.slow
 def test_how_a_run_samples_is_fixed_with_the_policy(project: Project) -> None:
     made(project)
     (policy,) = policies.listing(project)
