@@ -35,6 +35,15 @@ def test_faults_have_names_of_their_own() -> None:
 
 
 @pytest.mark.slow
-def test_a_change_that_is_no_fault_is_not_caught() -> None:
-    one = replace(FAULTS[0], new=f"{FAULTS[0].old}\n        pass")
-    assert not run.caught(replace(one, tests=one.tests[:1]))[0]
+def test_a_change_that_is_no_fault_is_not_caught_nor_one_whose_tests_are_slow() -> None:
+    one, slow = (
+        FAULTS[0],
+        "test_a_change_that_is_no_fault_is_not_caught_nor_one_whose_tests_are_slow",
+    )
+    for fault, why in (
+        (replace(one, new=f"{one.old}  # as it was"), "passed"),
+        (replace(one, tests=(f"tests/faults/{Path(__file__).name}::{slow}",)), "deselected"),
+        (replace(one, old="no such text"), "found 0 times"),
+    ):
+        noticed, how = run.caught(fault)
+        assert not noticed and why in how
