@@ -12,7 +12,7 @@ MORE := integration or browser or dist or site
 ELSEWHERE := shared_data or $(MORE)
 SIDE_BY_SIDE := -n auto --dist loadgroup
 
-.PHONY: demo test test-slow test-docs test-shared test-integration test-browser test-dist dist \
+.PHONY: demo test test-slow test-docs test-faults test-shared test-integration test-browser test-dist dist \
 	lint types size docs format bench clean
 
 demo: $(INSTALLED)
@@ -30,6 +30,10 @@ test-slow: $(DEV)
 
 test-docs: $(DEV)
 	$(BIN)/pytest -m "docs and not ($(ELSEWHERE))" $(SIDE_BY_SIDE)
+
+# Whether the tests of `make test` notice mistakes that are made on purpose.
+test-faults: $(DEV)
+	$(BIN)/python tests/faults/run.py
 
 test-shared: $(DEV)
 	$(BIN)/pytest -m "shared_data and not slow"

@@ -60,7 +60,7 @@ def test_the_rooms_of_contributing_are_the_folders() -> None:
 def test_tests_have_the_folders_of_the_house() -> None:
     rooms = {path.name for path in (ROOT / "labelguard").iterdir() if path.is_dir()}
     rooms |= {"bench", "connectors", "trainer"}
-    besides = {"golden", "integration", "properties", "support", "typing", "wheel"}
+    besides = {"faults", "golden", "integration", "properties", "support", "typing", "wheel"}
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} <= rooms | besides
 

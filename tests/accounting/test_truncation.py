@@ -24,6 +24,10 @@ def test_drawn_from_192_bits_they_cost_nothing_that_could_be_seen() -> None:
     assert exact <= found <= exact * (1 + 1e-12) < 1e-30
 
 
+def test_an_odd_coordinate_is_drawn_with_another_that_nobody_sees() -> None:
+    assert 0 < truncation.delta(1, 1.0) == truncation.delta(2, 1.0) < truncation.delta(3, 1.0)
+
+
 @pytest.mark.parametrize(("coordinates", "epsilon"), [(0, 1.0), (-1, 1.0), (1.5, 1.0), (1, -1.0)])
 def test_what_is_no_number_of_coordinates_is_refused(coordinates: int, epsilon: float) -> None:
     with pytest.raises(ValueError, match=r"coordinates|epsilon"):

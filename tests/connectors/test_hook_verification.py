@@ -89,6 +89,14 @@ def test_a_signature_is_of_this_body_alone(name: str, proof: Proof, old: str, ne
 
 
 @pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS)
+def test_a_proof_is_compared_to_its_end(name: str, proof: Proof, old: str, new: str) -> None:
+    *named, last = proof(old).items()
+    for wrong in (last[1][:-1], last[1][:-4] + "0000"):
+        with pytest.raises(Refused):
+            scheme(name).verify((old, new), dict([*named, (last[0], wrong)]), BODY)
+
+
+@pytest.mark.parametrize(("name", "proof", "old", "new"), PROOFS)
 def test_without_its_headers_nothing_is_proven(name: str, proof: Proof, old: str, new: str) -> None:
     headers = proof(old)
     for left_out in headers:

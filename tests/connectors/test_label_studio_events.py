@@ -146,6 +146,15 @@ def test_regions_of_free_text_and_tokens_stay_behind() -> None:
     assert repr(answer) == "Answer(…)"
 
 
+def test_beside_an_answer_in_its_region_nothing_is_kept() -> None:
+    event = copy.deepcopy(next(one for one in TELLING if one["action"] == "ANNOTATION_CREATED"))
+    for region in event["annotation"]["result"]:
+        region["value"] |= {"text": ["my sister"], "start": 1}
+    (answer,) = hearing().hear(event)
+    kept = json.loads(answer.body)["annotations"][0]["result"]
+    assert [list(one["value"]) for one in kept] == [["selected"], ["choices"], ["rating"]]
+
+
 def test_a_skip_is_told_as_cancelled() -> None:
     told = [event for event in TELLING if event["action"] == "ANNOTATION_CREATED"]
     skipped = [event for event in told if event["annotation"]["was_cancelled"]]

@@ -68,7 +68,7 @@ def meant(wanted: list[Preference]) -> set[tuple[str, str]]:
     }
 
 
-@pytest.mark.quick("pairs", "rankings", "implicit", "binarized", "arena")
+@pytest.mark.quick("pairs", "rankings", "scores", "implicit", "binarized", "helpsteer", "arena")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_is_recognised_and_says_who_prefers_what(
     shape: str, keys: KeyRing, places: Iterator[Path]

@@ -212,10 +212,6 @@ BAD = {
 }
 
 
-@pytest.mark.quick(
-    "labeler,group_id\\na,1\\n",
-    "labeler_id,group_id\\na,1\\n,1\\n",
-)
 @pytest.mark.parametrize("text", BAD)
 def test_bad_groups_are_refused_with_their_row_and_without_ids(
     text: str, home: Home, tmp_path: Path

@@ -48,6 +48,7 @@ def test_every_item_is_one_pair_whichever_side_comes_first() -> None:
     read = read_pairs(table)
     assert read.table.num_rows == len(np.unique(ASKED.item))
     swapped = table.rename_columns({"response_a": "response_b", "response_b": "response_a"})
+    assert same(read_pairs(swapped), read)
     assert same(read_pairs(pa.concat_tables([table, swapped.select(table.column_names)])), read)
 
 
@@ -186,8 +187,11 @@ def test_rankings_are_told_apart_although_they_share_a_ranking_id() -> None:
     assert same(read_pairs(table), read_pairs(rankings(ASKED, RANKS)))
 
 
-def test_one_id_of_several_contents_is_refused() -> None:
-    table = pairs(ASKED, RANKS).append_column("item_id", pa.array(["one"] * len(ASKED)))
+def test_one_id_of_two_contents_is_refused() -> None:
+    two = ASKED.item < 2
+    ids = np.where(two, "one", ASKED.item.astype(str))
+    assert len(np.unique(ASKED.item[two])) == 2
+    table = pairs(ASKED, RANKS).append_column("item_id", pa.array(ids.tolist()))
     with pytest.raises(InvalidLabels, match="id 'one' stands for several contents"):
         read_pairs(table)
 

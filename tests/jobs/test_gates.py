@@ -157,6 +157,16 @@ class Contents(Opinions):
         return first * super().margins(model, pairs)
 
 
+def test_flips_do_not_count_against_a_model(base: Path) -> None:
+    """Of two models that disagree with 20 and 35 of 100 labels, of which 20 are flipped."""
+    pairs = pl.read_parquet(base / "probes.parquet").to_arrow()
+    prompts = pairs["prompt"].to_pylist()
+    models = [_model(base / f"{wrong}", prompts[:wrong]) for wrong in (20, 35)]
+    flips = np.full(100, 0.2)
+    found = gates._accuracies(Gate(), Opinions(), models, pairs, flips, np.arange(100))
+    assert (found.candidate, found.current) == pytest.approx((1.0, 1 - 0.15 / 0.6))
+
+
 @pytest.mark.slow
 def test_released_labels_judge_without_bias_and_rows_of_training_do_not(tmp_path: Path) -> None:
     estimates, out = [], np.zeros(0, bool)

@@ -32,6 +32,15 @@ def test_a_model_is_numbered_registered_with_its_sums_and_in_use(tmp_path: Path)
     assert (tmp_path / "models/current/head.npz").read_text() == "head"
 
 
+def test_a_directory_of_models_has_one_job_of_one_project(tmp_path: Path) -> None:
+    models = Models(tmp_path / "models", "job", "project")
+    models.directory.mkdir()
+    models.promote(candidate(models), models.next(), FACTS, 5)
+    for job, project, other in (("job", "elsewhere", "project"), ("other", "project", "job")):
+        with pytest.raises(LabelguardError, match=f"those of another {other}"):
+            Models(models.directory, job, project)
+
+
 @pytest.mark.quick("True-_write", "False-_write")
 @pytest.mark.parametrize("step", ["_write", "_use", "_prune"])
 @pytest.mark.parametrize("before", [True, False])

@@ -357,7 +357,7 @@ def test_a_directory_of_models_belongs_to_one_project_wherever_that_lies(
     assert retrain(moved.job).model == "0002"
 
 
-@pytest.mark.quick(".labelguard")
+@pytest.mark.quick(".labelguard/jobs", "..")
 @pytest.mark.parametrize("directory", [".labelguard", ".labelguard/jobs", ".", ".."])
 def test_models_lie_apart_from_the_projects_state(directory: str, small: Desk) -> None:
     small.asks(promote={"directory": directory})

@@ -120,6 +120,21 @@ def test_ten_policies_of_a_tenth_reach_the_ceiling_and_no_more() -> None:
         Ceiling(1.0, 1e-4).check(lifetime.total([total, Total(0.1, 1e-5)]))
 
 
+def test_a_policy_that_would_pass_it_is_not_put_into_force_whatever_was_closed(
+    tmp_path: Path,
+) -> None:
+    keys = KeyRing.create(tmp_path / "keys")
+    ledger = Ledger.create(f"sqlite:///{tmp_path / 'ledger'}", keys, ceiling=Ceiling(10, 1e-4))
+    epoch = ledger.begin_job()
+    for name in ("first", "second", "third"):
+        ledger.add_policy(name, Policy(4.0, 1e-6, (Allowance("rr", 4),)))
+    for name in ("first", "second"):
+        ledger.close_policy(ledger.activate_policy(name, epoch), epoch)
+    with pytest.raises(PolicyError, match="--raise 12,"):
+        ledger.activate_policy("third", epoch)
+    assert ledger.policy() is None
+
+
 BUDGETS = st.sampled_from([(0.5, 1e-6), (1.0, 2e-5), (3.0, 1e-5), (4.0, 9e-5), (12.0, 1e-6)])
 ACTS = st.one_of(
     st.tuples(st.just("activate"), BUDGETS),

@@ -243,6 +243,35 @@ def test_a_refund_exists_for_reserved_releases_only(project_on_each: Project) ->
         ledger.commit(computing, epoch, 1, {})
 
 
+def test_a_job_that_another_one_followed_charges_nothing(project_on_each: Project) -> None:
+    ledger, policy = opened(project_on_each), Policy(3.0, 1e-5)
+    epoch = ledger.begin_job()
+    kept = ledger.charge(event([2]), policy, epoch)
+    ledger.begin_job()
+    for act in (
+        lambda: ledger.charge(event([1], key="bb" * 32), policy, epoch),
+        lambda: ledger.start(kept, epoch),
+        lambda: ledger.refund_reserved(epoch, resumed=None),
+    ):
+        with pytest.raises(LedgerError, match="another job has begun"):
+            act()
+    assert ledger.labelers("rr").used.tolist() == [2]
+
+
+def test_a_release_that_is_taken_up_needs_no_more_than_it_was_charged(
+    project_on_each: Project,
+) -> None:
+    ledger, policy = opened(project_on_each), Policy(3.0, 1e-5)
+    epoch = ledger.begin_job()
+    crashed = ledger.charge(event([2, 3]), policy, epoch).release
+    for labels in ([2, 3], [1, 3], [0, 1]):
+        assert ledger.charge(event(labels), policy, epoch, resumed=crashed).release == crashed
+    for labels in ([3, 3], [2, 4], [2, 3, 1]):
+        with pytest.raises(LedgerError, match="more than it was charged"):
+            ledger.charge(event(labels), policy, epoch, resumed=crashed)
+    assert ledger.labelers("rr").used.tolist() == [2, 3]
+
+
 def test_the_first_release_fixes_the_policy(project: Project) -> None:
     asked = public(seed=3)
     new = pairs(asked, opinions(len(asked), 3))

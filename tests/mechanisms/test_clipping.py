@@ -49,6 +49,14 @@ def test_on_a_grid_squares_add_up_to_the_bound_at_most_exactly(
         assert np.linalg.norm(found * step) > 0.999 * clip, "and nearly as much is left"
 
 
+@pytest.mark.parametrize("longer", [1 - 1e-12, 1 + 1e-12, 1.005, 1.5, 1e6])
+def test_a_row_that_is_too_long_by_however_little_ends_at_the_clip(longer: float) -> None:
+    rows = np.array([[0.6, 0.8], [0.0, -1.0], [2.0**-0.5] * 2]) * longer
+    assert np.linalg.norm(clipping.clipped(rows, 1.0), axis=1) == pytest.approx(min(longer, 1.0))
+    assert (np.linalg.norm(clipping.clipped(rows, 1.0), axis=1) <= 1.0).all()
+    assert clipping.on_grid(rows, 1.0, 2.0**-30).any(axis=1).all(), "and nothing is left out"
+
+
 def test_the_bound_does_not_rest_on_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: with norms that say nothing, what is too long counts for nothing."""
     monkeypatch.setattr(clipping, "norms", lambda vectors: np.zeros(len(vectors)))

@@ -143,6 +143,10 @@ def test_a_model_without_votes_errs_half_the_time() -> None:
     assert estimate.rate == pytest.approx(0.5)
 
 
+def test_a_margin_of_zero_is_no_vote() -> None:
+    assert props.vote([-2.0, -1e-300, 0.0, -0.0, 1e-300, np.inf]).tolist() == [0, 0, 0.5, 0.5, 1, 1]
+
+
 # ---- combination -----------------------------------------------------------------------------
 
 
@@ -242,13 +246,17 @@ def test_the_scale_of_a_row_does_not_read_the_labels_of_its_fold() -> None:
 # ---- stages ----------------------------------------------------------------------------------
 
 
-def test_stages_and_folds_are_even_and_independent_of_each_other_and_of_buckets() -> None:
-    """Each of 64 · 3 · 5 cells of 192,000 items holds 200 ± 14; 8 standard errors are allowed."""
-    items = digests(192_000)
+@pytest.mark.parametrize("stages", [3, 5])
+def test_stages_and_folds_are_even_and_independent_of_each_other_and_of_buckets(
+    stages: int,
+) -> None:
+    """Each of 64 · stages · 5 cells holds 200 ± 14 items; 8 standard errors are allowed."""
+    cells = 64 * stages * 5
+    items = digests(200 * cells)
     bucket = (items[:, 0] >> np.uint64(58)).astype(np.intp)
-    cell = (bucket * 3 + props.stage_of(items, 3)) * 5 + props.fold_of(items, 3, 5)
-    counts = np.bincount(cell, minlength=960)
-    assert len(counts) == 960 and np.abs(counts - 200).max() < 8 * np.sqrt(200)
+    cell = (bucket * stages + props.stage_of(items, stages)) * 5 + props.fold_of(items, stages, 5)
+    counts = np.bincount(cell, minlength=cells)
+    assert len(counts) == cells and np.abs(counts - 200).max() < 8 * np.sqrt(200)
 
 
 def test_a_stage_is_a_function_of_the_item_alone() -> None:

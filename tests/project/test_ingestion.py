@@ -18,6 +18,7 @@ from labelguard.project import ingestion, retention
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, Project, find
 from labelguard.report import overview
+from labelguard.storage import blocks
 
 # So much ε that no label is flipped, whatever the coins: what was answered is what is released.
 OPEN: dict[str, Any] = {
@@ -328,6 +329,15 @@ def test_labels_are_forgotten_after_their_release_and_pulls_know_them_still(
     assert overview.verify(project).ok
     after = released(project)
     assert sum(after.values()) == 1 and before
+
+
+def test_an_answer_is_forgotten_only_once_all_its_rows_were_released() -> None:
+    one, two, three = (number.to_bytes(16, "big") for number in (1, 2, 3))
+    rows = {"both": [one, two], "other": [two], "neither": [three], "some": [two, three]}
+    asked = {name.encode(): ("a pair", own) for name, own in rows.items()}
+    found = retention._whole(asked, blocks.from_bytes(one + two))
+    assert found == {name: asked[name] for name in (b"both", b"other")}
+    assert not retention._whole(asked, blocks.from_bytes(one))
 
 
 @pytest.mark.slow

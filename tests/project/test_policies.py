@@ -371,6 +371,8 @@ def test_a_policy_can_end_without_another(table: pa.Table, project: Project) -> 
     lg.privatize(table.slice(0, 20), mechanism="rr", project=project)  # nearly nothing is used
     assert policies.close(project).epsilon == 3
     assert overview.budget(project.state).lifetime.epsilon == 3
+    [own] = overview.labeler(str(table["labeler_id"][0]), project.state).allowances
+    assert 0 < own.used < own.allowed and own.left == 0
     with pytest.raises(PolicyError, match="no policy is in force"):
         lg.privatize(table, mechanism="rr", project=project)
     with pytest.raises(PolicyError, match="no policy is in force"):

@@ -579,10 +579,14 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 def test_every_released_pair_follows_from_key_nonce_prices_and_labels(
     tmp_path: Path, nonces: list[bytes]
 ) -> None:
+    rows = [*answers(), *(row | {"labeler_id": "judge"} for row in answers()[:20:2])]
     project = lg.init(tmp_path)
-    release = lg.privatize(table(answers()), mechanism="rr", epsilon=9, delta=1e-5, project=project)
+    release = lg.privatize(table(rows), mechanism="rr", epsilon=9, delta=1e-5, project=project)
     stored = Stored(project.state, nonces[-1])
-    stored.check(release, labels_of(answers(), stored))
+    stored.check(release, labels_of(rows, stored))
+    assert (
+        len(set(lg.load(release)["flip_probability"])) == 2
+    )  # of 10 labels one is flipped oftener
 
 
 def test_a_label_drawn_again_has_the_coins_of_that_release(

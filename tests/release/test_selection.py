@@ -25,10 +25,13 @@ import labelguard as lg
 from labelguard.errors import BudgetExceeded, PolicyError
 from labelguard.ingest import staging
 from labelguard.ingest.layouts import Reading
+from labelguard.keys.coins import Coins
 from labelguard.keys.keyring import KeyRing
 from labelguard.policy.bounds import rounded_bound
+from labelguard.policy.policy import Policy
 from labelguard.project.project import Project
-from labelguard.release.selection import bounded
+from labelguard.release.methods import rr
+from labelguard.release.selection import SelectedRows, bounded
 from labelguard.report import overview
 from labelguard.storage import buckets
 
@@ -74,6 +77,21 @@ def test_places_are_given_to_whole_groups_in_keyed_order(
         np.array(free, np.int64),
     )
     assert kept.tolist() == model_of_bounded(unit, group, order, free)
+
+
+def test_a_label_is_drawn_at_the_price_of_its_labelers_bound(tmp_path: Path) -> None:
+    capacity, none = np.array([16, 8, 32, 8, 16]), np.zeros(5, np.int64)
+    keys = np.arange(10, dtype=np.uint64).reshape(5, 2)
+    rows = SelectedRows(np.arange(5), none, capacity, keys, keys, none == 0, *[none] * 4)
+    prices = {8: {"threshold": 0}, 16: {"threshold": 2**62}, 32: {"threshold": 2**63}}
+    places = tmp_path, tmp_path, tmp_path, None
+    task = rr.Randomizing(
+        *places, Policy(3.0, 1e-5), prices, Coins(bytes(32)), labelers=True, choices=False
+    )
+    label = np.array([0, 1, 0, 0, 1], np.uint8)
+    value, threshold = rr._pairs(task, rows, label)
+    assert threshold.tolist() == [prices[k]["threshold"] for k in capacity.tolist()]
+    assert value[[1, 3]].tolist() == [1, 0]
 
 
 def test_a_bound_is_the_next_power_of_two() -> None:

@@ -57,6 +57,14 @@ def weeks_left(project: Project, week: float) -> list[int | None]:
         return [one.weeks_left for one in overview.budget(project).allowances]
 
 
+def test_use_is_counted_over_all_labelers() -> None:
+    found = overview._usage("rr", [(8, 8, 2), (8, 3, 4), (16, 0, 1)], weeks=2)
+    assert (found.labelers, found.allowed, found.used, found.left) == (7, 64, 28, 36)
+    assert found.exhausted_labelers == 2
+    assert found.left_per_labeler == {"min": 0, "25%": 0, "median": 5, "75%": 5, "max": 16}
+    assert found.weeks_left == 4, "5 left at 3 in 2 weeks last for 10/3 weeks, which end in a 4th"
+
+
 def test_the_median_labeler_goes_on_at_the_present_rate(project_on_each: Project) -> None:
     policy(project_on_each, "rr:labels=20")
     assert weeks_left(project_on_each, 0) in ([], [None])

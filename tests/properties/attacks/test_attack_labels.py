@@ -158,7 +158,6 @@ def test_named_values_are_read_as_they_are_named(tmp_path: Path) -> None:
             privatize(project, pairs([*labels, other]), mechanism="rr", epsilon=40, delta=0)
 
 
-@pytest.mark.slow
 def test_values_have_one_text_however_they_are_named() -> None:
     one = LabelValues.parse("b=2,a=1|left,tie=same")
     assert LabelValues.parse(" tie = same , a=left|1,b= 2") == one

@@ -111,6 +111,19 @@ def test_who_is_near_is_the_same_at_every_scale(scale: float) -> None:
     assert not aup.staying(scaled, 0.5 * scale, np.full(30, 0.5))[3]
 
 
+def test_threshold_and_every_score_have_laplace_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of scales 2Δ/ε₁ and 4Δ/ε₁, Δ = 2 and ε₁ = ε/2; that of a score may end the run."""
+    scales: list[float] = []
+
+    def drawn(scale: float) -> float:
+        scales.append(scale)
+        return -1e9 if len(scales) == 4 else 0.0
+
+    monkeypatch.setattr(aup, "_laplace", drawn)
+    assert run(2.0, 20.0)[0] == 2
+    assert scales == pytest.approx([0.4, 0.8, 0.8, 0.8])
+
+
 def test_whether_it_halts_is_itself_noisy() -> None:
     """At a small ε AboveThreshold's noise is far larger than the score of 100 labelers."""
     done = {run(1e-3, 0.01, steps=3)[0] for _ in range(40)}

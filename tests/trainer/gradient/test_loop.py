@@ -32,7 +32,7 @@ class Noting:
 
     def __init__(self, dies: int | None = None) -> None:
         self.seen, self.cohorts, self._dies = np.zeros(0), [], dies
-        self.divided: list[float] = []
+        self.noise: list[float] = []
 
     def clipped_sum(self, units: np.ndarray, labels: np.ndarray, clip: float) -> float:
         assert clip == COURSE.clip
@@ -43,7 +43,8 @@ class Noting:
 
     def noised(self, total: float, deviation: float, secret: bytes) -> float:
         assert deviation == pytest.approx(COURSE.noise_multiplier * COURSE.clip, rel=1e-5)
-        return total + float(int.from_bytes(secret[:6], "big"))
+        self.noise.append(float(int.from_bytes(secret[:6], "big")))
+        return total + self.noise[-1]
 
     def step(self, gradient: float) -> None:
         self.seen = np.append(self.seen, gradient * COURSE.divisor)
@@ -78,6 +79,14 @@ def test_what_is_visible_depends_on_as_many_noised_steps_as_were_charged(
     seen = finished(tmp_path, *kills).seen
     assert len(seen) == COURSE.steps
     assert len(set(seen)) == COURSE.steps, "noise served two steps"
+
+
+def test_every_step_has_a_cohort_of_its_own_whose_size_divides_nothing(tmp_path: Path) -> None:
+    """23 cohorts of 40, each in with a quarter: two are equal once in a million runs."""
+    run = finished(tmp_path)
+    assert len({units.tobytes() for units in run.cohorts}) == COURSE.steps
+    assert len({len(units) for units in run.cohorts}) > 1
+    assert run.seen == pytest.approx(run.noise), "but by the public number"
 
 
 def test_a_killed_run_goes_on_from_its_checkpoint_with_fresh_cohorts(tmp_path: Path) -> None:
