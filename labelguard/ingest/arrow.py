@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from pathlib import Path
 
@@ -11,22 +10,19 @@ import pyarrow as pa
 from labelguard.ingest.reader_errors import NOT_UTF8
 
 
-def damage(batch: pa.RecordBatch, start: int) -> str | None:
-    """Where a batch that begins at row `start` breaks the Arrow format (DuckDB does not look).
+def damage(batch: pa.RecordBatch) -> str | None:
+    """What breaks the Arrow format in a batch (DuckDB does not look).
 
-    The first row, but not the column: of chosen and rejected, that would name a side.
+    Neither the column nor the row, which not every type tells: of chosen and rejected, that would
+    name a side.
     """
-    rows, problems = [], set()
+    problems = set()
     for values in batch.columns:
         try:
             values.validate(full=True)
         except pa.ArrowInvalid as error:
-            row = re.match(r"Invalid UTF8 sequence at string index (\d+)", str(error))
-            rows += [start + int(row[1]) + 1] if row else []
             problems.add(NOT_UTF8 if "UTF8" in str(error) else "damaged data")
-    if not problems:
-        return None
-    return f"row {min(rows)}: {min(problems)}" if rows else min(problems)
+    return min(problems, default=None)
 
 
 def compressed(path: Path) -> bool:

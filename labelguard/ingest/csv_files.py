@@ -13,11 +13,12 @@ from functools import cache
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.files import COMPRESSIONS, MAX_LINE, Opener, check_columns
-from labelguard.ingest.reader_errors import LONG_LINE
+from labelguard.ingest.reader_errors import CSV, LONG_LINE
 from labelguard.ingest.sql import file_literal, literal
 
 _MAX_HEADER = 1 << 20
@@ -32,6 +33,8 @@ def opener(path: Path, name: str) -> Opener:
     def check() -> None:
         if _ends_in_long_line(path):
             raise InvalidLabels(f"{name}: a {LONG_LINE}")  # DuckDB would leave it out
+        if _has_stray_line_end(path):
+            raise InvalidLabels(f"{name}: {CSV}")
 
     # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
@@ -90,3 +93,34 @@ def _has_long_line(path: Path, compression: str) -> bool:
             end = max(text.rfind(b"\n"), text.rfind(b"\r"))
             length = len(text) + (length if end < 0 else -end - 1)
     return length > MAX_LINE
+
+
+def _has_stray_line_end(path: Path) -> bool:
+    """Whether lines end in several ways outside of quotes, or an empty one is among them.
+
+    DuckDB leaves out empty lines, and some carriage returns at either end of a line. So of a text
+    that ends a line without being quoted (pandas does not quote a carriage return), it would depend
+    on the side whether the file can be read.
+    """
+    compression = COMPRESSIONS.get(path.suffix.lower())
+    ways = np.zeros(3, bool)
+    quotes, ended = 0, False
+    with pa.input_stream(str(path), compression=compression) as stream:
+        while text := stream.read(_MAX_HEADER):
+            while text.endswith(b"\r") and (more := stream.read(1)):
+                text += more  # the two bytes of one line end stay together
+            found = np.frombuffer(text, np.uint8)
+            place = np.flatnonzero((found == ord("\n")) | (found == ord("\r")))
+            quote = np.flatnonzero(found == ord('"'))
+            place = place[(quotes + np.searchsorted(quote, place)) % 2 == 0]
+            line, meets = (
+                found[place] == ord("\n"),
+                np.diff(place, prepend=-1 if ended else -2) == 1,
+            )
+            both = meets & line & ~np.append(True, line[:-1])
+            ways |= [both.any(), (line & ~both).any(), (~line & ~np.append(both[1:], False)).any()]
+            if ways.sum() > 1 or (meets & ~both).any():
+                return True
+            ended = len(place) > 0 and place[-1] == len(found) - 1
+            quotes += len(quote)
+    return False

@@ -110,9 +110,10 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """The canonical batches of one part, about 48 MiB each; reader errors become ours."""
     try:
+        most = _read_rows(part, connection, query)
         relation = _selected(part, _cursor(connection), query)
         waiting: list[pa.RecordBatch] = []
-        for batch in relation.to_arrow_reader(_read_rows(part, connection)):
+        for batch in relation.to_arrow_reader(most):
             waiting.append(batch)
             rows = sum(piece.num_rows for piece in waiting)
             if rows >= _MAX_BATCH_ROWS or sum(piece.nbytes for piece in waiting) >= _BATCH_BYTES:
@@ -133,8 +134,12 @@ def _selected(part: Part, cursor: duckdb.DuckDBPyConnection, query: str) -> duck
     return relation
 
 
-def _read_rows(part: Part, connection: duckdb.DuckDBPyConnection) -> int:
-    """Rows to take from DuckDB at once, by the width of the first ones: long texts add up."""
-    head = part.open(_cursor(connection)).limit(256).to_arrow_table()
+def _read_rows(part: Part, connection: duckdb.DuckDBPyConnection, query: str) -> int:
+    """Rows to take from DuckDB at once, by the width of the first ones: long texts add up.
+
+    Of canonical ones, which are as wide whatever their labels say and however those are written.
+    """
+    first = f"SELECT * FROM ({query}) LIMIT 256"
+    head = _selected(part, _cursor(connection), first).to_arrow_table()
     rows = _BATCH_BYTES * max(head.num_rows, 1) / max(head.nbytes, 1)
     return int(np.clip(rows, _LEAST_READ, _MOST_READ))

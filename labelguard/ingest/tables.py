@@ -40,12 +40,10 @@ def table_opener(table: Any, name: str) -> Opener:
         # Not which column: of chosen and rejected, that would name a side.
         raise InvalidLabels(f"{name}: {SEVERAL_TYPES}") from None
     check_columns(converted.column_names, name)
-    start = 0
     for batch in converted.to_batches():
-        problem = arrow.damage(batch, start)
+        problem = arrow.damage(batch)
         if problem:
-            raise InvalidLabels(f"{name} {problem}")
-        start += batch.num_rows
+            raise InvalidLabels(f"{name}: {problem}")
     return _opener(lambda: converted)
 
 
@@ -119,12 +117,10 @@ def _arrow_batches(path: Path) -> pa.RecordBatchReader:
 
 def _judged(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatchReader:
     def run() -> Iterator[pa.RecordBatch]:
-        start = 0
         for batch in batches:
-            problem = arrow.damage(batch, start)
+            problem = arrow.damage(batch)
             if problem:
                 raise pa.ArrowInvalid(f"{OURS}{problem}{OURS}")
-            start += batch.num_rows
             yield batch
 
     return pa.RecordBatchReader.from_batches(schema, run())

@@ -102,11 +102,12 @@ class Choices:
         place = np.full(len(self.options), -1, np.intp)
         place[self.led_by(rows)] = np.arange(len(rows))
         at = place[self.of]
-        released = value[at].astype(np.int16)
-        shown = (at >= 0) & self.published
-        shown &= (self.first == released) | (self.second == released)
-        first = (self.first == released)[shown].astype(np.uint8)
-        return self.rows[shown], at[shown], first
+        known = np.flatnonzero((at >= 0) & self.published)
+        released = value[at[known]].astype(np.int16)
+        first = self.first[known] == released
+        either = first | (self.second[known] == released)
+        shown = known[either]
+        return self.rows[shown], at[shown], first[either].astype(np.uint8)
 
     def numbers(self) -> NDArray[np.uint16]:
         """What stands for the number of a pair in row keys, (choices,): other sizes, other keys."""

@@ -458,7 +458,7 @@ def jsonl(*rows: Any) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-NOT_UTF8 = "not UTF-8 text"
+NOT_UTF8, NOT_CSV = "not UTF-8 text", "x.csv: not CSV in UTF-8"
 ROW = f"x,{SECRET},a,b,1\n"
 FILES: dict[str, tuple[str, bytes, str]] = {
     "empty parquet": ("x.parquet", b"", "x.parquet: the file is empty"),
@@ -476,14 +476,14 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "no type": ("x", b"1", "unknown file type; expected Parquet, CSV"),
     "utf-8 in parquet": ("x.parquet", parquet(bad_text_table()), NOT_UTF8),
     "utf-8 in parquet chats": ("x.parquet", parquet(bad_chat_table()), NOT_UTF8),
-    "utf-8 in arrow": ("x.arrow", arrow(bad_text_table()), f"row 2: {NOT_UTF8}"),
-    "utf-8 in arrow chats": ("x.arrow", arrow(bad_chat_table()), f"x.arrow {NOT_UTF8}"),
+    "utf-8 in arrow": ("x.arrow", arrow(bad_text_table()), f"x.arrow: {NOT_UTF8}"),
+    "utf-8 in arrow chats": ("x.arrow", arrow(bad_chat_table()), f"x.arrow: {NOT_UTF8}"),
     "truncated arrow": ("x.arrow", arrow(table())[:-200], "x.arrow"),
     "noise as arrow": ("x.arrow", b"noise" * 99, "x.arrow"),
     "utf-8 in csv": (
         "x.csv",
         HEADER.encode() + INVALID_UTF8 + b",p,a,b,1\n",
-        f"line 2: {NOT_UTF8}",
+        NOT_CSV,
     ),
     "utf-8 in header": ("x.csv", INVALID_UTF8, "the header is not UTF-8 text"),
     "utf-16": ("x.csv", (HEADER + ROW).encode("utf-16"), "the header is not UTF-8 text"),
@@ -491,29 +491,30 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "open quote": (
         "x.csv",
         (HEADER + ROW + f'x,"{SECRET},a,b,1\nx,p,a,b,1\n').encode(),
-        "line 3: a quote is opened and never closed",
+        NOT_CSV,
     ),
     "text after quote": (
         "x.csv",
         (HEADER + f'x,"{SECRET}"x,a,b,1\n').encode(),
-        "line 2: a quote is opened and",
+        NOT_CSV,
     ),
     "few fields": (
         "x.csv",
         (HEADER + f"x,{SECRET},a\n").encode(),
-        "line 2: a row has more or fewer",
+        NOT_CSV,
     ),
     "many fields": (
         "x.csv",
         (HEADER + f"x,{SECRET},a,b,1,2\n").encode(),
-        "line 2: a row has more or",
+        NOT_CSV,
     ),
+    "empty line": ("x.csv", (HEADER + "\n" + ROW).encode(), NOT_CSV),
     "line ends": (
         "x.csv",
         (HEADER + ROW + ROW[:-1] + "\r\n").encode(),
-        "lines end in different ways",
+        NOT_CSV,
     ),
-    "twice in header": ("x.csv", b"a,b,A\n1,2,3\n", "two columns are named A"),
+    "twice in header": ("x.csv", b"a,b,A\n1,2,3\n", "two columns have one name"),
     "no header": ("x.csv", b"\n1,2,3\n", "the first line must name every column"),
     "cut gzip": (
         "x.csv.gz",
@@ -523,15 +524,15 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "cut gzip jsonl": ("x.jsonl.gz", gzip.compress(jsonl(good()))[:-12], "the compressed file is"),
     "not gzip": ("x.jsonl.gz", jsonl(good()), "x.jsonl.gz"),
     "not zstd": ("x.csv.zst", HEADER.encode(), "x.csv.zst"),
-    "broken json": ("x.jsonl", jsonl(good()) + b'{"a": \n', "line 2: not valid JSON"),
-    "two on a line": ("x.jsonl", jsonl(good())[:-1] * 2, "line 1: not valid JSON"),
+    "broken json": ("x.jsonl", jsonl(good()) + b'{"a": \n', "line 2: not JSON in UTF-8"),
+    "two on a line": ("x.jsonl", jsonl(good())[:-1] * 2, "line 1: not JSON in UTF-8"),
     "key twice": (
         "x.jsonl",
         jsonl(good())[:-2] + b', "label": 1}\n',
-        "line 1: not the JSON of the lines",
+        "x.jsonl: not the JSON of the lines",
     ),
-    "utf-8 in json": ("x.jsonl", b'{"a": "' + INVALID_UTF8 + b'"}', f"line 1: {NOT_UTF8}"),
-    "surrogate": ("x.jsonl", b'{"a": "\\ud800"}', "line 1: not valid JSON"),
+    "utf-8 in json": ("x.jsonl", b'{"a": "' + INVALID_UTF8 + b'"}', "line 1: not JSON in UTF-8"),
+    "surrogate": ("x.jsonl", b'{"a": "\\ud800"}', "line 1: not JSON in UTF-8"),
     "list as row": ("x.jsonl", b"[1, 2]\n", "not JSON of rows; every line, or element of an array"),
     "text as row": ("x.jsonl", b'"text"\n', "not JSON of rows; every line, or element of an array"),
     "objects in json": (
@@ -572,9 +573,9 @@ def test_broken_files_are_refused(case: str, project: Project, tmp_path: Path) -
 
 
 def test_invalid_text_in_a_table_is_refused(project: Project) -> None:
-    assert f"table row 2: {NOT_UTF8}" in refusal(project, bad_text_table())
+    assert f"table: {NOT_UTF8}" in refusal(project, bad_text_table())
     batches = pa.Table.from_batches([*table().to_batches(), *bad_text_table().to_batches()])
-    assert f"table row 4: {NOT_UTF8}" in refusal(project, batches)
+    assert f"table: {NOT_UTF8}" in refusal(project, batches)
 
 
 def test_a_line_that_does_not_end_is_refused(project: Project, tmp_path: Path) -> None:

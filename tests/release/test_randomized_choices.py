@@ -200,6 +200,14 @@ def test_a_bound_counts_choices(project: Project) -> None:
         released([{**row, "prompt": row["prompt"] + "?"} for row in rows()], project)
 
 
+def test_labelers_who_are_exhausted_do_not_stop_others(project: Project) -> None:
+    """A bucket of theirs alone has nothing to release; it ended the run after the charge."""
+    released(rows(labelers=3), project, max_labels_per_labeler=PER_LABELER, **PRICE)
+    everybody = [{**row, "prompt": row["prompt"] + "?"} for row in rows(labelers=4)]
+    made = released(everybody, project, exhausted="drop")
+    assert made.card["counts"]["charged"] == PER_LABELER
+
+
 # --- the price -----------------------------------------------------------------------------------
 
 

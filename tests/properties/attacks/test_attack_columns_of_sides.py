@@ -8,6 +8,7 @@ twice, or no key at all. Every case is one input in worlds that differ only in l
 from __future__ import annotations
 
 import decimal
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -241,3 +242,55 @@ def test_a_side_without_values_does_not_decide_the_format(
         options = {"features": "columns:score", "public_columns": ["score"], "format": named}
         found.append(outcome(source, **options))
     assert found[0] == found[1] and "ultrafeedback" in found[0][1]
+
+
+BROKEN: dict[str, tuple[list[tuple[str, str]], str, str]] = {
+    "an end of line": ([("a\nb", "c")], ".csv", "not CSV"),
+    "a carriage return": ([("c", ""), ("a", "\r")], ".csv", "not CSV"),
+    "a line that begins with one": ([("a\r", "b"), ("\rc", "d")], ".csv", "not CSV"),
+    "an empty line": ([("a", "b"), ("c", "d\n"), ("e", "f")], ".csv", "not CSV"),
+    "a quote, or bytes": ([('"a"b', "\udcff")], ".csv", "not CSV"),
+    "a value, or bytes": ([('"a"//', '"\udcff"')], ".json", "not JSON"),
+}
+
+
+@pytest.mark.parametrize(("sides", "suffix", "said"), BROKEN.values(), ids=list(BROKEN))
+@pytest.mark.parametrize("first", [False, True])
+def test_a_text_that_breaks_its_file_does_not_tell_its_side(
+    sides: list[tuple[str, str]], suffix: str, said: str, first: bool, tmp_path: Path
+) -> None:
+    """pandas does not quote a carriage return: at the end of a line it was read over, else refused.
+
+    Of other texts, the message and its line told the side.
+    """
+    path, found = tmp_path / f"labels{suffix}", set[str]()
+    for swapped in itertools.product((1, -1), repeat=len(sides)):
+        rows = [both[::order] for both, order in zip(sides, swapped, strict=True)]
+        text = json_text(rows) if suffix == ".json" else csv_text(rows, first)
+        path.write_bytes(text.encode(errors="surrogateescape"))
+        found.add(str(outcome(path)))
+    assert len(found) == 1 and said in found.pop()
+
+
+def csv_text(rows: Sequence[tuple[str, str]], first: bool) -> str:
+    """Both sides in the first columns, or in the last."""
+    lines = [("labeler_id", "prompt", "chosen", "rejected")]
+    lines += [(f"w{n}", "p", *row) for n, row in enumerate(rows)]
+    return "".join(",".join(line[2:] + line[:2] if first else line) + "\n" for line in lines)
+
+
+def json_text(rows: Sequence[tuple[str, str]]) -> str:
+    head = '"labeler_id": "x", "prompt": "p"'
+    return "\n".join(f'{{{head}, "chosen": {c}, "rejected": {r}}}' for c, r in rows)
+
+
+def test_a_row_of_bytes_that_are_no_text_does_not_tell_its_side() -> None:
+    """Of a column of categories the row is not known: that it was told showed the other side."""
+    buffers = [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
+    bad = pa.Array.from_buffers(pa.string(), 1, buffers)
+    found = []
+    for chosen, rejected in ((bad, pa.array(["a"])), (pa.array(["a"]), bad)):
+        categories = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), rejected)
+        beside = {"labeler_id": ["x"], "prompt": ["p"]}
+        found.append(outcome(pa.table({**beside, "chosen": chosen, "rejected": categories})))
+    assert found[0] == found[1] and "not UTF-8" in found[0][1]

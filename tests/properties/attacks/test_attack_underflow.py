@@ -125,6 +125,7 @@ def test_a_released_head_at_half_a_nat_does_not_tell_a_label(tmp_path: Path) -> 
             project=made,
             mechanism="uls",
             features=f"columns:{names}",
+            public_columns=names.split(","),
             sampling_probability=1.0,
             steps=5,
             **options,
