@@ -361,7 +361,7 @@ def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
         ({"stages": 2}, 'stages does not go with mechanism="statistic"'),
         (
             {"features": "columns:height", "public_columns": ["height"]},
-            "no column 'height_a' for the feature height",
+            "no column height_a and height_b for the feature height",
         ),
         ({"epsilon": 800.0}, "take a larger delta, or a smaller epsilon"),
         ({"delta": 1e-302}, "delta must be at least 1e-300"),
@@ -504,7 +504,7 @@ def test_a_release_that_was_begun_with_other_features_is_not_finished(
 def test_one_labeler_with_very_many_labels_is_one_labeler(project: Project) -> None:
     crowd = survey(labelers=40)
     busy = survey(labelers=1, per_labeler=20_000, items=20_000, seed=3).with_columns(
-        labeler_id=pl.lit(1000)
+        labeler_id=pl.lit(1000), prompt=pl.lit("another ") + pl.col("prompt")
     )
     columns = crowd.columns
     both = pl.concat([crowd, busy.select(columns).cast(dict(crowd.schema))])
