@@ -77,6 +77,7 @@ def test_a_forecast_is_the_same_under_every_key() -> None:
         assert found[0][name] == found[1][name]
 
 
+@pytest.mark.slow
 def test_what_was_expected_before_the_release_is_on_its_card(here: Path) -> None:
     asked = ("privatize", "labels.parquet", "--mechanism", "statistic", "--features", "length")
     lg.init(here)

@@ -100,6 +100,7 @@ def test_a_release_keeps_standard_input_in_its_project_alone(
     assert not kept(project.state) and not list(temporary.iterdir())
 
 
+@pytest.mark.slow
 def test_what_a_killed_release_kept_of_standard_input_goes_with_the_next_job(
     temporary: Path, project: Project
 ) -> None:

@@ -43,6 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             yield found
 
 
+@pytest.mark.slow
 def test_told_to_end_it_stores_what_it_accepted_and_ends_well(own: Server, made: Project) -> None:
     body = hooks.body(1)
     with own.connect() as connection:
@@ -150,6 +151,7 @@ def test_headers_without_end_and_bodies_too_large_are_refused(server: Server) ->
     assert post(server, 1) == 200
 
 
+@pytest.mark.slow
 def test_who_sends_too_much_or_to_nobody_hears_why(server: Server) -> None:
     body = bytes(Limits().body_bytes)
     for name, content, status in (

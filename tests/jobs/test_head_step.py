@@ -143,6 +143,7 @@ def test_the_next_model_has_the_coordinates_of_the_one_in_use(
     assert len(Head.load(tmp_path / "third").basis.metric) == 4
 
 
+@pytest.mark.slow
 def test_a_statistic_has_its_head_and_the_newest_windows_make_another(
     weekly: tuple[Project, list[Release]], tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def test_nobody_and_no_place_is_in_a_message(somebody: Receiver, tmp_path: Path)
     assert somebody.messages()[-1] == failed  # where a check fails, nothing was begun
 
 
+@pytest.mark.slow
 def test_a_receiver_that_is_down_fails_no_run_and_hears_of_it_later_once(
     somebody: Receiver, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_message_that_nobody_may_have_taken_comes_again_under_its_id(
     assert len(somebody.ids) == 2 and len(set(somebody.ids)) == 1
 
 
+@pytest.mark.slow
 def test_a_budget_that_runs_low_is_told_once(somebody: Receiver, tmp_path: Path) -> None:
     small = told(somebody, tmp_path, "rr:labels=14")
     small.asks(notify={"url": somebody.url, "budget_below": 0.3})

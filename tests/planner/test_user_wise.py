@@ -75,6 +75,7 @@ def measured(worlds: Worlds, x: NDArray[np.float32], rows: Rows, epsilon: float)
     return float(np.mean(found))
 
 
+@pytest.mark.slow
 @pytest.mark.quick("1.0")
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
 def test_a_forecast_is_what_runs_of_user_wise_dp_sgd_give(

@@ -95,6 +95,7 @@ def test_nothing_of_leaving_depends_on_raw_labels(
     assert [len(rows) for rows in one["set aside"]] == [2, 2]
 
 
+@pytest.mark.slow
 def test_a_count_of_preferences_would_be_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_file_without_any_row_left_goes_with_its_directory(project: Project) -
 # ---------------------------------------------------------------- unfinished releases, crashes
 
 
+@pytest.mark.slow
 @pytest.mark.quick("retired")
 @pytest.mark.parametrize("kind", ["retired", "erased"])
 def test_an_unfinished_statistic_that_holds_their_labels_is_given_up(

@@ -244,6 +244,7 @@ def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_lab
     assert overview.verify(project.state).ok
 
 
+@pytest.mark.slow
 def test_the_order_of_events_changes_no_label(
     table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -258,6 +258,7 @@ def test_who_does_not_want_to_wait_for_an_encoder_is_charged_nothing(
     assert told[1] > 0 and told[2] == 0  # what is in the cache takes no time
 
 
+@pytest.mark.slow
 def test_a_command_that_was_answered_is_answered_the_same_whatever_came_between(
     project: Project,
 ) -> None:

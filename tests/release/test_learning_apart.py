@@ -142,6 +142,7 @@ def test_a_run_that_was_killed_goes_on_after_its_last_finished_stage(
     assert "model/weights/theta.bin" in files(resumed.path)
 
 
+@pytest.mark.quick("erased")
 @pytest.mark.parametrize("kind", ["retired", "erased"])
 def test_somebody_whose_labels_it_drew_may_leave_and_ends_it(
     kind: Leaving, project: Project, gates: Gates

@@ -127,7 +127,7 @@ def test_a_request_is_the_same_however_it_is_written(project: Project) -> None:
     assert second.reused and second.id == first.id
 
 
-@pytest.mark.quick("pairs", "rankings")
+@pytest.mark.quick("pairs")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_label_keeps_its_value_in_every_later_release(layout: str, project: Project) -> None:
     make = LAYOUTS[layout]

@@ -59,6 +59,7 @@ def test_it_betters_randomized_labels_at_their_price(combine: str, project: Proj
     assert release.card["train_with"] == ("soft" if soft else "plain")
 
 
+@pytest.mark.slow
 def test_its_head_scores_new_pairs(project: Project) -> None:
     raw = survey(labelers=300)
     further = survey(labelers=2, per_labeler=50, items=300).drop("label")

@@ -98,6 +98,7 @@ def test_every_file_of_a_release_is_as_readable_as_its_rows(
         assert found == {(False, 0o644), (True, 0o755)}
 
 
+@pytest.mark.slow
 def test_a_directory_that_somebody_filled_meanwhile_stays_and_the_release_is_elsewhere(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         hashes_of(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_learner_that_publishes_a_link_publishes_nothing(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

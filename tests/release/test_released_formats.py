@@ -33,6 +33,7 @@ def battles() -> Rows:
     return SHAPES["arena"].rows(WANTED)
 
 
+@pytest.mark.slow
 def test_a_release_says_what_its_input_was_read_as(project: Project, tmp_path: Path) -> None:
     made = release(project, battles())
     assert f"read as arena: {FORMATS['arena'].about}" in made.notes

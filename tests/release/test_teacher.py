@@ -69,6 +69,7 @@ def no_noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.slow
 def test_labels_of_the_teacher_are_far_better_than_randomized_ones(
     release: lg.Release, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_noise_is_for_as_many_components_as_there_are_directions(project: Projec
     assert (found["components"], found["noise_least_components"]) == (2, 2)
 
 
+@pytest.mark.slow
 def test_a_policy_of_ball_noise_is_released_with_it(project: Project) -> None:
     allow = ["statistic:releases=1,ball=4"]
     policies.new(

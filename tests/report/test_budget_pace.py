@@ -89,6 +89,7 @@ def test_a_clock_that_was_set_back_counts_as_the_first_week(project: Project) ->
     assert weeks_left(project, -3) == weeks_left(project, 0) == [9]
 
 
+@pytest.mark.slow
 def test_each_allowance_has_its_rate_under_the_policy_in_force(project: Project) -> None:
     policy(project, "rr:labels=8")
     weekly(project, range(2), PACES)

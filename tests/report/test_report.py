@@ -266,6 +266,7 @@ def test_statistics_tell_their_noise(project: Project) -> None:
     assert release.id in own.title and section(told, "noise-statistic").table
 
 
+@pytest.mark.slow
 def test_who_is_held_out_and_what_for(tmp_path: Path) -> None:
     project = lg.init(tmp_path, max_epsilon=100)
     hold_out(project, "statistic:releases=3")
@@ -489,6 +490,7 @@ def test_the_policy_of_the_page_allows_its_style_and_nothing_else(project: Proje
     assert "url(" not in style and "@import" not in style
 
 
+@pytest.mark.slow
 def test_the_same_project_at_the_same_time_gives_the_same_bytes(
     project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

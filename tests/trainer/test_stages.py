@@ -124,6 +124,7 @@ def _log_probs(path: Path, prepared: PreparedLanguageModel) -> np.ndarray[Any, A
     return np.array([[of(row["prompt_ids"], row[side]) for side in sides] for row in rows])
 
 
+@pytest.mark.slow
 @pytest.mark.quick("dpo")
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
 def test_a_margin_does_not_depend_on_the_pairs_around_it(
@@ -135,6 +136,7 @@ def test_a_margin_does_not_depend_on_the_pairs_around_it(
     assert scorer(every[:0]).shape == (0,)
 
 
+@pytest.mark.slow
 @pytest.mark.quick("dpo")
 @pytest.mark.parametrize("kind", ["dpo", "reward"])
 def test_a_restored_model_scores_to_the_last_bit_like_the_one_just_trained(

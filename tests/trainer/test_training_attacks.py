@@ -102,6 +102,7 @@ PRIVATE = (
 )
 
 
+@pytest.mark.slow
 def test_an_identity_tells_how_a_model_was_trained_and_no_name_or_place(prepare: Prepare) -> None:
     told = json.dumps(dict(prepare(PRIVATE).identity))
     assert not [word for word in ("union", "ada", "cache") if word in told]

@@ -303,6 +303,7 @@ def test_a_checkpoint_of_another_project_is_refused(project: Project, tmp_path: 
         lg.privatize(TABLE, project=project, **ULS)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_release_is_refused(project: Project) -> None:
     """Its steps were charged once already, and what it shows has been seen."""
     allow = [f"uls:runs=2,q=1.0,steps={STEPS}"]

@@ -96,6 +96,7 @@ def charged(project: Project) -> dict[int, set[object]]:
     return found
 
 
+@pytest.mark.slow
 def test_nobody_is_charged_by_both(project: Project) -> None:
     teacher = lg.privatize(RAW, project=project, **TEACHER)
     lg.privatize(RAW, project=project, **TRAINING["rr"])

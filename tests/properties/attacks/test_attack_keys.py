@@ -154,7 +154,7 @@ def schema(value: Any) -> Export:
     return rows
 
 
-@pytest.mark.quick("pairwise", "schema")
+@pytest.mark.quick("pairwise")
 @pytest.mark.parametrize("tool", [pairwise, choices, rating, ranker, question, schema])
 def test_what_an_account_answers_changes_nothing_but_its_own_label(
     tool: Callable[[Any], Export], tmp_path: Path

@@ -63,6 +63,7 @@ def test_sources_of_chosen_and_rejected_tell_no_label(tmp_path: Path) -> None:
     assert len(found) == 1
 
 
+@pytest.mark.slow
 def test_sources_that_do_not_turn_with_the_sides_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
