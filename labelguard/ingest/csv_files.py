@@ -5,6 +5,7 @@ An empty field is an empty text: CSV cannot tell it from one that is not there.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import os
@@ -30,16 +31,16 @@ def opener(path: Path, name: str) -> Opener:
     """
 
     @cache
-    def check() -> None:
+    def check(delimiter: str) -> None:
         if _ends_in_long_line(path):
             raise InvalidLabels(f"{name}: a {LONG_LINE}")  # DuckDB would leave it out
-        if _has_stray_line_end(path):
+        if _is_ambiguous(path, delimiter):
             raise InvalidLabels(f"{name}: {CSV}")
 
     # The dialect is fixed, not guessed: a guess would turn a broken quote into other data.
     def opened(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         names, delimiter = _header(path, name)
-        check()
+        check(delimiter)
         columns = ", ".join(f"{literal(column)}: 'VARCHAR'" for column in names)
         texts = ", ".join(map(literal, names))
         return connection.sql(
@@ -95,32 +96,34 @@ def _has_long_line(path: Path, compression: str) -> bool:
     return length > MAX_LINE
 
 
-def _has_stray_line_end(path: Path) -> bool:
-    """Whether lines end in several ways outside of quotes, or an empty one is among them.
+def _is_ambiguous(path: Path, delimiter: str) -> bool:
+    """Whether a quote stands inside a field, lines end in several ways, or one is empty.
 
-    DuckDB leaves out empty lines, and some carriage returns at either end of a line. So of a text
-    that ends a line without being quoted (pandas does not quote a carriage return), it would depend
-    on the side whether the file can be read.
+    DuckDB reads some such files and leaves out empty lines and some carriage returns. So of a text
+    with a quote or a line end that is not quoted (pandas does not quote a carriage return), it
+    would depend on the side whether the file can be read, and what as.
     """
-    compression = COMPRESSIONS.get(path.suffix.lower())
-    ways = np.zeros(3, bool)
-    quotes, ended = 0, False
-    with pa.input_stream(str(path), compression=compression) as stream:
-        while text := stream.read(_MAX_HEADER):
-            while text.endswith(b"\r") and (more := stream.read(1)):
-                text += more  # the two bytes of one line end stay together
-            found = np.frombuffer(text, np.uint8)
-            place = np.flatnonzero((found == ord("\n")) | (found == ord("\r")))
-            quote = np.flatnonzero(found == ord('"'))
-            place = place[(quotes + np.searchsorted(quote, place)) % 2 == 0]
-            line, meets = (
-                found[place] == ord("\n"),
-                np.diff(place, prepend=-1 if ended else -2) == 1,
-            )
-            both = meets & line & ~np.append(True, line[:-1])
-            ways |= [both.any(), (line & ~both).any(), (~line & ~np.append(both[1:], False)).any()]
-            if ways.sum() > 1 or (meets & ~both).any():
+    comma, quote, line, back = (ord(one) for one in (delimiter, '"', "\n", "\r"))
+    ways, quotes, before = np.zeros(3, bool), 0, comma
+    with pa.input_stream(str(path), compression=COMPRESSIONS.get(path.suffix.lower())) as stream:
+        text = stream.read(_MAX_HEADER).removeprefix(codecs.BOM_UTF8)
+        while text:
+            more = stream.read(_MAX_HEADER)
+            after = more[0] if more else comma
+            found = np.frombuffer(bytes([before]) + text + bytes([after]), np.uint8)
+            last, this, following = found[:-2], found[1:-1], found[2:]
+            place = np.flatnonzero(this == quote)
+            opens = (quotes + np.arange(len(place))) % 2 == 0
+            beside = np.where(opens, last[place], following[place])
+            if not np.isin(beside, [comma, quote, line, back]).all():
                 return True
-            ended = len(place) > 0 and place[-1] == len(found) - 1
-            quotes += len(quote)
+            ends = np.flatnonzero((this == line) | (this == back))
+            ends = ends[(quotes + np.searchsorted(place, ends)) % 2 == 0]
+            last, this, following = last[ends], this[ends], following[ends]
+            both = (last == back) & (this == line)
+            alone = (this == back) & (following != line)
+            ways |= [both.any(), ((this == line) & ~both).any(), alone.any()]
+            if ways.sum() > 1 or (np.isin(last, [line, back]) & ~both).any():
+                return True
+            quotes, before, text = quotes + len(place), text[-1], more
     return False
