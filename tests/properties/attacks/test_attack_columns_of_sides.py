@@ -249,6 +249,7 @@ BROKEN: dict[str, tuple[list[tuple[str, str]], str, str]] = {
     "a carriage return": ([("c", ""), ("a", "\r")], ".csv", "not CSV"),
     "a line that begins with one": ([("a\r", "b"), ("\rc", "d")], ".csv", "not CSV"),
     "an empty line": ([("a", "b"), ("c", "d\n"), ("e", "f")], ".csv", "not CSV"),
+    "a quote inside, or a quoted end": ([('5" a', '"b\rc"'), ("d", "e")], ".csv", "not CSV"),
     "a quote, or bytes": ([('"a"b', "\udcff")], ".csv", "not CSV"),
     "a value, or bytes": ([('"a"//', '"\udcff"')], ".json", "not JSON"),
 }
