@@ -57,6 +57,8 @@ class Part:
     sparse: bool = False
     typed: tuple[str, ...] = ("INPUT",)
     """How commands name it (see `typed`)."""
+    answers: Path | None = None
+    """The file of answers that were ingested from a tool, in which no label stops a release."""
 
 
 @dataclass

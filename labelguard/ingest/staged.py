@@ -54,6 +54,8 @@ class Staged:
     """The first row whose label is outside the domain; `label_fault_count` says how many there are.
     """
     label_fault_count: int = 0
+    outside: dict[str, list[int]] = field(default_factory=dict, repr=False)
+    """PRIVATE: rows of answers of tools, by part, whose labels outside the domain became ties."""
     skipped: int = 0
     """Rows without a label, left out where skip status is public, and in no other count but
     `rows_read`.

@@ -156,6 +156,7 @@ class _Stager:
         self._answered: set[str] = set()
         self._labeler_keys: Blocks = np.zeros((0, 2), np.uint64)
         self._part_rows = self._part = 0
+        self._of_tool = False
 
     def begin(self, understood: Understood, layout: Layout) -> None:
         """Start a part; all parts must give the same kinds of columns."""
@@ -183,6 +184,7 @@ class _Stager:
         self._names = {**layout.columns, **understood.names, **_carried_names(layout)}
         self._part_rows = 0
         self._part += 1
+        self._of_tool = understood.part.answers is not None
 
     def take(
         self, name: str, batch: pa.RecordBatch, rows: BucketWriter, texts: BucketWriter
@@ -317,11 +319,13 @@ class _Stager:
         if not self.options.quarantine:
             staged.raise_for(staged.faults, staged.fault_count)
         invalid = sound & (label >= _LABEL_FAULT)
-        if invalid.any() and staged.label_fault is None:
+        if self._of_tool:
+            staged.outside.setdefault(name, []).extend(numbers[invalid].tolist())
+        elif invalid.any():
             index = int(np.argmax(invalid))
-            found = LABEL_FAULTS[int(label[index])]
-            staged.label_fault = self._fault(name, int(numbers[index]), found)
-        staged.label_fault_count += int((invalid & counted).sum())
+            first = self._fault(name, int(numbers[index]), LABEL_FAULTS[int(label[index])])
+            staged.label_fault = staged.label_fault or first
+            staged.label_fault_count += int((invalid & counted).sum())
         usable = sound
         if self.options.quarantine:
             bad = np.unique(numbers[~sound])
@@ -334,10 +338,12 @@ class _Stager:
         if self.options.drop_ties:
             ties = label == LABEL_TIE
             if self._taken_back:  # as a skip does
-                said = pa.array(np.where(ties, np.uint8(LABEL_SKIP), label))
-                batch = batch.set_column(batch.schema.get_field_index("label"), "label", said)
+                label = np.where(ties, np.uint8(LABEL_SKIP), label)
             else:
                 usable = usable & ~ties
+        # Where ties are left out these stay: only that a label is a tie was declared public.
+        label = np.where(invalid & self._of_tool, np.uint8(LABEL_TIE), label)
+        batch = batch.set_column(batch.schema.get_field_index("label"), "label", pa.array(label))
         return batch if usable.all() else batch.filter(pa.array(usable))
 
     def _fault(self, part: str, row: int, fault: tuple[str, str]) -> Fault:

@@ -43,6 +43,8 @@ class Quarantine:
 
     def purge(self, opened: OpenProject, leavers: Leavers, epoch: int) -> Raw:
         """Take the rows out, remove those files."""
+        # It names answers without labelers, and the next release writes it anew.
+        opened.project.outside.unlink(missing_ok=True)
         return quarantine.purge(opened.project.quarantine, leavers)
 
 

@@ -129,6 +129,11 @@ class Project:
         """Rows that `--bad-rows quarantine` set aside (mode 0600)."""
         return self.state / "quarantine"
 
+    @property
+    def outside(self) -> Path:
+        """PRIVATE: which answers of tools had a label outside the domain (mode 0600)."""
+        return self.state / "outside-domain.jsonl"
+
     @contextlib.contextmanager
     def lock(self) -> Iterator[Self]:
         """The project, held for one job; a second job gets `ProjectBusy` at once.

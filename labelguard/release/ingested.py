@@ -46,7 +46,9 @@ def parts(source: Input, opened: OpenProject, columns: Mapping[str, str]) -> Inp
         return source
     opened.project.work.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = ingestion.write_out(opened, source.source, opened.project.work / "ingested")
-    return [file_part(path, columns, f"answers of {path.stem}") for path in found]
+    return [
+        replace(file_part(path, columns, f"answers of {path.stem}"), answers=path) for path in found
+    ]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from labelguard.errors import InvalidLabels, LedgerError
-from labelguard.ingest import layouts, quarantine
+from labelguard.ingest import layouts, outside, quarantine
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.formats import FORMATS
 from labelguard.ingest.sources import Input
@@ -289,6 +289,8 @@ class Run:
         return {"forecast": said}
 
     def _set_aside(self, staged: Staged, grant: Grant) -> None:
+        if any(one.part.answers for one in staged.understood):
+            outside.write(self.project.outside, staged, self.project.work / "outside")
         if staged.bad_rows:
             directory = self.project.quarantine / grant.release.id
             column = staged.columns.get("labeler_id", "labeler_id")

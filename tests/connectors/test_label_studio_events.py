@@ -260,7 +260,8 @@ def test_a_region_that_is_none_is_left_out(broken: Any) -> None:
 def regions(count: int, word: str = "left") -> dict[str, Any]:
     """An event with so many regions."""
     event = BY_ACTION["ANNOTATION_CREATED"]
-    region = {"type": "pairwise", "from_name": "p", "to_name": "a", "value": {"selected": word}}
+    region = {"type": "pairwise", "from_name": "better", "to_name": "answer1"}
+    region["value"] = {"selected": word}
     return replaced(event, ("annotation", "result"), [region] * count)
 
 

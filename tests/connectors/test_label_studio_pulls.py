@@ -47,6 +47,8 @@ class Server:
         self.asked.append((method, path))
         if self.replies:
             return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if urlsplit(path).path.endswith(f"/api/projects/{PROJECT}/"):
+            return 200, {}, EVENTS[0]["project"]
         asked = parse_qs(urlsplit(path).query)
         query = json.loads(asked["query"][0])
         bounds = {one["filter"]: one["value"] for one in query["filters"]["items"]}
@@ -139,7 +141,7 @@ def test_a_later_pull_asks_for_what_changed_ten_minutes_before_the_last_one_bega
     pulled(here(server), last.cursor)
     (asked,) = {
         one["value"]
-        for _, path in server.asked
+        for _, path in server.asked[1:]
         for one in json.loads(parse_qs(urlsplit(path).query)["query"][0])["filters"]["items"]
         if one["filter"] == "filter:tasks:updated_at"
     }
@@ -178,7 +180,8 @@ def test_a_busy_server_is_asked_again(server: Server, status: int, wait: str | N
     whole = pulled(here(server))
     busy = (status, {} if wait is None else {"Retry-After": wait}, {"detail": SECRET})
     page = (200, {}, {"tasks": TASKS})
-    server.replies = [busy, page, busy, busy, page, busy, (200, {}, {"tasks": []})]
+    project, empty = (200, {}, EVENTS[0]["project"]), (200, {}, {"tasks": []})
+    server.replies = [busy, project, busy, page, busy, busy, page, busy, empty]
     assert pulled(here(server)) == whole
 
 
@@ -289,14 +292,14 @@ def test_a_personal_token_is_exchanged_again_when_its_time_is_over(
     monkeypatch.setenv("LABELGUARD_PAIRS_API_KEY", "personal.access.token")
     page = (200, {}, {"tasks": TASKS})
     server.replies = [
-        *((200, {}, {"access": "first"}), page, (401, {}, {}), (200, {}, {"access": "second"})),
-        *(page, (200, {}, {"tasks": []})),
+        *((200, {}, {"access": "first"}), (200, {}, EVENTS[0]["project"]), page),
+        *((401, {}, {}), (200, {}, {"access": "second"}), page, (200, {}, {"tasks": []})),
     ]
     assert len(pulled(here(server))) == 4
     refreshes = [path for method, path in server.asked if method == "POST"]
     assert refreshes == ["/api/token/refresh/"] * 2
     used = [key for key in server.keys if key]
-    assert used == ["Bearer first"] * 2 + ["Bearer second"] * 2
+    assert used == ["Bearer first"] * 3 + ["Bearer second"] * 2
     assert not any("personal.access.token" in key for key in server.keys)
 
 
@@ -315,7 +318,7 @@ def test_an_address_may_have_a_path(server: Server) -> None:
     below = {"url": f"{server.url}/tools/label-studio/", "project": PROJECT}
     connector = LabelStudio(Settings.of("pairs", below))
     pulled(connector)
-    assert all(path.startswith("/tools/label-studio/api/tasks/?") for _, path in server.asked)
+    assert all(path.startswith("/tools/label-studio/api/") for _, path in server.asked)
 
 
 def test_the_key_is_read_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer
@@ -19,15 +19,39 @@ from labelguard_connectors import bounds
 # By the type of a region: the member of its value that is the labeler's answer.
 SAYS = {"pairwise": "selected", "choices": "choices", "rating": "rating", "ranker": "ranker"}
 
+Interface: TypeAlias = Mapping[str, tuple[str, frozenset[str]]]
+"""What a project asks for: by the name of a control tag, its type and the objects it is about."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 _GREATEST = 2**63 - 1
 
 
-def answer(task: Mapping[str, Any], annotation: Mapping[str, Any], origin: str) -> Answer | None:
+def interface(project: Any) -> Interface | None:
+    """Read a project's labeling interface, which annotators cannot change; None if there is none in
+    it.
+    """
+    tags = project.get("parsed_label_config") if isinstance(project, dict) else None
+    if not isinstance(tags, dict):
+        return None
+    found = {}
+    for name, tag in tags.items():
+        about = tag.get("to_name") if isinstance(tag, dict) else None
+        if isinstance(about, list) and all(isinstance(one, str) for one in about):
+            found[name] = (str(tag.get("type")).lower(), frozenset(about))
+    return found
+
+
+def answer(
+    task: Mapping[str, Any],
+    annotation: Mapping[str, Any],
+    origin: str,
+    interface: Interface | None = None,
+) -> Answer | None:
     """One annotation of a task; None if it is nobody's.
 
-    `origin` begins messages ("Label Studio event"). Raises `ConnectorError` for anything of another
+    Of its regions those are read that the `interface` asks for; without one, all. `origin` begins
+    messages ("Label Studio event"). Raises `ConnectorError` for anything of another
     shape than Label Studio's, with the name of the field and never with what is in it; nothing in
     `result` is an error but that it is out of `bounds`.
     """
@@ -45,7 +69,7 @@ def answer(task: Mapping[str, Any], annotation: Mapping[str, Any], origin: str) 
         "updated_at": updated,
         "was_cancelled": _flag(annotation, "was_cancelled", origin),
         "ground_truth": _flag(annotation, "ground_truth", origin),
-        "result": _regions(annotation.get("result"), origin),
+        "result": _regions(annotation.get("result"), interface, origin),
     }
     own = number(task.get("id"), f"{origin}: task.id")
     data = members(task.get("data"), f"{origin}: task.data")
@@ -109,26 +133,32 @@ def _flag(annotation: Mapping[str, Any], name: str, origin: str) -> bool:
     return bool(value)
 
 
-def _regions(value: Any, origin: str) -> list[dict[str, Any]]:
+def _regions(value: Any, interface: Interface | None, origin: str) -> list[dict[str, Any]]:
     """Return the regions that may be answers.
 
-    Labelers may send any value there is to the tool. What has another shape than an answer is left
-    out, for an error would depend on what was answered, and stop all others at the next release.
+    Labelers may send any value there is to the tool. What has another shape than an answer, or
+    answers what was not asked, is left out: an error would depend on what was answered, and a tag
+    of their own would be one question more, and stop all others at the next release.
     """
     regions = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-    kept = [own for one in regions if (own := _region(one))]
+    kept = [own for one in regions if (own := _region(one, interface))]
     if len(kept) > bounds.REGIONS:
         raise bounds.OutOfBounds(f"{origin}: expected at most {bounds.REGIONS:,} regions")
     return kept
 
 
-def _region(region: Mapping[str, Any]) -> dict[str, Any] | None:
+def _region(region: Mapping[str, Any], interface: Interface | None) -> dict[str, Any] | None:
     """Return what is kept of a region; None where it is none that may be an answer."""
     own = {name: region.get(name) for name in ("from_name", "to_name", "type")}
-    if not all(isinstance(one, str) for one in own.values()) or own["type"] not in SAYS:
+    tag, about, kind = own.values()
+    if not (isinstance(tag, str) and isinstance(about, str) and isinstance(kind, str)):
         return None
-    if not bounds.is_label(own):
+    if kind not in SAYS or not bounds.is_label(own):
         return None
-    given, name = region.get("value"), SAYS[own["type"]]
+    if interface is not None:
+        wanted, objects = interface.get(tag, ("", frozenset[str]()))
+        if kind != wanted or about not in objects:
+            return None
+    given, name = region.get("value"), SAYS[kind]
     said = {name: given[name]} if isinstance(given, dict) and name in given else {}
     return {**own, "value": said if bounds.is_label(said) else {}}

@@ -18,7 +18,7 @@ from labelguard.ingest.connector import Answer, Page, Settings
 from labelguard.ingest.credentials import credential
 from labelguard.terms import Progress
 from labelguard_connectors.label_studio import events
-from labelguard_connectors.label_studio.answers import SAYS
+from labelguard_connectors.label_studio.answers import SAYS, Interface, interface
 
 if TYPE_CHECKING:
     from labelguard_connectors.label_studio.client import Client
@@ -50,16 +50,13 @@ class LabelStudio:
     def about(self) -> Mapping[str, str]:
         """The project's title and address, its questions, how many tasks and annotations."""
         project = self._client.project(self._project)
-        tags = project.get("parsed_label_config")
-        kinds = {
-            name: str(tag.get("type")).lower()
-            for name, tag in (tags if isinstance(tags, dict) else {}).items()
-            if isinstance(tag, dict)
-        }
+        asked = interface(project) or {}
         return {
             "project": str(project.get("title")),
             "url": self._place(self._project),
-            "questions": ", ".join(sorted(name for name, kind in kinds.items() if kind in SAYS)),
+            "questions": ", ".join(
+                sorted(name for name, (kind, _) in asked.items() if kind in SAYS)
+            ),
             "tasks": str(project.get("task_number")),
             "annotations": str(project.get("total_annotations_number")),
         }
@@ -80,7 +77,10 @@ class LabelStudio:
         """All answers, or those of tasks that changed since the cursor's pull."""
         from labelguard_connectors.label_studio.pulling import pulled
 
-        return pulled(partial(self._client.tasks, self._project), cursor)
+        def asked() -> Interface | None:
+            return interface(self._client.project(self._project))
+
+        return pulled(partial(self._client.tasks, self._project), cursor, asked)
 
     def push(self, release: Path, name: str, progress: Progress) -> str:
         """A new project `name` of the release's pairs; its address. All of it, or nothing."""

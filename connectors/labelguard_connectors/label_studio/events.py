@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labelguard.ingest.connector import Answer
-from labelguard_connectors.label_studio.answers import answer, elements, expected, members, number
+from labelguard_connectors.label_studio.answers import (
+    answer,
+    elements,
+    expected,
+    interface,
+    members,
+    number,
+)
 
 _ORIGIN = "Label Studio event"
 _ONE = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED")
@@ -61,13 +68,14 @@ def _told(body: Mapping[str, Any], *, several: bool) -> Sequence[Answer]:
     for one in tasks:
         task = members(one, f"{_ORIGIN}: task")
         by_id[number(task.get("id"), f"{_ORIGIN}: task.id")] = task
+    asked = interface(body.get("project"))
     told, size = [], 0
     for one in annotations:
         annotation = members(one, f"{_ORIGIN}: annotation")
         home = number(annotation.get("task"), f"{_ORIGIN}: annotation.task")
         if home not in by_id:
             raise expected(f"{_ORIGIN}: annotation.task", "the id of a task in the event")
-        found = answer(by_id[home], annotation, _ORIGIN)
+        found = answer(by_id[home], annotation, _ORIGIN, asked)
         told.append(found)
         # Each answer holds its task: a small body may tell of very much. Labels count in steps.
         size += len(found.body) if found else 0

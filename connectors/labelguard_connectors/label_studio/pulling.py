@@ -17,6 +17,7 @@ from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer, Page, Unreadable
 from labelguard_connectors.bounds import OutOfBounds
 from labelguard_connectors.label_studio.answers import (
+    Interface,
     answer,
     elements,
     members,
@@ -62,12 +63,16 @@ class Cursor:
         return json.dumps(asdict(self))
 
 
-def pulled(tasks: Tasks, cursor: str) -> Iterator[Page]:
-    """All answers of a project, or those of tasks that changed since the cursor's pull began."""
-    at = Cursor.parse(cursor)
+def pulled(
+    tasks: Tasks, cursor: str, interface: Callable[[], Interface | None] = lambda: None
+) -> Iterator[Page]:
+    """All answers of a project, or those of tasks that changed since the cursor's pull began; of
+    each, what its labeling `interface` asks for.
+    """
+    at, asked = Cursor.parse(cursor), interface()
     at = at if at.until else replace(at, until=_newest(tasks))
     while found := _read(tasks(_filters(at), "tasks:id", _TASKS, "all")):
-        read = [one for task in found for one in _answers(task)]
+        read = [one for task in found for one in _answers(task, asked)]
         answers = [one for one in read if isinstance(one, Answer)]
         unreadable = [one for one in read if isinstance(one, Unreadable)]
         # Only the last of several pages of the same tasks leads beyond them.
@@ -108,12 +113,12 @@ def _filter(column: str, operator: str, kind: str, value: int | str) -> dict[str
     }
 
 
-def _answers(task: Mapping[str, Any]) -> Iterator[Answer | Unreadable]:
+def _answers(task: Mapping[str, Any], interface: Interface | None) -> Iterator[Answer | Unreadable]:
     """Every annotation of a task that somebody made."""
     for one in elements(task.get("annotations"), f"{_ORIGIN}: annotations"):
         annotation = members(one, f"{_ORIGIN}: annotation")
         try:
-            own: Answer | Unreadable | None = answer(task, annotation, _ORIGIN)
+            own: Answer | Unreadable | None = answer(task, annotation, _ORIGIN, interface)
         except OutOfBounds as error:
             own = Unreadable(str(annotation["id"]), str(error))
         if own is not None:

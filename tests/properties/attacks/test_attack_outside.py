@@ -1,0 +1,133 @@
+"""Attacks by one annotator on everybody's releases: answers with any value that a tool takes.
+
+None stops a release, and nothing public tells that there was one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelguard_connectors.label_studio import events
+
+import labelguard as lg
+from labelguard.ingest.inbox import Event
+from labelguard.policy.label_values import Ties
+from labelguard.project import ingestion
+from labelguard.project.opening import OpenProject
+from labelguard.project.project import CONFIG, Project, find
+
+TABLE = '\n[connectors.label-studio]\nurl = "http://127.0.0.1"\nproject = 1\n'
+HONEST = 6
+PAIRWISE = {"pref": {"type": "Pairwise", "to_name": ["answer1", "answer2"]}}
+RATINGS = {name: {"type": "Rating", "to_name": [f"answer{name[-1]}"]} for name in ("q1", "q2")}
+
+
+def region(kind: str, name: str, about: str, **value: Any) -> dict[str, Any]:
+    return {"type": kind, "from_name": name, "to_name": about, "value": value}
+
+
+def left(**value: Any) -> list[dict[str, Any]]:
+    return [region("pairwise", "pref", "answer1", **(value or {"selected": "left"}))]
+
+
+def rated(first: Any, second: Any) -> list[dict[str, Any]]:
+    return [region("rating", f"q{n}", f"answer{n}", rating=r) for n, r in ((1, first), (2, second))]
+
+
+OUTSIDE = {
+    "a word of none": left(selected="neither of them"),
+    "a number": left(selected=7),
+    "an object": left(selected={"left": ["right"]}),
+    "choices": left(selected=["left", "right"]),
+    "two words": [region("choices", "pref", "answer1", choices=["left"]), *left(selected="both")],
+    "text that ends SQL": left(selected="'); DROP TABLE part; --"),
+}
+UNASKED = {
+    "a tag of its own": [*left(), region("choices", "mine", "answer1", choices=["left"])],
+    "a tag of its own alone": [region("pairwise", "mine", "answer1", selected="left")],
+    "a list that was never ranked": [*left(), region("ranker", "mine", "list", ranker=["1"])],
+    "ratings": [*left(), *rated(1, 5)],
+    "an object of its own": [region("pairwise", "pref", "elsewhere", selected="left")],
+}
+
+
+def hear(made: Project, number: int, result: Any, asked: Any) -> None:
+    """Put what Label Studio tells of annotation `number` into the inbox."""
+    data = {"prompt": f"prompt {number}", "answer1": f"a {number}", "answer2": f"b {number}"}
+    event = {
+        "action": "ANNOTATION_CREATED",
+        "project": {"id": 1, "parsed_label_config": asked},
+        "task": {"id": 100 + number, "data": data},
+        "annotation": {
+            "id": number,
+            "task": 100 + number,
+            "completed_by": number % 3 + 1,
+            "updated_at": "2026-11-21T08:29:20.150969Z",
+            "result": result,
+        },
+    }
+    answers = events.heard(json.loads(json.dumps(event)), 1)
+    with contextlib.closing(ingestion.inbox_of(OpenProject.open(made))) as inbox:
+        inbox.put([Event("label-studio", tuple(answers))])
+
+
+def clinic(directory: Path, hostile: Sequence[Any], honest: Any, asked: Any) -> Project:
+    """A project with answers of three people, one of whom also sent what is hostile."""
+    made = lg.init(directory)
+    path = made.state / CONFIG
+    path.write_text(path.read_text() + TABLE)
+    made = find(made.state.parent)
+    for number, result in enumerate([honest] * HONEST + list(hostile), 1):
+        hear(made, number, result, asked)
+    ingestion.ingest(made)
+    return made
+
+
+def listed(made: Project) -> list[dict[str, str]]:
+    return [json.loads(line) for line in made.outside.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("ties", ["coin", "drop"])
+def test_labels_outside_the_domain_are_released_as_ties_and_listed(
+    ties: Ties, tmp_path: Path
+) -> None:
+    made = clinic(tmp_path / "p", list(OUTSIDE.values()), left(), PAIRWISE)
+    release = lg.privatize(
+        project=made,
+        mechanism="rr",
+        epsilon=1,
+        delta=1e-5,
+        ties=ties,
+        tie_status_public=ties == "drop",
+        workers=1,
+    )
+    assert len(lg.load(release)) == HONEST + len(OUTSIDE)
+    numbers = range(HONEST + 1, HONEST + len(OUTSIDE) + 1)
+    assert {(one["answer"], one["task"]) for one in listed(made)} == {
+        (str(number), str(100 + number)) for number in numbers
+    }
+    assert made.outside.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("asked", ["pairwise", "ratings"])
+def test_what_was_not_asked_is_no_question(asked: str, tmp_path: Path) -> None:
+    honest, tags = (left(), PAIRWISE) if asked == "pairwise" else (rated(2, 1), RATINGS)
+    made = clinic(tmp_path / "p", [*UNASKED.values(), rated("x", None)], honest, tags)
+    release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
+    assert len(lg.load(release)) >= HONEST
+
+
+def test_nothing_public_tells_that_there_was_one(tmp_path: Path) -> None:
+    facts = []
+    for name, said in (("tie", "tie"), ("outside", "a word of none")):
+        made = clinic(tmp_path / name, [left(selected=said)] * 2, left(), PAIRWISE)
+        release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
+        files = [one for one in made.state.rglob("*") if made.labels not in one.parents]
+        names = {one.name.split("-")[0] for one in files if made.released not in one.parents}
+        facts.append((release.card["counts"], release.notes, names))
+    assert facts[0] == facts[1]
