@@ -105,6 +105,10 @@ class NotAnswered(InvalidLabels):
     """The question that is meant was not answered once in an export, or there is none."""
 
 
+class OutsideDomain(InvalidLabels):
+    """A label of a file is outside the domain: the one error that labels decide."""
+
+
 class NobodyOfPart(InvalidLabels):
     """Everybody in the input is held out where labels are to train, or nobody is to evaluate."""
 

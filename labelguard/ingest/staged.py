@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from labelguard.errors import InvalidLabels
+from labelguard.errors import InvalidLabels, OutsideDomain
 from labelguard.ingest.formats import Understood
 from labelguard.ingest.sources import Part
 from labelguard.keys.identities import Identities
@@ -116,7 +116,7 @@ class Staged:
             return
         more = self.label_fault_count - 1
         rest = f" ({more} more such rows)" if more else ""
-        raise InvalidLabels(f"{self.label_fault}{rest}; {self._remedy}")
+        raise OutsideDomain(f"{self.label_fault}{rest}; {self._remedy}")
 
     @property
     def _remedy(self) -> str:

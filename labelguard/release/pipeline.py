@@ -31,6 +31,7 @@ from typing import Any, Literal, Unpack, overload
 from labelguard.errors import NoProject, ProjectError
 from labelguard.ingest.sources import Input
 from labelguard.learning.features import Wait
+from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where, init, located
 from labelguard.project.project import Project
 from labelguard.release import delivery, ingested, keywords
@@ -149,10 +150,11 @@ def privatize(
         True
     """
     check_names(mechanism, options)
-    source, home, given = _meant(source, located(project), namespace, options)
-    request = requested(home, mechanism, given)
-    delivery.check(request.output)
-    with _room_in(home), contextlib.ExitStack() as claimed:
+    found = located(project)
+    with attempts.noted(found), _room_in(found), contextlib.ExitStack() as claimed:
+        source, home, given = _meant(source, found, namespace, options)
+        request = requested(home, mechanism, given)
+        delivery.check(request.output)
         with OpenProject.job(home) as opened:
             made = Run(opened, request, progress, review, wait).run(source)
             if isinstance(made, Release):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 from labelguard import extras
 from labelguard.errors import LabelguardError, NoProject, ProjectError
 from labelguard.ingest import connector as connectors
-from labelguard.project import ingestion
-from labelguard.project.opening import OpenProject
+from labelguard.project import attempts, ingestion
+from labelguard.project.opening import OpenProject, located
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
@@ -53,7 +54,17 @@ def examine(project: Where) -> list[Finding]:
         Finding("extras", True, _extras()),
         _check("randomized response", _accounting),
     ]
-    return checks + _project_checks(project)
+    found = checks + _project_checks(project)
+    return [*_failing(project), *found]
+
+
+def _failing(project: Where) -> list[Finding]:
+    """That releases fail, first of all; nothing where none does."""
+    with contextlib.suppress(ProjectError):  # which a check below tells
+        found = attempts.read(located(project))
+        if found.failing:
+            return [Finding("releases", False, f"{found.failing}: {found.message}")]
+    return []
 
 
 def _package(name: str) -> Finding:
@@ -83,7 +94,7 @@ def _accounting() -> str:
 
 
 def _project_checks(project: Where) -> list[Finding]:
-    from labelguard.project.opening import IGNORE, located
+    from labelguard.project.opening import IGNORE
     from labelguard.report.overview import verify
 
     try:

@@ -14,7 +14,7 @@ from labelguard_connectors.hook.metrics import Metrics
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "examples" / "alerts.yml"
 CASES = Path(__file__).with_name("alerts.test.yml")
-NAME = re.compile(r"\blabelguard_hook_\w+")
+NAME = re.compile(r"\blabelguard_(?:hook|releases|last)_\w+")
 
 
 def promtool(*arguments: str | Path) -> str:
@@ -27,7 +27,7 @@ def promtool(*arguments: str | Path) -> str:
 
 
 def test_prometheus_takes_the_rules() -> None:
-    assert "6 rules found" in promtool("check", "rules", RULES)
+    assert "8 rules found" in promtool("check", "rules", RULES)
 
 
 def test_they_fire_when_they_should_and_not_else() -> None:

@@ -76,6 +76,10 @@ def _pages(hook: Hook) -> FastAPI:
         why = {"error": "the inbox cannot be used now"}
         return JSONResponse(why, 503, {"retry-after": RETRY_SECONDS})
 
+    @app.get("/status", summary="Whether releases succeed, and how many events wait")
+    async def status() -> Response:
+        return JSONResponse(await hook.status())
+
     @app.get("/metrics", summary="Numbers for Prometheus")
     async def metrics() -> Response:
         await hook.count()

@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest.inbox import Event, Inbox
+from labelguard.project.attempts import Attempts
 from labelguard_connectors.hook import logs
 from labelguard_connectors.hook.committing import Committer
 from labelguard_connectors.hook.hearing import heard
@@ -54,9 +55,16 @@ class Answered(Exception):
 class Hook:
     """Takes deliveries for the connectors that are served, into one inbox. An ASGI application."""
 
-    def __init__(self, served: Mapping[str, Served], inbox: Inbox, limits: Limits) -> None:
+    def __init__(
+        self,
+        served: Mapping[str, Served],
+        inbox: Inbox,
+        limits: Limits,
+        attempts: Callable[[], Attempts] = Attempts,
+    ) -> None:
         self._served, self._inbox, self._limits = served, inbox, limits
-        self.metrics = Metrics()
+        self._attempts, self._waiting = attempts, 0
+        self.metrics = Metrics(attempts)
         self.committer = Committer(inbox, self.metrics)
         self._bodies = Bodies(limits)
         self._refusals = logs.Sparse(logs.logger(), "refused", _QUIET_SECONDS)
@@ -149,6 +157,16 @@ class Hook:
             return False
         return True
 
+    async def status(self) -> dict[str, Any]:
+        """Return how releases go, and how many events wait, for people; no error's message."""
+        await self.count()
+        known = self._attempts()
+        return {
+            "releases": known.failing or ("ok" if known.released_at else "none was tried"),
+            "last_release": known.released_at or None,
+            "waiting_events": self._waiting,
+        }
+
     async def count(self) -> None:
         """Let the metrics say how many events wait now; as before, if the database is silent."""
         if self._counted is None or self._counted.done():
@@ -157,7 +175,8 @@ class Hook:
 
     def _count(self) -> None:
         with contextlib.suppress(ConnectorError):
-            self.metrics.waiting.set(self._inbox.waiting())
+            self._waiting = self._inbox.waiting()
+            self.metrics.waiting.set(self._waiting)
 
 
 async def _parts(receive: Receive) -> AsyncIterator[bytes]:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from labelguard import clock
+from labelguard.project.attempts import REASONS, Attempts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -13,8 +20,9 @@ _EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 class Metrics:
     """The numbers of one server, apart from those of any other in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, attempts: Callable[[], Attempts] = Attempts) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(_Releases(attempts))
         self.deliveries = Counter(
             "labelguard_hook_deliveries",
             "Deliveries by connector and the status that they were answered with.",
@@ -67,3 +75,29 @@ class Metrics:
         done = sum(one.value for one in answered if one.labels["status"] == "200")
         new = sum(one.value for one in samples if one.name == "labelguard_hook_events_total")
         return int(done), int(new)
+
+
+class _Releases(Collector):
+    """Releases of the project, which other processes make: as its directory has them."""
+
+    def __init__(self, attempts: Callable[[], Attempts]) -> None:
+        self._attempts = attempts
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield failures by reason, and when the last release succeeded, in seconds since 1970."""
+        known = self._attempts()
+        failed = CounterMetricFamily(
+            "labelguard_releases_failed",
+            "Attempts to release that failed, by the kind of error; never by a label.",
+            labels=["reason"],
+        )
+        for reason in REASONS:  # all of them, or the first failure would be no increase
+            failed.add_metric([reason], known.failed.get(reason, 0))
+        yield failed
+        last = GaugeMetricFamily(
+            "labelguard_last_release_timestamp",
+            "When an attempt to release succeeded last; 0 before the first.",
+        )
+        at = clock.read(known.released_at).timestamp() if known.released_at else 0
+        last.add_metric([], at)
+        yield last

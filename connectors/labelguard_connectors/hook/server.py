@@ -10,12 +10,13 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import uvicorn
 
 from labelguard.cli.stopping import Stopped
 from labelguard.errors import ConnectorError
-from labelguard.project import ingestion
+from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where
 from labelguard_connectors.hook import app, limits, logs
 from labelguard_connectors.hook.delivery import Hook
@@ -72,7 +73,7 @@ def serve(
         contextlib.closing(ingestion.inbox_of(opened)) as inbox,
         contextlib.closing(_listening(host, port)) as listener,
     ):
-        hook = Hook(serving.served, inbox, bounds)
+        hook = Hook(serving.served, inbox, bounds, partial(attempts.read, opened.project))
         address = _address(listener)
         for name, why in serving.left_out.items():
             log.warning("not served", connector=name, why=why)

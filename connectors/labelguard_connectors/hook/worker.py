@@ -22,7 +22,7 @@ from labelguard.ingest import connector as connectors
 from labelguard.ingest.connector import Settings
 from labelguard.ingest.progressed import Progressed
 from labelguard.ledger import segmentbook
-from labelguard.project import ingestion
+from labelguard.project import attempts, ingestion
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
 from labelguard.release import publication
@@ -192,6 +192,8 @@ class Worker:
         except Exception as error:
             if self._ended.is_set():  # an engine that a signal interrupts raises its own error
                 raise
+            if what == "ingest":  # nothing new is released while it fails
+                attempts.fail(self._project, error)
             # What another package says may hold a label: its kind and its place are enough.
             ours = isinstance(error, LabelguardError)
             why = str(error) if ours else type(error).__name__

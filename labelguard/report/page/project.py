@@ -12,6 +12,7 @@ from labelguard import clock
 from labelguard.errors import LedgerError
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.ledger.records import ReleaseRecord
+from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where
 from labelguard.report import overview
 from labelguard.report.overview import Budget
@@ -29,6 +30,8 @@ class Seen:
     policies: tuple[PolicyRecord, ...]
     releases: tuple[ReleaseRecord, ...]
     chosen: ReleaseRecord | None
+    failing: str | None
+    """what fails since the last release that succeeded (see `project.attempts`)"""
 
     @classmethod
     def of(cls, release_id: str | None, where: Where) -> Seen:
@@ -42,6 +45,7 @@ class Seen:
             tuple(opened.ledger.policies()),
             releases,
             _named(releases, release_id) if release_id else None,
+            attempts.read(opened.project).failing,
         )
 
     @property

@@ -20,6 +20,8 @@ def section(seen: Seen, found: Verdict) -> Section:
 
 
 def _points(seen: Seen, found: Verdict) -> Iterator[str]:
+    if seen.failing:
+        yield f"Releases fail: {seen.failing}. `labelguard doctor` says more."
     if not found.ok:
         yield "Something does not hold: stop all jobs until a true copy is back."
     if seen.policies and seen.policy is None:
