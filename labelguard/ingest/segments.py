@@ -341,6 +341,14 @@ def standing(segments: Segments, counted: Sequence[Segment]) -> Standing:
     return Standing(record[ends], version, np.where(alive, segment, -1), places, row, forgotten)
 
 
+def deleted(segments: Segments, counted: Sequence[Segment]) -> Blocks:
+    """Return the records that these segments say are gone, (n, 2)."""
+    tables = (t for one in counted for t in segments.read(one, {DELETED}, _STATE).values())
+    return blocks.from_bytes(
+        b"".join(key for table in tables for key in table["record"].to_pylist())
+    )
+
+
 def _last_deletion(record: Blocks, dead: Blocks, since: NDArray[np.int64]) -> NDArray[np.int64]:
     """In which segment each record was deleted last, or -1; shape (len(record),)."""
     if not len(dead):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from labelguard.ledger.segmentbook import Segment
 from labelguard.project import retention
 from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
+from labelguard.project.waiting import waiting
 from labelguard.storage import blocks
 from labelguard.storage.files import fresh_directory
 from labelguard.terms import Progress, silent
@@ -60,6 +61,7 @@ class Ingested:
 
 
 _NOTHING = Ingested(0, 0, 0, 0, 0)
+_NOBODY = np.zeros((0, 2), np.uint64)
 
 
 def settings(project: Where = None) -> dict[str, Settings]:
@@ -87,12 +89,10 @@ def ingest(project: Where = None, progress: Progress = silent) -> Ingested:
 def pull(name: str, project: Where = None, progress: Progress = silent) -> Ingested:
     """Read what is new in a tool since the last pull, and put it into segments.
 
-    Raises what its connector raises; what came until then is stored, and the next pull goes on
-    from there.
+    The tool is read without holding the project, which other jobs may have meanwhile. Raises what
+    its connector raises; what came until then is stored, and the next pull goes on from there.
     """
-    with OpenProject.job(project) as opened:
-        work = _Ingestion(opened, progress)
-        return work.forget(work.drain() + work.pull(work.settings(name)))
+    return _Pull.of(name, project, progress, whole=False).done(accept=False)
 
 
 def reconcile(
@@ -108,10 +108,7 @@ def reconcile(
     tool count as deleted; if that is most of them, only with `accept_deletions`, for it may be
     another project that was listed. Raises `ConnectorError` otherwise; what is new is stored then.
     """
-    with OpenProject.job(project) as opened:
-        work = _Ingestion(opened, progress)
-        drained, own = work.drain(), work.settings(name)
-        return work.forget(drained + work.pull(own, whole=True, accept=accept_deletions))
+    return _Pull.of(name, project, progress, whole=True).done(accept=accept_deletions)
 
 
 def source_of(project: Project, named: str | None) -> str:
@@ -229,24 +226,29 @@ class _Ingestion:
     """One job that puts answers into segments."""
 
     def __init__(self, opened: OpenProject, progress: Progress) -> None:
-        self._opened, self._progress = opened, progress
+        self.opened, self._progress = opened, progress
         self._held = Segments(opened.project.labels, opened.keys)
         self._epoch = opened.ledger.begin_job()
         self._counted = _segments(opened)
         self._held.settle(self._counted)
         self._met: dict[str, Standing] = {}
 
+    @property
+    def last(self) -> int:
+        """The number of the newest segment, or 0."""
+        return self._counted[-1].number if self._counted else 0
+
     def settings(self, name: str) -> Settings:
         """Those of a connector. Raises `ConnectorError`."""
-        return connectors.named(self._opened.project.connectors, name)
+        return connectors.named(self.opened.project.connectors, name)
 
     def drain(self) -> Ingested:
         """Put what waits in the inbox into segments."""
         done = _NOTHING
-        with contextlib.closing(inbox_of(self._opened)) as inbox:
+        with contextlib.closing(inbox_of(self.opened)) as inbox:
             inbox.settle({segment.name for segment in self._counted})
             # Events of a connector that is gone wait, and stop those of no other.
-            known = self._opened.project.connectors
+            known = self.opened.project.connectors
             for name in sorted(inbox.connectors(), key=lambda name: (name not in known, name)):
                 own = self.settings(name)
                 while taken := inbox.claim(name, segment := keyring.random_bytes(16).hex(), _MOST):
@@ -257,35 +259,35 @@ class _Ingestion:
                     self._progress(f"ingesting {name}: {taken:,} events", None)
         return done
 
-    def pull(self, own: Settings, *, whole: bool = False, accept: bool = False) -> Ingested:
-        """Read a tool: what is new since the last pull or, with `whole`, everything; `accept` that
-        most of what was there is gone.
-        """
-        done, seen, notes = _NOTHING, [], list[str]()
-        self._met.pop(own.name, None)  # what was drained just now is known
-        begin = "" if whole else self._cursor(own.name)
-        tool = connectors.connector(own)
-        read, began = 0, int(time.time() * 1e6)
-        with contextlib.closing(inbox_of(self._opened)) as inbox:
-            for answers, unreadable, cursor in _grouped(tool.pull(begin)):
-                read += len(answers)
-                self._progress(f"pulling {own.name}: {read:,} answers", None)
-                listed = [one.record for one in answers] + [one.record for one in unreadable]
-                seen.append(self._opened.keys.record_keys(own.name, listed))
-                notes += [f"answer {one.record}: {one.why}" for one in unreadable]
-                name = keyring.random_bytes(16).hex()
-                again = inbox.repeated(own.name, answers)
-                done += self._store(own, answers, name, pulled=True, repeated=again, cursor=cursor)
-                inbox.settle_repeated(own.name, answers, began)
-            inbox.note(own.name, notes, whole=not begin)
-        return done if begin else done + self._vanished(own, seen, accept=accept)
+    def take(self, pull: _Pull, page: _Pages) -> Ingested:
+        """Store what was read of a tool while others may have had the project."""
+        own = pull.own
+        with contextlib.closing(inbox_of(self.opened)) as inbox:
+            name = keyring.random_bytes(16).hex()
+            again = inbox.repeated(own.name, page.answers)
+            # Whether it was listed before it was deleted, nobody can tell: the next pull will.
+            since = [one for one in self._counted if one.number > pull.segment]
+            gone = stored.deleted(self._held, [one for one in since if one.connector == own.name])
+            done = self._store(
+                own, page.answers, name, pulled=True, gone=gone, repeated=again, cursor=page.cursor
+            )
+            inbox.settle_repeated(own.name, page.answers, pull.began)
+        return done
 
-    def _vanished(self, own: Settings, seen: Sequence[blocks.Blocks], *, accept: bool) -> Ingested:
-        """Mark those as deleted that a tool did not list when it was read from its start."""
-        found = self._standing(own.name)
-        listed = blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *seen]))[0]
+    def note(self, pull: _Pull) -> None:
+        """Let what could not be read be dead letters."""
+        with contextlib.closing(inbox_of(self.opened)) as inbox:
+            inbox.note(pull.own.name, pull.unreadable, whole=not pull.cursor)
+
+    def vanished(self, pull: _Pull, *, accept: bool) -> Ingested:
+        """Mark those as deleted that stood when the tool was read from its start, and which it did
+        not list. What came meanwhile is none of them.
+        """
+        own, found = pull.own, self.standing(pull.own.name)
+        listed = blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *pull.listed]))[0]
         missing = blocks.positions(listed, found.record) < 0
-        standing = found.alive & ~found.kept
+        before = pull.before.record[pull.before.alive]
+        standing = found.alive & ~found.kept & (blocks.positions(before, found.record) >= 0)
         gone = found.record[standing & missing]
         if not len(gone):
             return _NOTHING
@@ -296,7 +298,7 @@ class _Ingestion:
                 "it is the right project and the account sees all of it; if they are gone: "
                 f"labelguard connect reconcile {own.name} --accept-deletions"
             )
-        rows = replace(Rows.of([], own.name, own.source, self._opened.keys), deleted=gone)
+        rows = replace(Rows.of([], own.name, own.source, self.opened.keys), deleted=gone)
         self._write(own, rows, keyring.random_bytes(16).hex(), pulled=True, cursor=None)
         return replace(_NOTHING, deleted=len(gone))
 
@@ -307,25 +309,28 @@ class _Ingestion:
         name: str,
         *,
         pulled: bool,
+        gone: blocks.Blocks = _NOBODY,
         repeated: Sequence[bool] = (),
         cursor: str | None = None,
     ) -> Ingested:
         """Put answers into a segment, but for those that are known, or of people who have left.
 
-        Of those that are `repeated` the state that counts is taken anew.
+        Of those that are `repeated` the state that counts is taken anew; records that are `gone`
+        (n, 2) are left out.
         """
-        opened = self._opened
+        opened = self.opened
         rows = Rows.of(answers, own.name, own.source, opened.keys)
         left = Leavers(opened.keys, own.source, opened.ledger.tombstones())
         refused = left.of_keys(rows.labeler_key)
         again = np.zeros(len(rows.body), bool)
         if repeated:
             again[:] = [r for r, one in zip(repeated, answers, strict=True) if not one.deleted]
-        known, gone = self._known(own.name).of(rows, pulled=pulled, repeated=again)
-        rows = rows.taken(~refused & ~known, ~gone)
+        known, before = self._known(own.name).of(rows, pulled=pulled, repeated=again)
+        known |= blocks.positions(gone, rows.record) >= 0
+        rows = rows.taken(~refused & ~known, ~before)
         if len(rows):
             self._write(own, rows, name, pulled=pulled, cursor=cursor)
-        elif cursor is not None and cursor != self._cursor(own.name):
+        elif cursor is not None and cursor != self.cursor(own.name):
             self._advance(own.name, cursor)
         return Ingested(
             len(rows.body), len(rows.deleted), int((known & ~refused).sum()), int(refused.sum()), 0
@@ -335,9 +340,10 @@ class _Ingestion:
         self, own: Settings, rows: Rows, name: str, *, pulled: bool, cursor: str | None
     ) -> None:
         digest = self._held.write(name, rows.tables())
-        number = self._counted[-1].number + 1 if self._counted else 1
-        segment = Segment(number, name, own.name, own.source, pulled, len(rows), digest, cursor)
-        with self._opened.ledger.transaction(self._epoch) as connection:
+        segment = Segment(
+            self.last + 1, name, own.name, own.source, pulled, len(rows), digest, cursor
+        )
+        with self.opened.ledger.transaction(self._epoch) as connection:
             segmentbook.add(connection, segment, len(rows.deleted))
         self._counted.append(segment)
 
@@ -345,23 +351,23 @@ class _Ingestion:
         """Keep how far a pull came, if anything of the connector was ever stored."""
         last = [segment.name for segment in self._counted if segment.connector == name][-1:]
         for segment in last:
-            with self._opened.ledger.transaction(self._epoch) as connection:
+            with self.opened.ledger.transaction(self._epoch) as connection:
                 segmentbook.advance(connection, segment, cursor)
-        self._counted = _segments(self._opened)
+        self._counted = _segments(self.opened)
 
     def forget(self, done: Ingested) -> Ingested:
         """Forget what is gone from the tool, and labels that were released long ago, as
         `[ingest] keep` says; all that was `done` then.
         """
-        with self._opened.ledger.snapshot() as connection:
+        with self.opened.ledger.snapshot() as connection:
             due = segmentbook.unpruned(connection)
-        if not due and retention.kept_for(self._opened.project.ingest) is None:
+        if not due and retention.kept_for(self.opened.project.ingest) is None:
             return done
-        counted = _segments(self._opened)
-        count = retention.forget(self._opened, self._held, counted, self._epoch)
+        counted = _segments(self.opened)
+        count = retention.forget(self.opened, self._held, counted, self._epoch)
         return replace(done, forgotten=done.forgotten + count)
 
-    def _cursor(self, name: str) -> str:
+    def cursor(self, name: str) -> str:
         """From where the next pull goes on."""
         found = [s.cursor for s in self._counted if s.connector == name and s.cursor is not None]
         return found[-1] if found else ""
@@ -369,25 +375,89 @@ class _Ingestion:
     def _known(self, name: str) -> Standing:
         """What counted when this job met the connector first: enough to tell what comes again."""
         if name not in self._met:
-            self._met[name] = self._standing(name)
+            self._met[name] = self.standing(name)
         return self._met[name]
 
-    def _standing(self, name: str) -> Standing:
+    def standing(self, name: str) -> Standing:
         own = [segment for segment in self._counted if segment.connector == name]
         return stored.standing(self._held, own)
 
 
-def _grouped(
-    pages: Iterable[Page],
-) -> Iterator[tuple[list[Answer], list[Unreadable], str]]:
-    """Pages put together, so that segments are not many and small; each with the last cursor."""
+@dataclass(frozen=True)
+class _Pages:
+    """Pages of a tool put together, so that segments are not many and small; the last cursor."""
+
+    answers: list[Answer]
+    unreadable: list[Unreadable]
+    cursor: str
+
+
+def _grouped(pages: Iterable[Page]) -> Iterator[_Pages]:
+    """Put pages together."""
     waiting, unreadable, cursor = list[Answer](), list[Unreadable](), None
     for page in pages:
         waiting += page.answers
         unreadable += page.unreadable
         cursor = page.cursor
         if len(waiting) >= _MOST:
-            yield waiting, unreadable, cursor
+            yield _Pages(waiting, unreadable, cursor)
             waiting, unreadable = [], []
     if cursor is not None:
-        yield waiting, unreadable, cursor
+        yield _Pages(waiting, unreadable, cursor)
+
+
+@dataclass
+class _Pull:
+    """One reading of a tool, during which the project is held only to store what was read.
+
+    `before` is what stood when it began (µs, `began`) after `segment`, at the `cursor`; `stored` is
+    what came of it so far. A tool that is silent keeps no other job waiting.
+    """
+
+    project: Where
+    progress: Progress
+    own: Settings
+    cursor: str
+    before: Standing
+    segment: int
+    began: int
+    stored: Ingested
+    listed: list[blocks.Blocks] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, name: str, project: Where, progress: Progress, *, whole: bool) -> _Pull:
+        """Take in what was announced before; `whole` reads everything, not what is new."""
+        with OpenProject.job(project) as opened:
+            work = _Ingestion(opened, progress)
+            stored, own = work.drain(), work.settings(name)
+            before = work.standing(name)
+            cursor = "" if whole else work.cursor(name)
+            began, last = int(time.time() * 1e6), work.last
+            return cls(opened.project, progress, own, cursor, before, last, began, stored)
+
+    def done(self, *, accept: bool) -> Ingested:
+        """Read, store and forget; `accept` that most of what was there is gone."""
+        read = 0
+        for page in _grouped(connectors.connector(self.own).pull(self.cursor)):
+            read += len(page.answers)
+            self.progress(f"pulling {self.own.name}: {read:,} answers", None)
+            self.unreadable += [f"answer {one.record}: {one.why}" for one in page.unreadable]
+            with self._job() as work:
+                listed = [a.record for a in page.answers] + [u.record for u in page.unreadable]
+                self.listed.append(work.opened.keys.record_keys(self.own.name, listed))
+                self.stored += work.take(self, page)
+        with self._job() as work:
+            work.note(self)
+            if not self.cursor:
+                self.stored += work.vanished(self, accept=accept)
+            return work.forget(self.stored)
+
+    @contextlib.contextmanager
+    def _job(self) -> Iterator[_Ingestion]:
+        """The project, as soon as no other job holds it: what was read is not thrown away."""
+        with (
+            waiting(lambda text: self.progress(text, None)),
+            OpenProject.job(self.project) as opened,
+        ):
+            yield _Ingestion(opened, self.progress)
