@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tools import Desk, connected, hear
+from support.tools import Desk, DeskConnector, connected, hear
 
 import labelguard as lg
 from labelguard.errors import ConnectorError, InvalidLabels, ProjectError
+from labelguard.ingest.connector import Page
 from labelguard.ingest.inbox import Inbox
 from labelguard.ingest.segments import Segments
 from labelguard.ledger import segmentbook
@@ -120,6 +122,31 @@ def test_pulling_takes_what_is_new_and_reconciling_mends_what_was_not_heard(
     found = released(project)
     assert ("prompt 0", "left 0") not in found and ("prompt 3", "left 3") not in found
     assert found["prompt 2", "right 2"] == found["prompt 2", "left 2"] == 1
+
+
+def test_what_happens_while_a_tool_is_read_is_not_undone_by_what_was_read(
+    tool: tuple[Project, Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, desk = tool
+    for task in range(3):
+        desk.answer("maria", task, "left")
+    ingestion.pull("desk", project)
+    read = DeskConnector.pull
+
+    def reading(self: DeskConnector, cursor: str = "") -> Iterator[Page]:
+        pages = list(read(self, cursor))
+        hear(project, desk.delete("1"), desk.answer("otto", 7, "left"), desk.change("3", "right"))
+        ingestion.ingest(project)
+        yield from pages
+
+    monkeypatch.setattr(DeskConnector, "pull", reading)
+    done = ingestion.reconcile("desk", project)
+    assert (done.answers, done.deleted) == (0, 0)
+    assert released(project) == {
+        ("prompt 1", "left 1"): 1,
+        ("prompt 2", "right 2"): 1,
+        ("prompt 7", "left 7"): 1,
+    }
 
 
 def test_an_answer_that_a_pull_finds_again_is_there_again(tool: tuple[Project, Desk]) -> None:

@@ -1,0 +1,192 @@
+"""REST interfaces of tools: patient with a busy server for a while, and silent about what it said.
+
+Spoken to directly: the SDKs of both tools print values that they do not expect, and the values here
+are labels. An error has the path and the status, and nothing of keys, of what was sent or answered.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import tenacity
+
+from labelguard.errors import ConnectorError
+
+TRIES = 5
+SECONDS = 60.0
+"""How long one request may take, with all its tries and until its last byte."""
+READ_SECONDS = 4 * 3_600.0
+"""How long everything that is read of a tool at once may take."""
+_BUSY, _UNAUTHORIZED = 429, 401
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class _TryAgain(Exception):
+    """A failure that may pass; `after` is how long the server asks to wait, in seconds."""
+
+    def __init__(self, problem: str, after: float | None = None) -> None:
+        super().__init__(problem)
+        self.after = after
+
+
+@dataclass
+class Http:
+    """A connection to one server of the tool `tool`; closed on leaving.
+
+    `where` begins every message, `hints` say what to check by the status of an answer. `headers`
+    gives those that prove who asks, anew (True) after the server refused them once.
+
+    What changes nothing when repeated is asked for again where the connection breaks, or the server
+    is busy (429) or broken (5xx); anything else only where it surely was not done. Every method
+    raises `ConnectorError`.
+    """
+
+    tool: str
+    where: str
+    url: str
+    hints: Mapping[int, str]
+    headers: Callable[[bool], Mapping[str, str]]
+    _ends: float = field(default_factory=lambda: time.monotonic() + READ_SECONDS)
+
+    def __post_init__(self) -> None:
+        try:
+            # A redirect is an error: it would carry the key elsewhere, and make a POST a GET.
+            self._client = httpx.Client(base_url=self.url)
+        except httpx.InvalidURL:
+            raise ConnectorError(f"{self.where}: this is no url; check it") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._client.close()
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeatable: bool,
+        query: Mapping[str, str | int] | None = None,
+        body: Any = None,
+    ) -> Any:
+        """Return the JSON that is answered; None where nothing is."""
+        what = f"{self.where}: {method} {path}"
+        ends = min(time.monotonic() + SECONDS, self._ends)
+        request = _Request(method, path, query, body, repeatable, ends)
+        trying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_TryAgain),
+            stop=tenacity.stop_after_attempt(TRIES) | _Late(ends),
+            wait=_wait,
+            reraise=True,
+        )
+        try:
+            status, answer = trying(self._answer, request)
+        except _TryAgain as error:
+            raise ConnectorError(
+                f"{what}: {error}; tried for {SECONDS:.0f} seconds, or {TRIES} times; check url, "
+                f"and whether {self.tool} runs"
+            ) from None
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise ConnectorError(f"{what}: {type(error).__name__}; check url") from None
+        if not 200 <= status < 300:
+            hint = self.hints.get(status, "check url" if status < 500 else "try again later")
+            raise ConnectorError(f"{what}: HTTP {status}: {hint}")
+        try:
+            return json.loads(answer) if answer else None
+        except (ValueError, RecursionError):
+            raise ConnectorError(f"{what}: expected JSON; is url that of {self.tool}?") from None
+
+    def _answer(self, request: _Request) -> tuple[int, bytes]:
+        """Return status and body of one try, or of two where the server refused who asks."""
+        headers = self.headers(False)
+        status, after, body = self._once(request, headers)
+        if status == _UNAUTHORIZED and (renewed := self.headers(True)) != headers:
+            status, after, body = self._once(request, renewed)
+        if status == _BUSY or (status >= 500 and request.repeatable):
+            raise _TryAgain(f"HTTP {status}", after)
+        return status, body
+
+    def _once(
+        self, request: _Request, headers: Mapping[str, str]
+    ) -> tuple[int, float | None, bytes]:
+        """Return status, how long to wait, and body; late is late, however slowly bytes come."""
+        built = self._client.build_request(
+            request.method,
+            request.path,
+            params=request.query,
+            json=request.body,
+            headers=headers,
+            timeout=max(request.ends - time.monotonic(), 0.001),
+        )
+        try:
+            response = self._client.send(built, stream=True)
+            try:
+                pieces = []
+                for piece in response.iter_bytes():
+                    pieces.append(piece)
+                    if time.monotonic() > request.ends:
+                        raise httpx.ReadTimeout("late")
+            finally:
+                response.close()
+        except httpx.TransportError as error:
+            if not (request.repeatable or isinstance(error, _NOT_SENT)):
+                raise
+            raise _TryAgain(f"cannot be reached ({type(error).__name__})") from None
+        after = _seconds(response.headers.get("Retry-After", ""))
+        return response.status_code, after, b"".join(pieces)
+
+
+@dataclass(frozen=True)
+class _Request:
+    method: str
+    path: str
+    query: Mapping[str, str | int] | None
+    body: Any
+    repeatable: bool
+    ends: float
+
+
+class _Late(tenacity.stop.stop_base):
+    """Stop where the next try would begin too late."""
+
+    def __init__(self, ends: float) -> None:
+        self._ends = ends
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        return time.monotonic() + (retry_state.upcoming_sleep or 0) >= self._ends
+
+
+backoff = tenacity.wait_random_exponential(multiplier=0.5, max=10)
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    """As long as the server asks for (Retry-After); else longer from try to try."""
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, _TryAgain) and error.after is not None:
+        return max(error.after, 0.0)
+    return backoff(state)
+
+
+def _seconds(text: str) -> float | None:
+    """How long a Retry-After asks to wait: seconds, or a date."""
+    if re.fullmatch(r"\s*[0-9]{1,9}\s*", text):
+        return float(text)
+    date = email.utils.parsedate_tz(text)
+    try:
+        return None if date is None else email.utils.mktime_tz(date) - time.time()
+    except (ValueError, OverflowError):
+        return None
