@@ -82,8 +82,12 @@ def of_unlike(each: Sequence[Component], delta: float) -> float | None:
     """
     if not 0 < len(each) <= _MOST_UNLIKE:
         return None
-    pairs = combinations_with_replacement(each, 2)
-    return max(joint.epsilon(list(pair), delta) for pair in pairs)
+    return max(_of_pair(*pair, delta) for pair in combinations_with_replacement(each, 2))
+
+
+@lru_cache(maxsize=4096)
+def _of_pair(one: Component, other: Component, delta: float) -> float:
+    return joint.epsilon([one, other], delta)
 
 
 @lru_cache(maxsize=256)
