@@ -104,6 +104,7 @@ def _sentences(field: _Field) -> tuple[tuple[str, str], ...]:
 _TOPICS = tuple((_sentences(f), topic) for f in (_MEDICINE, _LAW, _FINANCE) for topic in f.topics)
 _PAIRS = np.stack(np.triu_indices(2 ** len(QUALITY_WEIGHTS), k=1))  # unequal quality patterns
 _CONTENTS = (len(_TOPICS), len(_QUESTIONS), len(_AGES), len(_OCCUPATIONS), _PAIRS.shape[1])
+_TIE_TOLERANCE = 1e-13
 _MAX_ITEMS = int(np.prod(_CONTENTS))
 
 
@@ -231,11 +232,17 @@ def _tie_strength(gaps: Floats, tie_rate: float) -> float:
     flatness = _flatness(gaps)
     odds = tie_rate / (1 - tie_rate)
 
-    def excess(log_strength: float) -> float:
-        return float(np.mean(1 / (1 + flatness * math.exp(-log_strength)))) - tie_rate
-
     low, high = (math.log(odds * float(end)) for end in (flatness.min(), flatness.max()))
-    return math.exp(_root(excess, low, high))
+    found = math.log(odds * float(flatness.mean()))
+    for _ in range(100):  # by Newton's steps, or halves where they lead outside
+        shares = 1 / (1 + flatness * math.exp(-found))
+        excess = float(shares.mean()) - tie_rate
+        low, high = (low, found) if excess > 0 else (found, high)
+        if abs(excess) < _TIE_TOLERANCE or high - low < _TIE_TOLERANCE:
+            break
+        step = found - excess / float((shares * (1 - shares)).mean())
+        found = step if low < step < high else (low + high) / 2
+    return math.exp(found)
 
 
 def _root(increasing: Callable[[float], float], low: float, high: float) -> float:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -299,7 +299,14 @@ def _digest(directory: Path, patterns: tuple[str, ...]) -> str:
     """SHA-256 of the names and contents of the files that match, in the order of names."""
     digest = hashlib.sha256()
     for path in sorted({path for pattern in patterns for path in directory.glob(pattern)}):
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
+        found = path.stat()
+        content = _content_digest(path, found.st_ino, found.st_size, found.st_mtime_ns)
         digest.update(f"{path.name} {content}\n".encode())
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _content_digest(path: Path, inode: int, size: int, changed: int) -> str:
+    """SHA-256 of a file, read once a process as long as it does not change."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
