@@ -31,7 +31,7 @@ FORM = '<View><Text name="prompt" value="$prompt"/>{}</View>'.format(
     '<Text name="response_a" value="$response_a"/><Text name="response_b" value="$response_b"/>'
 )
 PAIRS = [
-    {"prompt": f"question {n}", "response_a": f"one {n}", "response_b": f"two {n}"}
+    {"prompt": f"question {n}", "response_a": f"one {n}", "response_b": f"a second one {n}"}
     for n in range(4)
 ]
 
