@@ -162,7 +162,8 @@ def _outdated(ready: _Ready, partial: Path, state: Path) -> bool:
     if keys.parent == state:  # copied: nobody else works with them
         return False
     own = Witness([partial / witness.FILE]).seen()
-    return Witness([keys / witness.FILE]).seen() not in (ready.seen, own)
+    # Nothing is there where they were to be copied to it: whoever works leaves a witness.
+    return Witness([keys / witness.FILE]).seen() not in (ready.seen, own, [])
 
 
 def _prepare(
