@@ -120,9 +120,10 @@ max_input_bytes_option = click.option(
 )
 label_values_option = click.option(
     "--label-values",
-    metavar="MEANING=VALUE,...",
-    help="What the column label says: a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between "
-    "several values; default a=1|true,b=0|false,tie=0.5. Of choices: first=1 counts from 1, not 0.",
+    metavar="CODING",
+    help="What the column label says: a-b, left-right, 1-2, true-false, or "
+    "a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between several values; default "
+    "a=1|true,b=0|false,tie=0.5. Of choices: first=1 counts from 1, not 0.",
 )
 skips_option = click.option(
     "--skips",

@@ -9,7 +9,7 @@ from typing import Any
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.ingest.layouts import Reading, listed_columns
-from labelguard.ingest.sql import identifier, literal
+from labelguard.ingest.sql import identifier, known, literal
 from labelguard.policy.label_values import WHITE_SPACE, LabelValues
 
 
@@ -66,10 +66,11 @@ class Seen:
         return identifier(self.reading.columns.get(role, role))
 
     def text(self, name: str) -> str:
-        """SQL of a column as text without the blanks around it; NULL if there is no such column."""
+        """SQL of a column as text without the blanks around it; NULL for NaN or without a column."""
         if name not in self.types:
             return "NULL::VARCHAR"
-        return f"nullif(trim({identifier(name)}::VARCHAR, {literal(WHITE_SPACE)}), '')"
+        column = known(identifier(name), self.types[name])
+        return f"nullif(trim({column}::VARCHAR, {literal(WHITE_SPACE)}), '')"
 
     def without(self, *roles: str) -> str:
         """SELECT list of all columns but those of these roles and private ones."""
