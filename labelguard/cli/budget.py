@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP, file_option, project_option
 from labelguard.cli.policy import ceiling_fact, paid, total_fact
 from labelguard.cli.terminal import (
     cell,
@@ -226,18 +226,11 @@ def _exported(value: Exported) -> None:
 
 
 @budget.command("export", short_help="The whole ledger as JSON.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    required=True,
-    help="File to write.",
-)
+@file_option("ledger.json", required=True, help="File to write.")
 @project_option
 @prints(_exported)
 def budget_export(output: Path, project: Path | None) -> Exported:
-    """Write every table of the ledger to PATH: pseudonyms, counts, prices, the journal. No label.
+    """Write every table of the ledger to FILE: pseudonyms, counts, prices, the journal. No label.
 
     \b
     Example:

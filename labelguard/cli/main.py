@@ -20,7 +20,7 @@ from labelguard.cli.demo import demo
 from labelguard.cli.inspect import inspect
 from labelguard.cli.labeler import labeler
 from labelguard.cli.leaderboard import leaderboard
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP, file_option, project_option
 from labelguard.cli.people import people, source
 from labelguard.cli.plan import plan
 from labelguard.cli.policy import policy
@@ -194,14 +194,7 @@ def _simulated(value: Simulated) -> None:
 
 
 @main.command(short_help="Write simulated preference labels.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    required=True,
-    help="Parquet file to write.",
-)
+@file_option("labels.parquet", required=True, help="Parquet file to write.")
 @click.option("--labelers", type=int, default=200, show_default=True, help="Number of labelers.")
 @click.option("--labels", type=int, default=20_000, show_default=True, help="Number of labels.")
 @click.option("--items", type=int, default=5_000, show_default=True, help="Number of pairs.")

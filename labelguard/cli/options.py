@@ -10,6 +10,7 @@ import click
 
 from labelguard.cli import completion
 from labelguard.project.waiting import waiting
+from labelguard.storage import files
 from labelguard.terms import AUTO_FORMAT, FORMAT_NAMES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,6 +39,28 @@ def inputs_argument(*, required: bool = True) -> Callable[[F], F]:
         shell_complete=completion.files,
         callback=_there,
     )
+
+
+def file_option(example: str, **settings: Any) -> Callable[[F], F]:
+    """`-o FILE`, such as `example`; a directory is refused before anything is done."""
+    return _output_option("FILE", files.check_file, example, **settings)
+
+
+def directory_option(example: str, **settings: Any) -> Callable[[F], F]:
+    """`-o DIR`, such as `example`; a file is refused before anything is done."""
+    return _output_option("DIR", files.check_directory, example, **settings)
+
+
+def _output_option(
+    metavar: str, check: Callable[[Path, str], None], example: str, **settings: Any
+) -> Callable[[F], F]:
+    def checked(context: click.Context, option: click.Parameter, output: Path | None) -> Any:
+        if output is not None:
+            check(output, example)
+        return output
+
+    kind = click.Path(path_type=Path)
+    return click.option("-o", "--output", type=kind, metavar=metavar, callback=checked, **settings)
 
 
 project_option = click.option(

@@ -66,7 +66,7 @@ class Seen:
         return identifier(self.reading.columns.get(role, role))
 
     def text(self, name: str) -> str:
-        """SQL of a column as text without the blanks around it; NULL for NaN or without a column."""
+        """SQL of a column as text without blanks around it; NULL for NaN, or if it is not there."""
         if name not in self.types:
             return "NULL::VARCHAR"
         column = known(identifier(name), self.types[name])
