@@ -58,6 +58,8 @@ class Staged:
     """Rows without a label, left out where skip status is public, and in no other count but
     `rows_read`.
     """
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Answers of a tool that are no rows, by what is public of them: ground truths, drafts."""
     withdrawn: int = 0
     """Answers that are not there any more, because their labeler skipped the same later."""
     public_digest: bytes = b""

@@ -28,7 +28,6 @@ CODINGS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "true-false": (("TRUE", "True", "true"), ("FALSE", "False", "false")),
 }
 """Values of a and b by the name of a coding. Who names one declares it: no label tells which."""
-_TIES = ("TIE", "Tie", "tie")
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class LabelValues:
                 )
             found[meaning] = named
         if coding:
-            found.setdefault("tie", _TIES)
+            found.setdefault("tie", ("TIE", "Tie", "tie"))
         if not {"a", "b"} <= set(found):
             raise InvalidLabels("--label-values must name the values of both a and b")
         known = [

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from labelguard.ingest import connector as connectors
 from labelguard.ingest import segments as stored
 from labelguard.ingest.connector import Answer, Page, Settings, Unreadable
 from labelguard.ingest.inbox import Inbox
+from labelguard.ingest.left_out import SKIP, UNREADABLE
 from labelguard.ingest.refused import Leavers
 from labelguard.ingest.segments import Rows, Segments, Standing
 from labelguard.keys import keyring
@@ -53,10 +55,14 @@ class Ingested:
     """answers of labelers who were retired or erased"""
     forgotten: int
     """labels that were forgotten, as `[ingest] keep` asks for"""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """pulled answers that no release will count, by reason; skips only where the policy says that
+    they are public"""
 
     def __add__(self, other: Ingested) -> Ingested:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Ingested(*(one + more for one, more in pairs))
+        found, more = ({**vars(one), "left_out": Counter(one.left_out)} for one in (self, other))
+        sums = {name: found[name] + more[name] for name in found}
+        return Ingested(**{**sums, "left_out": dict(sums["left_out"])})
 
 
 _NOTHING = Ingested(0, 0, 0, 0, 0)
@@ -235,6 +241,8 @@ class _Ingestion:
         self._counted = _segments(opened)
         self._held.settle(self._counted)
         self._met: dict[str, Standing] = {}
+        record = opened.ledger.policy()
+        self._skips_public = record is not None and record.policy.skips == "public"
 
     def settings(self, name: str) -> Settings:
         """Those of a connector. Raises `ConnectorError`."""
@@ -273,6 +281,8 @@ class _Ingestion:
                 listed = [one.record for one in answers] + [one.record for one in unreadable]
                 seen.append(self._opened.keys.record_keys(own.name, listed))
                 notes += [f"answer {one.record}: {one.why}" for one in unreadable]
+                if unreadable:
+                    done += replace(_NOTHING, left_out={UNREADABLE: len(unreadable)})
                 name = keyring.random_bytes(16).hex()
                 again = inbox.repeated(own.name, answers)
                 done += self._store(own, answers, name, pulled=True, repeated=again, cursor=cursor)
@@ -327,8 +337,13 @@ class _Ingestion:
             self._write(own, rows, name, pulled=pulled, cursor=cursor)
         elif cursor is not None and cursor != self._cursor(own.name):
             self._advance(own.name, cursor)
+        new = zip((one for one in answers if not one.deleted), ~refused & ~known, strict=True)
+        reasons = Counter(one.left_out for one, fresh in new if fresh and one.left_out)
+        if not self._skips_public:
+            del reasons[SKIP]
         return Ingested(
-            len(rows.body), len(rows.deleted), int((known & ~refused).sum()), int(refused.sum()), 0
+            *(len(rows.body), len(rows.deleted), int((known & ~refused).sum())),
+            *(int(refused.sum()), 0, dict(reasons)),
         )
 
     def _write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labelguard.ingest.source_columns import Sources
@@ -89,6 +90,10 @@ class Inspection:
     """rows that cannot be used"""
     bad_row_reason: str | None
     """why most of them cannot"""
+    left_out: Mapping[str, int]
+    """answers of a tool that no release counts, by reason: ground truths, drafts"""
+    notes: tuple[str, ...]
+    """what else to know of how it is read"""
     identical_sides: int
     """rows (of rankings and choices, pairs) left out because both responses are the same"""
     repeated: int

@@ -14,6 +14,7 @@ from typing import Any
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer
+from labelguard.ingest.left_out import GROUND_TRUTH, SKIP
 from labelguard_connectors import bounds
 
 # By the type of a region: the member of its value that is the labeler's answer.
@@ -53,7 +54,8 @@ def answer(task: Mapping[str, Any], annotation: Mapping[str, Any], origin: str) 
         body = bounds.body({"id": own, "data": data}, "annotations", kept, origin)
     except ValueError:
         raise expected(f"{origin}: task.data", "valid JSON") from None
-    return Answer(str(record), version, str(labeler), body)
+    left_out = GROUND_TRUTH if kept["ground_truth"] else SKIP if kept["was_cancelled"] else ""
+    return Answer(str(record), version, str(labeler), body, left_out)
 
 
 def expected(field: str, what: str) -> ConnectorError:

@@ -89,7 +89,8 @@ class Adapted:
 
     `columns` names the columns of further roles (a judge is the labeler), `values` is the domain of
     labels where the format fixes it, and `names` is what messages call the roles that were made.
-    `usual` values are those where `--label-values` names no others.
+    `usual` values are those where `--label-values` names no others. `left_out` is SQL of why
+    answers are left out, by what is public of them, and of how many are; `note` is what to know.
     """
 
     query: str
@@ -98,6 +99,8 @@ class Adapted:
     values: LabelValues | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     usual: bool = False
+    left_out: str = ""
+    note: str = ""
 
 
 def always(seen: Seen) -> bool:
