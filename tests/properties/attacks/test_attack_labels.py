@@ -82,7 +82,6 @@ OUTSIDE: dict[str, pa.Table] = {
     "coded 1 and 2": pairs([1, 2, 2, 1]),
     "words": pairs(["a", "b", "b", "a"]),
     "a number between": pairs([1.0, 0.7, 0.0, 1.0]),
-    "NaN": pairs([1.0, float("nan"), 0.0, 1.0]),
     "infinite": pairs([1.0, float("inf"), 0.0, 1.0]),
     "a list": pairs([[1], [1], [0], [1]]),
     "a denied tie": pairs([1, 0.5, 0, 0], tie=[False, False, False, False]),
