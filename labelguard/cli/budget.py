@@ -176,6 +176,8 @@ def verdict(value: Verdict | FilesVerdict) -> None:
     nouns = (("journal_entries", "journal entry"), ("releases", "release"))
     found = [counted(getattr(value, name), noun) for name, noun in nouns if hasattr(value, name)]
     echo(f"Everything holds: {', '.join(found)}.")
+    if backwards := getattr(value, "backwards", None):
+        echo(f"labelguard: note: {backwards}", err=True)
 
 
 @budget.command("verify", short_help="Whether journal, charges and releases hold.")
@@ -190,7 +192,8 @@ def budget_verify(anchor: str | None, project: Path | None) -> Verdict:
     """Recompute the journal's chain, the sums of charges and the releases' hashes.
 
     Names the first thing that does not hold and ends with exit code 1. A whole history that was
-    rewritten, cut off or set back is found with an anchor that was kept elsewhere.
+    rewritten, cut off or set back is found with an anchor that was kept elsewhere. A note tells
+    where the journal's time runs backwards.
 
     \b
     Example:

@@ -123,7 +123,8 @@ def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
 
 def _period(seen: Seen) -> Iterator[tuple[str, str]]:
     """From the first release to the last one."""
-    if days := [one.created_at[:10] for one in seen.committed]:
+    # A clock may have run backwards: the order of releases is not that of their days.
+    if days := sorted(one.created_at[:10] for one in seen.committed):
         yield "period", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
 
 
