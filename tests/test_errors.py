@@ -87,6 +87,10 @@ def test_the_command_line_shows_the_same_error_as_it_is_typed(tmp_path: Path) ->
         lg.privatize("nowhere.parquet", mechanism="rr", project=tmp_path, stages=3)  # type: ignore[call-overload]
 
 
+def test_an_abbreviated_option_is_told_in_full() -> None:
+    assert "'--epsilon'?" in CliRunner().invoke(main, ["privatize", "--eps", "3"]).stderr
+
+
 def kinds(one: type[LabelguardError]) -> list[type[LabelguardError]]:
     return [one, *(kind for below in one.__subclasses__() for kind in kinds(below))]
 

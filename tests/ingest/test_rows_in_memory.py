@@ -80,8 +80,10 @@ def test_a_number_that_is_none_is_a_blank_in_every_type_of_input(kind: str, tmp_
     for names in (("label",), ("label", "tie"), ("score_a", "score_b")):
         numbers = {name: NAN[name] for name in names}
         blanks = {name: [None if x != x else x for x in NAN[name]] for name in names}
-        found = read(INPUTS[kind](pa.table(texts | numbers), tmp_path), tmp_path)
-        assert found.equals(read(pa.table(texts | blanks), tmp_path))
+        source, null = INPUTS[kind](pa.table(texts | numbers), tmp_path), pa.table(texts | blanks)
+        found, tied = read(source, tmp_path), read(source, tmp_path, skips="tie")
+        assert found.equals(read(null, tmp_path))
+        assert tied.equals(read(INPUTS[kind](null, tmp_path), tmp_path, skips="tie"))
 
 
 def test_what_a_row_lacks_is_null_wherever_it_is_lacking() -> None:
