@@ -151,7 +151,7 @@ def test_chats_are_nested_rows() -> None:
         ([row(label=ITSELF)], "rows: expected values that JSON has"),
         ([{7: SECRET}], "rows: a key is no text"),
         ([None], "expected a path, a table .*, or a list of rows, found NoneType"),
-        ([row(Label=0)], "rows: two columns are named"),
+        ([row(Label=0)], "rows: two columns have one name"),
     ],
 )
 def test_what_is_no_table_is_refused_in_one_line_without_a_value(rows: Any, message: str) -> None:
