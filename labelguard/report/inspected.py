@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from labelguard.ingest.left_out import counts_text
 from labelguard.ingest.source_columns import Sources
 from labelguard.notebook import Rows, card, several
 from labelguard.terms import counted
@@ -128,6 +129,7 @@ class Inspection:
         compared = f"{self.labels:,} {self.answers} of {counted(self.pairs, 'pair')}"
         people = "not told" if self.labelers is None else f"{self.labelers.count:,}"
         counts = [("holds", compared), ("labelers", people), ("bad rows", f"{self.bad_rows:,}")]
+        counts += [("left out", counts_text(self.left_out).split(";")[0])] if self.left_out else []
         return [*counts, ("problems", f"{len(self.problems):,}" if self.problems else "none")]
 
     def _repr_html_(self) -> str:
@@ -136,7 +138,7 @@ class Inspection:
         if people is not None:
             each = f"{people.least:,} to {people.most:,} each, {people.median:,.0f} in the median"
             facts.append(("labels", each))
-        facts += several("problems", self.problems)
+        facts += several("notes", self.notes) + several("problems", self.problems)
         facts += several(
             "questions", [f"{q.name}: {counted(q.pairs, 'pair')}" for q in self.questions]
         )
