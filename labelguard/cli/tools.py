@@ -90,9 +90,10 @@ def _checked(value: Checked) -> None:
         facts.append(("reads", value.question))
     skipped = f", {value.skipped} skipped" if value.skipped else ""
     read = f"{counted(len(value.comparisons), 'comparison')}{skipped}"
-    print_facts([*facts, ("understood", f"{read} in {counted(value.answers, 'answer')}")])
+    facts.append(("understood", f"{read} in {counted(value.answers, 'answer')}"))
     if value.left_out:
-        print_facts([("left out", counts_text(value.left_out))])
+        facts.append(("left out", counts_text(value.left_out)))
+    print_facts(facts)
     rows = ((c.labeler, c.prompt, *c.responses, c.fault or "(hidden)") for c in value.comparisons)
     print_table(("labeler", "prompt", "response", "response", "label"), rows)
 
