@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ from labelguard.errors import InvalidLabels, LedgerError
 from labelguard.ingest import layouts, quarantine
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.formats import FORMATS
-from labelguard.ingest.left_out import counts_text
+from labelguard.ingest.left_out import SKIP, counts_text
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.learning.features import Wait
@@ -171,8 +172,9 @@ class Run:
         for name in sorted(staged.formats - {"pairs", "rankings"}):
             self.notes.append(f"read as {name}: {FORMATS[name].about}")
         self.notes += [one.note for one in staged.understood if one.note]
-        if staged.left_out:
-            self.notes.append(f"left out: {counts_text(staged.left_out)}")
+        # Skips are counted where the policy says that they are public; elsewhere there are none.
+        if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
+            self.notes.append(f"left out: {counts_text(left_out)}")
 
     def _settings(self) -> dict[str, object]:
         return {

@@ -151,7 +151,7 @@ def test_named_values_are_read_as_they_are_named(tmp_path: Path) -> None:
     )
     read = dict(labelguard.load(made).select("prompt", "chosen").rows())
     assert read == {"p0": "a", "p1": "b", "p2": "a", "p3": "b"}
-    assert made.card["counts"]["skipped"] == 3
+    assert made.card["counts"]["skipped"] == 3 and "left out: 3 (skip)" in made.notes
     for other in ("Left", "0", "true", "both", "0.5"):
         with pytest.raises(InvalidLabels, match="outside the domain"):
             privatize(project, pairs([*labels, other]), mechanism="rr", epsilon=40, delta=0)
