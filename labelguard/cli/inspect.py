@@ -19,7 +19,7 @@ from labelguard.cli.options import (
     split_option,
 )
 from labelguard.cli.terminal import echo, print_bullets, print_facts, prints, progress, width
-from labelguard.ingest.left_out import counts_text
+from labelguard.ingest.left_out import describe_counts
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
             f"{found.bad_rows:,} ({why}); --bad-rows quarantine sets them aside",
         )
     if found.left_out:
-        yield "  left out", counts_text(found.left_out)
+        yield "  left out", describe_counts(found.left_out)
     yield "  identical sides", f"{found.identical_sides:,}"
     yield "  repeated", f"{found.repeated:,}"
     pairs = counted(found.pairs, "distinct pair")

@@ -42,12 +42,12 @@ def inputs_argument(*, required: bool = True) -> Callable[[F], F]:
 
 
 def file_option(example: str, **settings: Any) -> Callable[[F], F]:
-    """`-o FILE`, such as `example`; a directory is refused before anything is done."""
+    """Return `-o FILE`, such as `example`; it refuses a directory before anything is done."""
     return _output_option("FILE", files.check_file, example, **settings)
 
 
 def directory_option(example: str, **settings: Any) -> Callable[[F], F]:
-    """`-o DIR`, such as `example`; a file is refused before anything is done."""
+    """Return `-o DIR`, such as `example`; it refuses a file before anything is done."""
     return _output_option("DIR", files.check_directory, example, **settings)
 
 

@@ -11,7 +11,7 @@ import click
 from labelguard.cli import completion
 from labelguard.cli.options import HELP, project_option, wait_option
 from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
-from labelguard.ingest.left_out import counts_text
+from labelguard.ingest.left_out import describe_counts
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _ingested(value: Ingested) -> None:
         if number:
             facts.append((name, f"{counted(number, 'answer')} {said}"))
     if value.left_out:
-        facts.append(("left out", counts_text(value.left_out)))
+        facts.append(("left out", describe_counts(value.left_out)))
     print_facts(facts)
 
 
@@ -92,7 +92,7 @@ def _checked(value: Checked) -> None:
     read = f"{counted(len(value.comparisons), 'comparison')}{skipped}"
     facts.append(("understood", f"{read} in {counted(value.answers, 'answer')}"))
     if value.left_out:
-        facts.append(("left out", counts_text(value.left_out)))
+        facts.append(("left out", describe_counts(value.left_out)))
     print_facts(facts)
     rows = ((c.labeler, c.prompt, *c.responses, c.fault or "(hidden)") for c in value.comparisons)
     print_table(("labeler", "prompt", "response", "response", "label"), rows)

@@ -18,8 +18,8 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def known(column: str, kind: DuckDBPyType) -> str:
-    """A column (SQL) in which NaN is null, as pandas has it; a text of these letters stays text."""
+def nan_to_null(column: str, kind: DuckDBPyType) -> str:
+    """Return SQL of a column in which NaN is null, as pandas has it; the text `nan` stays text."""
     if kind.id not in ("float", "double"):
         return column
     # Statistics of a Parquet file know no NaN, by which DuckDB takes isnan() and = 'NaN' for false.

@@ -26,7 +26,7 @@ from labelguard.ingest import content_units, formats, ordering, query, scan, sou
 from labelguard.ingest import layouts as labels
 from labelguard.ingest.formats import Understood
 from labelguard.ingest.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
-from labelguard.ingest.left_out import counts_text
+from labelguard.ingest.left_out import describe_counts
 from labelguard.ingest.refused import Leavers
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Fault, Staged
@@ -119,7 +119,7 @@ def stage(
         )
     if not staged.rows_read:
         left_out = staged.left_out
-        why = f"nothing is a label; left out: {counts_text(left_out)}" if left_out else ""
+        why = f"nothing is a label; left out: {describe_counts(left_out)}" if left_out else ""
         raise InvalidLabels(f"{parts[0].name}: {why or 'no rows in the input'}")
     stager.withdraw(staged.rows_directory)
     staged.public_digest = stager.public_digest()

@@ -65,12 +65,12 @@ def verdict(opened: OpenProject, anchor: Anchor | None) -> Verdict:
         lost = f"release {strays[0]} is not in the ledger: it is an older copy"
     broken = ledger.fault() or lost or release_fault(opened, records) or ingestion.fault(opened)
     committed = sum(record.state == "committed" for record in records)
-    backwards = None if broken else _backwards(entries)
+    backwards = None if broken else _describe_backwards(entries)
     return Verdict(broken is None, broken, committed, len(entries), backwards)
 
 
-def _backwards(entries: Sequence[Entry]) -> str | None:
-    """What is said of entries that are dated before the one that they follow.
+def _describe_backwards(entries: Sequence[Entry]) -> str | None:
+    """Say which entries are dated before the one that they follow; None if none is.
 
     The chain holds: a clock was set back, or set wrong before; so it is no fault.
     """

@@ -14,7 +14,7 @@ from labelguard.errors import InvalidLabels, LedgerError
 from labelguard.ingest import layouts, quarantine
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.formats import FORMATS
-from labelguard.ingest.left_out import SKIP, counts_text
+from labelguard.ingest.left_out import SKIP, describe_counts
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.learning.features import Wait
@@ -174,7 +174,7 @@ class Run:
         self.notes += [one.note for one in staged.understood if one.note]
         # Skips are counted where the policy says that they are public; elsewhere there are none.
         if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
-            self.notes.append(f"left out: {counts_text(left_out)}")
+            self.notes.append(f"left out: {describe_counts(left_out)}")
 
     def _settings(self) -> dict[str, object]:
         return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from labelguard.ingest.left_out import counts_text
+from labelguard.ingest.left_out import describe_counts
 from labelguard.ingest.source_columns import Sources
 from labelguard.notebook import Rows, card, several
 from labelguard.terms import counted
@@ -129,7 +129,8 @@ class Inspection:
         compared = f"{self.labels:,} {self.answers} of {counted(self.pairs, 'pair')}"
         people = "not told" if self.labelers is None else f"{self.labelers.count:,}"
         counts = [("holds", compared), ("labelers", people), ("bad rows", f"{self.bad_rows:,}")]
-        counts += [("left out", counts_text(self.left_out).split(";")[0])] if self.left_out else []
+        if self.left_out:
+            counts.append(("left out", describe_counts(self.left_out).split(";")[0]))
         return [*counts, ("problems", f"{len(self.problems):,}" if self.problems else "none")]
 
     def _repr_html_(self) -> str:

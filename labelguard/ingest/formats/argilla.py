@@ -66,7 +66,7 @@ def _is_records(seen: Seen) -> bool:
 def _adapt(seen: Seen) -> Adapted:
     if _is_flattened(seen):
         return _flattened(seen)
-    return _nested(seen) if seen.has("_server_id") else _records(seen)
+    return _adapt_nested(seen) if seen.has("_server_id") else _records(seen)
 
 
 def _flattened(seen: Seen) -> Adapted:
@@ -97,8 +97,8 @@ def _flattened(seen: Seen) -> Adapted:
     )
 
 
-def _nested(seen: Seen) -> Adapted:
-    """Records of the SDK as they are: a list of responses to each question, without their status.
+def _adapt_nested(seen: Seen) -> Adapted:
+    """Read records of the SDK as they are: a list of responses to each question, without status.
 
     All of them are read as submitted, for nothing tells which were discarded or drafted.
     """

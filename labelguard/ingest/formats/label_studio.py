@@ -67,7 +67,7 @@ def _tasks(seen: Seen) -> Adapted:
         WHERE result.from_name IS NOT NULL ORDER BY ALL"""
     tags = [] if seen.private_blanks else seen.names(results)
     found = _Annotations(annotations, task, tags)
-    left_out = _left_out(seen)
+    left_out = _count_left_out(seen)
     # Whether pairs or lists were compared, the data tells, whatever was said of them.
     listed = "responses" in seen.reading.columns or not families(tuple(task.fields))
     if listed and not _names_sides(seen) and (items := ranks.items(seen, task)):
@@ -75,8 +75,8 @@ def _tasks(seen: Seen) -> Adapted:
     return replace(_compared(seen, found), left_out=left_out)
 
 
-def _left_out(seen: Seen) -> str:
-    """SQL of how many annotations are no answers, in one pass: a stream is read only once."""
+def _count_left_out(seen: Seen) -> str:
+    """Return SQL that counts annotations which are no answers, in one pass as streams need it."""
     drafts = "to_json(drafts)" if seen.has("drafts") else "'[]'"
     truths = f"list_filter({tasks.elements('annotations')}, lambda annotation: {_IS_TRUTH})"
     counts = f"sum(len({truths}))::BIGINT, sum(json_array_length({drafts}))::BIGINT"

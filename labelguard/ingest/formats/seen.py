@@ -9,7 +9,7 @@ from typing import Any
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.ingest.layouts import Reading, listed_columns
-from labelguard.ingest.sql import identifier, known, literal
+from labelguard.ingest.sql import identifier, literal, nan_to_null
 from labelguard.policy.label_values import WHITE_SPACE, LabelValues
 
 
@@ -69,7 +69,7 @@ class Seen:
         """SQL of a column as text without blanks around it; NULL for NaN, or if it is not there."""
         if name not in self.types:
             return "NULL::VARCHAR"
-        column = known(identifier(name), self.types[name])
+        column = nan_to_null(identifier(name), self.types[name])
         return f"nullif(trim({column}::VARCHAR, {literal(WHITE_SPACE)}), '')"
 
     def without(self, *roles: str) -> str:
