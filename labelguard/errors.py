@@ -54,8 +54,9 @@ _OPTIONS = re.compile(
     # A command to type is left as it is, up to the end of its sentence.
     r"(?P<command>\blabelguard [a-z](?:[^,;:()`]|[,:](?=\S))*)"
     # What follows these is one of their choices, unless a verb does.
-    r"|(?<![\w-])--(?P<choice>bad-rows|exhausted|format|learner|mechanism|public-column|recurring"
-    r"|skips|split|ties|unit) (?!and |expects |goes |is |than )(?P<chosen>[\w.-]*\w)"
+    r"|(?<![\w-])--(?P<choice>bad-rows|exhausted|format|label-values|learner|mechanism"
+    r"|public-column|recurring|skips|split|ties|unit) "
+    r"(?!and |expects |goes |is |must |names |than |\w+=)(?P<chosen>[\w.-]*\w)"
     r"|(?<![\w-])--(?P<name>[a-z][a-z0-9-]*)"
     r"(?: (?P<pairs>[\w:]+=[^\s,;:()]*(?:[,:][^\s,;:()]+)*)"  # name=value,name=value
     r"| (?P<value>[A-Z][A-Z_]*\b|[0-9](?:[\w.-]*\w)?))?"  # a placeholder or a number

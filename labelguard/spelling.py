@@ -14,11 +14,13 @@ R = TypeVar("R")
 def closest(name: str, candidates: Iterable[str], prefix: str = "") -> str:
     """The candidate that was probably meant, as a message says it; empty if none is near.
 
-    `prefix` is what is typed before it.
+    `prefix` is what is typed before it. A few letters are rather an abbreviation than misspelt.
     """
     from difflib import get_close_matches
 
-    matches = get_close_matches(name, list(candidates), 1)
+    known = sorted(candidates)
+    longer = [one for one in known if 1 < len(name) < 5 and one.startswith(name)]
+    matches = sorted(longer, key=len) or get_close_matches(name, known, 1)
     return f" (did you mean {prefix + matches[0]!r}?)" if matches else ""
 
 

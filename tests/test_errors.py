@@ -27,6 +27,7 @@ from labelguard.errors import BudgetExceeded, LabelguardError, PolicyError, as_t
         ("say it: --labeler-column NAME.", 'say it: columns={"labeler_id": NAME}.'),
         ("--columns a=NAME,b=left; x", 'columns={"a": NAME, "b": "left"}; x'),
         ("name --label-values a=1,b=0, or", 'name label_values="a=1,b=0", or'),
+        ("--label-values a-b or every", 'label_values="a-b" or every'),
         ("--allow uls:runs=2,q=1.0,steps=25", 'allow=["uls:runs=2,q=1.0,steps=25"]'),
         ("goes with --releases 1: one", "goes with releases=1: one"),
         ("pick one: --source", "pick one: namespace"),
@@ -53,11 +54,12 @@ def test_a_message_is_read_in_python_with_keywords_and_commands_stay(
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"epsilom": 3}, 'epsilom does not go with mechanism="auto"; did you mean epsilon?'),
+        ({"epsilom": 3}, "epsilom does not go with mechanism=\"auto\" (did you mean 'epsilon'?)"),
+        ({"eps": 3}, "eps does not go with mechanism=\"auto\" (did you mean 'epsilon'?)"),
         (
             {"mechanism": "rr", "max_label_per_labeler": 3},
-            'max_label_per_labeler does not go with mechanism="rr"; did you mean '
-            "max_labels_per_labeler?",
+            'max_label_per_labeler does not go with mechanism="rr" '
+            "(did you mean 'max_labels_per_labeler'?)",
         ),
         ({"mechanism": "rr", "stages": 3}, 'stages does not go with mechanism="rr"'),
         (
@@ -85,6 +87,10 @@ def test_the_command_line_shows_the_same_error_as_it_is_typed(tmp_path: Path) ->
         lg.privatize("nowhere.parquet", mechanism="rr", project=tmp_path, stages=3)  # type: ignore[call-overload]
 
 
+def test_an_abbreviated_option_is_told_in_full() -> None:
+    assert "'--epsilon'?" in CliRunner().invoke(main, ["privatize", "--eps", "3"]).stderr
+
+
 def kinds(one: type[LabelguardError]) -> list[type[LabelguardError]]:
     return [one, *(kind for below in one.__subclasses__() for kind in kinds(below))]
 
@@ -104,6 +110,8 @@ def test_an_error_comes_whole_from_another_process(kind: type[LabelguardError]) 
     [
         (lambda: lg.plan([], epsilon=[1]), "'epsilon' (did you mean 'epsilons'?)"),  # type: ignore[call-arg]
         (lambda: lg.inspect([], colums={}), "'colums' (did you mean 'columns'?)"),  # type: ignore[call-arg]
+        (lambda: lg.plan([], eps=[1]), "'eps' (did you mean 'epsilons'?)"),  # type: ignore[call-arg]
+        (lambda: lg.policies.new("p", eps=3), "'eps' (did you mean 'epsilon'?)"),  # type: ignore[call-arg]
         (lambda: lg.simulate(labeler=2), "'labeler' (did you mean 'labelers'?)"),  # type: ignore[call-arg]
     ],
 )

@@ -17,6 +17,7 @@ from typing import Any
 from labelguard.accounting import ball, gaussian, randomized_response
 from labelguard.accounting.components import Groups, SampledRecords, Subsampled, Unproven
 from labelguard.errors import PolicyError
+from labelguard.spelling import corrected
 from labelguard.terms import budget_of, counted
 
 __all__ = ["rr", "run", "statistic"]
@@ -114,6 +115,7 @@ class RunNoise:
         return f"RunNoise({said}, {self.noise_of_mean:.4g} of the mean of all steps)"
 
 
+@corrected
 def rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
     """Return ε0, flip probability and loss multiplier of `labels` coins of a labeler.
 
@@ -133,6 +135,7 @@ def rr(epsilon: float, delta: float, labels: int) -> LabelNoise:
     )
 
 
+@corrected
 def statistic(
     epsilon: float, delta: float, releases: int = 1, components: int | None = None
 ) -> StatisticNoise:
@@ -175,6 +178,7 @@ _RUNS: Mapping[str, Any] = {
 }
 
 
+@corrected
 def run(
     mechanism: str,
     epsilon: float,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP, file_option, project_option
 from labelguard.cli.policy import ceiling_fact, paid, total_fact
 from labelguard.cli.terminal import (
     cell,
@@ -176,6 +176,8 @@ def verdict(value: Verdict | FilesVerdict) -> None:
     nouns = (("journal_entries", "journal entry"), ("releases", "release"))
     found = [counted(getattr(value, name), noun) for name, noun in nouns if hasattr(value, name)]
     echo(f"Everything holds: {', '.join(found)}.")
+    if backwards := getattr(value, "backwards", None):
+        echo(f"labelguard: note: {backwards}", err=True)
 
 
 @budget.command("verify", short_help="Whether journal, charges and releases hold.")
@@ -190,7 +192,8 @@ def budget_verify(anchor: str | None, project: Path | None) -> Verdict:
     """Recompute the journal's chain, the sums of charges and the releases' hashes.
 
     Names the first thing that does not hold and ends with exit code 1. A whole history that was
-    rewritten, cut off or set back is found with an anchor that was kept elsewhere.
+    rewritten, cut off or set back is found with an anchor that was kept elsewhere. A note tells
+    where the journal's time runs backwards.
 
     \b
     Example:
@@ -226,18 +229,11 @@ def _exported(value: Exported) -> None:
 
 
 @budget.command("export", short_help="The whole ledger as JSON.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    required=True,
-    help="File to write.",
-)
+@file_option("ledger.json", required=True, help="File to write.")
 @project_option
 @prints(_exported)
 def budget_export(output: Path, project: Path | None) -> Exported:
-    """Write every table of the ledger to PATH: pseudonyms, counts, prices, the journal. No label.
+    """Write every table of the ledger to FILE: pseudonyms, counts, prices, the journal. No label.
 
     \b
     Example:

@@ -19,6 +19,7 @@ from labelguard.cli.options import (
     split_option,
 )
 from labelguard.cli.terminal import echo, print_bullets, print_facts, prints, progress, width
+from labelguard.ingest.left_out import describe_counts
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def _print(found: Inspection) -> None:
         echo(f"\n{_MASK} which one was preferred is not read here")
     if found.sources:
         print_bullets(_offer(one) for one in found.sources)
+    if found.notes:
+        print_bullets(found.notes)
     if found.problems:
         print_bullets(f"A release would be refused: {problem}" for problem in found.problems)
     if found.next:
@@ -64,6 +67,8 @@ def _facts(found: Inspection) -> Iterator[tuple[str, str]]:
             "  cannot be used",
             f"{found.bad_rows:,} ({why}); --bad-rows quarantine sets them aside",
         )
+    if found.left_out:
+        yield "  left out", describe_counts(found.left_out)
     yield "  identical sides", f"{found.identical_sides:,}"
     yield "  repeated", f"{found.repeated:,}"
     pairs = counted(found.pairs, "distinct pair")

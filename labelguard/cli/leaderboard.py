@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli import completion
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP, file_option, project_option
 from labelguard.cli.terminal import echo, json_asked, near, print_table, prints
 
 if TYPE_CHECKING:
@@ -33,13 +33,7 @@ def _print(value: Leaderboard) -> None:
 @click.command(context_settings=HELP, short_help="Rank systems by a released head; costs nothing.")
 @click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
 @click.option("--stratum", metavar="NAME", help="Only this stratum, of features with by=.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Also write it to FILE: .html, .md, .json, .png or .svg.",
-)
+@file_option("board.html", help="Also write it to FILE: .html, .md, .json, .png or .svg.")
 @project_option
 @prints(_print)
 def leaderboard(

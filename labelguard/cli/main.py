@@ -20,7 +20,7 @@ from labelguard.cli.demo import demo
 from labelguard.cli.inspect import inspect
 from labelguard.cli.labeler import labeler
 from labelguard.cli.leaderboard import leaderboard
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP, file_option, project_option
 from labelguard.cli.people import people, source
 from labelguard.cli.plan import plan
 from labelguard.cli.policy import policy
@@ -63,6 +63,10 @@ class Main(click.Group):
             problem = f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
             _fail(ctx, "OSError", problem, 1)
         except click.ClickException as error:
+            if isinstance(error, click.NoSuchOption) and (at := error.ctx):
+                typed = (one for own in at.command.get_params(at) for one in own.opts)
+                longer = [one for one in typed if one.startswith(error.option_name)]
+                error.possibilities = longer or error.possibilities  # type: ignore[misc]
             usage = io.StringIO()
             error.show(usage)
             echo(usage.getvalue().rstrip("\n"), err=True)
@@ -194,14 +198,7 @@ def _simulated(value: Simulated) -> None:
 
 
 @main.command(short_help="Write simulated preference labels.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    required=True,
-    help="Parquet file to write.",
-)
+@file_option("labels.parquet", required=True, help="Parquet file to write.")
 @click.option("--labelers", type=int, default=200, show_default=True, help="Number of labelers.")
 @click.option("--labels", type=int, default=20_000, show_default=True, help="Number of labels.")
 @click.option("--items", type=int, default=5_000, show_default=True, help="Number of pairs.")

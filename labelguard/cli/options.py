@@ -10,6 +10,7 @@ import click
 
 from labelguard.cli import completion
 from labelguard.project.waiting import waiting
+from labelguard.storage import files
 from labelguard.terms import AUTO_FORMAT, FORMAT_NAMES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,6 +39,28 @@ def inputs_argument(*, required: bool = True) -> Callable[[F], F]:
         shell_complete=completion.files,
         callback=_there,
     )
+
+
+def file_option(example: str, **settings: Any) -> Callable[[F], F]:
+    """Return `-o FILE`, such as `example`; it refuses a directory before anything is done."""
+    return _output_option("FILE", files.check_file, example, **settings)
+
+
+def directory_option(example: str, **settings: Any) -> Callable[[F], F]:
+    """Return `-o DIR`, such as `example`; it refuses a file before anything is done."""
+    return _output_option("DIR", files.check_directory, example, **settings)
+
+
+def _output_option(
+    metavar: str, check: Callable[[Path, str], None], example: str, **settings: Any
+) -> Callable[[F], F]:
+    def checked(context: click.Context, option: click.Parameter, output: Path | None) -> Any:
+        if output is not None:
+            check(output, example)
+        return output
+
+    kind = click.Path(path_type=Path)
+    return click.option("-o", "--output", type=kind, metavar=metavar, callback=checked, **settings)
 
 
 project_option = click.option(
@@ -120,9 +143,10 @@ max_input_bytes_option = click.option(
 )
 label_values_option = click.option(
     "--label-values",
-    metavar="MEANING=VALUE,...",
-    help="What the column label says: a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between "
-    "several values; default a=1|true,b=0|false,tie=0.5. Of choices: first=1 counts from 1, not 0.",
+    metavar="CODING",
+    help="What the column label says: a-b, left-right, 1-2, true-false, or "
+    "a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between several values; default "
+    "a=1|true,b=0|false,tie=0.5. Of choices: first=1 counts from 1, not 0.",
 )
 skips_option = click.option(
     "--skips",

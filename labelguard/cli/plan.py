@@ -13,6 +13,7 @@ from labelguard.cli.options import (
     HELP,
     bad_rows_option,
     columns_option,
+    directory_option,
     format_option,
     inputs_argument,
     labeler_column_option,
@@ -112,13 +113,7 @@ def _print(found: PlanResult) -> None:
 )
 @bad_rows_option
 @max_input_bytes_option
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Write plan.html, accuracy.png and plan.json to DIR.",
-)
+@directory_option("plan", help="Write plan.html, accuracy.png and plan.json to DIR.")
 @source_option
 @project_option
 @wait_option

@@ -16,6 +16,7 @@ import click
 from labelguard.cli.options import (
     bad_rows_option,
     columns_option,
+    directory_option,
     format_option,
     inputs_argument,
     label_values_option,
@@ -210,13 +211,7 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
 @click.option("--dry-run", is_flag=True, help="Say what would be released and charged, and stop.")
 @click.option("--yes", is_flag=True, help="Do not ask before the first release of a project.")
 @click.option("--again", is_flag=True, help="Draw released labels anew: a new event, a new charge.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Copy the release to DIR.",
-)
+@directory_option("release", help="Copy the release to DIR.")
 @max_input_bytes_option
 @click.option(
     "--workers",

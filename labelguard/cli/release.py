@@ -13,6 +13,7 @@ from labelguard.cli.budget import verdict
 from labelguard.cli.options import (
     HELP,
     columns_option,
+    file_option,
     format_option,
     inputs_argument,
     project_option,
@@ -189,14 +190,7 @@ def _scored(value: Scored) -> None:
 @click.command(short_help="Label new pairs by a release's head.")
 @click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
 @inputs_argument()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    required=True,
-    help="Parquet file to write.",
-)
+@file_option("scored.parquet", required=True, help="Parquet file to write.")
 @columns_option
 @format_option
 @split_option

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli import completion
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP, file_option, project_option
 from labelguard.cli.terminal import echo, near, prints, verdict_code
 
 if TYPE_CHECKING:
@@ -27,11 +27,8 @@ def _print(value: Reported) -> None:
 @click.argument(
     "release_id", required=False, metavar="[RELEASE]", shell_complete=completion.releases
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
+@file_option(
+    "report.html",
     default=Path("report.html"),
     show_default=True,
     help="File to write, or to replace.",

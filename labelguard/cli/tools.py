@@ -11,6 +11,7 @@ import click
 from labelguard.cli import completion
 from labelguard.cli.options import HELP, project_option, wait_option
 from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
+from labelguard.ingest.left_out import describe_counts
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def _ingested(value: Ingested) -> None:
     ):
         if number:
             facts.append((name, f"{counted(number, 'answer')} {said}"))
+    if value.left_out:
+        facts.append(("left out", describe_counts(value.left_out)))
     print_facts(facts)
 
 
@@ -87,7 +90,10 @@ def _checked(value: Checked) -> None:
         facts.append(("reads", value.question))
     skipped = f", {value.skipped} skipped" if value.skipped else ""
     read = f"{counted(len(value.comparisons), 'comparison')}{skipped}"
-    print_facts([*facts, ("understood", f"{read} in {counted(value.answers, 'answer')}")])
+    facts.append(("understood", f"{read} in {counted(value.answers, 'answer')}"))
+    if value.left_out:
+        facts.append(("left out", describe_counts(value.left_out)))
+    print_facts(facts)
     rows = ((c.labeler, c.prompt, *c.responses, c.fault or "(hidden)") for c in value.comparisons)
     print_table(("labeler", "prompt", "response", "response", "label"), rows)
 

@@ -33,13 +33,15 @@ class Answer:
     `version` is when this state came to be by the tool's clock, in µs since 1970 UTC: of several
     states of a record, the one with the greatest counts. `labeler` is the tool's id of who
     answered. `body` is a task with this one answer, as JSON in the tool's export format; it is
-    empty where the answer was deleted, which no later state undoes.
+    empty where the answer was deleted, which no later state undoes. `left_out` is why no release
+    will count it, one of `labelguard.ingest.left_out`, for whoever pulls; it is not stored.
     """
 
     record: str
     version: int
     labeler: str = ""
     body: str = field(default="", repr=False)
+    left_out: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         return "Answer(…)"

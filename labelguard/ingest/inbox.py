@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ LETTERS, LETTERS_BYTES = 10_000, 1 << 30
 """The most dead letters there are, and their bytes: a tool that is misconfigured, or somebody who
 sends an old delivery again and again, does not fill the disk.
 """
+_WHICH = re.compile(r"^answer \S+: |(?<=\[)\d+(?=\])")
 _EVENT, _LETTER = "inbox event", "inbox letter"
 
 _metadata = sa.MetaData(schema="inbox")
@@ -112,6 +114,11 @@ class Letter:
     """how much room it takes: its size, rounded up"""
     why: str
     """what was wrong with it"""
+
+    @property
+    def cause(self) -> str:
+        """The same without which answer, or which of several, is meant; letters share a cause."""
+        return _WHICH.sub("", self.why)
 
 
 class Inbox:

@@ -9,7 +9,7 @@ from duckdb.sqltypes import DuckDBPyType
 from labelguard.ingest import canonical
 from labelguard.ingest.canonical import Content, is_text
 from labelguard.ingest.layouts import IDS, INTEGER, LAYOUTS, MAX_RANKED, Layout
-from labelguard.ingest.sql import identifier, literal
+from labelguard.ingest.sql import identifier, literal, nan_to_null
 from labelguard.learning.carried import Carried
 from labelguard.policy.label_values import WHITE_SPACE, is_number
 from labelguard.terms import LABEL_A, LABEL_B, LABEL_SKIP, LABEL_TIE
@@ -23,7 +23,8 @@ def query(layout: Layout, content: Content) -> str:
     if "ranks" in columns:
         pieces.append(f"{columns['ranks']} IS NULL AS skipped")
     if "choice" in columns:
-        pieces.append(f"coalesce({_trimmed(columns['choice'])}, '') = '' AS skipped")
+        choice = nan_to_null(columns["choice"], layout.types["choice"])
+        pieces.append(f"coalesce({_trimmed(choice)}, '') = '' AS skipped")
     question = layout.reading.question
     if question is not None:
         pieces.append(f"{literal(question)} AS question")
@@ -41,7 +42,7 @@ def query(layout: Layout, content: Content) -> str:
 def _read(role: str, column: str, layout: Layout, content_type: str) -> str:
     """SQL of a column under the name of its role. Labels are read as text, whatever their type."""
     if role in ("label", "tie"):
-        read = _trimmed(column)
+        read = _trimmed(nan_to_null(column, layout.types[role]))
     elif role == "choice":
         # The place of the preferred response, from 1; NULL if that is no whole number.
         number = f"try_cast({_trimmed(column)} AS DOUBLE)"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import InvalidLabels
+from labelguard.spelling import closest
 
 _WORDS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval")
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?")
@@ -30,8 +31,8 @@ def chosen(found: Mapping[str, Any], split: str | None, where: str) -> list[Any]
         return [found[split]]
     several = f"{where}: {'splits' if len(found) > 1 else 'the only split is'} {', '.join(found)}"
     if split is None:
-        raise InvalidLabels(f"{several}; choose one with --split, or name its files")
-    raise InvalidLabels(f"{several}; found no split {split!r}")
+        raise InvalidLabels(f"{several}; choose one, as in --split {next(iter(found))}")
+    raise InvalidLabels(f"{several}; found no split {split!r}{closest(split, found)}")
 
 
 def of_directory(directory: Path, files: Sequence[Path]) -> dict[str, list[Path]]:

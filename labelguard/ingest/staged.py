@@ -60,6 +60,8 @@ class Staged:
     """Rows without a label, left out where skip status is public, and in no other count but
     `rows_read`.
     """
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Answers of a tool that are no rows, by what is public of them: ground truths, drafts."""
     withdrawn: int = 0
     """Answers that are not there any more, because their labeler skipped the same later."""
     public_digest: bytes = b""
@@ -125,6 +127,6 @@ class Staged:
             own = ", ".join(sorted(self.own_values))
             return f"mend the input, or name another --format than {own}"
         return (
-            "mend the input, or name all values beforehand: --label-values a=1,b=0,tie=0.5, or "
-            "a=1,b=2, a=A,b=B, a=left,b=right, a=true,b=false"
+            "mend the input, or say beforehand how labels are coded: --label-values a-b, "
+            "left-right, 1-2 or true-false, or every value: --label-values a=win,b=loss,tie=draw"
         )

@@ -26,6 +26,7 @@ from labelguard.ingest import content_units, formats, ordering, query, scan, sou
 from labelguard.ingest import layouts as labels
 from labelguard.ingest.formats import Understood
 from labelguard.ingest.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Layout, Reading
+from labelguard.ingest.left_out import describe_counts
 from labelguard.ingest.refused import Leavers
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Fault, Staged
@@ -101,6 +102,9 @@ def stage(
         parts = [one.part for one in found]
         layouts = [scan.look(one.part, connection, one.reading, one.labelers) for one in found]
         content = scan.common_content(parts, layouts)
+        for part, one in zip(given, found, strict=True):
+            reasons = scan.rows(part, connection, one.left_out) if one.left_out else []
+            staged.left_out.update(dict(reasons))
         allowed = sources.Allowance.of(parts, options.max_input_bytes)
         for one, layout in zip(found, layouts, strict=True):
             part = one.part
@@ -114,7 +118,9 @@ def stage(
             "every row of the input is of labelers who were retired or erased; nothing is left"
         )
     if not staged.rows_read:
-        raise InvalidLabels(f"{parts[0].name}: no rows in the input")
+        left_out = staged.left_out
+        why = f"nothing is a label; left out: {describe_counts(left_out)}" if left_out else ""
+        raise InvalidLabels(f"{parts[0].name}: {why or 'no rows in the input'}")
     stager.withdraw(staged.rows_directory)
     staged.public_digest = stager.public_digest()
     staged.columns = _columns(found, layouts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -20,6 +21,13 @@ WHITE_SPACE = " \t\n\r\v\f\u00a0\u2007\u202f\u3000"
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _FIRST = re.compile(r"\s*first\s*=\s*([01])\s*", re.IGNORECASE)
 _MEANINGS = ("a", "b", "tie", "skip")
+CODINGS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "a-b": (("A", "a"), ("B", "b")),
+    "left-right": (("LEFT", "Left", "left"), ("RIGHT", "Right", "right")),
+    "1-2": (("1",), ("2",)),
+    "true-false": (("TRUE", "True", "true"), ("FALSE", "False", "false")),
+}
+"""Values of a and b by the name of a coding. Who names one declares it: no label tells which."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class LabelValues:
     @classmethod
     def parse(cls, text: str) -> Self:
         """`a=left,b=right,tie=same|both bad,skip=n/a`, or of choices `first=1`; the empty text is
-        the default domain. A and B may be capitals.
+        the default domain. A and B may be capitals. One of `CODINGS` stands for a and b, and `tie`.
 
         Raises `InvalidLabels` if a or b is missing, or if one value has two meanings.
         """
@@ -48,18 +56,22 @@ class LabelValues:
             return cls()
         if counted := _FIRST.fullmatch(text):
             return cls(first=int(counted[1]))
-        found: dict[str, tuple[str, ...]] = {}
-        for piece in text.split(","):
+        pieces = text.split(",")
+        coding = CODINGS.get(pieces[0].strip().lower())
+        found = dict(zip("ab", coding, strict=True)) if coding else {}
+        for piece in pieces[1:] if coding else pieces:
             meaning, _, values = piece.partition("=")
             meaning = meaning.strip().lower()
             named = tuple(sorted(value.strip(WHITE_SPACE) for value in values.split("|")))
             if meaning not in _MEANINGS or meaning in found or not all(named):
                 raise InvalidLabels(
-                    "--label-values expects a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | "
-                    "between several values, or first=1 where choices are counted from 1; found "
-                    f"{piece.strip()!r}"
+                    f"--label-values expects {', '.join(CODINGS)}, or a=VALUE,b=VALUE[,tie=VALUE]"
+                    "[,skip=VALUE], with | between several values, or first=1 where choices are "
+                    f"counted from 1; found {piece.strip()!r}"
                 )
             found[meaning] = named
+        if coding:
+            found.setdefault("tie", ("TIE", "Tie", "tie"))
         if not {"a", "b"} <= set(found):
             raise InvalidLabels("--label-values must name the values of both a and b")
         known = [

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from labelguard.ingest import connector as connectors
 from labelguard.ingest import segments as stored
 from labelguard.ingest.connector import Answer, Page, Settings, Unreadable
 from labelguard.ingest.inbox import Inbox
+from labelguard.ingest.left_out import SKIP, UNREADABLE
 from labelguard.ingest.refused import Leavers
 from labelguard.ingest.segments import Rows, Segments, Standing
 from labelguard.keys import keyring
@@ -54,10 +56,14 @@ class Ingested:
     """answers of labelers who were retired or erased"""
     forgotten: int
     """labels that were forgotten, as `[ingest] keep` asks for"""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """pulled answers that no release will count, by reason; skips only where the policy says that
+    they are public"""
 
     def __add__(self, other: Ingested) -> Ingested:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Ingested(*(one + more for one, more in pairs))
+        found, more = ({**vars(one), "left_out": Counter(one.left_out)} for one in (self, other))
+        sums = {name: found[name] + more[name] for name in found}
+        return Ingested(**{**sums, "left_out": dict(sums["left_out"])})
 
 
 _NOTHING = Ingested(0, 0, 0, 0, 0)
@@ -232,6 +238,8 @@ class _Ingestion:
         self._counted = _segments(opened)
         self._held.settle(self._counted)
         self._met: dict[str, Standing] = {}
+        record = opened.ledger.policy()
+        self._skips_public = record is not None and record.policy.skips == "public"
 
     @property
     def last(self) -> int:
@@ -332,8 +340,13 @@ class _Ingestion:
             self._write(own, rows, name, pulled=pulled, cursor=cursor)
         elif cursor is not None and cursor != self.cursor(own.name):
             self._advance(own.name, cursor)
+        new = zip((one for one in answers if not one.deleted), ~refused & ~known, strict=True)
+        reasons = Counter(one.left_out for one, fresh in new if fresh and one.left_out)
+        if not self._skips_public:
+            del reasons[SKIP]
         return Ingested(
-            len(rows.body), len(rows.deleted), int((known & ~refused).sum()), int(refused.sum()), 0
+            *(len(rows.body), len(rows.deleted), int((known & ~refused).sum())),
+            *(int(refused.sum()), 0, dict(reasons)),
         )
 
     def _write(
@@ -447,6 +460,8 @@ class _Pull:
                 listed = [a.record for a in page.answers] + [u.record for u in page.unreadable]
                 self.listed.append(work.opened.keys.record_keys(self.own.name, listed))
                 self.stored += work.take(self, page)
+                if page.unreadable:
+                    self.stored += replace(_NOTHING, left_out={UNREADABLE: len(page.unreadable)})
         with self._job() as work:
             work.note(self)
             if not self.cursor:

@@ -37,6 +37,7 @@ from labelguard.project.policy_facts import (
     PolicyDetails,
     PolicyLine,
 )
+from labelguard.spelling import corrected
 from labelguard.storage import blocks
 
 __all__ = ["activate", "add_groups", "close", "drop", "listing", "new", "preview", "show"]
@@ -60,6 +61,7 @@ def parse_allowances(allow: Sequence[str], shares: str = "") -> tuple[Allowance,
     return tuple(found)
 
 
+@corrected
 def new(
     name: str,
     *,

@@ -24,6 +24,7 @@ from labelguard.errors import NoProject, ProjectBusy, ProjectError
 from labelguard.keys.keyring import keys_directory
 from labelguard.ledger import witness
 from labelguard.project import known
+from labelguard.spelling import corrected
 from labelguard.storage import private_files
 
 STATE = ".labelguard"
@@ -211,6 +212,7 @@ def _claimed(release_id: str) -> str:
     return f"release {release_id} is being computed by another process; it ends by itself"
 
 
+@corrected
 def find(directory: str | Path | None = None) -> Project:
     """The project named by `directory` or LABELGUARD_PROJECT, else the nearest one upwards.
 

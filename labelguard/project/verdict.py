@@ -3,10 +3,13 @@ ingested answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
 
-from labelguard.ledger.journal import Anchor
+from labelguard import clock
+from labelguard.ledger.journal import Anchor, Entry
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.project import ingestion
 from labelguard.project.opening import OpenProject
@@ -17,6 +20,9 @@ _TRUE_COPY = (
     "(labelguard project restore BACKUP DIRECTORY --keys COPY): "
     "DIRECTORY/.labelguard/releases"
 )
+
+_SKEW = timedelta(minutes=1)
+"""How far the clocks of two machines with one ledger may be apart."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Verdict(FilesVerdict):
 
     journal_entries: int
     """entries of the journal"""
+    backwards: str | None
+    """where the journal's time runs backwards by more than a minute; null where it does not"""
 
 
 def verdict(opened: OpenProject, anchor: Anchor | None) -> Verdict:
@@ -57,7 +65,23 @@ def verdict(opened: OpenProject, anchor: Anchor | None) -> Verdict:
         lost = f"release {strays[0]} is not in the ledger: it is an older copy"
     broken = ledger.fault() or lost or release_fault(opened, records) or ingestion.fault(opened)
     committed = sum(record.state == "committed" for record in records)
-    return Verdict(broken is None, broken, committed, len(entries))
+    backwards = None if broken else _describe_backwards(entries)
+    return Verdict(broken is None, broken, committed, len(entries), backwards)
+
+
+def _describe_backwards(entries: Sequence[Entry]) -> str | None:
+    """Say which entries are dated before the one that they follow; None if none is.
+
+    The chain holds: a clock was set back, or set wrong before; so it is no fault.
+    """
+    steps = [(a, b) for a, b in pairwise(entries) if clock.read(a.at) - clock.read(b.at) > _SKEW]
+    if not steps:
+        return None
+    (before, after), more = steps[0], f", and {len(steps) - 1:,} more" if len(steps) > 1 else ""
+    return (
+        f"time ran backwards: journal entry {after.number} is dated {after.at}, and entry "
+        f"{before.number} before it {before.at}{more}; see that the clock is right"
+    )
 
 
 def release_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str | None:

@@ -281,5 +281,7 @@ def counted_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     ):
         if counts[count]:
             yield f"  {name}", f"{counts[count]:,} ({what})"
+    for reason, count in counts.get("left_out", {}).items():
+        yield f"  {reason}", f"{count:,} (left out)"
     if own := counts.get("unit_pairs"):  # older cards do not have it
         yield "  with oneself", f"{own:,} pairs of labels of one item are of one {unit}"

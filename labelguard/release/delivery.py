@@ -11,7 +11,7 @@ from pathlib import Path
 
 from labelguard.errors import ProjectError
 from labelguard.release.writer import read_card
-from labelguard.storage.files import fsync_path
+from labelguard.storage.files import check_directory, fsync_path
 from labelguard.storage.sums import SUMS, fault
 
 
@@ -19,6 +19,7 @@ def check(output: Path | None) -> None:
     """Refuse, before any work, a directory that could not take a release."""
     if output is None:
         return
+    check_directory(output, "release")
     if output.exists() and not _is_empty(output) and not (output / "card.json").is_file():
         raise ProjectError(f"{output} exists and is not an empty directory; choose another -o")
     there = output if output.exists() else next(p for p in output.absolute().parents if p.exists())

@@ -30,6 +30,7 @@ from labelguard.release.head import Head
 from labelguard.release.uncertainty import LEVEL, half_widths, simultaneous
 from labelguard.release.unseen import NEGLIGIBLE, islands, own_edges, unseen
 from labelguard.release.writer import Release, directory_of
+from labelguard.spelling import corrected
 from labelguard.terms import counted, shown
 
 __all__ = [
@@ -135,6 +136,7 @@ class Leaderboard:
         return card("Leaderboard", facts, tables=tables)
 
 
+@corrected
 def leaderboard(release: Release | str | Path, stratum: str | None = None) -> Leaderboard:
     """Rank the systems that wrote the responses, by the head of a release; costs nothing.
 

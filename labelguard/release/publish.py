@@ -204,6 +204,7 @@ def _card(job: Job, plan: Plan, grant: Grant, rows: int, finished: Finished) -> 
             "identical_sides": staged.identical_sides,
             "skipped": staged.skipped,
             "set_aside": staged.fault_count,
+            **({"left_out": dict(staged.left_out)} if staged.left_out else {}),
             # An item, as a unit, has nobody's labels.
             **({} if policy.unit == "item" else {"unit_pairs": plan.unit_pairs}),
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, TypeAlias
@@ -13,6 +14,7 @@ from labelguard.errors import InvalidLabels, LedgerError
 from labelguard.ingest import layouts, outside, quarantine
 from labelguard.ingest.conflicts import refuse_conflicts
 from labelguard.ingest.formats import FORMATS
+from labelguard.ingest.left_out import SKIP, describe_counts
 from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.learning.features import Wait
@@ -169,6 +171,10 @@ class Run:
             )
         for name in sorted(staged.formats - {"pairs", "rankings"}):
             self.notes.append(f"read as {name}: {FORMATS[name].about}")
+        self.notes += [one.note for one in staged.understood if one.note]
+        # Skips are counted where the policy says that they are public; elsewhere there are none.
+        if left_out := staged.left_out + Counter({SKIP: staged.skipped}):
+            self.notes.append(f"left out: {describe_counts(left_out)}")
 
     def _settings(self) -> dict[str, object]:
         return {
@@ -217,7 +223,9 @@ class Run:
             refuse_conflicts(staged, self.request.intake.columns.get("item_id", "item_id"))
         if staged.rows == staged.withdrawn:
             raise InvalidLabels(
-                "no usable row in the input: every row is bad, skipped or has identical sides"
+                f"no usable row in the input: of {counted(staged.rows_read, 'row')} "
+                f"{staged.fault_count:,} cannot be used, {staged.skipped + staged.withdrawn:,} "
+                f"are skipped, and {staged.identical_sides:,} have identical sides"
             )
 
     def _plan(self, job: Job, record: ReleaseRecord | None) -> Plan:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from labelguard.errors import LabelguardError, ProjectError
+from labelguard.errors import LabelguardError
 from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.sources import Input
 from labelguard.learning.features import open_provider
@@ -19,6 +19,7 @@ from labelguard.policy.public_columns import parse
 from labelguard.release.head import Head
 from labelguard.release.writer import Release, directory_of, preferred
 from labelguard.spelling import corrected
+from labelguard.storage.files import check_new_file
 from labelguard.terms import AUTO_FORMAT
 
 
@@ -115,10 +116,7 @@ def score_to(
     public_columns: Sequence[str] | None = None,
 ) -> Scored:
     """Write scored pairs to a Parquet file."""
-    if path.exists():
-        raise LabelguardError(f"{path} exists; choose another -o")
-    if not path.absolute().parent.is_dir():
-        raise ProjectError(f"{path.parent} is no directory; make it or choose another -o")
+    check_new_file(path, "scored.parquet")
     scored = score(
         *(release, source),
         columns=columns,

@@ -26,7 +26,7 @@ from labelguard.errors import LabelguardError, ProjectError
 from labelguard.ledger.ledger import Grant
 from labelguard.notebook import card, several
 from labelguard.release import card as cards
-from labelguard.spelling import closest
+from labelguard.spelling import closest, corrected
 from labelguard.storage.files import fresh_directory, publish_directory
 from labelguard.storage.sums import SUMS, hashes_of, sums_text
 from labelguard.terms import budget_of, counted
@@ -216,6 +216,7 @@ def load(release: Release | str | Path, kind: Literal["arrow"]) -> pa.Table: ...
 def load(release: Release | str | Path, kind: Literal["pandas"]) -> pd.DataFrame: ...
 @overload
 def load(release: Release | str | Path, kind: Literal["datasets"]) -> datasets.Dataset: ...
+@corrected
 def load(release: Release | str | Path, kind: str = "polars") -> Any:
     """A release's rows as a Polars or pandas frame, an Arrow table, or a `datasets.Dataset`.
 

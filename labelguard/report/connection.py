@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -15,6 +16,7 @@ from labelguard.errors import InvalidLabels
 from labelguard.ingest import connector as connectors
 from labelguard.ingest.connector import Answer, Connector
 from labelguard.ingest.layouts import PUBLIC_FAULTS, Reading
+from labelguard.ingest.left_out import SKIP
 from labelguard.ingest.rows import canonical_rows
 from labelguard.project.opening import OpenProject, Where
 from labelguard.terms import LABEL_SKIP
@@ -57,6 +59,8 @@ class Checked:
     """comparisons that were skipped"""
     comparisons: list[Comparison]
     """what was compared in them"""
+    left_out: Mapping[str, int]
+    """answers that no release counts, by reason; skips have a count of their own"""
 
 
 def check(name: str, project: Where = None) -> Checked:
@@ -91,6 +95,7 @@ def check(name: str, project: Where = None) -> Checked:
         len(answers),
         skipped,
         [row for row in rows if row],
+        dict(Counter(one.left_out for one in answers if one.left_out not in ("", SKIP))),
     )
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from labelguard.errors import LabelguardError
 from labelguard.ledger import schema
 from labelguard.project.opening import OpenProject, Where
+from labelguard.storage.files import check_new_file
 
 TABLES = (
     schema.policies,
@@ -50,10 +50,7 @@ def export(output: Path, project: Where = None) -> Exported:
     Pseudonyms are hexadecimal. Returns how many rows each table has. Raises `LabelguardError` if
     `output` exists or cannot be made.
     """
-    if output.exists():
-        raise LabelguardError(f"{output} exists; choose another -o")
-    if not output.absolute().parent.is_dir():
-        raise LabelguardError(f"{output.parent} is no directory; make it or choose another -o")
+    check_new_file(output, "ledger.json")
     ledger = OpenProject.open(project).ledger
     counts: dict[str, int] = {}
     with ledger.snapshot() as connection:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from labelguard.ingest.left_out import describe_counts
 from labelguard.ingest.source_columns import Sources
 from labelguard.notebook import Rows, card, several
 from labelguard.terms import counted
@@ -89,6 +91,10 @@ class Inspection:
     """rows that cannot be used"""
     bad_row_reason: str | None
     """why most of them cannot"""
+    left_out: Mapping[str, int]
+    """answers of a tool that no release counts, by reason: ground truths, drafts"""
+    notes: tuple[str, ...]
+    """what else to know of how it is read"""
     identical_sides: int
     """rows (of rankings and choices, pairs) left out because both responses are the same"""
     repeated: int
@@ -123,6 +129,8 @@ class Inspection:
         compared = f"{self.labels:,} {self.answers} of {counted(self.pairs, 'pair')}"
         people = "not told" if self.labelers is None else f"{self.labelers.count:,}"
         counts = [("holds", compared), ("labelers", people), ("bad rows", f"{self.bad_rows:,}")]
+        if self.left_out:
+            counts.append(("left out", describe_counts(self.left_out).split(";")[0]))
         return [*counts, ("problems", f"{len(self.problems):,}" if self.problems else "none")]
 
     def _repr_html_(self) -> str:
@@ -131,7 +139,7 @@ class Inspection:
         if people is not None:
             each = f"{people.least:,} to {people.most:,} each, {people.median:,.0f} in the median"
             facts.append(("labels", each))
-        facts += several("problems", self.problems)
+        facts += several("notes", self.notes) + several("problems", self.problems)
         facts += several(
             "questions", [f"{q.name}: {counted(q.pairs, 'pair')}" for q in self.questions]
         )

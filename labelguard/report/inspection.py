@@ -174,6 +174,8 @@ def _inspection(
         rows=staged.rows_read,
         bad_rows=staged.fault_count,
         bad_row_reason=min((-count, why) for why, count in usual)[1] if usual else None,
+        left_out=dict(staged.left_out),
+        notes=tuple(one.note for one in staged.understood if one.note),
         identical_sides=staged.identical_sides,
         repeated=staged.rows - asked,
         answers=_answers(staged),

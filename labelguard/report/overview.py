@@ -28,6 +28,7 @@ from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import PolicyDetails
 from labelguard.project.verdict import FilesVerdict, Verdict, release_fault, verdict
 from labelguard.storage import blocks
+from labelguard.storage.files import check_new_file
 
 
 @dataclass(frozen=True)
@@ -341,10 +342,7 @@ def simulate_to(path: Path, **options: Any) -> Simulated:
 
     from labelguard.simulation import simulate
 
-    if path.exists():
-        raise LabelguardError(f"{path} exists; choose another -o")
-    if not path.absolute().parent.is_dir():
-        raise LabelguardError(f"{path.parent} is no directory; make it or choose another -o")
+    check_new_file(path, "labels.parquet")
     try:
         table = simulate(**options)
     except ValueError as error:

@@ -6,6 +6,31 @@ import os
 import shutil
 from pathlib import Path
 
+from labelguard.errors import LabelguardError
+
+_OF_FILES = (".csv", ".html", ".json", ".jsonl", ".md", ".parquet", ".png", ".svg", ".tsv")
+
+
+def check_directory(output: Path, example: str) -> None:
+    """Raise `LabelguardError` for a file, or a file's name, where a directory is to be written."""
+    if output.is_file() or (output.suffix.lower() in _OF_FILES and not output.is_dir()):
+        raise LabelguardError(f"{output} names a file; expected a directory, as in -o {example}")
+
+
+def check_file(output: Path, example: str) -> None:
+    """Raise `LabelguardError` where no file can be written: at a directory, or below none."""
+    if output.is_dir():
+        raise LabelguardError(f"{output} is a directory; expected a file, as in -o {example}")
+    if not output.absolute().parent.is_dir():
+        raise LabelguardError(f"{output.parent} is no directory; make it or choose another -o")
+
+
+def check_new_file(output: Path, example: str) -> None:
+    """Raise `LabelguardError` where no new file can be written."""
+    check_file(output, example)
+    if output.exists():
+        raise LabelguardError(f"{output} exists; choose another -o")
+
 
 def fsync_path(path: Path) -> None:
     """Flush a file, or a directory's entries, to disk."""

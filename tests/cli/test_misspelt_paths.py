@@ -7,6 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.errors import LabelguardError
 
 COMMAND = (
     "import sys\n"
@@ -33,3 +38,25 @@ def test_a_path_that_names_nothing_is_told_before_anything_is_loaded(
     assert done.stderr == (
         "labelguard: arean.parquet: no such file or directory (did you mean 'arena.parquet'?)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (("simulate", "-o", "d"), "expected a file, as in -o labels.parquet"),
+        (("report", "-o", "d"), "expected a file, as in -o report.html"),
+        (("plan", "-o", "f"), "expected a directory, as in -o plan"),
+        (("privatize", "-o", "release.parquet"), "expected a directory, as in -o release"),
+    ],
+)
+def test_a_file_for_a_directory_is_refused_and_the_reverse(
+    typed: tuple[str, ...], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "f").touch()
+    done = CliRunner().invoke(main, list(typed))
+    assert done.exit_code == 1 and expected in done.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["d", "f"]
+    with pytest.raises(LabelguardError, match="expected a directory"):
+        lg.privatize([], output="release.parquet", project=lg.init(tmp_path))

@@ -163,6 +163,7 @@ def test_every_delivery_that_is_not_understood_is_a_dead_letter_that_may_be_read
     listed = " ".join(command(made, "list").split())  # whatever the width of the terminal
     assert "the event is not an object" in listed
     assert "KeyError" in listed
+    assert listed.count("is not an object") == 1  # those of one cause together
     assert hooks.LABEL not in listed and hooks.LABELER not in listed
 
 
@@ -234,7 +235,13 @@ def test_the_page_of_the_interface_needs_nothing_from_elsewhere(made: Project) -
         page, schema = tool.get("/docs"), tool.get("/openapi.json").json()
     assert page.headers["content-security-policy"] == "default-src 'none'"
     assert "http" not in page.text
-    assert list(schema["paths"]) == ["/hooks/{connector}", "/healthz", "/readyz", "/metrics"]
+    assert list(schema["paths"]) == [
+        "/hooks/{connector}",
+        "/healthz",
+        "/readyz",
+        "/status",
+        "/metrics",
+    ]
     assert {"200", "401", "404", "408", "413", "422", "503"} < set(
         schema["paths"]["/hooks/{connector}"]["post"]["responses"]
     )

@@ -85,10 +85,10 @@ def test_the_table_of_connectors_names_every_key() -> None:
 
 def test_metrics_and_alarms_are_about_what_the_hook_counts() -> None:
     counted = set(re.findall(r"(?m)^# TYPE (\w+)", Metrics().page().decode()))
-    told = set(re.findall(r"labelguard_hook_\w+", (DOCS / "hook.md").read_text()))
+    told = set(re.findall(r"labelguard_(?:hook|releases|last)_\w+", (DOCS / "hook.md").read_text()))
     assert told == {name for name in counted if not name.endswith("_created")}
     (group,) = yaml.safe_load((ROOT / "examples" / "alerts.yml").read_text())["groups"]
-    assert all(re.search(r"labelguard_hook_\w+", rule["expr"]) for rule in group["rules"])
+    assert all(re.search(r"labelguard_\w+", rule["expr"]) for rule in group["rules"])
 
 
 def test_the_statuses_of_the_page_are_those_of_the_hook() -> None:

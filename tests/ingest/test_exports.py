@@ -12,6 +12,7 @@ import pytest
 from support import exports
 from support.exports import NAME, Export, Writer, answers, read, write
 
+import labelguard as lg
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import formats, scan, sources
 from labelguard.ingest.layouts import Reading
@@ -30,6 +31,7 @@ CASES: dict[str, tuple[Writer, str, Export]] = {
     "argilla flattened": (exports.argilla_flat, ".jsonl", ROWS),
     "argilla Parquet": (exports.argilla_flat, ".parquet", ROWS),
     "argilla records": (exports.argilla_records, ".jsonl", ROWS),
+    "argilla nested": (exports.argilla_unflattened, ".jsonl", ROWS),
     "argilla page": (exports.argilla_page, ".json", ROWS),
     "label-studio JSON": (exports.label_studio, ".json", STRICT),
     "label-studio choices": (lambda rows: exports.label_studio(rows, "choices"), ".jsonl", ROWS),
@@ -42,6 +44,7 @@ CASES: dict[str, tuple[Writer, str, Export]] = {
 NAMED = {"label-studio JSON_MIN", "label-studio CSV"}
 """Exports that do not tell questions from data."""
 KEEP_SKIPS = {name for name in CASES if name.startswith("argilla") or name.endswith("JSON")}
+KEEP_SKIPS.remove("argilla nested")  # it does not tell the status of responses
 
 
 def asked(name: str) -> dict[str, Any]:
@@ -69,7 +72,7 @@ def test_a_discarded_or_cancelled_answer_is_a_skip(name: str, tmp_path: Path) ->
     assert found.filter(pl.col("label") == LABEL_SKIP).height == len(SKIPPING[::4])
 
 
-@pytest.mark.quick("argilla flattened", "argilla page", "label-studio CSV")
+@pytest.mark.quick("argilla flattened", "argilla nested", "label-studio CSV")
 @pytest.mark.parametrize("name", CASES)
 def test_how_an_export_is_read_does_not_depend_on_answers(name: str, tmp_path: Path) -> None:
     writer, suffix, rows = CASES[name]
@@ -186,11 +189,6 @@ def test_other_names_of_fields_are_understood_or_named(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Export, dict[str, Any], str]] = {
-    "no status": (
-        exports.argilla_unflattened(ROWS),
-        {},
-        r"drops the status of responses.*take records\.to_list\(flatten=True\)",
-    ),
     "several questions": (
         [
             row | {"other.responses.users": [], "other.responses.status": []}
@@ -238,7 +236,7 @@ REFUSED: dict[str, tuple[Export, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.quick("no status", "a question that is not there", "two families of responses")
+@pytest.mark.quick("a question that is not there", "two families of responses")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_read_rightly_is_refused_with_what_to_do(name: str, tmp_path: Path) -> None:
     rows, reading, message = REFUSED[name]
@@ -268,6 +266,59 @@ def test_ground_truth_is_nobodys_answer(tmp_path: Path) -> None:
     tasks[0]["annotations"][0]["ground_truth"] = True
     found = read(write(tmp_path / "export.jsonl", tasks), tmp_path)
     assert len(found) == len(STRICT) - 1
+
+
+def _truths(rows: exports.Rows) -> Export:
+    tasks = exports.label_studio(rows)
+    for annotation in tasks[0]["annotations"]:
+        annotation["ground_truth"] = True
+    tasks[1]["drafts"] = [{"id": 1}, {"id": 2}]
+    return tasks
+
+
+def _drafts(rows: exports.Rows) -> Export:
+    records = exports.argilla_records(rows)
+    for record in records:
+        record["responses"][0]["status"] = "draft"
+    return records
+
+
+def _flat_drafts(rows: exports.Rows) -> Export:
+    records = exports.argilla_flat(rows)
+    for record in records:
+        record[f"{NAME}.responses.status"][0] = "draft"
+    return records
+
+
+LEFT_OUT: dict[str, tuple[Writer, dict[str, int]]] = {
+    "label-studio": (_truths, {"ground truth": 2, "draft": 2}),
+    "argilla": (_drafts, {"draft": 5}),
+    "argilla flattened": (_flat_drafts, {"draft": 5}),
+    "potato": (exports.potato_csv, {"machine annotator": len(STRICT)}),
+}
+
+
+@pytest.mark.quick("label-studio", "argilla")
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_is_left_out_is_counted_by_public_reasons_whatever_was_answered(
+    name: str, tmp_path: Path
+) -> None:
+    writer, expected = LEFT_OUT[name]
+    said = (1, 0) if name == "potato" else (1, 0, None)
+    for shift in range(len(said)):
+        rows = [row | {"label": said[(n + shift) % len(said)]} for n, row in enumerate(STRICT)]
+        path = write(tmp_path / f"{shift}.jsonl", writer(rows))
+        assert lg.inspect(path).left_out == expected
+
+
+def test_an_export_of_ground_truths_alone_says_so_and_what_to_do(tmp_path: Path) -> None:
+    tasks = exports.label_studio(STRICT)
+    for task in tasks:
+        for annotation in task["annotations"]:
+            annotation["ground_truth"] = True
+    path = write(tmp_path / "imported.json", tasks)
+    with pytest.raises(InvalidLabels, match=r'\(ground truth\).*"ground_truth": false'):
+        lg.privatize(path, project=lg.init(tmp_path / "p"))
 
 
 SHARED = Path(

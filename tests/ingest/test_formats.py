@@ -186,8 +186,8 @@ def test_a_plain_label_beside_two_responses_is_the_label(
 
 
 OUTSIDE: dict[str, tuple[str, list[Any]]] = {
-    "helpsteer": ("overall_preference", [4, -4, 0.5, float("nan"), "better", [1], True]),
-    "scores": ("score_b", [float("nan"), "high", [1], {"x": 1}]),
+    "helpsteer": ("overall_preference", [4, -4, 0.5, "better", [1], True]),
+    "scores": ("score_b", ["high", [1], {"x": 1}]),
     "arena": ("winner", ["model_c", "Model_A", "0", 1, ["model_a"]]),
     "votes": ("winner", ["a", "one"]),
     "kaggle": ("winner_tie", [1, True, 2, "yes", [0]]),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from support.exports import read
 
 import labelguard as lg
 from labelguard.errors import InvalidLabels
@@ -37,6 +42,48 @@ def test_rows_and_their_table_are_the_same_release(tmp_path: Path) -> None:
     made = lg.privatize(TABLE, **asked)
     assert lg.privatize(ROWS, **asked).id == made.id
     assert lg.privatize([ROWS[:30], tuple(ROWS[30:])], **asked).id == made.id
+
+
+NAN = {
+    "label": [1.0, 0.0, math.nan, math.nan],
+    "tie": [0.0, math.nan, 1.0, math.nan],
+    "score_a": [1.0, math.nan, 3.0, 2.0],
+    "score_b": [2.0, 2.0, 2.0, math.nan],
+}
+
+
+def _dataset(table: pa.Table) -> Any:
+    import datasets
+
+    return datasets.Dataset(table)
+
+
+def _parquet(table: pa.Table, directory: Path) -> Path:
+    pq.write_table(table, directory / "t.parquet")
+    return directory / "t.parquet"
+
+
+INPUTS: dict[str, Callable[[pa.Table, Path], Any]] = {
+    "arrow": lambda table, path: table,
+    "pandas": lambda table, path: table.to_pandas(),
+    "polars": lambda table, path: pl.from_arrow(table),
+    "datasets": lambda table, path: _dataset(table),
+    "rows": lambda table, path: table.to_pylist(),
+    "parquet": _parquet,
+}
+
+
+@pytest.mark.quick("pandas", "polars", "rows", "parquet")
+@pytest.mark.parametrize("kind", INPUTS)
+def test_a_number_that_is_none_is_a_blank_in_every_type_of_input(kind: str, tmp_path: Path) -> None:
+    texts = {one: [f"{one} {n}" for n in range(4)] for one in row(labeler_id=1) if one != "label"}
+    for names in (("label",), ("label", "tie"), ("score_a", "score_b")):
+        numbers = {name: NAN[name] for name in names}
+        blanks = {name: [None if x != x else x for x in NAN[name]] for name in names}
+        source, null = INPUTS[kind](pa.table(texts | numbers), tmp_path), pa.table(texts | blanks)
+        found, tied = read(source, tmp_path), read(source, tmp_path, skips="tie")
+        assert found.equals(read(null, tmp_path))
+        assert tied.equals(read(INPUTS[kind](null, tmp_path), tmp_path, skips="tie"))
 
 
 def test_what_a_row_lacks_is_null_wherever_it_is_lacking() -> None:
@@ -104,7 +151,7 @@ def test_chats_are_nested_rows() -> None:
         ([row(label=ITSELF)], "rows: expected values that JSON has"),
         ([{7: SECRET}], "rows: a key is no text"),
         ([None], "expected a path, a table .*, or a list of rows, found NoneType"),
-        ([row(Label=0)], "rows: two columns are named"),
+        ([row(Label=0)], "rows: two columns have one name"),
     ],
 )
 def test_what_is_no_table_is_refused_in_one_line_without_a_value(rows: Any, message: str) -> None:
@@ -130,6 +177,6 @@ def test_the_page_leaves_out_of_messages_what_has_no_place_in_them(
 
 
 def test_splits_by_name_are_no_rows() -> None:
-    with pytest.raises(InvalidLabels, match="choose one with split, or name"):
+    with pytest.raises(InvalidLabels, match="choose one, as in split="):
         lg.inspect([{"train": TABLE, "test": TABLE}])
     assert lg.inspect([{"train": TABLE}]).labels == lg.inspect({"train": pa.table(TABLE)}).labels

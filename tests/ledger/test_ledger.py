@@ -83,7 +83,13 @@ def fault(project: Project) -> str:
 
 def test_an_untouched_ledger_holds(project: Project) -> None:
     verdict = overview.verify(project.state)
-    assert asdict(verdict) == {"ok": True, "fault": None, "journal_entries": 10, "releases": 2}
+    assert asdict(verdict) == {
+        "ok": True,
+        "fault": None,
+        "journal_entries": 10,
+        "releases": 2,
+        "backwards": None,
+    }
     assert [entry.kind for entry in overview.journal(project.state)] == [
         "created",
         "policy",

@@ -149,6 +149,23 @@ def test_what_happens_while_a_tool_is_read_is_not_undone_by_what_was_read(
     }
 
 
+@pytest.mark.parametrize("skips", [None, "public", "tie"])
+def test_a_pull_counts_what_no_release_will_and_skips_only_where_they_are_public(
+    skips: str | None, tool: tuple[Project, Desk]
+) -> None:
+    project, desk = tool
+    if skips:
+        price: dict[str, Any] = {"epsilon": 1, "delta": 1e-5, "allow": ["rr:labels=9"]}
+        lg.policies.new("p", skips=skips, project=project, **price)  # type: ignore[arg-type]
+        lg.policies.activate("p", project)
+    desk.mark_truth(desk.answer("maria", 1, "left")["record"])
+    desk.answer("maria", 2, None)
+    done = ingestion.pull("desk", project)
+    public = {"skip": 1} if skips == "public" else {}
+    assert (done.answers, done.left_out) == (2, {"ground truth": 1} | public)
+    assert ingestion.pull("desk", project) == ingestion.Ingested(0, 0, 0, 0, 0)
+
+
 def test_an_answer_that_a_pull_finds_again_is_there_again(tool: tuple[Project, Desk]) -> None:
     project, desk = tool
     desk.answer("maria", 1, "left")

@@ -49,6 +49,15 @@ def test_it_shows_ten_answers_and_stores_nothing(tool: tuple[Project, Desk]) -> 
     assert json.loads(said(project, "--json"))["answers"] == 10
 
 
+def test_ground_truths_are_counted_with_what_to_do(tool: tuple[Project, Desk]) -> None:
+    project, desk = tool
+    for task in range(3):
+        desk.mark_truth(desk.answer("maria", task, "left")["record"])
+    found = connection.check("desk", project)
+    assert (found.left_out, found.comparisons) == ({"ground truth": 3}, [])
+    assert '"ground_truth": false' in " ".join(said(project).split())
+
+
 def test_the_same_is_shown_whatever_was_answered(tool: tuple[Project, Desk]) -> None:
     project, desk = tool
     worlds = []

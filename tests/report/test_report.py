@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from support.preferences import STATISTIC, opinions, pairs, public
 from support.surveys import survey
 
 import labelguard as lg
+from labelguard import clock
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.ingest.connector import Answer
@@ -124,6 +126,19 @@ def test_what_needs_doing_stands_first_and_nothing_is_said_where_nothing_does(
     assert "next is a draft" in said
     policies.close(project)
     assert "No policy is in force" in " ".join(section(report(project=project), "to-do").points)
+
+
+def test_time_that_runs_backwards_is_reported_and_the_period_is_in_order(project: Project) -> None:
+    for year, table in ((2031, TABLE), (2030, TABLE.slice(0, 9))):
+        with clock.simulated(datetime(year, 5, 1, tzinfo=UTC)):
+            lg.privatize(table, project=project, **BUDGET)
+    found = overview.verify(project)
+    assert found.ok and "2030-05-01T00:00:00Z" in str(found.backwards)
+    told = report(project=project)
+    assert dict(told.summary)["period"] == "2030-05-01 to 2031-05-01"
+    assert "Time ran backwards" in " ".join(section(told, "verification").text)
+    done = CliRunner().invoke(main, ["budget", "verify", "--project", str(project.state)])
+    assert done.exit_code == 0 and "time ran backwards" in done.stderr
 
 
 def test_the_report_names_the_project_whom_to_ask_and_its_period(project: Project) -> None:

@@ -10,11 +10,13 @@ from collections.abc import Set
 from typing import Any
 
 from labelguard.ingest.connector import Answer
+from labelguard.ingest.left_out import DRAFT, SKIP
 from labelguard_connectors import bounds
 from labelguard_connectors.argilla.told import Told
 
 SUBMITTED = "submitted"
-STATUSES = (SUBMITTED, "discarded", "draft")
+_LEFT_OUT = {"discarded": SKIP, "draft": DRAFT}
+STATUSES = (SUBMITTED, *_LEFT_OUT)
 
 READ = ("label_selection", "ranking", "rating")
 """The types of questions whose answers are preferences. Texts, spans and sets of labels are not
@@ -59,7 +61,7 @@ def answer(record: Told, dataset: str, response: Told, labeler: Told, kept: Set[
         body = bounds.body(task, "responses", own, record.what)
     except ValueError:
         raise record["fields"].unlike("JSON, without NaN and half characters") from None
-    return Answer(response["id"].uuid(), version, labeler.uuid(), body)
+    return Answer(response["id"].uuid(), version, labeler.uuid(), body, _LEFT_OUT.get(status, ""))
 
 
 def _values(values: Any, kept: Set[str]) -> dict[str, object]:

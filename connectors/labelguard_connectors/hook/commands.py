@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from labelguard_connectors.hook.worker import Turn
 
 _EXTRA = "serve"
+_NUMBERS = 3
 
 
 def _served(value: Served) -> None:
@@ -129,19 +131,23 @@ def _letters(values: Sequence[Letter]) -> None:
     if not values:
         echo("No dead letter.")
         return
-    rows = ((v.number, v.connector, _time(v.received_at), v.bytes, v.why) for v in values)
-    print_table(("no.", "connector", "came", "bytes", "why"), rows, right=("no.", "bytes"))
-
-
-def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    groups: defaultdict[tuple[str, str], list[Letter]] = defaultdict(list)
+    for value in values:
+        groups[value.connector, value.cause].append(value)
+    rows = []
+    for (connector, cause), found in sorted(groups.items(), key=lambda group: -len(group[1])):
+        numbers = [str(letter.number) for letter in found]
+        listed = ", ".join([*numbers[:_NUMBERS], *["…"][: len(numbers[_NUMBERS:])]])
+        first, last = (datetime.fromtimestamp(found[at].received_at, UTC).date() for at in (0, -1))
+        rows.append((len(found), connector, str(first), str(last), listed, cause))
+    print_table(("letters", "connector", "first", "last", "no.", "why"), rows, right=["letters"])
 
 
 @dead_letters.command("list")
 @project_option
 @prints(_letters)
 def dead_letters_list(project: Path | None) -> list[Letter]:
-    """All of them, oldest first.
+    """All of them, those of one cause together; with --json each by itself, oldest first.
 
     \b
     Example:

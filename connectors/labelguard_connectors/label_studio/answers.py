@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer
+from labelguard.ingest.left_out import GROUND_TRUTH, SKIP
 from labelguard_connectors import bounds
 
 # By the type of a region: the member of its value that is the labeler's answer.
@@ -77,7 +78,8 @@ def answer(
         body = bounds.body({"id": own, "data": data}, "annotations", kept, origin)
     except ValueError:
         raise expected(f"{origin}: task.data", "valid JSON") from None
-    return Answer(str(record), version, str(labeler), body)
+    left_out = GROUND_TRUTH if kept["ground_truth"] else SKIP if kept["was_cancelled"] else ""
+    return Answer(str(record), version, str(labeler), body, left_out)
 
 
 def expected(field: str, what: str) -> ConnectorError:

@@ -58,6 +58,9 @@ class Understood:
     labelers: str = ""
     own_values: bool = False
     """Whether the format says what its labels mean, whatever the policy does."""
+    left_out: str = ""
+    """SQL of how many answers it leaves out for which public reason (`Adapted.left_out`)."""
+    note: str = ""
 
 
 def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Reading) -> Understood:
@@ -108,6 +111,8 @@ def understood(part: Part, connection: duckdb.DuckDBPyConnection, reading: Readi
         {role: named.get(role, role) for role in adapted.made},
         found.labelers,
         adapted.values is not None and not adapted.usual,
+        adapted.left_out,
+        adapted.note and f"{part.name}: {adapted.note}",
     )
 
 

@@ -1,8 +1,7 @@
 """Exports of Argilla: flattened records (Python SDK, Parquet), and records of its REST interface.
 
-Only submitted responses of people count; drafts are not there, discarded ones are skips, and
-suggestions are nobody's. Exports that drop the status of responses are refused: in them a discarded
-response looks submitted.
+Only submitted responses of people count; drafts are left out, discarded ones are skips, and
+suggestions are nobody's. Nested records of the SDK drop the status: in them all look submitted.
 
 Where every response was rated by a question of its own, a star in the name of the question that is
 read stands for the name of the response: the one that was rated higher is preferred.
@@ -11,7 +10,7 @@ read stands for the name of the response: the one that was rated higher is prefe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labelguard.errors import InvalidLabels, NotAnswered
 from labelguard.ingest.canonical import is_text
@@ -19,12 +18,17 @@ from labelguard.ingest.formats import tasks
 from labelguard.ingest.formats.fields import SIDES, fields
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.tasks import PAIR, RANKING, Task
+from labelguard.ingest.left_out import DRAFT
 from labelguard.ingest.sql import identifier, literal
 
 _TOOL = "Argilla"
 _VALUES, _USERS, _STATUS = ".responses", ".responses.users", ".responses.status"
 _USER, _STATE, _VALUE = (identifier(f"labelguard: {name}") for name in ("user", "status", "value"))
 _RESPONSE = "*"
+_NO_STATUS = (
+    "nested records of Argilla do not tell the status of responses, so that discarded ones and "
+    "drafts count as submitted; records.to_list(flatten=True) and the REST interface tell it"
+)
 _LABELERS = (
     "records.to_list(flatten=True), records.to_datasets() and the REST interface with "
     "include=responses name the labelers."
@@ -62,13 +66,7 @@ def _is_records(seen: Seen) -> bool:
 def _adapt(seen: Seen) -> Adapted:
     if _is_flattened(seen):
         return _flattened(seen)
-    if seen.has("_server_id"):
-        raise InvalidLabels(
-            f"{seen.part}: this export of Argilla drops the status of responses, so that discarded "
-            "ones look submitted; take records.to_list(flatten=True), records.to_datasets() or the "
-            "REST interface (include=responses)"
-        )
-    return _records(seen)
+    return _adapt_nested(seen) if seen.has("_server_id") else _records(seen)
 
 
 def _flattened(seen: Seen) -> Adapted:
@@ -77,11 +75,7 @@ def _flattened(seen: Seen) -> Adapted:
     tasks.refuse_answers(seen, _TOOL, lambda role, name: name.endswith(ends))
     questions = sorted(name.removesuffix(_USERS) for name in seen.types if name.endswith(_USERS))
     of_tool = {asked + end for asked in questions for end in ends}
-    if _is_rated(seen):
-        raise InvalidLabels(
-            f"{seen.part}: an export with a list of responses to each question does not tell which "
-            "of them belong together; take the REST interface (include=responses) for ratings"
-        )
+    _refuse_ratings(seen)
     asked = tasks.question(seen, questions)
     if not seen.has(asked + _STATUS):
         raise InvalidLabels(
@@ -101,6 +95,32 @@ def _flattened(seen: Seen) -> Adapted:
     return _adapted(
         seen, Task.columns(seen, of_tool), _Answers(asked, responses, told, asked + _USERS)
     )
+
+
+def _adapt_nested(seen: Seen) -> Adapted:
+    """Read records of the SDK as they are: a list of responses to each question, without status.
+
+    All of them are read as submitted, for nothing tells which were discarded or drafted.
+    """
+    _refuse_ratings(seen)
+    records = "SELECT to_json(fields) AS fields, to_json(responses) AS responses FROM part"
+    query = f"SELECT DISTINCT unnest(json_keys(responses)) AS name FROM ({records}) ORDER BY name"
+    asked = tasks.answered(seen, lambda: [name for (name,) in seen.names(query)], "question")
+    listed = tasks.elements(f"json_extract(responses, {tasks.pointer(asked)})")
+    responses = f"""
+        SELECT *, 'submitted' AS {_STATE}, response->'value' AS {_VALUE}
+        FROM (SELECT *, unnest({listed}) AS response FROM ({records}))"""
+    told = "response->>'user_id' AS labeler_id"
+    answers = _Answers(tasks.shown(seen), responses, told, "user_id")
+    return replace(_adapted(seen, Task.members(seen, records, "fields"), answers), note=_NO_STATUS)
+
+
+def _refuse_ratings(seen: Seen) -> None:
+    if _is_rated(seen):
+        raise InvalidLabels(
+            f"{seen.part}: an export with a list of responses to each question does not tell which "
+            "of them belong together; take the REST interface (include=responses) for ratings"
+        )
 
 
 def _check_list(seen: Seen, name: str) -> None:
@@ -211,9 +231,13 @@ def _adapted(seen: Seen, task: Task, answers: _Answers) -> Adapted:
     query = f"""
         SELECT {task.select(seen, used)}, {answers.told}, {said} AS {role}
         FROM ({answers.query}) WHERE {_STATE} IN ('submitted', 'discarded')"""
+    left_out = f"""
+        SELECT if({_STATE} = 'draft', {literal(DRAFT)}, 'unknown status'), count(*)
+        FROM ({answers.query})
+        WHERE coalesce({_STATE}, '') NOT IN ('submitted', 'discarded') GROUP BY ALL ORDER BY ALL"""
     made |= {*(PAIR if role == "label" else RANKING)}
     names = used.names(**{role: answers.asked}, labeler_id=answers.labeler)
-    return Adapted(query, made, names=names, values=meaning, usual=True)
+    return Adapted(query, made, names=names, values=meaning, usual=True, left_out=left_out)
 
 
 ARGILLA = Format(

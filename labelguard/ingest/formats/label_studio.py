@@ -10,7 +10,7 @@ no cancelled annotations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from labelguard.ingest.formats import tasks
 from labelguard.ingest.formats.fields import SIDES, Fields, fields, prompt
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.tasks import PAIR, RANKING, Task
+from labelguard.ingest.left_out import DRAFT, GROUND_TRUTH
 from labelguard.ingest.sql import identifier, literal
 
 _TOOL = "Label Studio"
@@ -31,6 +32,7 @@ _OF_ROWS = ("annotator", "annotation_id", "lead_time")
 # Parsed once: DuckDB takes kilobytes for every element of a list that is parsed by itself.
 _RESULT = """from_json(annotation->'result',
     '[{"from_name": "VARCHAR", "to_name": "VARCHAR", "type": "VARCHAR", "value": "JSON"}]')"""
+_IS_TRUTH = "coalesce((annotation->>'ground_truth')::BOOLEAN, false)"
 _SAID = identifier("labelguard: said")
 _TOLD = frozenset(("labeler_id", "submitted_at", "record_id"))
 _NAMES = {"labeler_id": "completed_by", "submitted_at": "updated_at"}
@@ -65,11 +67,22 @@ def _tasks(seen: Seen) -> Adapted:
         WHERE result.from_name IS NOT NULL ORDER BY ALL"""
     tags = [] if seen.private_blanks else seen.names(results)
     found = _Annotations(annotations, task, tags)
+    left_out = _count_left_out(seen)
     # Whether pairs or lists were compared, the data tells, whatever was said of them.
     listed = "responses" in seen.reading.columns or not families(tuple(task.fields))
     if listed and not _names_sides(seen) and (items := ranks.items(seen, task)):
-        return _ranked(seen, found, items)
-    return _compared(seen, found)
+        return replace(_ranked(seen, found, items), left_out=left_out)
+    return replace(_compared(seen, found), left_out=left_out)
+
+
+def _count_left_out(seen: Seen) -> str:
+    """Return SQL that counts annotations which are no answers, in one pass as streams need it."""
+    drafts = "to_json(drafts)" if seen.has("drafts") else "'[]'"
+    truths = f"list_filter({tasks.elements('annotations')}, lambda annotation: {_IS_TRUTH})"
+    counts = f"sum(len({truths}))::BIGINT, sum(json_array_length({drafts}))::BIGINT"
+    return f"""
+        SELECT * FROM (SELECT unnest([{literal(GROUND_TRUTH)}, {literal(DRAFT)}]),
+            unnest([{counts}]) AS n FROM part) WHERE n > 0"""
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,7 @@ class _Annotations:
             CASE WHEN NOT coalesce((annotation->>'was_cancelled')::BOOLEAN, false)
                 THEN {said} END AS {role}
         FROM ({self.sql})
-        WHERE NOT coalesce((annotation->>'ground_truth')::BOOLEAN, false)"""
+        WHERE NOT {_IS_TRUTH}"""
 
 
 def _names_sides(seen: Seen) -> bool:

@@ -11,6 +11,7 @@ from labelguard.ingest.formats import tasks
 from labelguard.ingest.formats.fields import SIDES, fields
 from labelguard.ingest.formats.seen import Adapted, Format, Seen
 from labelguard.ingest.formats.tasks import PAIR, Task
+from labelguard.ingest.left_out import MACHINE
 from labelguard.ingest.sql import identifier, literal
 
 _TOOL = "Potato"
@@ -55,7 +56,11 @@ def _adapt(seen: Seen) -> Adapted | None:
     made = {*PAIR, "labeler_id"} if person else {*PAIR}
     label = tasks.shown(seen) if seen.has("labels") else asked
     names = used.names(label=label, **({"labeler_id": person} if person else {}))
-    return Adapted(query, frozenset(made), names=names, values=meaning, usual=True)
+    machines = f"SELECT {literal(MACHINE)}, count(*) AS n FROM part WHERE NOT {_of_people(seen)}"
+    left_out = f"SELECT * FROM ({machines}) WHERE n > 0"
+    return Adapted(
+        query, frozenset(made), names=names, values=meaning, usual=True, left_out=left_out
+    )
 
 
 def _is_answer(role: str, name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from duckdb.sqltypes import DuckDBPyType
 
 from labelguard.ingest.layouts import Reading, listed_columns
-from labelguard.ingest.sql import identifier, literal
+from labelguard.ingest.sql import identifier, literal, nan_to_null
 from labelguard.policy.label_values import WHITE_SPACE, LabelValues
 
 
@@ -66,10 +66,11 @@ class Seen:
         return identifier(self.reading.columns.get(role, role))
 
     def text(self, name: str) -> str:
-        """SQL of a column as text without the blanks around it; NULL if there is no such column."""
+        """SQL of a column as text without blanks around it; NULL for NaN, or if it is not there."""
         if name not in self.types:
             return "NULL::VARCHAR"
-        return f"nullif(trim({identifier(name)}::VARCHAR, {literal(WHITE_SPACE)}), '')"
+        column = nan_to_null(identifier(name), self.types[name])
+        return f"nullif(trim({column}::VARCHAR, {literal(WHITE_SPACE)}), '')"
 
     def without(self, *roles: str) -> str:
         """SELECT list of all columns but those of these roles and private ones."""
@@ -88,7 +89,8 @@ class Adapted:
 
     `columns` names the columns of further roles (a judge is the labeler), `values` is the domain of
     labels where the format fixes it, and `names` is what messages call the roles that were made.
-    `usual` values are those where `--label-values` names no others.
+    `usual` values are those where `--label-values` names no others. `left_out` is SQL of why
+    answers are left out, by what is public of them, and of how many are; `note` is what to know.
     """
 
     query: str
@@ -97,6 +99,8 @@ class Adapted:
     values: LabelValues | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     usual: bool = False
+    left_out: str = ""
+    note: str = ""
 
 
 def always(seen: Seen) -> bool:

@@ -7,7 +7,6 @@ behind it. Nothing heavy is loaded before a mechanism is opened.
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass
 from importlib.metadata import EntryPoint
@@ -69,8 +68,8 @@ def check_options(mechanism: str, given: Collection[str], beside: Collection[str
     for choice in given:
         if choice in known:
             continue
-        near = difflib.get_close_matches(choice, {*known, *beside}, 1)
-        meant = f"; did you mean {_option(near[0])}?" if near and choice not in _of_all() else ""
+        near = closest(choice, {*known, *beside}, "--").replace("_", "-")
+        meant = "" if choice in _of_all() else near
         if choice == "labeler_column":  # of the command line alone
             meant = "; say --labeler-column NAME"
         raise PolicyError(f"{_option(choice)} does not go with --mechanism {mechanism}{meant}")

@@ -12,7 +12,7 @@ from labelguard.release.leaderboard import COLUMNS, MEAN, Board, Leaderboard, ro
 from labelguard.release.sections import Chart, Mark, Section, Series, Table
 from labelguard.report.page import charts, html, json_text, markdown
 from labelguard.report.page.document import Report
-from labelguard.storage.files import write_atomically
+from labelguard.storage.files import check_file, write_atomically
 from labelguard.terms import counted
 
 __all__ = ["told", "write"]
@@ -31,8 +31,7 @@ def write(found: Leaderboard, release: str, output: Path) -> None:
         raise LabelguardError(
             f"expected -o with a name that ends in .{', .'.join(_KINDS)}; found {output.name}"
         )
-    if not output.absolute().parent.is_dir() or output.is_dir():
-        raise LabelguardError(f"{output} cannot be written; choose another -o")
+    check_file(output, "board.html")
     write_atomically(output, _rendered(found, release, kind))
 
 

@@ -40,6 +40,7 @@ def verification(seen: Seen, found: Verdict, kept: Anchor | None) -> Section:
         "Verification",
         (
             *(one for one in (whole, since) if one and found.ok),
+            *([f"{found.backwards[:1].upper()}{found.backwards[1:]}."] if found.backwards else []),
             "Keep this line somewhere else, with its date: it shows later that the journal was "
             "not cut or rewritten. This line verifies it:",
         ),

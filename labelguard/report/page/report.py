@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from labelguard._version import __version__
-from labelguard.errors import LabelguardError
 from labelguard.ledger.journal import Anchor
 from labelguard.policy import events
 from labelguard.project.opening import Where
@@ -29,7 +28,7 @@ from labelguard.report.page import (
 )
 from labelguard.report.page.document import Report
 from labelguard.report.page.project import Seen
-from labelguard.storage.files import write_atomically
+from labelguard.storage.files import check_file, write_atomically
 from labelguard.terms import budget_of, counted
 
 Format: TypeAlias = Literal["html", "md", "json"]
@@ -75,8 +74,7 @@ def write(
     The journal must still hold the entry of `anchor`, a line that was kept, or there is a fault.
     """
     kind = format or _by_name(output)
-    if not output.absolute().parent.is_dir() or output.is_dir():
-        raise LabelguardError(f"{output} cannot be written; choose another -o")
+    check_file(output, "report.html")
     kept = Anchor.parse(anchor) if anchor else None
     made, found = _told(Seen.of(release_id, project), kept)
     write_atomically(output, _RENDERERS[kind](made).encode())
@@ -125,7 +123,8 @@ def _summary(seen: Seen, found: Verdict) -> tuple[tuple[str, str], ...]:
 
 def _period(seen: Seen) -> Iterator[tuple[str, str]]:
     """From the first release to the last one."""
-    if days := [one.created_at[:10] for one in seen.committed]:
+    # A clock may have run backwards: the order of releases is not that of their days.
+    if days := sorted(one.created_at[:10] for one in seen.committed):
         yield "period", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
 
 

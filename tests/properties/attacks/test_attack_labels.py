@@ -82,7 +82,6 @@ OUTSIDE: dict[str, pa.Table] = {
     "coded 1 and 2": pairs([1, 2, 2, 1]),
     "words": pairs(["a", "b", "b", "a"]),
     "a number between": pairs([1.0, 0.7, 0.0, 1.0]),
-    "NaN": pairs([1.0, float("nan"), 0.0, 1.0]),
     "infinite": pairs([1.0, float("inf"), 0.0, 1.0]),
     "a list": pairs([[1], [1], [0], [1]]),
     "a denied tie": pairs([1, 0.5, 0, 0], tie=[False, False, False, False]),
@@ -152,7 +151,7 @@ def test_named_values_are_read_as_they_are_named(tmp_path: Path) -> None:
     )
     read = dict(labelguard.load(made).select("prompt", "chosen").rows())
     assert read == {"p0": "a", "p1": "b", "p2": "a", "p3": "b"}
-    assert made.card["counts"]["skipped"] == 3
+    assert made.card["counts"]["skipped"] == 3 and "left out: 3 (skip)" in made.notes
     for other in ("Left", "0", "true", "both", "0.5"):
         with pytest.raises(InvalidLabels, match="outside the domain"):
             privatize(project, pairs([*labels, other]), mechanism="rr", epsilon=40, delta=0)
@@ -163,9 +162,47 @@ def test_values_have_one_text_however_they_are_named() -> None:
     assert LabelValues.parse(" tie = same , a=left|1,b= 2") == one
     assert LabelValues.parse(str(one)) == one
     assert str(LabelValues.parse("")) == ""
-    for wrong in ("a=1", "a=1,b=1.0", "a=1,b=", "a=1,b=2,c=3", "a=1,a=2,b=3", "left,right"):
+    for wrong in (
+        "a=1",
+        "a=1,b=1.0",
+        "a=1,b=",
+        "a=1,b=2,c=3",
+        "a=1,a=2,b=3",
+        "left,right",
+        "a-b,a=1",
+        "b-a",
+    ):
         with pytest.raises(InvalidLabels, match="label_values"):
             LabelValues.parse(wrong)
+
+
+@pytest.mark.parametrize(
+    ("coding", "named"),
+    [
+        ("a-b", "a=A|a,b=B|b,tie=TIE|Tie|tie"),
+        ("left-right", "a=LEFT|Left|left,b=RIGHT|Right|right,tie=TIE|Tie|tie"),
+        ("1-2, tie=3, skip=9", "a=1,b=2,tie=3,skip=9"),
+        ("True-False", "a=TRUE|True|true,b=FALSE|False|false,tie=TIE|Tie|tie"),
+    ],
+)
+def test_a_coding_by_name_is_the_domain_that_its_values_name(coding: str, named: str) -> None:
+    assert LabelValues.parse(coding) == LabelValues.parse(named)
+    assert str(LabelValues.parse(coding)) == named
+
+
+def test_labels_in_an_undeclared_coding_are_refused_alike_whatever_they_are(
+    project: Project,
+) -> None:
+    said = set()
+    for labels in (["A", "B"], ["left", "right"], ["B", "draw"]):
+        with pytest.raises(InvalidLabels) as refused:
+            privatize(project, pairs(labels), mechanism="rr")
+        said.add(str(refused.value))
+    assert len(said) == 1 and "a-b" in said.pop()
+    read = labelguard.load(
+        privatize(project, pairs(["B", "a"]), mechanism="rr", label_values="a-b")
+    )
+    assert read.height == 2
 
 
 def test_another_domain_or_rule_than_the_policys_is_refused(project: Project) -> None:

@@ -47,8 +47,9 @@ def given(*labels: int) -> pa.Table:
 
 def told(directory: Path, label: int, options: dict[str, Any]) -> list[str]:
     """Both reports of a project to which the victim's last label came in between, and the pages."""
-    project, found = lg.init(directory), []
+    found: list[str] = []
     with clock.simulated(MONDAY):
+        project = lg.init(directory)
         allow = ["rr:labels=20", "statistic:releases=4"]
         policies.new("both", epsilon=3, delta=1e-5, allow=allow, project=project)
         policies.activate("both", project)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labelguard.cli import completion
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP, directory_option, project_option
 from labelguard.cli.terminal import echo, near, print_facts, prints, progress
 from labelguard.terms import budget_of
 
@@ -35,12 +35,9 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="ID_OR_PATH",
             help="The model to begin from: a directory, or an id of the Hugging Face hub.",
         ),
-        click.option(
-            "-o",
-            "--output",
+        directory_option(
+            "model",
             required=True,
-            type=click.Path(path_type=Path),
-            metavar="DIR",
             help="A new directory for the model; what is unfinished is in DIR.partial.",
         ),
         click.option(

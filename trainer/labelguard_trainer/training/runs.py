@@ -21,6 +21,7 @@ from typing import Any
 from labelguard.errors import LabelguardError
 from labelguard.project.project import held
 from labelguard.storage.files import (
+    check_directory,
     fresh_directory,
     fsync_path,
     publish_directory,
@@ -34,6 +35,7 @@ _COMPLETE = "complete"
 
 def check_output(output: Path) -> None:
     """Raises `LabelguardError` for a directory that is there, or cannot be made."""
+    check_directory(output, "model")
     if os.path.lexists(output):
         raise LabelguardError(f"{output} exists; choose another -o")
     parent = output.absolute().parent
