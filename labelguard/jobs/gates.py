@@ -9,7 +9,8 @@ the same rows, and the error is that of their difference.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Protocol
@@ -26,7 +27,7 @@ from labelguard.mechanisms.clustered import paired_standard_error, standard_erro
 from labelguard.mechanisms.props import vote
 from labelguard.release.head import Head
 from labelguard.release.holdout import held_out, item_keys
-from labelguard.release.preferred_pairs import PAIRS, check_pairs, read_preferred
+from labelguard.release.preferred_pairs import PAIRS, check_pairs, longer, read_preferred
 
 __all__ = ["GATES", "Gate", "Judgement", "check", "judge"]
 
@@ -86,6 +87,8 @@ class Judgement:
     """pairs, rows or weighted labels it was measured on"""
     cost: str
     """what was charged for it"""
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    """what the same pairs say of longer_response, which needs no model"""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class _Found:
     """how far above the truth the difference is, at the confidence that the gate asks for"""
     half_width: float
     """of the candidate's interval"""
+    baselines: Mapping[str, float]
     measure: str = ACCURACY
     cost: str = _FREE
     note: str = ""
@@ -219,6 +223,7 @@ def _accuracies(
     1 − Σ s (d − γ) / Σ s²; that of two models differs by Σ s (d′ − d) / Σ s².
     """
     wrong = [1 - vote(step.margins(model, pairs)) for model in models]
+    wrong.append(1 - vote(longer(pairs)))
     signal = 1 - 2 * flips
     information = float(signal @ signal)
     if not information:
@@ -227,13 +232,14 @@ def _accuracies(
         )
     accuracy = [1 - float(signal @ (d - flips)) / information for d in wrong]
     # No noise is in it but that of coins: a sum over items, taken for normal.
+    beside = {"longer_response": accuracy[-1]}
     own, normal = standard_error(wrong[0], flips, items), NormalDist().inv_cdf
     half_width = normal(max(gate.confidence, _SURE)) * own
     if len(models) == 1:
-        return _Found(accuracy[0], None, own, len(pairs), 0.0, half_width)
+        return _Found(accuracy[0], None, own, len(pairs), 0.0, half_width, beside)
     error = paired_standard_error(wrong[0] - wrong[1], flips, items)
     reach = normal(gate.confidence) * error if gate.confidence > 0.5 else 0.0  # 0 · ∞ is no number
-    return _Found(accuracy[0], accuracy[1], error, len(pairs), reach, half_width)
+    return _Found(accuracy[0], accuracy[1], error, len(pairs), reach, half_width, beside)
 
 
 def _by_held_out(gate: Gate, models: list[Path], evaluation: Path, charged: int) -> _Found:
@@ -249,20 +255,25 @@ def _by_held_out(gate: Gate, models: list[Path], evaluation: Path, charged: int)
     current = values[1] if len(values) > 1 else None
     cost = _CHARGED if charged else f"{_FREE}: evaluation {evaluation.name} was read again"
     rows = round(found.labels)
-    return _Found(values[0], current, error, rows, reach, half_width, LIKELIHOOD, cost)
+    return _Found(values[0], current, error, rows, reach, half_width, {}, LIKELIHOOD, cost)
 
 
 def _judged(gate: Gate, found: _Found) -> Judgement:
     """The rule is asked about estimates as they are; what is shown of them is what is possible."""
-    low, high = _RANGE[found.measure]
+    least, most = _RANGE[found.measure]
 
     def possible(value: float) -> float:
-        return min(max(value, low), high)
+        return min(max(value, least), most)
 
     error, candidate = found.standard_error, found.candidate
-    interval = possible(candidate - found.half_width), possible(candidate + found.half_width)
+    low, high = interval = (
+        possible(candidate - found.half_width),
+        possible(candidate + found.half_width),
+    )
     difference = None if found.current is None else candidate - found.current
-    value = f"{found.measure} {possible(candidate):.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
+    beside = {name: possible(value) for name, value in found.baselines.items()}
+    others = [f"; {name.replace('_', ' ')} {value:.3f}" for name, value in beside.items()]
+    value = f"{found.measure} {possible(candidate):.3f} ({low:.3f} to {high:.3f}{''.join(others)})"
     promote, why = _verdict(gate, found, difference, value)
     return Judgement(
         gate.by,
@@ -276,6 +287,7 @@ def _judged(gate: Gate, found: _Found) -> Judgement:
         found.measure,
         found.rows,
         found.cost,
+        beside,
     )
 
 

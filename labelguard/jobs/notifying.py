@@ -92,7 +92,7 @@ _TOLD = (
 )
 _JUDGED = (
     *("by", "promote", "why", "candidate", "interval", "current", "difference"),
-    *("standard_error", "measure", "rows", "cost"),
+    *("standard_error", "measure", "rows", "cost", "baselines"),
 )
 
 
