@@ -49,7 +49,8 @@ class Model:
     """What a job takes over of the project's last release: its mechanism, where its input lay (None
     for what was ingested, nothing where it was in memory), of which source, and its options.
 
-    `train` are those of the step, where an evaluation of the project asks for its coordinates.
+    `train` are those of the step, where an evaluation of the project asks for its coordinates, and
+    `comparable` says whether its heads are in them.
     """
 
     mechanism: str | None = None
@@ -57,6 +58,7 @@ class Model:
     source: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     train: Mapping[str, Any] = field(default_factory=dict)
+    comparable: bool = True
 
 
 def start(path: Path, project: Where = None) -> Written:
@@ -104,11 +106,15 @@ def _model(home: Project, base: Path, policy: Policy) -> Model:
         paths = None if paths is None else [resolve_pattern(one, directory) for one in paths]
     source = request.get("namespace")
     source = None if source == home.namespace and paths is not None else source
-    train = {}
+    mechanism, train, comparable = settings["mechanism"], {}, True
     if evaluation := evaluating.coordinates(home, None):
         axes = coordinates_in(evaluation)
         train = {"features": axes.features, "components": axes.shape.components}
-    return Model(settings["mechanism"], paths, source, own, train)
+        try:
+            evaluating.check(mechanism, home, None)
+        except LabelguardError:
+            comparable = False
+    return Model(mechanism, paths, source, own, train, comparable)
 
 
 def _policy(home: Project) -> tuple[Policy, str, bool]:
@@ -146,7 +152,7 @@ def _way(home: Project, path: Path) -> str:
 
 def text_of(policy: Policy, name: str, where: str, tools: Sequence[Connector], model: Model) -> str:
     """A job's file, with a comment on every line that one may change."""
-    mechanism, gate, why = _means(policy, model.mechanism)
+    mechanism, gate, why = _means(policy, model)
     lines = []
     if tools:
         names = [one.name for one in tools]
@@ -193,12 +199,12 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _means(policy: Policy, mechanism: str | None) -> tuple[str, str, str]:
-    """The mechanism, `mechanism` or one that a policy pays for, its gate, and why this gate."""
+def _means(policy: Policy, model: Model) -> tuple[str, str, str]:
+    """The mechanism, the last release's or one that a policy pays for, its gate, and why this."""
     pays = set(policy.events)
     usual = (RANDOMIZED_LABELS.name, STATISTIC_RELEASES.name, *policy.events)
-    mechanism = mechanism or next(name for name in usual if name in pays)
-    if STATISTIC_RELEASES.name in pays and policy.held_out:
+    mechanism = model.mechanism or next(name for name in usual if name in pays)
+    if STATISTIC_RELEASES.name in pays and policy.held_out and model.comparable:
         return mechanism, "held-out", "one statistic of labelers who are held out, each time"
     if mechanism == RANDOMIZED_LABELS.name:
         return mechanism, "released", "released labels of items that no model learns from"

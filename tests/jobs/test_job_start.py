@@ -111,6 +111,26 @@ def test_a_job_takes_over_features_and_public_columns_of_the_last_release(here: 
     }
 
 
+def test_a_job_takes_a_gate_that_can_judge_its_heads(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.fix(monkeypatch)
+    small = desk(here / "desk", ("rr:labels=64", "statistic:releases=3"), 0.5)
+    retrain(small.job)  # a head of length alone
+    one, head = str(small.path / "labels/1.parquet"), str(small.models / "0001")
+    lg.privatize(one, project=small.path, mechanism="evaluation", head=head)
+    for mechanism, gate in (("rr", "held-out"), ("statistic", "none")):
+        if mechanism == "statistic":
+            lg.privatize(one, project=small.path, mechanism=mechanism, features="length+style")
+        small.job.unlink()
+        starting.start(small.job, small.path)
+        found = yaml.safe_load(small.job.read_text())
+        found["promote"]["directory"] = gate  # other heads are in the first
+        small.job.write_text(yaml.safe_dump(found))
+        assert (found["release"]["mechanism"], found["gate"]["by"]) == (mechanism, gate)
+        assert not dry_run(small.job).releases
+
+
 def test_the_place_of_an_input_is_in_the_ledger_and_in_nothing_that_is_released(
     here: Path,
 ) -> None:
