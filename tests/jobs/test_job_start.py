@@ -23,6 +23,7 @@ from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
 from labelguard.jobs.settings import schema
 from labelguard.project import policies
+from labelguard.report.export import export
 
 CONNECTORS = """
 [connectors.desk]
@@ -131,12 +132,14 @@ def test_a_job_takes_a_gate_that_can_judge_its_heads(
         assert not dry_run(small.job).releases
 
 
-def test_the_place_of_an_input_is_in_the_ledger_and_in_nothing_that_is_released(
+def test_the_place_of_an_input_is_in_the_ledger_and_in_nothing_that_leaves_it(
     here: Path,
 ) -> None:
     pq.write_table(labels(1), here / "the-place.parquet")
     of_the_release(here, "the-place.parquet", mechanism="rr")
-    for path in (here / ".labelguard" / "releases").rglob("*"):
+    export(here / "ledger.json", here)
+    assert b"the-place" in (here / ".labelguard" / "ledger.sqlite3").read_bytes()
+    for path in (here / "ledger.json", *(here / ".labelguard" / "releases").rglob("*")):
         assert path.is_dir() or b"the-place" not in path.read_bytes()
 
 
