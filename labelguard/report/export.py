@@ -87,7 +87,7 @@ def _rows(
 
 
 def _parsed(name: str, value: str) -> Any:
-    """A value of JSON; of a release's settings without where its input lay, which is its owner's."""
+    """A value of JSON; settings of a release are without the place of its input."""
     found = json.loads(value)
     if name == "settings":
         found.pop("request", None)
