@@ -56,7 +56,8 @@ class Main(click.Group):
             with stoppable():
                 return super().invoke(ctx)
         except LabelguardError as error:
-            _fail(ctx, type(error).__name__, str(error), error.exit_code)
+            notes = getattr(error, "__notes__", ())
+            _fail(ctx, type(error).__name__, str(error), error.exit_code, notes=notes)
         except BrokenPipeError:
             raise  # `labelguard … | head` is no error; click ends quietly
         except OSError as error:
@@ -87,11 +88,19 @@ _TYPED = "labelguard.typed"
 
 
 def _fail(
-    ctx: click.Context, kind: str, message: str, code: int, *, said: bool = False
+    ctx: click.Context,
+    kind: str,
+    message: str,
+    code: int,
+    *,
+    said: bool = False,
+    notes: Sequence[str] = (),
 ) -> NoReturn:
     """End with a line on standard error and, where JSON was asked for, an object on the other."""
     if not said:
         echo(f"labelguard: {shown(message)}", err=True)
+    for note in notes:
+        echo(f"labelguard: note: {shown(note)}", err=True)
     if "--json" in ctx.meta[_TYPED]:
         print_json(Failure(kind, message, code))
     ctx.exit(code)

@@ -59,19 +59,20 @@ class Line(Reporter):
 class Lines(Reporter):
     """Lines on standard error, where nobody watches: few in a log, and fewer the longer it takes.
 
-    The first comes after five seconds; each further one when the job has lasted twice as long, or
-    ten minutes longer. When they come depends on the time alone, what they say on what is public.
+    The first comes after five seconds, or `at_once`; each further one when the job has lasted twice
+    as long, or ten minutes longer. When they come depends on the time alone, what they say on what
+    is public.
     """
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock, self._began, self._due = clock, clock(), _SOON
+    def __init__(self, clock: Clock = time.monotonic, *, at_once: bool = False) -> None:
+        self._clock, self._began, self._due = clock, clock(), 0.0 if at_once else _SOON
         self._left = _Left(clock)
 
     def __call__(self, step: str, share: float | None) -> None:
         left, lasted = self._left(share), self._clock() - self._began
         if lasted < self._due:
             return
-        self._due = lasted + min(lasted, _RARELY)
+        self._due = max(lasted + min(lasted, _RARELY), _SOON)
         done = [] if share is None else [f"{share:.0%}"]
         click.echo(shown(f"labelguard: {', '.join([step, *done, *left])}"), err=True)
 

@@ -159,14 +159,15 @@ def near(path: str | Path) -> str:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Reporter]:
-    """Progress on standard error while a job runs: a line that moves on a terminal, else `Lines`.
+def progress(*, at_once: bool = False) -> Iterator[Reporter]:
+    """Progress on standard error while a job runs: a line that moves on a terminal, else `Lines`,
+    whose first comes `at_once`.
 
     Silent where a program reads the result, and where LABELGUARD_PROGRESS is off.
     """
     off = os.environ.get("LABELGUARD_PROGRESS") == "off"
     if off or not sys.stderr.isatty():
-        yield Reporter() if off or json_asked() else Lines()
+        yield Reporter() if off or json_asked() else Lines(at_once=at_once)
         return
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn

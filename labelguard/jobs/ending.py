@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labelguard import clock
@@ -105,8 +106,32 @@ def fail(job: Job, home: Project, run: UnderWay, why: str) -> None:
 
 
 def failure(run: UnderWay, error: Exception) -> str:
-    """Which step failed; its message is for the terminal alone, and so is the kind of an error that
-    raw labels can raise.
+    """Which step failed; its message is for the terminal and the log of errors alone, and so is the
+    kind of an error that raw labels can raise.
     """
-    step = next((name for name in STEPS if name not in run.steps), STEPS[-1])
+    step = _step(run)
     return f"{step} failed" if step in _READING else f"{step} failed: {type(error).__name__}"
+
+
+def log(run: UnderWay, error: Exception) -> None:
+    """Write down why a step failed, and note on the error where."""
+    step = _step(run)
+    trace = _without_values(error) if step in _READING else traceback.format_exception(error)
+    with contextlib.suppress(OSError):  # what failed first has to be said
+        path = run.state.log(f"run {run.number}, {step} failed\n{''.join(trace)}")
+        error.add_note(f"its trace is in {path}")
+
+
+def _step(run: UnderWay) -> str:
+    return next((name for name in STEPS if name not in run.steps), STEPS[-1])
+
+
+def _without_values(error: BaseException) -> Iterator[str]:
+    """The trace of an error that raw labels may have raised: where it was, and messages of errors
+    of ours, which show no label. Others may show one.
+    """
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause:
+        yield from _without_values(cause)
+    yield from traceback.format_tb(error.__traceback__)
+    yield f"{type(error).__name__}: {error if isinstance(error, LabelguardError) else '…'}\n"

@@ -9,7 +9,8 @@ the same rows, and the error is that of their difference.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Protocol
@@ -26,13 +27,18 @@ from labelguard.mechanisms.clustered import paired_standard_error, standard_erro
 from labelguard.mechanisms.props import vote
 from labelguard.release.head import Head
 from labelguard.release.holdout import held_out, item_keys
-from labelguard.release.preferred_pairs import PAIRS, check_pairs, read_preferred
+from labelguard.release.preferred_pairs import PAIRS, check_pairs, longer, read_preferred
 
 __all__ = ["GATES", "Gate", "Judgement", "check", "judge"]
 
 GATES = ("released", "probes", "held-out", "none")
 
 ACCURACY, LIKELIHOOD = "accuracy", "log-likelihood per label"
+CHANCE = {ACCURACY: 0.5, LIKELIHOOD: -math.log(2)}
+"""What a coin reaches."""
+_RANGE = {ACCURACY: (0.0, 1.0), LIKELIHOOD: (-math.inf, 0.0)}
+_SURE = 0.975
+"""How sure each end of an interval is; 95% lie between them."""
 _FREE = "nothing"
 _CHARGED = "one statistic release of the labelers who are held out"
 
@@ -40,7 +46,7 @@ _CHARGED = "one statistic release of the labelers who are held out"
 class Gate(Protocol):
     """What job.yaml says: `margin` is how much worse a candidate may be, `confidence` how sure it
     must be that it is not (one-sided; 0.5 takes the estimate as it is), `at_least` what it must
-    reach whatever there was before.
+    reach whatever there was before: a first model with its whole interval, `CHANCE` by default.
     """
 
     @property
@@ -66,7 +72,9 @@ class Judgement:
     why: str
     """in a sentence"""
     candidate: float | None
-    """what the candidate reaches; null without a gate"""
+    """what the candidate reaches, within what is possible; null without a gate"""
+    interval: tuple[float, float] | None
+    """where that lies with 95% confidence, or more if the gate asks for more"""
     current: float | None
     """what the model in use reaches; null if there is none"""
     difference: float | None
@@ -79,6 +87,8 @@ class Judgement:
     """pairs, rows or weighted labels it was measured on"""
     cost: str
     """what was charged for it"""
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    """what the same pairs say of longer_response, which needs no model"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,9 @@ class _Found:
     rows: int
     reach: float
     """how far above the truth the difference is, at the confidence that the gate asks for"""
+    half_width: float
+    """of the candidate's interval"""
+    baselines: Mapping[str, float]
     measure: str = ACCURACY
     cost: str = _FREE
     note: str = ""
@@ -158,7 +171,7 @@ def judge(
     models = [candidate] if current is None else [candidate, current]
     if gate.by == "none":
         return Judgement(
-            "none", True, "there is no gate", None, None, None, None, ACCURACY, 0, _FREE
+            "none", True, "there is no gate", None, None, None, None, None, ACCURACY, 0, _FREE
         )
     if gate.by == "probes":
         assert gate.probes is not None
@@ -210,6 +223,7 @@ def _accuracies(
     1 − Σ s (d − γ) / Σ s²; that of two models differs by Σ s (d′ − d) / Σ s².
     """
     wrong = [1 - vote(step.margins(model, pairs)) for model in models]
+    wrong.append(1 - vote(longer(pairs)))
     signal = 1 - 2 * flips
     information = float(signal @ signal)
     if not information:
@@ -217,13 +231,15 @@ def _accuracies(
             "the released labels are coins (γ = ½): no model can be judged by them"
         )
     accuracy = [1 - float(signal @ (d - flips)) / information for d in wrong]
-    if len(models) == 1:
-        return _Found(accuracy[0], None, standard_error(wrong[0], flips, items), len(pairs), 0.0)
-    error = paired_standard_error(wrong[0] - wrong[1], flips, items)
     # No noise is in it but that of coins: a sum over items, taken for normal.
-    normal = NormalDist().inv_cdf(gate.confidence)
-    reach = normal * error if normal > 0 else 0.0  # 0 · ∞ is no number
-    return _Found(accuracy[0], accuracy[1], error, len(pairs), reach)
+    beside = {"longer_response": accuracy[-1]}
+    own, normal = standard_error(wrong[0], flips, items), NormalDist().inv_cdf
+    half_width = normal(max(gate.confidence, _SURE)) * own
+    if len(models) == 1:
+        return _Found(accuracy[0], None, own, len(pairs), 0.0, half_width, beside)
+    error = paired_standard_error(wrong[0] - wrong[1], flips, items)
+    reach = normal(gate.confidence) * error if gate.confidence > 0.5 else 0.0  # 0 · ∞ is no number
+    return _Found(accuracy[0], accuracy[1], error, len(pairs), reach, half_width, beside)
 
 
 def _by_held_out(gate: Gate, models: list[Path], evaluation: Path, charged: int) -> _Found:
@@ -231,41 +247,64 @@ def _by_held_out(gate: Gate, models: list[Path], evaluation: Path, charged: int)
 
     found, heads = Evaluation.load(evaluation), [Head.load(model) for model in models]
     values = [found.likelihood(head) for head in heads]
-    other = (
-        heads[1] if len(heads) > 1 else replace(heads[0], coefficients=0 * heads[0].coefficients)
-    )
+    chance = replace(heads[0], coefficients=0 * heads[0].coefficients)
+    other = heads[1] if len(heads) > 1 else chance
     error = found.difference(heads[0], other)[1]
-    reach = found.reach(heads[0], other, max(gate.confidence, 0.5))
+    reach = found.reach(heads[0], other, gate.confidence)
+    half_width = found.reach(heads[0], chance, max(gate.confidence, _SURE))
     current = values[1] if len(values) > 1 else None
     cost = _CHARGED if charged else f"{_FREE}: evaluation {evaluation.name} was read again"
-    return _Found(values[0], current, error, round(found.labels), reach, LIKELIHOOD, cost)
+    rows = round(found.labels)
+    return _Found(values[0], current, error, rows, reach, half_width, {}, LIKELIHOOD, cost)
 
 
 def _judged(gate: Gate, found: _Found) -> Judgement:
-    """The rule: not below `at_least`, and not worse than the model in use by `margin` or more."""
-    error = found.standard_error
-    difference = None if found.current is None else found.candidate - found.current
-    promote, why = _verdict(gate, found, difference)
+    """The rule is asked about estimates as they are; what is shown of them is what is possible."""
+    least, most = _RANGE[found.measure]
+
+    def possible(value: float) -> float:
+        return min(max(value, least), most)
+
+    error, candidate = found.standard_error, found.candidate
+    low, high = interval = (
+        possible(candidate - found.half_width),
+        possible(candidate + found.half_width),
+    )
+    difference = None if found.current is None else candidate - found.current
+    beside = {name: possible(value) for name, value in found.baselines.items()}
+    others = [f"; {name.replace('_', ' ')} {value:.3f}" for name, value in beside.items()]
+    value = f"{found.measure} {possible(candidate):.3f} ({low:.3f} to {high:.3f}{''.join(others)})"
+    promote, why = _verdict(gate, found, difference, value)
     return Judgement(
         gate.by,
         promote,
         why + found.note,
-        found.candidate,
-        found.current,
+        possible(candidate),
+        interval if all(map(math.isfinite, interval)) else None,
+        None if found.current is None else possible(found.current),
         difference,
         error if math.isfinite(error) else None,
         found.measure,
         found.rows,
         found.cost,
+        beside,
     )
 
 
-def _verdict(gate: Gate, found: _Found, difference: float | None) -> tuple[bool, str]:
-    value = f"{found.measure} {found.candidate:.3f}"
+def _verdict(gate: Gate, found: _Found, difference: float | None, value: str) -> tuple[bool, str]:
+    """The rule: a first model is above `at_least` with its whole interval; a later one is not below
+    it, nor worse than the model in use by `margin` or more. `value` is the estimate as it is shown.
+    """
+    if difference is None:
+        least = CHANCE[found.measure] if gate.at_least is None else gate.at_least
+        if found.candidate - found.half_width >= least:
+            return True, f"{value}; there was no model before"
+        return False, (
+            f"{value}: a first model needs an interval that begins at {least:.3f} or above; wait "
+            "for more labels, or lower gate.at_least"
+        )
     if gate.at_least is not None and found.candidate < gate.at_least:
         return False, f"{value} is below {gate.at_least:g}, which job.yaml asks for"
-    if difference is None:
-        return True, f"{value} ± {found.standard_error:.3f}; there was no model before"
     lowest = difference - found.reach
     shown = f"{value}, {difference:+.3f} ± {found.standard_error:.3f} to the model in use"
     if lowest >= -gate.margin:

@@ -44,7 +44,7 @@ def register(
         client.set_registered_model_alias(settings.model, ALIAS, version)
     except (MlflowException, OSError, ImportError) as error:
         kind = type(error).__name__
-        raise LabelguardError(f"promote.mlflow: MLflow refused it ({kind})") from None
+        raise LabelguardError(f"promote.mlflow: MLflow refused it ({kind})") from error
     return version
 
 

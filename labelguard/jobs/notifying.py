@@ -91,8 +91,8 @@ _TOLD = (
     *("charged_by", "model", "started_at", "ended_at"),
 )
 _JUDGED = (
-    *("by", "promote", "why", "candidate", "current", "difference", "standard_error"),
-    *("measure", "rows", "cost"),
+    *("by", "promote", "why", "candidate", "interval", "current", "difference"),
+    *("standard_error", "measure", "rows", "cost", "baselines"),
 )
 
 

@@ -14,12 +14,10 @@ from pydantic import AfterValidator, Field, create_model
 from labelguard.configuration.checking import Part, Text, names, parsed
 from labelguard.errors import LabelguardError
 from labelguard.release.methods import installed, options_of
+from labelguard.release.methods.options import FILE, NAMES_OR_PATHS
 from labelguard.terms import AUTO_FORMAT, FORMAT_NAMES
 
 __all__ = ["check_options", "options_model", "relative_to", "resolve_pattern"]
-
-_FILES, _NAMES_OR_PATHS = "FILE", ("ID_OR_PATH", "RELEASE")
-"""How options of mechanisms say that they are a path (`metavar`)."""
 
 
 def _one_of(*choices: Any) -> AfterValidator:
@@ -87,13 +85,13 @@ def relative_to(base: Path, options: Mapping[str, Any]) -> dict[str, Any]:
         if value is None or name not in metadata:
             continue
         kind = metadata[name]["metavar"]
-        if kind == _FILES:
+        if kind == FILE:
             found[name] = (
                 resolve_pattern(value, base)
                 if isinstance(value, str)
                 else [resolve_pattern(one, base) for one in value]
             )
-        elif kind in _NAMES_OR_PATHS and (base / value).exists():
+        elif kind in NAMES_OR_PATHS and (base / value).exists():
             found[name] = str(base / value)
     return found
 

@@ -11,6 +11,7 @@ what is released follows from public columns, and everything after that from rel
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -156,6 +157,7 @@ class Run:
             except ProjectBusy:
                 raise  # it is under way still
             except Exception as error:
+                ending.log(run, error)
                 if "check" not in run.steps:
                     run.state.forget()  # nothing was begun
                     raise
@@ -265,7 +267,8 @@ class Run:
         try:
             mlflow_registry.register(settings, current, self.models.project, self.job.name, facts)
         except LabelguardError as error:
-            return [f"{error}; the next run tries again"]
+            path = self.state.log("".join(traceback.format_exception(error)))
+            return [f"{error}; the next run tries again; its trace is in {path}"]
         return []
 
 

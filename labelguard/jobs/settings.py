@@ -61,7 +61,12 @@ class Gate(Part):
         float, Field(ge=0.5, lt=1, description="how sure that it is not worse, one-sided")
     ] = 0.5
     at_least: Annotated[
-        float | None, Field(allow_inf_nan=False, description="what it must reach in any case")
+        float | None,
+        Field(
+            allow_inf_nan=False,
+            description="what it must reach in any case, a first model with its whole interval; "
+            "default, of a first: what a coin reaches",
+        ),
     ] = None
 
     @model_validator(mode="after")

@@ -1,21 +1,28 @@
-"""A first job.yaml, from what a project has: its policy, its connectors; nothing is asked."""
+"""A first job.yaml, from what a project has: its policy, its last release, its connectors; nothing
+is asked.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from labelguard.errors import LabelguardError
 from labelguard.ingest.connector import Settings as Connector
+from labelguard.jobs import evaluating
+from labelguard.jobs.gates import ACCURACY, CHANCE, LIKELIHOOD
+from labelguard.jobs.options import relative_to, resolve_pattern
 from labelguard.policy.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
 from labelguard.policy.policy import USUAL_EPSILON, Policy, usual_delta
 from labelguard.project import ingestion, policies
-from labelguard.project.opening import Where, located
+from labelguard.project.opening import OpenProject, Where, located
 from labelguard.project.project import Project
+from labelguard.release.evaluation import coordinates_in
 from labelguard.report import overview
 
 POLICY = "retraining"
@@ -37,6 +44,23 @@ class Written:
     """commands to go on with"""
 
 
+@dataclass(frozen=True)
+class Model:
+    """What a job takes over of the project's last release: its mechanism, where its input lay (None
+    for what was ingested, nothing where it was in memory), of which source, and its options.
+
+    `train` are those of the step, where an evaluation of the project asks for its coordinates, and
+    `comparable` says whether its heads are in them.
+    """
+
+    mechanism: str | None = None
+    input: Sequence[str] | None = ()
+    source: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    train: Mapping[str, Any] = field(default_factory=dict)
+    comparable: bool = True
+
+
 def start(path: Path, project: Where = None) -> Written:
     """Write a job for the policy in force or, where there is none, for a draft that is made.
 
@@ -46,7 +70,8 @@ def start(path: Path, project: Where = None) -> Written:
         raise LabelguardError(f"{path} exists; remove it, or name another file")
     home = located(project)
     policy, name, drafted = _policy(home)
-    text = text_of(policy, name, _way(home, path), _connectors(home))
+    model = _model(home, path.absolute().parent, policy)
+    text = text_of(policy, name, _way(home, path), _connectors(home, model), model)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -56,6 +81,40 @@ def start(path: Path, project: Where = None) -> Written:
     force = [f"labelguard policy show {name}", f"labelguard policy activate {name}"]
     steps = (*(force if drafted else ()), f"labelguard retrain {shown} --dry-run")
     return Written(str(path), name, drafted, steps)
+
+
+def _model(home: Project, base: Path, policy: Policy) -> Model:
+    """The last release that trains, of a mechanism that the policy pays for; nothing without one.
+
+    Paths are as seen from `base`, if that is the project's directory, else absolute.
+    """
+    made = [
+        one
+        for one in OpenProject.open(home).ledger.releases()
+        if one.state == "committed" and one.part == "training" and one.event in policy.events
+    ]
+    if not made:
+        return Model()
+    settings, directory = made[-1].settings, home.state.parent
+    request = settings.get("request") or {"input": (), "options": {}}
+    own = dict(request["options"])
+    if features := settings["choices"].get("features"):
+        own["features"] = features
+    paths = request.get("input")
+    if base.resolve() != directory:
+        own = relative_to(directory, own)
+        paths = None if paths is None else [resolve_pattern(one, directory) for one in paths]
+    source = request.get("namespace")
+    source = None if source == home.namespace and paths is not None else source
+    mechanism, train, comparable = settings["mechanism"], {}, True
+    if evaluation := evaluating.coordinates(home, None):
+        axes = coordinates_in(evaluation)
+        train = {"features": axes.features, "components": axes.shape.components}
+        try:
+            evaluating.check(mechanism, home, None)
+        except LabelguardError:
+            comparable = False
+    return Model(mechanism, paths, source, own, train, comparable)
 
 
 def _policy(home: Project) -> tuple[Policy, str, bool]:
@@ -77,10 +136,11 @@ def _policy(home: Project) -> tuple[Policy, str, bool]:
     return made, POLICY, True
 
 
-def _connectors(home: Project) -> list[Connector]:
-    """Those of one source: a release is of one."""
-    found = list(ingestion.settings(home).values())
-    return [one for one in found if one.source == found[0].source]
+def _connectors(home: Project, model: Model) -> list[Connector]:
+    """Those of one source: a release is of one. None where the last release was of files."""
+    found = [] if model.input else list(ingestion.settings(home).values())
+    source = model.source or (found[0].source if found else None)
+    return [one for one in found if one.source == source]
 
 
 def _way(home: Project, path: Path) -> str:
@@ -90,27 +150,35 @@ def _way(home: Project, path: Path) -> str:
     return os.path.relpath(directory, here) if inside else str(directory)
 
 
-def text_of(policy: Policy, name: str, where: str, tools: Sequence[Connector]) -> str:
+def text_of(policy: Policy, name: str, where: str, tools: Sequence[Connector], model: Model) -> str:
     """A job's file, with a comment on every line that one may change."""
-    mechanism, gate, why = _means(policy)
-    lines = [("input: labels.parquet", "files or globs to release; of a tool: pull: [connector]")]
+    mechanism, gate, why = _means(policy, model)
+    lines = []
     if tools:
-        names = json.dumps([one.name for one in tools], ensure_ascii=False)
-        lines = [(f"pull: {names}", "connectors that are pulled first")]
-        lines.append((f"source: {json.dumps(tools[0].source)}", "whose labelers these are"))
-    features = "options: {features: text+length}", "what a head learns from"
+        names = [one.name for one in tools]
+        lines.append((f"pull: {_json(names)}", "connectors that are pulled first"))
+    elif model.input is not None:
+        paths = model.input or ["labels.parquet"]
+        value = _json(paths[0] if len(paths) == 1 else paths)
+        lines.append((f"input: {value}", "files or globs to release; of a tool: pull: [connector]"))
+    if source := tools[0].source if tools else model.source:
+        lines.append((f"source: {_json(source)}", "whose labelers these are"))
+    features = {"features": "text+length", **model.train}
     heads = mechanism != RANDOMIZED_LABELS.name
+    options = {**(features if heads and not model.mechanism else {}), **model.options}
+    least = CHANCE[LIKELIHOOD if gate == "held-out" else ACCURACY]
     lines += [
         ("release:", ""),
         (f"  mechanism: {mechanism}", "how labels are released; the policy pays for it"),
         ("  min_new_labels: 100", "fewer wait for the next run"),
         ("  exhausted: drop", "labels beyond their labeler's allowance are left out"),
-        *([(f"  {features[0]}", features[1])] if heads else []),
+        *([(f"  options: {_json(options)}", "how it is read and released")] if options else []),
         ("train:", ""),
         ("  step: head", "or reward, dpo: models that need a GPU"),
-        *([] if heads else [(f"  {features[0]}", features[1])]),
+        *([] if heads else [(f"  options: {_json(features)}", "what a head learns from")]),
         ("gate:", ""),
         (f"  by: {gate}", why),
+        (f"  at_least: {least:.3g}", "a coin's; a first model needs it with its whole interval"),
         ("  margin: 0.0", "how much worse than the model in use it may be"),
         ("  confidence: 0.5", "how sure that must be; 0.5 takes the estimate as it is"),
         ("promote:", ""),
@@ -126,12 +194,17 @@ def text_of(policy: Policy, name: str, where: str, tools: Sequence[Connector]) -
     return head + where + "\n".join(rest) + "\n"
 
 
-def _means(policy: Policy) -> tuple[str, str, str]:
-    """The mechanism and the gate that a policy pays for, and why this gate."""
+def _json(value: Any) -> str:
+    """Which is YAML in one line, too."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _means(policy: Policy, model: Model) -> tuple[str, str, str]:
+    """The mechanism, the last release's or one that a policy pays for, its gate, and why this."""
     pays = set(policy.events)
     usual = (RANDOMIZED_LABELS.name, STATISTIC_RELEASES.name, *policy.events)
-    mechanism = next(name for name in usual if name in pays)
-    if STATISTIC_RELEASES.name in pays and policy.held_out:
+    mechanism = model.mechanism or next(name for name in usual if name in pays)
+    if STATISTIC_RELEASES.name in pays and policy.held_out and model.comparable:
         return mechanism, "held-out", "one statistic of labelers who are held out, each time"
     if mechanism == RANDOMIZED_LABELS.name:
         return mechanism, "released", "released labels of items that no model learns from"

@@ -22,7 +22,9 @@ from labelguard.project.waiting import when_free
 from labelguard.storage import private_files
 from labelguard.storage.files import fsync_path, write_atomically
 
-_RUN, _LOCK = "run.json", "lock"
+_RUN, _LOCK, _LOG = "run.json", "lock", "errors.log"
+_MOST = 1 << 20
+"""Bytes of the log of errors, which then begins anew."""
 
 _SHAPE = {"run": int, "digest": str, "started_at": str, "settings": dict, "base": str}
 _SHAPE |= {"steps": dict, "intents": dict}
@@ -99,6 +101,16 @@ class State:
         """A file of JSON, whole or as it was."""
         data = json.dumps(facts, sort_keys=True, allow_nan=False).encode()
         write_atomically(self.directory / name, data, mode=0o600)
+
+    def log(self, text: str) -> str:
+        """Append to the log of errors, which its owner alone can read; return where it is."""
+        path = self.directory / _LOG
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        with os.fdopen(os.open(path, flags, 0o600), "a", encoding="utf-8") as file:
+            if file.tell() > _MOST:
+                file.truncate(0)
+            file.write(f"{clock.now()} {text.rstrip()}\n\n")
+        return str(path)
 
     def forget(self) -> None:
         """The run under way has ended, and its line stands in the history."""

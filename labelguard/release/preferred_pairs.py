@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
 from labelguard.errors import LabelguardError
+from labelguard.learning.content import content_column, joined
 
-__all__ = ["PAIRS", "check_pairs", "read_preferred", "scan_pairs"]
+__all__ = ["PAIRS", "check_pairs", "longer", "read_preferred", "scan_pairs"]
 
 PAIRS = ("prompt", "chosen", "rejected")
 
@@ -37,6 +41,14 @@ def read_preferred(file: Path) -> pa.Table:
     """Prompt, chosen and rejected of a file that `check_pairs` accepts, in its order."""
     check_pairs(file)
     return scan_pairs(file).select(PAIRS).collect().to_arrow()
+
+
+def longer(pairs: pa.Table) -> NDArray[np.float64]:
+    """Characters of `chosen` less those of `rejected`, (n,): the margins of length."""
+    sides = [
+        pc.utf8_length(joined(content_column(pairs, side), "")).to_numpy() for side in PAIRS[1:]
+    ]
+    return np.asarray(sides[0] - sides[1], np.float64)
 
 
 def scan_pairs(file: Path) -> pl.LazyFrame:

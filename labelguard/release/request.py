@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from labelguard.errors import LabelguardError
+from labelguard.ingest.sources import Input, typed
 from labelguard.planner.horizon import Horizon
 from labelguard.policy import policy
 from labelguard.project.project import Project
+from labelguard.release.ingested import Ingested
 from labelguard.release.intake import Intake
 from labelguard.release.methods import AUTO, check_options, names, open_mechanism, options_of
-from labelguard.release.methods.options import FeatureOptions
+from labelguard.release.methods.options import FILE, NAMES_OR_PATHS, FeatureOptions
 from labelguard.release.protocol import Mechanism
 
 
@@ -77,6 +80,38 @@ class Request:
         takes = {field.name for field in fields(FeatureOptions)}
         choices = {choice: value for choice, value in self.choices.items() if choice in takes}
         return FeatureOptions(**({"features": features} if features else {}) | choices)
+
+    def repeatable(self, mechanism: str, source: Input, home: Project) -> dict[str, Any]:
+        """Return what `retrain --init` writes into a job; for the ledger alone, as it has paths.
+
+        `input` are paths seen from the project's directory, none for what was in memory; without it
+        the input is what was ingested of the `namespace`. `options` are how it was read, and those
+        of the mechanism. None of it depends on what the input holds.
+        """
+        known, reading = home.columns.items(), {one: getattr(self.intake, one) for one in _INTAKE}
+        columns = dict(role for role in self.intake.columns.items() if role not in known)
+        public = list(self.terms.get("public_columns") or ())
+        options = {**reading, "columns": columns, "public_columns": public}
+        for one in fields(options_of(mechanism)):  # type: ignore[arg-type]
+            value, kind = self.choices.get(one.name), one.metadata["metavar"]
+            path = kind == FILE or (kind in NAMES_OR_PATHS and Path(value or "").exists())
+            if path and value is not None:
+                places = _places(value, home)
+                value = places[0] if len(places) == 1 else places
+            options[one.name] = value
+        usual, place = asdict(Intake()), {}
+        if not isinstance(source, Ingested):
+            place = {"input": _places(source, home)}
+        plain = {n: v for n, v in options.items() if isinstance(v, str | float | int | list | dict)}
+        options = {n: v for n, v in plain.items() if v not in ([], {}, usual.get(n))}
+        return {"namespace": home.namespace, **place, "options": options}
+
+
+def _places(source: Input, home: Project) -> list[str]:
+    """Return paths and globs as seen from the project's directory; none for what is in memory."""
+    paths = [Path(one) for one in typed(source) if one not in ("INPUT", "-")]
+    here = home.state.parent
+    return [os.path.relpath(Path(os.path.realpath(one.parent), one.name), here) for one in paths]
 
 
 _OWN = ("recurring", "duration", "exhausted", "again", "accept_delta", "output", "workers")

@@ -93,7 +93,7 @@ class Run:
                 self.review(found)
         recorded = record.settings["parameters"] if record else None
         prepared = self.mechanism.prepare(job, plan, recorded)
-        event = self._event(plan, key, prepared.parameters, prices)
+        event = self._event(source, plan, key, prepared.parameters, prices)
         grant = self.ledger.charge(event, job.policy, epoch, resumed=record)
         self.ledger.start(grant, epoch, reads)
         grant = self._draw(job, prepared, grant, epoch)
@@ -272,15 +272,21 @@ class Run:
         return previewed(self.terms, job, key, plan, prices, known, tuple(self.notes))
 
     def _event(
-        self, plan: Plan, key: str, parameters: Mapping[str, Any], prices: Mapping[int, Price]
+        self,
+        source: Input,
+        plan: Plan,
+        key: str,
+        parameters: Mapping[str, Any],
+        prices: Mapping[int, Price],
     ) -> Charge:
+        repeatable = self.request.repeatable(self.mechanism.name, source, self.project)
         return Charge(
             mechanism=self.mechanism.name,
             event=self.terms.event,
             idempotency_key=key,
             settings=self._settings()
             | planning.counts(plan)
-            | {"parameters": dict(parameters)}
+            | {"parameters": dict(parameters), "request": repeatable}
             | self._forecast(),
             labelers=plan.units,
             capacity=plan.capacity,

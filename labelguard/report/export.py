@@ -76,11 +76,19 @@ def _rows(
         yield [
             value.hex()
             if isinstance(value, bytes)
-            else json.loads(value)
+            else _parsed(name, value)
             if parse and value is not None
             else value
-            for value, parse in zip(row, nested, strict=True)
+            for name, value, parse in zip(names, row, nested, strict=True)
         ]
+
+
+def _parsed(name: str, value: str) -> Any:
+    """A value of JSON; settings of a release are without the place of its input."""
+    found = json.loads(value)
+    if name == "settings":
+        found.pop("request", None)
+    return found
 
 
 def _write_json(path: Path, found: dict[str, Iterator[list[Any]]]) -> None:

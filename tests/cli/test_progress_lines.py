@@ -44,6 +44,15 @@ def test_nothing_is_told_of_what_takes_less_than_five_seconds(
     assert not _lines(5, capsys)
 
 
+def test_a_line_may_come_at_once_and_the_next_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    report = reporter.Lines(clock, at_once=True)
+    for second in range(6):
+        clock.now = 100.0 + second
+        report(f"{second}", None)
+    assert capsys.readouterr().err.splitlines() == ["labelguard: 0", "labelguard: 5"]
+
+
 def test_lines_say_the_share_and_how_long_it_will_take(capsys: pytest.CaptureFixture[str]) -> None:
     assert _lines(1000, capsys)[:4] == [
         "labelguard: training, 0%, about 17 min left",

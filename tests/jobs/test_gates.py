@@ -99,6 +99,31 @@ def test_a_first_model_is_promoted_if_it_reaches_what_is_asked(base: Path) -> No
     assert _judged(Gate(by="none"), base, "bad", "good").promote
 
 
+def test_a_first_model_needs_more_than_an_estimate_and_a_later_one_does_not(base: Path) -> None:
+    """Of 100 probes 70 are right: 0.7 ± 0.09."""
+    first = _judged(Gate(at_least=0.65), base, "bad", None)
+    assert not first.promote and first.interval == pytest.approx((0.61, 0.79), abs=0.02)
+    assert _judged(Gate(at_least=0.6), base, "bad", None).promote
+    assert not _judged(Gate(at_least=0.6, confidence=0.9999), base, "bad", None).promote
+    assert _judged(Gate(at_least=0.65), base, "bad", "bad").promote
+
+
+def test_a_coin_is_no_first_model(base: Path) -> None:
+    _model(base / "coin", [f"p{number}" for number in range(42)])
+    assert not _judged(Gate(), base, "coin", None).promote
+    assert _judged(Gate(at_least=0.4), base, "coin", None).promote
+
+
+def test_what_is_shown_is_possible_and_what_decides_is_the_estimate(base: Path) -> None:
+    """Of a model that agrees with all labels, of which 40% are flipped, the estimate is 3."""
+    pairs, flips = pl.read_parquet(base / "probes.parquet").to_arrow(), np.full(100, 0.4)
+    model = [_model(base / "all", [])]
+    found = gates._accuracies(Gate(), Opinions(), model, pairs, flips, np.arange(100))
+    assert found.candidate == pytest.approx(3.0)
+    judged = gates._judged(Gate(at_least=1.5), found)
+    assert judged.promote and (judged.candidate, judged.interval) == (1.0, (1.0, 1.0))
+
+
 def test_a_worse_model_is_kept_out_unless_the_margin_lets_it_in(base: Path) -> None:
     found = _judged(Gate(), base, "bad", "good")
     assert found.difference == pytest.approx(-0.2) and not found.promote

@@ -26,7 +26,7 @@ def the_same_are_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
     world.fix(monkeypatch)
 
 
-GATE = {"by": "held-out", "margin": 9.0}
+GATE = {"by": "held-out", "margin": 9.0, "at_least": -99.0}
 BOTH = ("rr:labels=64", "statistic:releases=3")
 
 
@@ -64,6 +64,14 @@ def test_every_model_is_judged_by_one_charged_statistic(tmp_path: Path) -> None:
     said = CliRunner().invoke(main, ["retrain", str(small.job)]).stdout
     charged = in_words(small.history()[-1].charged_by)
     assert " randomized labels and " in charged and charged in " ".join(said.split())
+
+
+def test_a_first_evaluation_promotes_by_its_whole_interval(tmp_path: Path) -> None:
+    small = desk(tmp_path / "desk", BOTH, 0.5, gate={"by": "held-out", "at_least": -0.6})
+    first = retrain(small.job)
+    assert (first.outcome, first.model) == ("kept", None) and first.judgement
+    low, high = first.judgement["interval"]
+    assert low < -0.6 < first.judgement["candidate"] < high < 0
 
 
 def test_without_new_labels_of_theirs_the_newest_evaluation_is_read_again(tmp_path: Path) -> None:

@@ -97,6 +97,8 @@ def test_a_registry_that_is_down_stops_no_promotion_and_hears_of_it_later(
     small = registering(tmp_path, store)
     done = retrain(small.job)
     assert (done.outcome, done.model) == ("promoted", "0001")
-    assert "promote.mlflow: MLflow refused it" in done.notes[0]
+    log = small.state / "errors.log"
+    assert "promote.mlflow: MLflow refused it" in done.notes[0] and str(log) in done.notes[0]
+    assert "direct cause" in log.read_text() and log.stat().st_mode & 0o777 == 0o600
     (tmp_path / "mlruns").unlink()
     assert (retrain(small.job).outcome, len(versions(store))) == ("unchanged", 1)

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 from support import tools
 from support.job_projects import Desk, desk
 from support.tools import connected, hear
@@ -13,6 +14,8 @@ from support.tools import connected, hear
 import labelguard as lg
 from labelguard.errors import ConnectorError
 from labelguard.jobs import run as runs
+from labelguard.jobs import starting
+from labelguard.jobs.dry_run import dry_run
 from labelguard.jobs.run import retrain
 from labelguard.jobs.state import State
 from labelguard.project import waiting
@@ -43,6 +46,17 @@ def test_a_run_pulls_what_is_new_and_releases_it(
     assert retrain(small.job).outcome == "unchanged"
     answer(tool, range(12, 24))
     assert retrain(small.job).new_labels == 12 and small.charged() == 24
+
+
+def test_a_job_of_what_was_pulled_pulls(pulled: tuple[Desk, Project, tools.Desk]) -> None:
+    small, *_ = pulled
+    small.asks(input=None, pull=["desk"])
+    retrain(small.job)
+    small.job.unlink()
+    starting.start(small.job, small.path)
+    found = yaml.safe_load(small.job.read_text())
+    assert (found["pull"], found["source"]) == (["desk"], "desk") and "input" not in found
+    assert not dry_run(small.job).releases
 
 
 def test_what_a_hook_heard_is_released_without_a_pull(

@@ -242,9 +242,11 @@ def test_a_failed_step_fails_the_run_and_the_next_one_goes_on_from_what_was_rele
     def fail(*_: object, **__: object) -> None:
         raise LabelguardError("no judge today")
 
-    with monkeypatch.context() as patch, pytest.raises(LabelguardError, match="no judge"):
+    with monkeypatch.context() as patch, pytest.raises(LabelguardError, match="no judge") as error:
         patch.setattr(gates, "judge", fail)
         retrain(small.job)
+    log = small.state / "errors.log"
+    assert "in fail" in log.read_text() and str(log) in error.value.__notes__[0]
     small.asks(gate={"by": "probes", "probes": "nowhere.parquet"})
     with pytest.raises(LabelguardError):
         retrain(small.job)  # where a check fails, no run was begun

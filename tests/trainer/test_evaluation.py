@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from labelguard_trainer.training import request
 from labelguard_trainer.training.evaluate import WinTieLoss, accuracy, evaluate, win_tie_loss
 
 from labelguard.errors import LabelguardError
@@ -55,6 +56,38 @@ def test_each_kind_of_row_is_measured_in_its_own_way() -> None:
     log_loss = [0.9 * math.log1p(math.exp(-2)) + 0.1 * math.log1p(math.exp(2))]
     log_loss += [0.2 * math.log1p(math.exp(-1)) + 0.8 * math.log1p(math.exp(1))]
     assert found.teacher.log_loss == pytest.approx(sum(log_loss) / 2)
+
+
+def test_baselines_are_measured_on_the_rows_of_the_model_and_corrected_alike() -> None:
+    gamma = np.array([0.2, 0.2, 0.2, math.nan, math.nan, math.nan])
+    target = np.array([math.nan] * 3 + [0.9, 0.2, math.nan])
+    always, never = np.ones(6), -np.ones(6)
+    found = evaluate(
+        [1, 1, math.nan, 1, 1, 1],
+        flip_probability=gamma,
+        label_probability=target,
+        items=range(6),
+        baselines={"longer_response": always, "teacher": never},
+        probes=[1.0, 1.0],
+        probe_baselines={"longer_response": np.array([0.0, 1.0])},
+    )
+    assert found.flipped and found.teacher and found.labels and found.probes
+    assert found.flipped.rows == 2
+    assert found.flipped.baselines["longer_response"] == pytest.approx(1 + 0.2 / 0.6)
+    assert found.flipped.baselines["teacher"] == pytest.approx(-0.2 / 0.6)
+    assert found.teacher.baselines == {"longer_response": 0.5}  # with itself it agrees
+    assert found.labels.baselines == {"longer_response": 1.0, "teacher": 0.0}
+    assert found.probes.baselines == {"longer_response": 0.75}
+
+
+def test_fewer_rows_are_evaluated_by_whole_items_and_always_the_same() -> None:
+    items = np.repeat(np.arange(10, dtype=np.uint64), 3)
+    out = items < 8
+    few = request.fewer(items, out, 7)
+    assert few.sum() == 6 and set(items[few]) == {0, 1}
+    assert (few <= request.fewer(items, out, 12)).all()
+    assert (request.fewer(items, out, 24) == out).all()
+    assert request.fewer(items, out, 1).sum() == 3  # an item at least
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))

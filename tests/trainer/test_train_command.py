@@ -102,6 +102,12 @@ def test_a_release_becomes_a_model_with_its_guarantee(
     found = said["evaluation"]
     assert {name for name, value in found.items() if value} == {told, "probes"}
     assert found["probes"]["rows"] == 40
+    beside = {"longer_response", "majority_side"} | ({"teacher"} if release != "rr" else set())
+    assert set(found["probes"]["baselines"]) == beside
+    assert set(found[told]["baselines"]) == beside - ({"teacher"} if told == "teacher" else set())
+    pairs = pl.read_parquet("probes.parquet").select("chosen", "rejected").rows()
+    longer = [(len(one) > len(other)) + (len(one) == len(other)) / 2 for one, other in pairs]
+    assert found["probes"]["baselines"]["longer_response"] == pytest.approx(sum(longer) / 40)
     assert found == json.loads(Path("out/evaluation.json").read_text())
     text = Path("out/TRAINING_CARD.md").read_text()
     card = json.loads(Path(release, "card.json").read_text())
@@ -245,7 +251,8 @@ def test_it_reads_a_release_and_nothing_else_of_its_project(train: Train, tmp_pa
 
 def test_raw_labels_are_refused_until_that_is_typed(train: Train) -> None:
     _refused(train("dpo", "labels.parquet"), "raw labels are refused", "--non-private")
-    said = _done(train("dpo", "labels.parquet", "--non-private", "--json"))
+    said = _done(train("dpo", "labels.parquet", "--non-private", "--eval-pairs", "5", "--json"))
+    assert said["evaluated"] == said["evaluation"]["labels"]["rows"] <= 5 < said["held_out"]
     assert said["release"] is said["epsilon"] is said["delta"] is None
     assert said["loss"] == "plain" and "raw labels" in said["notes"][0]
     card = Path("out/TRAINING_CARD.md").read_text().partition("---\n\n")[2]

@@ -20,6 +20,9 @@ from labelguard.terms import DEFAULT_AGREEMENT
 if TYPE_CHECKING:
     from labelguard.ingest.sources import Input
 
+FILE, NAMES_OR_PATHS = "FILE", ("ID_OR_PATH", "RELEASE")
+"""How options say that they are a path (`metavar`)."""
+
 
 def option(
     text: str,

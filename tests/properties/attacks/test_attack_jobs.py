@@ -21,6 +21,7 @@ from support.preferences import files
 
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, ProjectError
+from labelguard.jobs import releasing
 from labelguard.jobs.run import retrain
 
 
@@ -213,3 +214,23 @@ def test_when_models_are_promoted_depends_on_no_label(tmp_path: Path) -> None:
         return [(r.outcome, r.budget, r.new_labels, r.charged, r.model) for r in one.history()]
 
     assert decisions("one", 1) == decisions("other", 77)
+
+
+def test_the_log_of_a_step_that_reads_labels_repeats_no_message_of_others(
+    small: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine's message may show a value: Could not convert string 'sesame'."""
+
+    def fail(*_: object, **__: object) -> None:
+        try:
+            raise ValueError("sesame")
+        except ValueError as error:
+            raise LabelguardError("row 7 cannot be read") from error
+
+    monkeypatch.setattr(releasing, "privatize", fail)
+    with pytest.raises(LabelguardError):
+        retrain(small.job)
+    log = (small.state / "errors.log").read_text()
+    assert "sesame" not in log.replace('ValueError("sesame")', "")  # the line of code
+    assert "row 7" in log and "ValueError" in log
+    assert (small.state / "errors.log").stat().st_mode & 0o777 == 0o600

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 from labelguard.cli import completion
 from labelguard.cli.options import HELP, directory_option, project_option
 from labelguard.cli.terminal import echo, near, print_facts, prints, progress
-from labelguard.terms import budget_of
+from labelguard.terms import budget_of, silent
 
 if TYPE_CHECKING:
     from labelguard_trainer.training.trained import Trained
@@ -67,6 +68,13 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Share of the items to evaluate on, always the same ones.",
         ),
         click.option(
+            "--eval-pairs",
+            type=click.IntRange(min=1),
+            default=1000,
+            show_default=True,
+            help="Held-out rows to evaluate on at most, always the same ones.",
+        ),
+        click.option(
             "--probes",
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
             metavar="FILE",
@@ -97,6 +105,9 @@ def _facts(value: Trained) -> Iterator[tuple[str, str]]:
     yield "trained on", f"{value.release or 'raw labels'}, {value.rows:,} rows"
     if value.left_out:
         yield "left out", f"{value.left_out:,} rows whose sides are equal once cut to length"
+    if value.evaluated < value.held_out:
+        few = f"{value.evaluated:,} evaluated, always the same (--eval-pairs)"
+        yield "held out", f"{value.held_out:,} rows, of which {few}"
     yield "steps", f"{value.steps:,}{', resumed' if value.resumed else ''}"
     yield "loss", value.loss
     if value.release:
@@ -141,10 +152,12 @@ def train_reward(release: str, model: str, output: Path, **options: Any) -> Trai
 
 
 def _run(kind: Any, release: str, model: str, output: Path, options: dict[str, Any]) -> Trained:
-    from labelguard_trainer.training.run import train
+    first = os.environ.get("RANK", "0") == "0"  # of several processes the first speaks
+    with progress(at_once=True) if first else nullcontext(silent) as report:
+        report("reading the release", None)
+        from labelguard_trainer.training.run import train
 
-    if os.environ.get("RANK", "0") != "0":  # of several processes the first speaks
-        train(kind, release, model, output=output, **options)
+        trained = train(kind, release, model, output=output, progress=report, **options)
+    if not first:
         click.get_current_context().exit()
-    with progress() as report:
-        return train(kind, release, model, output=output, progress=report, **options)
+    return trained

@@ -8,7 +8,9 @@ measured in its own way; public pairs (`Probes`) may be measured as they are. z 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +32,8 @@ __all__ = [
 ]
 
 Floats: TypeAlias = NDArray[np.float64]
+_NONE: Mapping[str, ArrayLike] = MappingProxyType({})
+TEACHER = "teacher"
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,9 @@ class Accuracy:
     """its standard error, clustered by item (`clustered.standard_error`)"""
     uninformative: bool
     """whether the error is too large to tell the model from the labels, or from a coin"""
+    baselines: Mapping[str, float]
+    """what the same rows say of who needs no training: longer_response, majority_side, and teacher
+    where the release has a head"""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,8 @@ class TeacherAgreement:
     """that of the teacher itself"""
     agreement: float
     """how often the model prefers what the teacher prefers; a model or teacher at ½ counts half"""
+    baselines: Mapping[str, float]
+    """the agreement of longer_response and majority_side"""
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,8 @@ class LabelAgreement:
     """the share"""
     standard_error: float
     """its standard error, clustered by item (`clustered.standard_error`)"""
+    baselines: Mapping[str, float]
+    """as those of an accuracy"""
 
 
 @dataclass(frozen=True)
@@ -98,7 +109,9 @@ def evaluate(
     flip_probability: ArrayLike,
     label_probability: ArrayLike,
     items: ArrayLike,
+    baselines: Mapping[str, ArrayLike] = _NONE,
     probes: ArrayLike | None = None,
+    probe_baselines: Mapping[str, ArrayLike] = _NONE,
 ) -> Evaluation:
     """An evaluation from margins z, shape (n,), and what the rows say, NaN for nothing.
 
@@ -107,7 +120,8 @@ def evaluate(
     give 1 − γ̂ by `estimate_error` (PROPS eq. 8): every released label says `chosen`, and the model
     errs where z < 0. Where every `label_probability` is ½, these are public ties, which nobody can
     agree with, and there is no teacher. `probes` are margins of public pairs whose preference is
-    known, an item each. Post-processing: nothing is charged.
+    known, an item each. `baselines` and `probe_baselines` are margins of the same rows and pairs by
+    name, of which none is NaN. Post-processing: nothing is charged.
     """
     z, gamma, target = (
         np.asarray(values, np.float64) for values in (margins, flip_probability, label_probability)
@@ -119,22 +133,28 @@ def evaluate(
     rest = measured & ~flipped & ~soft
     if (target[soft] == 0.5).all():
         soft[:] = False
+    others = {name: vote(values) for name, values in baselines.items()}
     return Evaluation(
-        _corrected(z[flipped], gamma[flipped], names[flipped]) if flipped.any() else None,
-        _taught(z[soft], target[soft]) if soft.any() else None,
-        LabelAgreement(int(rest.sum()), *_share(vote(z[rest]), names[rest]))
+        _corrected(z[flipped], gamma[flipped], names[flipped], _of(others, flipped))
+        if flipped.any()
+        else None,
+        _taught(z[soft], target[soft], _of(others, soft)) if soft.any() else None,
+        LabelAgreement(
+            int(rest.sum()), *_share(vote(z[rest]), names[rest]), _means(_of(others, rest))
+        )
         if rest.any()
         else None,
-        accuracy(probes) if probes is not None and np.size(probes) else None,
+        accuracy(probes, probe_baselines) if probes is not None and np.size(probes) else None,
         int((~measured).sum()),
     )
 
 
-def accuracy(margins: ArrayLike) -> Accuracy:
+def accuracy(margins: ArrayLike, baselines: Mapping[str, ArrayLike] = _NONE) -> Accuracy:
     """That on pairs whose preference is known, n >= 1, an item each; z = 0 counts half."""
     right = vote(margins)
     share, error = _share(right, np.arange(len(right)))
-    return Accuracy(len(right), share, error, uninformative=False)
+    others = _means({name: vote(values) for name, values in baselines.items()})
+    return Accuracy(len(right), share, error, uninformative=False, baselines=others)
 
 
 @dataclass(frozen=True)
@@ -162,19 +182,36 @@ def win_tie_loss(shown_first: ArrayLike, shown_second: ArrayLike) -> WinTieLoss:
     return WinTieLoss(wins, len(one) - wins - losses, losses)
 
 
-def _corrected(z: Floats, gamma: Floats, items: NDArray[Any]) -> Accuracy:
-    found = estimate_error(np.ones(len(z)), vote(z), gamma)
+def _of(votes: Mapping[str, Floats], rows: NDArray[np.bool_]) -> dict[str, Floats]:
+    return {name: values[rows] for name, values in votes.items()}
+
+
+def _means(votes: Mapping[str, Floats]) -> dict[str, float]:
+    return {name: float(values.mean()) for name, values in votes.items()}
+
+
+def _corrected(
+    z: Floats, gamma: Floats, items: NDArray[Any], votes: Mapping[str, Floats]
+) -> Accuracy:
+    released = np.ones(len(z))
+    found = estimate_error(released, vote(z), gamma)
     error = standard_error(1 - vote(z), gamma, items)
     uninformative = bool(error > (0.5 - float(gamma.min())) / 2)
-    return Accuracy(found.rows, 1 - found.rate, error, uninformative)
+    others = {
+        name: 1 - estimate_error(released, values, gamma).rate for name, values in votes.items()
+    }
+    return Accuracy(found.rows, 1 - found.rate, error, uninformative, others)
 
 
-def _taught(z: Floats, target: Floats) -> TeacherAgreement:
-    agreement = 1 - np.abs(vote(z) - vote(target - 0.5))
+def _taught(z: Floats, target: Floats, votes: Mapping[str, Floats]) -> TeacherAgreement:
+    def agreement(values: Floats) -> float:
+        return float(1 - np.abs(values - vote(target - 0.5)).mean())
+
     log_loss = target * np.logaddexp(0, -z) + (1 - target) * np.logaddexp(0, z)
     least = entr(target) + entr(1 - target)
+    others = {name: agreement(values) for name, values in votes.items() if name != TEACHER}
     return TeacherAgreement(
-        len(z), float(log_loss.mean()), float(least.mean()), float(agreement.mean())
+        len(z), float(log_loss.mean()), float(least.mean()), agreement(vote(z)), others
     )
 
 

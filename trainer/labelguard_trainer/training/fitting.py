@@ -18,7 +18,7 @@ from transformers import PrinterCallback
 from labelguard.errors import LabelguardError
 from labelguard.storage.files import write_atomically
 from labelguard.terms import Progress
-from labelguard_trainer.training import curves, guard, models, settings
+from labelguard_trainer.training import baselines, curves, guard, models, settings
 from labelguard_trainer.training.evaluate import Evaluation, evaluate
 from labelguard_trainer.training.reporting import Reporting, metrics_of, quiet
 from labelguard_trainer.training.request import Request
@@ -46,6 +46,7 @@ _COLUMNS = ("prompt", "chosen", "rejected")
 _ROW = "held_out_row"
 _DEFAULTS = {
     "logging_steps": 0.02,  # shares of all steps: curves of fifty points, ten checkpoints
+    "logging_first_step": True,
     "save_steps": 0.1,
     "eval_steps": 0.2,
     "save_total_limit": 2,
@@ -71,8 +72,7 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
                 _check_base(request, asked["model"], args)
                 checkpoint = run.last_checkpoint()
                 trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-                progress("evaluating", None)
-                found = _evaluation(request, trainer, probes)
+                found = _evaluation(request, trainer, probes, progress)
             notes = [*_notes(request), *([_PROMPT_DIFFERS] if heard.prompt_differs else [])]
             with guard.saving(run.finished):
                 trainer.save_model(str(run.finished))
@@ -94,6 +94,7 @@ def fit(request: Request, run: RunDirectory, progress: Progress) -> Trained:
         rows=training.rows,
         left_out=training.left_out,
         held_out=training.held_out,
+        evaluated=int(request.evaluated.sum()),
         steps=training.steps,
         resumed=checkpoint is not None,
         evaluation=found,
@@ -194,9 +195,9 @@ def _trainer(
     """The trainer, and the probes that it will be evaluated on beside its held-out rows."""
     cache = run.cache(args.process_index)
     rows = _read(request.source.file, cache).select_columns([*_COLUMNS, *_said(request)])
-    held_out = rows.select(np.flatnonzero(request.held_out))
+    held_out = rows.select(np.flatnonzero(request.evaluated))
     lora = LoraConfig(task_type=_TASKS[request.kind], **request.lora) if request.lora else None
-    progress("loading the model", None)
+    progress("loading the model and tokenizing rows", None)
     init = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
     check_whole(request.kind, request.model, init)
     trainer = _classes(request.kind)[1](
@@ -227,18 +228,24 @@ def _said(request: Request) -> list[str]:
     return [name for name, values in request.said.items() if not np.isnan(values).all()]
 
 
-def _evaluation(request: Request, trainer: Any, probes: Dataset | None) -> Evaluation:
-    margins = np.full(int(request.held_out.sum()), np.nan)  # of rows that the trainer left out
-    if request.held_out.any():
+def _evaluation(
+    request: Request, trainer: Any, probes: Dataset | None, progress: Progress
+) -> Evaluation:
+    rows = request.evaluated
+    progress(f"evaluating {int(rows.sum()):,} held-out rows", None)
+    margins = np.full(int(rows.sum()), np.nan)  # of rows that the trainer left out
+    if rows.any():
         margins[trainer.eval_dataset[_ROW][:]] = trainer.margins(trainer.eval_dataset)
     probed = None if probes is None else trainer.margins(probes)
     _check_finite(trainer, [margins[~np.isnan(margins)], *([] if probed is None else [probed])])
     return evaluate(
         margins,
-        flip_probability=request.said["flip_probability"][request.held_out],
-        label_probability=request.said["label_probability"][request.held_out],
-        items=request.items[request.held_out],
+        flip_probability=request.said["flip_probability"][rows],
+        label_probability=request.said["label_probability"][rows],
+        items=request.items[rows],
+        baselines=baselines.of_release(request, progress),
         probes=probed,
+        probe_baselines=baselines.of_probes(request, progress),
     )
 
 

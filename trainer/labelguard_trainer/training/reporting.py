@@ -34,6 +34,7 @@ class Reporting(TrainerCallback):
         self._run = run
         self._rows = rows
         self._progress = progress
+        self._loss = ""
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -65,6 +66,8 @@ class Reporting(TrainerCallback):
     ) -> None:
         """One line more."""
         entry = state.log_history[-1]
+        if "loss" in entry:
+            self._loss = f", loss {entry['loss']:.3f}"
         if state.is_world_process_zero and _SUMMARY not in entry:
             with self._run.metrics.open("a", encoding="utf-8") as file:
                 file.write(_line(_metrics(entry)))
@@ -77,9 +80,17 @@ class Reporting(TrainerCallback):
         if state.is_world_process_zero:
             mark_complete(self._run.checkpoints / f"checkpoint-{state.global_step}")
 
-    def _show(self, state: TrainerState) -> None:
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Rows are evaluated between two steps."""
+        if state.max_steps:
+            self._show(state, ", evaluating")
+
+    def _show(self, state: TrainerState, beside: str = "") -> None:
         step, steps = state.global_step, state.max_steps
-        self._progress(f"training on {self._rows}: step {step:,} of {steps:,}", step / steps)
+        text = f"training on {self._rows}: step {step:,} of {steps:,}{self._loss}{beside}"
+        self._progress(text, step / steps)
 
 
 def metrics_of(state: TrainerState) -> list[Mapping[str, Any]]:

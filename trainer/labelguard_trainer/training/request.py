@@ -19,7 +19,7 @@ from labelguard_trainer.training.rows import AUTO, NoisyRows, PreferenceLoss
 from labelguard_trainer.training.settings import Kind
 from labelguard_trainer.training.sources import Source
 
-__all__ = ["Request"]
+__all__ = ["Request", "fewer"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +27,10 @@ class Request:
     """A training: what is learned, from what, and how.
 
     `config` (read from `config_file`) and `lora` are what differs from the defaults; `holdout` is
-    the share of items to evaluate on, `held_out`, shape (n,), which rows these are, `items`, shape
-    (n,), the item of each row, `base` what the model learned from before, and `said` what each row
-    says of its noise, shape (n,) each.
+    the share of items to evaluate on, `held_out`, shape (n,), which rows these are, `evaluated`,
+    shape (n,), those of them that are asked about, `items`, shape (n,), the item of each row,
+    `first`, shape (n,), whether its chosen side is the item's first, `base` what the model learned
+    from before, and `said` what each row says of its noise, shape (n,) each.
     """
 
     kind: Kind
@@ -42,7 +43,9 @@ class Request:
     probes: Path | None
     config_file: Path | None
     held_out: NDArray[np.bool_]
+    evaluated: NDArray[np.bool_]
     items: NDArray[np.uint64]
+    first: NDArray[np.bool_]
     base: tuple[Learned, ...]
     said: Mapping[str, NDArray[np.float64]]
 
@@ -57,11 +60,14 @@ class Request:
         config: str | Path | None,
         lora: str | None,
         holdout: float,
+        eval_pairs: int,
         probes: str | Path | None,
     ) -> Request:
         """Read all files but the texts; raises `LabelguardError` for what cannot be trained."""
         check_pairs(source.file)
-        said, items = sources.read_columns(source)
+        if eval_pairs < 1:
+            raise LabelguardError(f"--eval-pairs must be at least 1, found {eval_pairs}")
+        said, (items, first) = sources.read_columns(source)
         out = held_out(items, holdout)
         if out.all():
             raise LabelguardError(f"no row is left to train on with --holdout {holdout:g}")
@@ -80,7 +86,9 @@ class Request:
             Path(probes) if probes else None,
             Path(config) if config else None,
             out,
+            fewer(items, out, eval_pairs),
             items,
+            first,
             lineage.base_of(model, private=source.card is not None),
             said,
         )
@@ -96,6 +104,18 @@ class Request:
         if self.loss != AUTO:
             return self.loss
         return _fitting(self.said) if self.source.card is None else self.source.train_with
+
+
+def fewer(items: NDArray[np.uint64], held_out: NDArray[np.bool_], most: int) -> NDArray[np.bool_]:
+    """Of the held-out rows at most so many, shape (n,), but a whole item at least.
+
+    Those of the smallest keys, as if fewer items were held out: a function of the texts alone.
+    """
+    keys = np.sort(items[held_out])
+    if len(keys) <= most:
+        return held_out
+    few: NDArray[np.bool_] = held_out & (items < max(keys[most], keys[0] + np.uint64(1)))
+    return few
 
 
 def _fitting(said: Mapping[str, NDArray[np.float64]]) -> str:

@@ -30,6 +30,7 @@ def train(
     lora: str | None = None,
     loss: PreferenceLoss = AUTO,
     holdout: float = 0.1,
+    eval_pairs: int = 1000,
     probes: str | Path | None = None,
     non_private: bool = False,
     project: Where = None,
@@ -40,8 +41,8 @@ def train(
     `release` is what `privatize` returned, a directory, or an id in `project`; with `non_private` a
     file of raw labels. `config` is a YAML file of fields of `DPOConfig` or `RewardConfig`, `lora`
     text like `r=16,alpha=32`, `loss` the card's `train_with` unless said otherwise. About a share
-    `holdout` of the items is evaluated on and not trained on; `probes` is a file of pairs that the
-    caller declares public, whose `chosen` is right.
+    `holdout` of the items is not trained on, and evaluated on as far as `eval_pairs` rows of them
+    go; `probes` is a file of pairs that the caller declares public, whose `chosen` is right.
 
     Works in `OUTPUT.partial`, where the same call goes on after an interruption; `output` then
     appears whole: the model, its tokenizer, TRAINING_CARD.md, evaluation.json, metrics.jsonl and
@@ -69,6 +70,7 @@ def train(
         config=config,
         lora=lora,
         holdout=holdout,
+        eval_pairs=eval_pairs,
         probes=probes,
     )
     progress("loading libraries", None)

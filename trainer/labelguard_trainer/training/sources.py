@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from labelguard.errors import LabelguardError, ProjectError
 from labelguard.project.opening import OpenProject, Where
-from labelguard.release.holdout import item_keys
+from labelguard.release.holdout import item_sides
 from labelguard.release.preferred_pairs import scan_pairs
 from labelguard.release.writer import read_card, refuse_evaluation
 from labelguard.report import overview
@@ -86,16 +86,18 @@ def open_raw(file: str) -> Source:
     return Source(path, sha256(path), None)
 
 
-def read_columns(source: Source) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.uint64]]:
-    """What the rows say of their noise, shape (n,) each, and the item of each row, shape (n,).
+def read_columns(
+    source: Source,
+) -> tuple[dict[str, NDArray[np.float64]], tuple[NDArray[np.uint64], NDArray[np.bool_]]]:
+    """What the rows say of their noise, shape (n,) each, and the `item_sides` of each row.
 
     A column that is not there is all NaN.
     """
     frame = scan_pairs(source.file)
     names = frame.collect_schema().names()
     found = frame.select(name for name in _SAID if name in names).collect()
-    items = item_keys(source.file)
-    return {name: _numbers(source.file, found, name, len(items)) for name in _SAID}, items
+    sides = item_sides(source.file)
+    return {name: _numbers(source.file, found, name, len(sides[0])) for name in _SAID}, sides
 
 
 def _numbers(file: Path, found: pl.DataFrame, name: str, rows: int) -> NDArray[np.float64]:

@@ -34,7 +34,9 @@ class Trained:
     left_out: int
     """rows whose sides are equal once they are cut to length"""
     held_out: int
-    """rows kept for evaluation"""
+    """rows kept out of training, for evaluation"""
+    evaluated: int
+    """rows of these that were evaluated, always the same ones"""
     steps: int
     """steps of the optimizer, those before an interruption among them"""
     resumed: bool

@@ -8,7 +8,7 @@ from typing import Any
 
 from labelguard.release.card import TRAINING, guarantee
 from labelguard.terms import budget_of, counted
-from labelguard_trainer.training.evaluate import Evaluation
+from labelguard_trainer.training.evaluate import Accuracy, Evaluation
 from labelguard_trainer.training.lineage import Learned, front_matter, released
 from labelguard_trainer.training.public_settings import public_name, public_settings
 from labelguard_trainer.training.settings import Kind
@@ -157,27 +157,45 @@ def results(evaluation: Evaluation) -> Iterator[str]:
     if found := evaluation.flipped:
         doubt = "; uninformative: too few rows for their noise" if found.uninformative else ""
         yield (
-            f"accuracy {found.accuracy:.3f} ± {found.standard_error:.3f} on "
-            f"{counted(found.rows, 'held-out row')}, corrected for their flips (1 − γ̂){doubt}"
+            f"accuracy {_shown(found)} on {counted(found.rows, 'held-out row')}, corrected for "
+            f"their flips (1 − γ̂){doubt}{_beside(found.baselines)}"
         )
     if taught := evaluation.teacher:
         yield (
             f"log loss {taught.log_loss:.3f} to the teacher's probabilities (theirs: "
             f"{taught.least_log_loss:.3f}), agreement {taught.agreement:.3f}, on "
             f"{counted(taught.rows, 'held-out row')}; with the teacher, not with people"
+            f"{_beside(taught.baselines)}"
         )
     if plain := evaluation.labels:
         yield (
             f"agreement {plain.agreement:.3f} ± {plain.standard_error:.3f} with the labels of "
             f"{counted(plain.rows, 'held-out row')} as they were given, whatever is wrong in them"
+            f"{_beside(plain.baselines)}"
         )
     if probed := evaluation.probes:
         yield (
-            f"accuracy {probed.accuracy:.3f} ± {probed.standard_error:.3f} on "
-            f"{counted(probed.rows, 'pair')} that the user declared public"
+            f"accuracy {_shown(probed)} on {counted(probed.rows, 'pair')} that the user declared "
+            f"public{_beside(probed.baselines)}"
         )
     if evaluation.left_out:
         yield (
             f"not measured: {counted(evaluation.left_out, 'held-out row')} whose sides are equal "
             "once they are cut to length"
         )
+
+
+def _shown(found: Accuracy) -> str:
+    """An accuracy and where it lies with 95% confidence, as far as that is possible."""
+    ends = (found.accuracy + side * 1.96 * found.standard_error for side in (0, -1, 1))
+    value, low, high = (min(max(end, 0.0), 1.0) for end in ends)
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _beside(baselines: Mapping[str, float]) -> str:
+    """What says as much without training."""
+    values = (
+        f"{name.replace('_', ' ')} {min(max(value, 0.0), 1.0):.3f}"
+        for name, value in baselines.items()
+    )
+    return f"; beside it: {', '.join(values)}" if baselines else ""
