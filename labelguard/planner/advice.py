@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from labelguard.planner.outcomes import Forecast, Sizing, learned
 
-__all__ = ["FEWEST", "NAMES", "NOUNS", "Recommendation", "advised", "helping", "named", "worth_it"]
+__all__ = [
+    *("FEWEST", "NAMES", "NOUNS", "Recommendation"),
+    *("advised", "discouraged", "helping", "named", "worth_it"),
+]
 
 FEWEST = 20
 """With fewer labelers than this nothing is recommended."""
@@ -19,7 +22,7 @@ NAMES = {
     "props": "PROPS",
     "non-private": "no privacy",
 }
-NOUNS = {"labeler": "labelers", "item": "contents"}
+NOUNS = {"labeler": "labelers", "item": "contents", "group": "groups"}
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,9 @@ def advised(
     of `unit` are protected, `command` what releases labels in this way.
     """
     found = sizing.forecast
-    good = worth_it(found, units)
-    said = _expectation(found, plain, unit) if good else _reason(found, units, unit)
+    poor = discouraged(found, units, unit)
+    good = poor is None
+    said = poor or _expectation(found, plain, unit)
     return Recommendation(
         epsilon=found.epsilon or 0.0,
         mechanism=sizing.mechanism if good else None,
@@ -122,12 +126,15 @@ def _expectation(found: Forecast, plain: Forecast, unit: str) -> str:
     return said
 
 
-_SINGULAR = {"labeler": "labeler", "item": "content"}
+_SINGULAR = {"labeler": "labeler", "item": "content", "group": "group"}
 
 
-def _reason(found: Forecast, units: int, unit: str) -> str:
+def discouraged(found: Forecast | None, units: int, unit: str) -> str | None:
+    """Why nothing is recommended, if so; without a forecast by the number of units alone."""
     if units < FEWEST:
         return f"nothing is recommended for {_counted(units, unit)}"
+    if found is None or worth_it(found, units):
+        return None
     return (
         "nothing is recommended; at best a model is right about "
         f"{_hundredths(found.accuracy.mean)} fresh labels, which may be chance: a coin is right "
