@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from labelguard.planner.outcomes import Forecast, Sizing, learned
 
 __all__ = [
-    *("FEWEST", "NAMES", "NOUNS", "Recommendation"),
-    *("advised", "discouraged", "helping", "named", "worth_it"),
+    *("FEWEST", "NAMES", "NOUNS", "Recommendation", "Worth"),
+    *("advised", "discouraged", "enough", "helping", "named", "worth", "worth_it"),
 ]
 
 FEWEST = 20
 """With fewer labelers than this nothing is recommended."""
+
+_TIMES = 8
+_GAIN = 0.01
+"""Accuracy for which it is not worth to spend a larger ε."""
 
 NAMES = {
     "statistic": "statistic",
@@ -43,6 +47,44 @@ class Recommendation:
     """what to expect of it, or why nothing is recommended"""
     command: str | None
     """what releases labels that way; null where nothing is recommended"""
+
+
+@dataclass(frozen=True)
+class Worth:
+    """From where on a release is worth it at all: a model that learns from it beats a coin."""
+
+    epsilon: float | None
+    """the least ε, of those that were tried; null: none"""
+    units: int | None
+    """the fewest labelers like these, or contents, at that ε; null: those that there are"""
+    words: str
+    """the same in words"""
+
+
+def worth(epsilon: float | None, units: int | None, unit: str) -> Worth:
+    """What to say of the least ε, or of the fewest units at that ε."""
+    coin = (
+        "a model that learns from it is right about more than 50 of 100 fresh labels, a coin's "
+        "score, in 19 of 20 simulations"
+    )
+    if epsilon is None:
+        few = f"nor would one of {_TIMES} times as many {NOUNS[unit]}"
+        return Worth(None, None, f"no release of these labels would beat a coin, {few}")
+    start = f"ε = {epsilon:g} on"
+    if units is not None:
+        start = f"about {_counted(units, unit)} like these on, at ε = {epsilon:g}"
+    return Worth(epsilon, units, f"a release beats a coin from {start}: {coin}")
+
+
+def enough(
+    recommended: Sequence[Recommendation], forecasts: Mapping[float, Forecast]
+) -> float | None:
+    """The ε to choose: the least at which a larger one gains less than 1 of 100 answers.
+
+    `forecasts` are those of what is recommended at each ε. None where nothing is.
+    """
+    good = {e.epsilon: forecasts[e.epsilon].accuracy.mean for e in recommended if e.mechanism}
+    return min((e for e in good if good[e] > max(good.values()) - _GAIN), default=None)
 
 
 def worth_it(found: Forecast, units: int) -> bool:
@@ -92,8 +134,7 @@ def helping(
     further: float | None,
 ) -> tuple[str, ...]:
     """What would help where nothing is recommended; `further` is a larger ε that would serve."""
-    poor = [one.epsilon for one in recommended if one.mechanism is None]
-    if not poor:
+    if any(one.mechanism for one in recommended):
         return ()
     if units < FEWEST:
         return (
@@ -101,15 +142,14 @@ def helping(
             f"nothing is recommended at any ε; what would help: {FEWEST} {NOUNS[unit]} or more, "
             "for example by putting several datasets into one project",
         )
-    twice = best[max(poor)].twice_labelers
+    most = max(best)
+    twice = best[most].twice_labelers
     more = f"more {NOUNS[unit]}"
     if twice:
         more += f" (with twice as many a model is right about {_hundredths(twice)} fresh labels)"
-    serves = [one.epsilon for one in recommended if one.mechanism and one.epsilon > max(poor)]
-    larger = min(serves) if serves else further
-    ways = [] if larger is None else [f"a larger ε ({larger:g} would serve)"]
+    ways = [] if further is None else [f"a larger ε ({further:g} would serve)"]
     return (
-        f"too few {NOUNS[unit]} or labels for ε ≤ {max(poor):g}; what would help: "
+        f"too few {NOUNS[unit]} or labels for ε ≤ {most:g}; what would help: "
         + ", ".join([*ways, more, "other features"]),
     )
 

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from support.arenas import SOURCES, arena
+from support.commands import FIRST
 from support.hooks import serving
 from support.tools import connected, hear
 
@@ -33,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "generate_cli.py"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
-PRIVATIZE = "privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr --yes"
+PRIVATIZE = f"privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr {' '.join(FIRST)}"
 HEAD = "--mechanism props --features length"
 OF_TOOLS = ("connect", "hook", "ingest", "pull", "push", "serve")
 FROM_NOTHING = ("init", "simulate", "demo")

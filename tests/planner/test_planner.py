@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from support.commands import FIRST
 
 from labelguard.cli.main import Main, main
 from labelguard.cli.plan import plan as command
@@ -156,10 +157,10 @@ def test_the_next_command_runs_as_it_stands(labels: pa.Table, tmp_path: Path) ->
     [recommended] = planner.plan(str(source), **options).recommended
     assert recommended.command
     program, *words = shlex.split(recommended.command)
-    assert program == "labelguard" and recommended.releases == 2 and "--releases" in words
+    assert program == "labelguard" and recommended.releases == 2 and "--uses" in words
     for arguments in (["init", str(tmp_path)], [*words[:-1], str(tmp_path / "release")]):
         # At a terminal a first release asks; here nobody answers.
-        place = ["--project", str(tmp_path), "--yes"] if arguments[0] == "privatize" else []
+        place = ["--project", str(tmp_path), *FIRST[1:]] if arguments[0] == "privatize" else []
         done = CliRunner().invoke(main, [*arguments, *place])
         assert done.exit_code == 0, done.output
 

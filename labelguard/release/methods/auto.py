@@ -19,7 +19,7 @@ from labelguard.planner.advice import FEWEST, worth_it
 from labelguard.planner.components import Directions
 from labelguard.planner.flips import bounds_for
 from labelguard.planner.outcomes import Sizing, best
-from labelguard.policy.events import EVENTS
+from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.release.featured import Featured
 from labelguard.release.methods.options import FeatureOptions
 from labelguard.terms import Progress
@@ -28,13 +28,10 @@ _FEW_DRAWS = 6
 
 
 def named(terms: Mapping[str, Any]) -> str | None:
-    """The mechanism that options of a policy mean: each kind of event has one of its own."""
-    found = [one.name for one in EVENTS.values() if one.option and terms.get(one.option)]
-    if len(found) > 1:
-        raise PolicyError(f"{' and '.join(found)} are two mechanisms: ask for one of them")
+    """The mechanism that options of a policy mean, if they are of one alone."""
     if terms.get("ties") == "zero":
         return "statistic"
-    return found[0] if found else None
+    return "rr" if terms.get(RANDOMIZED_LABELS.option) else None
 
 
 def standing(ledger: Ledger, record: PolicyRecord) -> str | None:
