@@ -91,7 +91,8 @@ def planned(seen: Seen) -> Iterator[Section]:
     yield Section(
         "planned",
         "What releases were expected to give",
-        (
+        bool(forecast)
+        * (
             "Forecast on labels that were simulated over the real pairs and labelers, before any "
             "label was read. Accuracy is the share of strict labels of fresh labelers that a "
             "linear model gets right; label error the share of strict labels whose released value "
