@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from labelguard.planner.outcomes import Forecast, Sizing, learned
+from labelguard.policy.policy import USUAL_EPSILON
 
 __all__ = [
-    *("FEWEST", "NAMES", "NOUNS", "Recommendation", "Worth"),
+    *("FEWEST", "GAIN", "NAMES", "NOUNS", "Recommendation", "Worth"),
     *("advised", "discouraged", "enough", "helping", "named", "worth", "worth_it"),
 ]
 
@@ -16,7 +17,7 @@ FEWEST = 20
 """With fewer labelers than this nothing is recommended."""
 
 _TIMES = 8
-_GAIN = 0.01
+GAIN = 0.01
 """Accuracy for which it is not worth to spend a larger ε."""
 
 NAMES = {
@@ -79,12 +80,14 @@ def worth(epsilon: float | None, units: int | None, unit: str) -> Worth:
 def enough(
     recommended: Sequence[Recommendation], forecasts: Mapping[float, Forecast]
 ) -> float | None:
-    """The ε to choose: the least at which a larger one gains less than 1 of 100 answers.
+    """The ε to choose: the least up to which a larger one gains less than 1 of 100 answers.
 
-    `forecasts` are those of what is recommended at each ε. None where nothing is.
+    None is above the usual ε, unless only such a one serves: how far to go beyond is for people to
+    say. `forecasts` are those of what is recommended at each ε. None where nothing is.
     """
     good = {e.epsilon: forecasts[e.epsilon].accuracy.mean for e in recommended if e.mechanism}
-    return min((e for e in good if good[e] > max(good.values()) - _GAIN), default=None)
+    usual = {e: good[e] for e in good if e <= max(USUAL_EPSILON, min(good))}
+    return min((e for e in usual if good[e] > max(usual.values()) - GAIN), default=None)
 
 
 def worth_it(found: Forecast, units: int) -> bool:

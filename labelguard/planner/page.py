@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from labelguard.planner.advice import NOUNS, named
+from labelguard.planner.advice import GAIN, NOUNS, named
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
+    from labelguard.planner.advice import Recommendation
+    from labelguard.planner.outcomes import Forecast
     from labelguard.planner.planned import Planned
 
 __all__ = ["HEADINGS", "headline", "page", "summary", "table"]
@@ -83,11 +85,19 @@ def headline(plan: Planned) -> str:
 
 def summary(plan: Planned) -> tuple[str, str]:
     """One recommendation, and from where on a release is worth it at all."""
-    choice, last = plan.choice, plan.recommended[-1]
+    choice = plan.choice
+    last = next((one for one in reversed(plan.recommended) if one.mechanism), plan.recommended[-1])
     said = f"recommended: {choice.words}" if choice else last.words.partition(": ")[2]
     if choice and choice is not last:
-        said += f"; a larger ε, up to {last.epsilon:g}, gains less than 1 of 100 answers"
+        accuracy = {_key(one): one.accuracy.mean for one in plan.forecasts}
+        more = accuracy[_key(last)] - accuracy[_key(choice)]
+        gain = f"about {100 * more:.0f}" if more > GAIN else "less than 1"
+        said += f"; ε = {last.epsilon:g} would gain {gain} of 100 answers"
     return _sentence(said), f"Worth it at all? {_sentence(plan.worth.words)}"
+
+
+def _key(one: Forecast | Recommendation) -> tuple[float | None, str | None, int | None]:
+    return one.epsilon, one.mechanism, one.max_labels_per_labeler
 
 
 def _sentence(words: str) -> str:

@@ -45,8 +45,8 @@ class Planned:
     recommended: tuple[Recommendation, ...]
     """what to do at every ε, from the least on"""
     epsilon: float | None
-    """the ε of them to choose: a larger one gains less than 1 of 100 answers; null: nothing is
-    recommended"""
+    """the ε of them to choose: 3 or less where that serves, and the least at which more of it gains
+    less than 1 of 100 answers; null: nothing is recommended"""
     worth: Worth
     """from where on a release is worth it at all"""
     notes: tuple[str, ...]

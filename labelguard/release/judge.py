@@ -64,7 +64,7 @@ def judge(
         offer = succession.offer(ledger, policy, event, most)
         raise BudgetExceeded(
             f"{planning.shortage(plan, policy.unit, use.taken)}; leave such labels out with "
-            f"--exhausted drop, or pay for as much again: {offer}",
+            f"--exhausted drop, or pay for more: {offer}",
             asked=short + plan.new,
             left=plan.new,
         )

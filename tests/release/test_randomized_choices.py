@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from scipy import stats
 from support import world
+from support.commands import FIRST
 from support.exports import write
 
 import labelguard as lg
@@ -433,7 +434,7 @@ def test_the_example_of_the_documentation_runs(
     assert told["choices"] == 3 and told["charged"] == 4 * PER_LABELER
     looked = CliRunner().invoke(main, [*command.split(), "--dry-run"])
     assert "each a choice among 3 responses or more" in looked.stdout
-    made = CliRunner().invoke(main, [*command.split(), "--yes"])
+    made = CliRunner().invoke(main, [*command.split(), *FIRST])
     assert made.exit_code == 0, made.output
     shown = CliRunner().invoke(main, ["policy", "show"])
     assert "each a choice among 3 or more" in " ".join(shown.stdout.split())
