@@ -134,9 +134,8 @@ def helping(
     best: Mapping[float, Forecast],
     units: int,
     unit: str,
-    further: float | None,
 ) -> tuple[str, ...]:
-    """What would help where nothing is recommended; `further` is a larger ε that would serve."""
+    """What would help where nothing is recommended."""
     if any(one.mechanism for one in recommended):
         return ()
     if units < FEWEST:
@@ -150,10 +149,9 @@ def helping(
     more = f"more {NOUNS[unit]}"
     if twice:
         more += f" (with twice as many a model is right about {_hundredths(twice)} fresh labels)"
-    ways = [] if further is None else [f"a larger ε ({further:g} would serve)"]
     return (
-        f"too few {NOUNS[unit]} or labels for ε ≤ {most:g}; what would help: "
-        + ", ".join([*ways, more, "other features"]),
+        f"too few {NOUNS[unit]} or labels for ε ≤ {most:g}; what would help: a larger ε, {more}, "
+        "other features",
     )
 
 

@@ -191,7 +191,6 @@ def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
     left_out = [f"{counted(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
     epsilon = advice.enough(recommended, serving)
     worth = setting.worth(recommended, progress)
-    further = worth.epsilon if epsilon is None and worth.units is None else None
     return PlanResult(
         "replace_labels",
         delta,
@@ -207,7 +206,7 @@ def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
         notes=(
             *left_out,
             *source_advice.notes(x, rows, provider.groups(), noises),
-            *advice.helping(recommended, best, units, options.unit, further),
+            *advice.helping(recommended, best, units, options.unit),
         ),
     )
 
@@ -255,20 +254,20 @@ class _Setting:
                 return advice.worth(found, None, self.options.unit)
         epsilon = min(self.options.epsilons, key=lambda e: abs(e - USUAL_EPSILON))
         few = -(-advice.FEWEST // self.units)
-        times = self._first(
-            [few * more for more in _TIMES], lambda t: self._beats(epsilon, t, progress)
-        )
+        more = sorted({1, *(few * times for times in _TIMES)})
+        times = self._first(more, lambda times: self._beats(epsilon, times, progress))
         if times is None:
             return advice.worth(None, None, self.options.unit)
         return advice.worth(epsilon, max(advice.FEWEST, times * self.units), self.options.unit)
 
     def _beats(self, epsilon: float, times: int, progress: Progress) -> bool:
-        """Whether a release at ε of so many times the labelers is worth it, in few worlds."""
+        """Whether a release at ε of so many times the labelers beats a coin, in few worlds."""
         rows = tuning.repeat_labelers(self.rows, times) if times > 1 else None
         found = self.forecast(
             [epsilon], growth=False, draws=_FEW_DRAWS, rows=rows, progress=progress
         )
-        return advice.worth_it(tuning.best(found, epsilon), times * self.units)
+        units = max(times * self.units, advice.FEWEST)
+        return advice.worth_it(tuning.best(found, epsilon), units)
 
     @staticmethod
     def _first(values: Sequence[V], holds: Callable[[V], bool]) -> V | None:
