@@ -169,7 +169,7 @@ def plan(
     mapping = layouts.parse_columns(columns, labeler_column)
     horizon = Horizon.parse(recurring, duration)
     if horizon and uses is not None:
-        raise PolicyError("--uses and --recurring exclude each other: give one of them")
+        raise PolicyError("give one of --uses and --recurring")
     periods = horizon.releases if horizon else 1 if uses is None else uses
     budgets = _epsilons(epsilons)
     options |= {"columns": mapping, "periods": periods}

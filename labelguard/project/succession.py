@@ -67,8 +67,9 @@ def _options(policy: Policy) -> Iterator[str]:
     yield from ("--epsilon", _written(policy.epsilon), "--delta", _written(policy.delta))
     for one in policy.allowances:
         yield from ("--allow", events.write(one))
-    if len(policy.allowances) > 1:
-        yield from ("--shares", ",".join(f"{one.event}={one.share:g}" for one in policy.allowances))
+    if len({one.share for one in policy.allowances}) > 1:
+        shares = (f"{one.event}={_written(one.share)}" for one in policy.allowances)
+        yield from ("--shares", ",".join(shares))
     if policy.ties != events.default_ties(policy.events):
         yield from ("--ties", policy.ties)
     if policy.label_values:

@@ -48,7 +48,7 @@ class Request:
     def __post_init__(self) -> None:
         Horizon.parse(self.recurring, self.duration)
         if sum((self.once, self.uses is not None, self.recurring is not None)) > 1:
-            raise PolicyError("--once, --uses and --recurring exclude each other: give one of them")
+            raise PolicyError("give one of --once, --uses and --recurring")
         if self.uses is not None and self.uses < 1:
             raise PolicyError(f"--uses must be at least 1, found {self.uses}")
         if self.exhausted not in ("refuse", "drop"):

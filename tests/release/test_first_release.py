@@ -173,7 +173,7 @@ def test_a_policy_of_coins_for_several_times_has_room_for_them(project: Project)
         ({"recurring": "weekly"}, "recurring and duration together"),
         ({"recurring": "hourly", "duration": "1y"}, "daily, weekly, monthly"),
         ({"recurring": "monthly", "duration": "1d"}, "too short"),
-        ({"once": True, "uses": 2}, "exclude each other"),
+        ({"once": True, "uses": 2}, "give one of"),
         ({"uses": 0}, "at least 1"),
     ],
 )
