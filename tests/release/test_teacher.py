@@ -162,7 +162,7 @@ def test_exhausted_labelers_are_refused_or_left_out(project: Project) -> None:
     old, new = survey(seed=1), survey(labelers=150, seed=1)
     lg.privatize(old, project=project, **TEACHER)
     more = survey(seed=2)  # other labels of the same people
-    with pytest.raises(BudgetExceeded, match="120 statistic releases of 120 labelers beyond"):
+    with pytest.raises(BudgetExceeded, match="120 of 120 labelers lack allowance"):
         lg.privatize(more, project=project, **TEACHER)
     release = lg.privatize(new, project=project, exhausted="drop", **TEACHER)
     assert release.card["counts"]["charged"] == 30
