@@ -29,7 +29,7 @@ _OPTIONS = (
 
 
 def lifetime_options(command: F) -> F:
-    """The options that say for how many releases a budget is."""
+    """Add the options that say for how many releases a budget is."""
     for option in reversed(
         (
             click.option(
@@ -53,7 +53,7 @@ def lifetime_options(command: F) -> F:
 
 
 def says_how_often(options: Mapping[str, Any]) -> bool:
-    """Whether one of them is given, or single contents are protected, which come once."""
+    """Return whether one of them is given, or contents are protected, which come once."""
     given = ("once", "uses", "recurring", "duration")
     return options["unit"] == "item" or any(options[name] not in (None, False) for name in given)
 
@@ -65,8 +65,8 @@ def ask() -> Mapping[str, Any]:
     """
     if not sys.stdin.isatty():
         raise click.UsageError(
-            "the first release fixes for how many releases ε is, so say whether more labels of the "
-            f"same people will come:\n{_OPTIONS}"
+            "a project's first release fixes how many releases share ε; say whether more labels of "
+            f"the same people will come:\n{_OPTIONS}"
         )
     echo("Will more labels of the same people come later? It is fixed now, for good.", err=True)
     for way, meaning in _WAYS.items():

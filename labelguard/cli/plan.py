@@ -60,7 +60,7 @@ def _print(found: PlanResult) -> None:
 
 
 def _print_table(found: PlanResult) -> None:
-    """Every mechanism at every ε, and what to expect of the best."""
+    """Print every mechanism at every ε, and what to expect of the best."""
     from labelguard.planner.page import HEADINGS, table
 
     rows = (

@@ -281,7 +281,7 @@ def privatize(
 
 
 def _look(source: list[str] | None, project: Path | None, options: dict[str, Any]) -> Preview:
-    """What a release would be; a first one that nobody said more of as by --once."""
+    """Preview a release; a first one that nobody said more of as by --once."""
     from labelguard.release import pipeline
 
     said = says_how_often(options)

@@ -9,16 +9,17 @@ from labelguard.planner.outcomes import Forecast, Sizing, learned
 from labelguard.policy.policy import USUAL_EPSILON
 
 __all__ = [
-    *("FEWEST", "GAIN", "NAMES", "NOUNS", "Recommendation", "Worth"),
+    *("FEWEST", "GAIN", "NAMES", "NOUNS", "TIMES", "Recommendation", "Worth"),
     *("advised", "discouraged", "enough", "helping", "named", "worth", "worth_it"),
 ]
 
 FEWEST = 20
 """With fewer labelers than this nothing is recommended."""
 
-_TIMES = 8
 GAIN = 0.01
-"""Accuracy for which it is not worth to spend a larger ε."""
+"""Accuracy that does not pay for a larger ε."""
+TIMES = (1, 2, 4, 8)
+"""How many times as many labelers are tried, where nothing is recommended."""
 
 NAMES = {
     "statistic": "statistic",
@@ -63,13 +64,13 @@ class Worth:
 
 
 def worth(epsilon: float | None, units: int | None, unit: str) -> Worth:
-    """What to say of the least ε, or of the fewest units at that ε."""
+    """Say it of the least ε, or of the fewest units at that ε."""
     coin = (
         "a model that learns from it is right about more than 50 of 100 fresh labels, a coin's "
         "score, in 19 of 20 simulations"
     )
     if epsilon is None:
-        few = f"nor would one of {_TIMES} times as many {NOUNS[unit]}"
+        few = f"nor would one of {TIMES[-1]} times as many {NOUNS[unit]}"
         return Worth(None, None, f"no release of these labels would beat a coin, {few}")
     start = f"ε = {epsilon:g} on"
     if units is not None:
@@ -80,10 +81,10 @@ def worth(epsilon: float | None, units: int | None, unit: str) -> Worth:
 def enough(
     recommended: Sequence[Recommendation], forecasts: Mapping[float, Forecast]
 ) -> float | None:
-    """The ε to choose: the least up to which a larger one gains less than 1 of 100 answers.
+    """Return the ε to choose: the least at which a larger one gains less than 1 of 100 answers.
 
-    None is above the usual ε, unless only such a one serves: how far to go beyond is for people to
-    say. `forecasts` are those of what is recommended at each ε. None where nothing is.
+    It is not above the usual ε, unless only such a one serves: whether to go beyond is for people
+    to say. `forecasts` are those of what is recommended at each ε; None where nothing is.
     """
     good = {e.epsilon: forecasts[e.epsilon].accuracy.mean for e in recommended if e.mechanism}
     usual = {e: good[e] for e in good if e <= max(USUAL_EPSILON, min(good))}
@@ -171,7 +172,7 @@ _SINGULAR = {"labeler": "labeler", "item": "content", "group": "group"}
 
 
 def discouraged(found: Forecast | None, units: int, unit: str) -> str | None:
-    """Why nothing is recommended, if so; without a forecast by the number of units alone."""
+    """Say why nothing is recommended, if so; without a forecast by the number of units alone."""
     if units < FEWEST:
         return f"nothing is recommended for {_counted(units, unit)}"
     if found is None or worth_it(found, units):

@@ -36,8 +36,6 @@ V = TypeVar("V", int, float)
 
 _EPSILONS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
 """Among which the least is sought at which a release beats a coin."""
-_TIMES = (1, 2, 4, 8)
-"""How many times as many labelers are tried."""
 _FEW_DRAWS = 6
 
 
@@ -178,7 +176,9 @@ def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
     setting = _Setting(x, rows, units, options)
     forecasts = setting.forecast(options.epsilons, growth=True, progress=progress)
     best = {epsilon: tuning.best(forecasts, epsilon) for epsilon in options.epsilons}
-    serving = {e: tuning.worth_training(forecasts, e) for e in options.epsilons}
+    # A first release makes no policy of several runs of training.
+    choose = tuning.worth_training if options.periods == 1 else tuning.best
+    serving = {epsilon: choose(forecasts, epsilon) for epsilon in options.epsilons}
     recommended = tuple(
         advice.advised(
             Sizing.of(serving[epsilon], options.periods),
@@ -241,7 +241,7 @@ class _Setting:
         )
 
     def worth(self, recommended: Sequence[Recommendation], progress: Progress) -> Worth:
-        """From which ε on a release beats a coin; else from how many labelers on."""
+        """Find from which ε on a release beats a coin; else from how many labelers on."""
         good = [one.epsilon for one in recommended if one.mechanism]
         poor = [one.epsilon for one in recommended if not one.mechanism]
         least = min(good, default=None)
@@ -254,14 +254,14 @@ class _Setting:
                 return advice.worth(found, None, self.options.unit)
         epsilon = min(self.options.epsilons, key=lambda e: abs(e - USUAL_EPSILON))
         few = -(-advice.FEWEST // self.units)
-        more = sorted({1, *(few * times for times in _TIMES)})
+        more = sorted({1, *(few * times for times in advice.TIMES)})
         times = self._first(more, lambda times: self._beats(epsilon, times, progress))
         if times is None:
             return advice.worth(None, None, self.options.unit)
         return advice.worth(epsilon, max(advice.FEWEST, times * self.units), self.options.unit)
 
     def _beats(self, epsilon: float, times: int, progress: Progress) -> bool:
-        """Whether a release at ε of so many times the labelers beats a coin, in few worlds."""
+        """Return whether a release of so many times the labelers beats a coin, in few worlds."""
         rows = tuning.repeat_labelers(self.rows, times) if times > 1 else None
         found = self.forecast(
             [epsilon], growth=False, draws=_FEW_DRAWS, rows=rows, progress=progress
@@ -271,7 +271,7 @@ class _Setting:
 
     @staticmethod
     def _first(values: Sequence[V], holds: Callable[[V], bool]) -> V | None:
-        """The first that holds, of values in an order in which those behind it hold too."""
+        """Return the first that holds, of values of which those behind it hold too."""
         at = bisect.bisect_left(values, True, key=holds)
         return values[at] if at < len(values) else None
 

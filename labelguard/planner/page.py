@@ -84,7 +84,7 @@ def headline(plan: Planned) -> str:
 
 
 def summary(plan: Planned) -> tuple[str, str]:
-    """One recommendation, and from where on a release is worth it at all."""
+    """Say one recommendation, and from where on a release is worth it at all."""
     choice = plan.choice
     last = next((one for one in reversed(plan.recommended) if one.mechanism), plan.recommended[-1])
     said = f"recommended: {choice.words}" if choice else last.words.partition(": ")[2]

@@ -249,7 +249,7 @@ def _equal(one: Forecast, other: Forecast) -> bool:
 
 
 def repeat_labelers(rows: Rows, times: int) -> Rows:
-    """So many times the labelers, on the same pairs."""
+    """Return so many times the labelers, on the same pairs."""
     size = None if rows.size is None else np.tile(rows.size, times)
     units = np.concatenate([rows.unit + copy * rows.units for copy in range(times)])
     return Rows(np.tile(rows.pair, times), units, times * rows.units, None, size, rows.choices)

@@ -18,7 +18,7 @@ __all__ = ["offer"]
 
 
 def offer(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
-    """The commands that pay for as much again as `policy`, and what the project then costs.
+    """Return the commands that pay for as much again as `policy`, and what the project then costs.
 
     Where the ceiling leaves less, the new policy takes what is left; where it leaves nothing, it is
     to be raised first. `most` uses of an `event` are wanted of one unit.
@@ -54,7 +54,7 @@ def offer(ledger: Ledger, policy: Policy, event: str, most: int) -> str:
 
 
 def _left(ceiling: float, reached: float) -> float:
-    """What a ceiling leaves, in numbers as they are written: 1e-4 less 9e-5 is 1e-5."""
+    """Return what a ceiling leaves, in numbers as they are written: 1e-4 less 9e-5 is 1e-5."""
     return float(Fraction(repr(ceiling)) - Fraction(repr(reached)))
 
 
@@ -63,7 +63,7 @@ def _written(number: float) -> str:
 
 
 def _options(policy: Policy) -> Iterator[str]:
-    """A policy as options of `policy new`."""
+    """Yield a policy as options of `policy new`."""
     yield from ("--epsilon", _written(policy.epsilon), "--delta", _written(policy.delta))
     for one in policy.allowances:
         yield from ("--allow", events.write(one))

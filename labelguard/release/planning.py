@@ -107,7 +107,7 @@ def counts(plan: Plan) -> dict[str, int]:
 
 
 def shortage(plan: Plan, unit: str, noun: str) -> str:
-    """How many units lack how much of their allowance."""
+    """Say how many units lack how much of their allowance."""
     lacking, everybody = counted(int(plan.short.sum()), noun), counted(len(plan.units), unit)
     return (
         f"{np.count_nonzero(plan.short):,} of {everybody} lack allowance for {lacking} (labelguard "

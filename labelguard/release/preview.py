@@ -150,9 +150,9 @@ def previewed(
 
 
 def _judged(terms: Terms) -> Forecast | None:
-    """The forecast by which a first release is worth it or not, if it is of what is released.
+    """Return the forecast by which a first release is worth it or not, if there is one.
 
-    Of a bound that was asked for none was made.
+    Of a bound that was asked for there is none.
     """
     forecast = terms.forecast
     asked = terms.request.terms.get("max_labels_per_labeler")
@@ -160,7 +160,7 @@ def _judged(terms: Terms) -> Forecast | None:
 
 
 def _used_up(terms: Terms, left: Mapping[str, float]) -> Iterator[str]:
-    """That nothing is left for later labels, where nobody said how often they come."""
+    """Warn that nothing is left for later labels, where nobody said how often they come."""
     if terms.first and not terms.request.says_how_often and left.get("max") == 0:
         yield (
             "the policy pays for this release alone: later labels of the same "

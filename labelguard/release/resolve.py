@@ -244,7 +244,7 @@ def _first(
 
 
 def _without_reserve(counts: NDArray[np.int64], unit: str) -> dict[str, int]:
-    """The largest number of labels as the bound, where rounding would reserve more for everybody.
+    """Bound labels by the largest number, where rounding would reserve more for everybody.
 
     Where own numbers are rounded to several bounds, one for all would cost those with few labels.
     """
