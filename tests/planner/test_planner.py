@@ -89,6 +89,7 @@ def test_the_page_and_the_picture_stand_alone(labels: pa.Table, tmp_path: Path) 
     page = (tmp_path / "plan" / "plan.html").read_text(encoding="utf-8")
     assert 'src="data:image/png;base64,' in page
     assert not re.search(r"https?://|<script|<link|url\(", page)
+    assert 'name="viewport"' in page and '<div class="scroll"' in page  # for telephones
     assert "labelguard privatize" in page
 
 

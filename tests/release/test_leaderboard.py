@@ -184,12 +184,14 @@ def test_the_command_prints_and_writes_it(released: Release, tmp_path: Path) -> 
     text = run("leaderboard", str(released.path))
     assert "alpha" in text and "share rank" in text and "points of Elo" in text
     found = json.loads(run("leaderboard", str(released.path), "--json"))
-    assert found["boards"][0]["standings"][0]["source"] == "alpha"
+    order = [(one["rank"], one["source"]) for one in found["boards"][0]["standings"]]
+    assert order == sorted(order) and order[0] == (1, "alpha")
     for kind in ("html", "md", "json", "svg"):
         run("leaderboard", str(released.path), "-o", str(tmp_path / f"board.{kind}"))
         assert "alpha" in (tmp_path / f"board.{kind}").read_text()
     page = (tmp_path / "board.html").read_text()
     assert "default-src" in page and "<script" not in page
+    assert "<title>Leaderboard of release" in page and "labelguard report" not in page
 
 
 @pytest.mark.slow
