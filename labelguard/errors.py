@@ -41,12 +41,14 @@ _KEYWORDS = {"source": "namespace", "for": "duration", "public-column": "public_
 """Options that are called otherwise in Python."""
 _FLAGS = (
     "accept-delta",
+    "accept-little-use",
     "accept-unproven",
     "again",
     "assignment-reactive",
     "never-seen",
     "non-private",
     "nothing-since",
+    "once",
     "tie-status-public",
 )
 """Options without a value."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from support.commands import FIRST
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -79,7 +80,7 @@ def test_a_misspelled_option_is_refused_before_a_project_is_looked_for(
 
 def test_the_command_line_shows_the_same_error_as_it_is_typed(tmp_path: Path) -> None:
     lg.init(tmp_path)
-    asked = ["--mechanism", "rr", "--stages", "3", "--project", str(tmp_path), "--yes"]
+    asked = ["--mechanism", "rr", "--stages", "3", "--project", str(tmp_path), *FIRST]
     (tmp_path / "empty.csv").touch()
     done = CliRunner().invoke(main, ["privatize", str(tmp_path / "empty.csv"), *asked])
     assert done.stderr == "labelguard: --stages does not go with --mechanism rr\n"

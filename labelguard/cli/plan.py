@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.cli.lifetime import lifetime_options
 from labelguard.cli.options import (
     HELP,
     bad_rows_option,
@@ -39,9 +40,30 @@ _HIDDEN_ON_TERMINALS = 1  # the widest column, public parameters, is in the page
 
 
 def _print(found: PlanResult) -> None:
-    from labelguard.planner.page import HEADINGS, headline, table
+    from labelguard.planner.page import headline, summary
 
+    given = click.get_current_context().params
     echo(f"{headline(found)}; no label was read, nothing was charged")
+    if given["every"]:
+        _print_table(found)
+    for line in summary(found):
+        echo(line)
+    if output := given["output"]:
+        echo(f"Page: {output / 'plan.html'}")
+    if given["every"]:
+        commands = [one.command for one in found.recommended if one.command]
+    else:
+        commands = [found.choice.command] if found.choice and found.choice.command else []
+    if commands:
+        echo("Next" + (", at the ε that you choose: " if len(commands) > 1 else ": ") + commands[0])
+    for command in commands[1:]:
+        echo(" " * 6 + command)
+
+
+def _print_table(found: PlanResult) -> None:
+    """Print every mechanism at every ε, and what to expect of the best."""
+    from labelguard.planner.page import HEADINGS, table
+
     rows = (
         (cells[0], cells[1] + (" *" if automatic else ""), *cells[2:-_HIDDEN_ON_TERMINALS])
         for cells, automatic in table(found)
@@ -51,17 +73,11 @@ def _print(found: PlanResult) -> None:
     echo("* what --mechanism auto takes at this ε; ≤ K: at most K labels of each labeler\n")
     for one in found.recommended:
         echo(one.words)
-    if output := click.get_current_context().params["output"]:
-        echo(f"Page: {output / 'plan.html'}")
-    commands = [one.command for one in found.recommended if one.command]
-    if commands:
-        echo("Next" + (", at the ε that you choose: " if len(commands) > 1 else ": ") + commands[0])
-    for command in commands[1:]:
-        echo(" " * 6 + command)
+    echo()
 
 
 @click.command(
-    context_settings=HELP, short_help="Forecast every mechanism; reads no label, costs nothing."
+    context_settings=HELP, short_help="Recommend a release; reads no label, costs nothing."
 )
 @inputs_argument(required=False)
 @click.option(
@@ -79,12 +95,7 @@ def _print(found: PlanResult) -> None:
     "columns:a,b, or a sum of these; default: length+style+minilm where the extra `encoders` is "
     "installed, else length+style+text.",
 )
-@click.option(
-    "--recurring",
-    type=click.Choice(["daily", "weekly", "monthly"]),
-    help="Plan for releases that recur, each with as many new labels as INPUT holds; with --for.",
-)
-@click.option("--for", "duration", metavar="TIME", help="How long they recur: 90d, 26w, 6m, 1y.")
+@lifetime_options
 @click.option(
     "--agreement",
     type=float,
@@ -113,6 +124,7 @@ def _print(found: PlanResult) -> None:
 )
 @bad_rows_option
 @max_input_bytes_option
+@click.option("--all", "every", is_flag=True, help="Print every mechanism at every ε.")
 @directory_option("plan", help="Write plan.html, accuracy.png and plan.json to DIR.")
 @source_option
 @project_option
@@ -124,18 +136,21 @@ def plan(
     columns: str,
     labeler_column: str | None,
     output: Path | None,
+    uses: int | None,
     recurring: str | None,
     duration: str | None,
+    every: bool,
     project: Path | None,
     namespace: str | None,
     **options: Any,
 ) -> PlanResult:
-    """Forecast what each mechanism gives on INPUT, without reading a label.
+    """Recommend how to release the labels in INPUT, and say what to expect; no label is read.
 
     INPUT is as in privatize; columns of labels may be missing and are not read. Without INPUT, what
     was ingested from annotation tools is meant, of --source if there are several. Labels are
-    simulated over the real pairs, labelers and counts. Charges nothing, and of an INPUT needs no
-    project.
+    simulated over the real pairs, labelers and counts, for every mechanism at every ε (--all).
+    Several releases are each of as many new labels as INPUT holds. Charges nothing, and of an INPUT
+    needs no project.
 
     \b
     Example:
@@ -148,7 +163,9 @@ def plan(
 
     mapping = layouts.parse_columns(columns, labeler_column)
     horizon = Horizon.parse(recurring, duration)
-    periods = horizon.releases if horizon else 1
+    if horizon and uses is not None:
+        raise PolicyError("give one of --uses and --recurring")
+    periods = horizon.releases if horizon else 1 if uses is None else uses
     budgets = _epsilons(epsilons)
     options |= {"columns": mapping, "periods": periods}
     with progress() as report:

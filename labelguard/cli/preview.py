@@ -48,8 +48,8 @@ def _facts(found: Preview) -> Iterator[tuple[str, str]]:
     own = f"each {found.unit}'s own number of labels, rounded up"
     fixed = f"{counted(found.allowed or 0, kind.noun)} per {found.unit}"
     yield "pays for", own if found.allowed is None else fixed
-    if found.first and kind.option == "releases" and found.allowed == 1:
-        yield "", "  one only; for weekly ones: --recurring weekly --for 1y"
+    if found.first and found.allowed == 1 and not kind.per_label:
+        yield "", "  this one: labels that come later need another policy, paid on top"
     if run := found.sampling:
         who, most = f"each {found.unit}", ""
         if run.records:
@@ -98,18 +98,22 @@ def _of_100(share: float) -> int:
     return math.floor(100 * share + 0.5)
 
 
-def reviewer(report: Reporter, *, yes: bool) -> Callable[[Preview], None]:
+def reviewer(report: Reporter, *, yes: bool, accepted: bool) -> Callable[[Preview], None]:
     """Shows a first release and asks; others need no question, having a policy already.
 
-    Raises `NotAgreed` where nobody can be asked or says no.
+    `yes` does for one that is recommended, or `accepted` though it is of little use. Raises
+    `NotAgreed` where nobody can be asked or says no.
     """
 
     def review(found: Preview) -> None:
         if not found.first:
             return
         with report.paused():
-            print_preview(found, err=True, notes=not yes)
-            if not yes:
+            poor = None if accepted else found.discouraged
+            print_preview(found, err=True, notes=bool(poor) or not yes)
+            if poor:
+                _ask("Release it all the same?", f"{poor}; release it with --accept-little-use")
+            elif not yes:
                 _ask("Release it?", "go on with --yes, or look only with --dry-run")
 
     return review

@@ -7,12 +7,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from labelguard.cli.lifetime import ask, lifetime_options, says_how_often
 from labelguard.cli.options import (
     bad_rows_option,
     columns_option,
@@ -37,7 +38,6 @@ from labelguard.cli.preview import found_or_made, patient, print_preview, review
 from labelguard.cli.release import card_facts
 from labelguard.cli.terminal import echo, near, print_facts, prints, progress, shown
 from labelguard.errors import LabelguardError
-from labelguard.planner.horizon import EVERY
 from labelguard.release.methods import AUTO, installed, options_of
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class _Privatize(click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The command's own, and those of mechanisms before the last few."""
         own = super().get_params(ctx)
-        last = [parameter.name for parameter in own].index("recurring")
+        last = [parameter.name for parameter in own].index("once")
         return [own[0], _mechanism_option(), *own[1:last], *_choices(own), *own[last:]]
 
 
@@ -197,19 +197,19 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
     "labels of a group of labelers (`policy groups`).",
 )
 @click.option(
-    "--releases",
-    type=int,
-    metavar="N",
-    help="statistic: releases that may use a labeler's labels, over the project; default 1.",
+    "--once",
+    is_flag=True,
+    help="No more labels of the same people will come: a project's first release may spend all of "
+    "ε. Without a terminal a first release takes one of --once, --uses and --recurring.",
 )
-@click.option(
-    "--recurring",
-    type=click.Choice(EVERY),
-    help="Let the first policy allow releases like this one again and again; with --for.",
-)
-@click.option("--for", "duration", metavar="TIME", help="How long they recur: 90d, 26w, 6m, 1y.")
+@lifetime_options
 @click.option("--dry-run", is_flag=True, help="Say what would be released and charged, and stop.")
 @click.option("--yes", is_flag=True, help="Do not ask before the first release of a project.")
+@click.option(
+    "--accept-little-use",
+    is_flag=True,
+    help="Make a first release that `labelguard plan` does not recommend; --yes is not enough.",
+)
 @click.option("--again", is_flag=True, help="Draw released labels anew: a new event, a new charge.")
 @directory_option("release", help="Copy the release to DIR.")
 @max_input_bytes_option
@@ -228,6 +228,7 @@ def privatize(
     project: Path | None,
     dry_run: bool,
     yes: bool,
+    accept_little_use: bool,
     **options: Any,
 ) -> Made | Preview:
     """Release the labels in INPUT (Parquet, CSV, JSON, directories, globs, or -) privately.
@@ -243,32 +244,50 @@ def privatize(
       prompt, responses, choice (--mechanism statistic or rr)
 
     The first run fixes the project's policy, unless one was made before (`labelguard policy`): it
-    shows what that means, and asks. Running the same command again returns the same release; labels
-    that were released before cost nothing in any later one.
+    asks whether more labels of the same people will come, shows what that means, and asks. Running
+    the same command again returns the same release; labels that were released before cost nothing
+    in any later one.
 
     \b
     Example:
-      labelguard privatize labels.parquet --epsilon 3 --yes -o release
+      labelguard privatize labels.parquet --epsilon 3 --once --yes -o release
     """
     from labelguard.ingest import layouts
+    from labelguard.project import policies
     from labelguard.release import pipeline
 
     options |= {"columns": layouts.parse_columns(columns, labeler_column)}
     source = list(inputs) or None
     if dry_run:
-        with progress() as report:
-            return pipeline.preview(source, project=project, progress=report, **options)
+        return _look(source, project, options)
     home = found_or_made(project, ask=not yes)
+    if not says_how_often(options) and not policies.listing(home):
+        options |= ask()
     with progress() as report:
         release = pipeline.privatize(
             source,
             project=home,
             progress=report,
-            review=reviewer(report, yes=yes),
+            review=reviewer(report, yes=yes, accepted=accept_little_use),
             wait=patient(report, yes=yes),
             **options,
         )
     return Made.of(release, tuple(_next(release, project)))
+
+
+def _look(source: list[str] | None, project: Path | None, options: dict[str, Any]) -> Preview:
+    """Preview a release; a first one that nobody said more of as by --once."""
+    from labelguard.release import pipeline
+
+    said = says_how_often(options)
+    with progress() as report:
+        found = pipeline.preview(
+            source, project=project, progress=report, **options | ({} if said else {"once": True})
+        )
+    if said or not found.first:
+        return found
+    note = "shown as for --once; with --uses K or --recurring weekly --for 1y releases share ε"
+    return replace(found, notes=(*found.notes, note))
 
 
 def _next(release: Release, project: Path | None) -> Iterator[str]:

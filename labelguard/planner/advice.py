@@ -6,11 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from labelguard.planner.outcomes import Forecast, Sizing, learned
+from labelguard.policy.policy import USUAL_EPSILON
 
-__all__ = ["FEWEST", "NAMES", "NOUNS", "Recommendation", "advised", "helping", "named", "worth_it"]
+__all__ = [
+    *("FEWEST", "GAIN", "NAMES", "NOUNS", "TIMES", "Recommendation", "Worth"),
+    *("advised", "discouraged", "enough", "helping", "named", "worth", "worth_it"),
+]
 
 FEWEST = 20
 """With fewer labelers than this nothing is recommended."""
+
+GAIN = 0.01
+"""Accuracy that does not pay for a larger ε."""
+TIMES = (1, 2, 4, 8)
+"""How many times as many labelers are tried, where nothing is recommended."""
 
 NAMES = {
     "statistic": "statistic",
@@ -19,7 +28,7 @@ NAMES = {
     "props": "PROPS",
     "non-private": "no privacy",
 }
-NOUNS = {"labeler": "labelers", "item": "contents"}
+NOUNS = {"labeler": "labelers", "item": "contents", "group": "groups"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,46 @@ class Recommendation:
     """what releases labels that way; null where nothing is recommended"""
 
 
+@dataclass(frozen=True)
+class Worth:
+    """From where on a release is worth it at all: a model that learns from it beats a coin."""
+
+    epsilon: float | None
+    """the least ε, of those that were tried; null: none"""
+    units: int | None
+    """the fewest labelers like these, or contents, at that ε; null: those that there are"""
+    words: str
+    """the same in words"""
+
+
+def worth(epsilon: float | None, units: int | None, unit: str) -> Worth:
+    """Say it of the least ε, or of the fewest units at that ε."""
+    coin = (
+        "a model that learns from it is right about more than 50 of 100 fresh labels, a coin's "
+        "score, in 19 of 20 simulations"
+    )
+    if epsilon is None:
+        few = f"nor would one of {TIMES[-1]} times as many {NOUNS[unit]}"
+        return Worth(None, None, f"no release of these labels would beat a coin, {few}")
+    start = f"ε = {epsilon:g} on"
+    if units is not None:
+        start = f"about {_counted(units, unit)} like these on, at ε = {epsilon:g}"
+    return Worth(epsilon, units, f"a release beats a coin from {start}: {coin}")
+
+
+def enough(
+    recommended: Sequence[Recommendation], forecasts: Mapping[float, Forecast]
+) -> float | None:
+    """Return the ε to choose: the least at which a larger one gains less than 1 of 100 answers.
+
+    It is not above the usual ε, unless only such a one serves: whether to go beyond is for people
+    to say. `forecasts` are those of what is recommended at each ε; None where nothing is.
+    """
+    good = {e.epsilon: forecasts[e.epsilon].accuracy.mean for e in recommended if e.mechanism}
+    usual = {e: good[e] for e in good if e <= max(USUAL_EPSILON, min(good))}
+    return min((e for e in usual if good[e] > max(usual.values()) - GAIN), default=None)
+
+
 def worth_it(found: Forecast, units: int) -> bool:
     """Whether it is worth a budget: enough labelers, and surely better than a coin toss."""
     return units >= FEWEST and found.accuracy.low > 0.5
@@ -61,8 +110,9 @@ def advised(
     of `unit` are protected, `command` what releases labels in this way.
     """
     found = sizing.forecast
-    good = worth_it(found, units)
-    said = _expectation(found, plain, unit) if good else _reason(found, units, unit)
+    poor = discouraged(found, units, unit)
+    good = poor is None
+    said = poor or _expectation(found, plain, unit)
     return Recommendation(
         epsilon=found.epsilon or 0.0,
         mechanism=sizing.mechanism if good else None,
@@ -85,11 +135,9 @@ def helping(
     best: Mapping[float, Forecast],
     units: int,
     unit: str,
-    further: float | None,
 ) -> tuple[str, ...]:
-    """What would help where nothing is recommended; `further` is a larger ε that would serve."""
-    poor = [one.epsilon for one in recommended if one.mechanism is None]
-    if not poor:
+    """What would help where nothing is recommended."""
+    if any(one.mechanism for one in recommended):
         return ()
     if units < FEWEST:
         return (
@@ -97,16 +145,14 @@ def helping(
             f"nothing is recommended at any ε; what would help: {FEWEST} {NOUNS[unit]} or more, "
             "for example by putting several datasets into one project",
         )
-    twice = best[max(poor)].twice_labelers
+    most = max(best)
+    twice = best[most].twice_labelers
     more = f"more {NOUNS[unit]}"
     if twice:
         more += f" (with twice as many a model is right about {_hundredths(twice)} fresh labels)"
-    serves = [one.epsilon for one in recommended if one.mechanism and one.epsilon > max(poor)]
-    larger = min(serves) if serves else further
-    ways = [] if larger is None else [f"a larger ε ({larger:g} would serve)"]
     return (
-        f"too few {NOUNS[unit]} or labels for ε ≤ {max(poor):g}; what would help: "
-        + ", ".join([*ways, more, "other features"]),
+        f"too few {NOUNS[unit]} or labels for ε ≤ {most:g}; what would help: a larger ε, {more}, "
+        "other features",
     )
 
 
@@ -122,12 +168,15 @@ def _expectation(found: Forecast, plain: Forecast, unit: str) -> str:
     return said
 
 
-_SINGULAR = {"labeler": "labeler", "item": "content"}
+_SINGULAR = {"labeler": "labeler", "item": "content", "group": "group"}
 
 
-def _reason(found: Forecast, units: int, unit: str) -> str:
+def discouraged(found: Forecast | None, units: int, unit: str) -> str | None:
+    """Say why nothing is recommended, if so; without a forecast by the number of units alone."""
     if units < FEWEST:
         return f"nothing is recommended for {_counted(units, unit)}"
+    if found is None or worth_it(found, units):
+        return None
     return (
         "nothing is recommended; at best a model is right about "
         f"{_hundredths(found.accuracy.mean)} fresh labels, which may be chance: a coin is right "

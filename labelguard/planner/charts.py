@@ -18,25 +18,26 @@ _COLORS = {"statistic": "#0b6e4f", "rr": "#c1440e", "props": "#7b5ea7", "uls": "
 
 
 def accuracy_png(plan: Planned) -> bytes:
-    """Accuracy of every mechanism against ε with 90% ranges; the same plan, the same bytes."""
+    """Accuracy of every mechanism against ε; the same plan, the same bytes.
+
+    What serves best lies above the others, with its 90% range.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
+    chosen = [one.mechanism or one.automatic for one in plan.recommended]
     for found, color in _lines(plan):
+        best = found[0].mechanism == max(chosen, key=chosen.count)
         epsilons = [f.epsilon or 0.0 for f in found]
         means = [f.accuracy.mean for f in found]
-        axes.fill_between(
-            epsilons,
-            [f.accuracy.low for f in found],
-            [f.accuracy.high for f in found],
-            color=color,
-            alpha=0.12,
-            linewidth=0,
-        )
-        axes.plot(epsilons, means, "o-", color=color, label=NAMES[found[0].mechanism])
+        if best:
+            low, high = zip(*((f.accuracy.low, f.accuracy.high) for f in found), strict=True)
+            axes.fill_between(epsilons, low, high, color=color, alpha=0.15, linewidth=0)
+        style = {"lw": 2.5, "zorder": 3} if best else {"lw": 1, "ms": 9, "mfc": "none"}
+        axes.plot(epsilons, means, "o-", color=color, label=NAMES[found[0].mechanism], **style)
     if every := _all_labels(plan):
         label, color = "randomized response, all labels", _COLORS["rr"]
         means = [f.accuracy.mean for f in every]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,20 +19,23 @@ from labelguard.learning.features import default_features, open_fitted
 from labelguard.mechanisms.statistic import Rows
 from labelguard.notebook import Picture, card, several
 from labelguard.planner import advice, components, source_advice, tuning
-from labelguard.planner.advice import NOUNS
+from labelguard.planner.advice import NOUNS, Recommendation, Worth
 from labelguard.planner.charts import accuracy_png
-from labelguard.planner.page import headline
+from labelguard.planner.page import headline, summary
 from labelguard.planner.planned import PlanCounts, Planned
 from labelguard.planner.tuning import Forecast, Prior, Sizing
 from labelguard.policy.events import ITEM_BOUND
-from labelguard.policy.policy import MOST_DELTA, usual_delta
+from labelguard.policy.policy import MOST_DELTA, USUAL_EPSILON, usual_delta
 from labelguard.policy.public_columns import options_of, parse
 from labelguard.spelling import corrected
 from labelguard.terms import AUTO_FORMAT, DEFAULT_AGREEMENT, Progress, counted, silent
 
 __all__ = ["PlanResult", "plan"]
 
-_FURTHER = (1.0, 3.0, 8.0, 16.0, 32.0)
+V = TypeVar("V", int, float)
+
+_EPSILONS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0)
+"""Among which the least is sought at which a release beats a coin."""
 _FEW_DRAWS = 6
 
 
@@ -92,7 +97,8 @@ class PlanResult(Planned):
     def _repr_html_(self) -> str:
         words = [one.words for one in self.recommended]
         commands = [one.command for one in self.recommended if one.command]
-        facts = [("planned for", headline(self)), *several("expect", words)]
+        facts = [("planned for", headline(self)), ("recommended", " ".join(summary(self)))]
+        facts += several("expect", words)
         facts += [*several("notes", self.notes), *several("next", commands)]
         title = "What a private release may be expected to give"
         seen = "Accuracy against ε. " + "; ".join(words)
@@ -170,9 +176,12 @@ def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
     setting = _Setting(x, rows, units, options)
     forecasts = setting.forecast(options.epsilons, growth=True, progress=progress)
     best = {epsilon: tuning.best(forecasts, epsilon) for epsilon in options.epsilons}
+    # A first release makes no policy of several runs of training.
+    choose = tuning.worth_training if options.periods == 1 else tuning.best
+    serving = {epsilon: choose(forecasts, epsilon) for epsilon in options.epsilons}
     recommended = tuple(
         advice.advised(
-            Sizing.of(tuning.worth_training(forecasts, epsilon), options.periods),
+            Sizing.of(serving[epsilon], options.periods),
             *(found.mechanism, forecasts[0], units, options.unit),
             lambda sizing: _command(source, options, sizing),
         )
@@ -180,7 +189,8 @@ def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
     )
     noises = {e: components.cheapest(e, delta, options.periods) for e in options.epsilons}
     left_out = [f"{counted(pairs.skipped, 'bad row')} left out"] if pairs.skipped else []
-    further = None if any(one.mechanism for one in recommended) else setting.further(progress)
+    epsilon = advice.enough(recommended, serving)
+    worth = setting.worth(recommended, progress)
     return PlanResult(
         "replace_labels",
         delta,
@@ -191,10 +201,12 @@ def _planned(source: Input, options: _Asked, progress: Progress) -> PlanResult:
         PlanCounts(labelers=units, labels=len(rows), pairs=len(x)),
         forecasts=forecasts,
         recommended=recommended,
+        epsilon=epsilon,
+        worth=worth,
         notes=(
             *left_out,
             *source_advice.notes(x, rows, provider.groups(), noises),
-            *advice.helping(recommended, best, units, options.unit, further),
+            *advice.helping(recommended, best, units, options.unit),
         ),
     )
 
@@ -214,12 +226,13 @@ class _Setting:
         *,
         growth: bool,
         draws: int = tuning.DRAWS,
+        rows: Rows | None = None,
         progress: Progress = silent,
     ) -> tuple[Forecast, ...]:
-        """Forecasts at these ε, all else as asked."""
+        """Forecasts at these ε, of other `rows` if there are any, all else as asked."""
         asked = self.options
         return tuning.forecast(
-            *(self.x, self.rows, epsilons, asked.delta or 0.0, Prior(asked.agreement)),
+            *(self.x, rows or self.rows, epsilons, asked.delta or 0.0, Prior(asked.agreement)),
             draws=draws,
             bounds=asked.bounds,
             periods=asked.periods,
@@ -227,14 +240,40 @@ class _Setting:
             progress=progress,
         )
 
-    def further(self, progress: Progress) -> float | None:
-        """The least of some larger ε at which a mechanism is worth it, if there is one."""
-        epsilons = [epsilon for epsilon in _FURTHER if epsilon > max(self.options.epsilons)]
-        if not epsilons or self.units < advice.FEWEST:
-            return None
-        found = self.forecast(epsilons, growth=False, draws=_FEW_DRAWS, progress=progress)
-        good = (e for e in epsilons if advice.worth_it(tuning.best(found, e), self.units))
-        return next(good, None)
+    def worth(self, recommended: Sequence[Recommendation], progress: Progress) -> Worth:
+        """Find from which ε on a release beats a coin; else from how many labelers on."""
+        good = [one.epsilon for one in recommended if one.mechanism]
+        poor = [one.epsilon for one in recommended if not one.mechanism]
+        least = min(good, default=None)
+        if self.units >= advice.FEWEST:
+            above = max((e for e in poor if least is None or e < least), default=0.0)
+            below = math.inf if least is None else least
+            between = [epsilon for epsilon in _EPSILONS if above < epsilon < below]
+            found = self._first(between, lambda e: self._beats(e, 1, progress)) or least
+            if found is not None:
+                return advice.worth(found, None, self.options.unit)
+        epsilon = min(self.options.epsilons, key=lambda e: abs(e - USUAL_EPSILON))
+        few = -(-advice.FEWEST // self.units)
+        more = sorted({1, *(few * times for times in advice.TIMES)})
+        times = self._first(more, lambda times: self._beats(epsilon, times, progress))
+        if times is None:
+            return advice.worth(None, None, self.options.unit)
+        return advice.worth(epsilon, max(advice.FEWEST, times * self.units), self.options.unit)
+
+    def _beats(self, epsilon: float, times: int, progress: Progress) -> bool:
+        """Return whether a release of so many times the labelers beats a coin, in few worlds."""
+        rows = tuning.repeat_labelers(self.rows, times) if times > 1 else None
+        found = self.forecast(
+            [epsilon], growth=False, draws=_FEW_DRAWS, rows=rows, progress=progress
+        )
+        units = max(times * self.units, advice.FEWEST)
+        return advice.worth_it(tuning.best(found, epsilon), units)
+
+    @staticmethod
+    def _first(values: Sequence[V], holds: Callable[[V], bool]) -> V | None:
+        """Return the first that holds, of values of which those behind it hold too."""
+        at = bisect.bisect_left(values, True, key=holds)
+        return values[at] if at < len(values) else None
 
 
 def _command(source: Input, options: _Asked, sizing: Sizing) -> str:
@@ -247,10 +286,10 @@ def _command(source: Input, options: _Asked, sizing: Sizing) -> str:
             words += ["--agreement", f"{options.agreement:g}"]
     if sizing.max_labels_per_labeler is not None:
         words += ["--max-labels-per-labeler", str(sizing.max_labels_per_labeler)]
-    if sizing.releases is not None and sizing.releases > 1:
-        words += ["--releases", str(sizing.releases)]
     if options.unit == "item":
         words += ["--unit", "item"]
+    else:
+        words += ["--uses", f"{options.periods}"] if options.periods > 1 else ["--once"]
     if options.columns:
         words += ["--columns", ",".join(f"{role}={name}" for role, name in options.columns.items())]
     if options.format != AUTO_FORMAT:

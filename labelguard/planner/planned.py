@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labelguard.planner.advice import Recommendation
+from labelguard.planner.advice import Recommendation, Worth
 from labelguard.planner.outcomes import Forecast
 
 __all__ = ["PlanCounts", "Planned"]
@@ -44,5 +44,15 @@ class Planned:
     """first a head without privacy, then every mechanism at every ε"""
     recommended: tuple[Recommendation, ...]
     """what to do at every ε, from the least on"""
+    epsilon: float | None
+    """the ε of them to choose: 3 or less where that serves, and the least at which more of it gains
+    less than 1 of 100 answers; null: nothing is recommended"""
+    worth: Worth
+    """from where on a release is worth it at all"""
     notes: tuple[str, ...]
     """what to know about the input, and what would help"""
+
+    @property
+    def choice(self) -> Recommendation | None:
+        """What is recommended at the ε to choose; None where nothing is."""
+        return next((one for one in self.recommended if one.epsilon == self.epsilon), None)

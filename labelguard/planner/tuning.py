@@ -51,6 +51,7 @@ __all__ = [
     "check_budgets",
     "forecast",
     "recommend",
+    "repeat_labelers",
     "worth_training",
 ]
 
@@ -99,7 +100,7 @@ def forecast(
     if growth:
         grown = []
         for part, (name, more) in enumerate(
-            (("labelers", _twice_labelers(rows)), ("labels", _twice_labels(rows, prior))), 1
+            (("labelers", repeat_labelers(rows, 2)), ("labels", _twice_labels(rows, prior))), 1
         ):
             share = _part(partial(progress, f"simulating twice the {name}"), part, parts)
             worlds = Worlds.of(x, more, prior, max(draws // 2, 1))
@@ -247,11 +248,11 @@ def _equal(one: Forecast, other: Forecast) -> bool:
     )
 
 
-def _twice_labelers(rows: Rows) -> Rows:
-    """As many new labelers, on the same pairs."""
-    size = None if rows.size is None else np.tile(rows.size, 2)
-    units = np.concatenate([rows.unit, rows.unit + rows.units])
-    return Rows(np.tile(rows.pair, 2), units, 2 * rows.units, None, size, rows.choices)
+def repeat_labelers(rows: Rows, times: int) -> Rows:
+    """Return so many times the labelers, on the same pairs."""
+    size = None if rows.size is None else np.tile(rows.size, times)
+    units = np.concatenate([rows.unit + copy * rows.units for copy in range(times)])
+    return Rows(np.tile(rows.pair, times), units, times * rows.units, None, size, rows.choices)
 
 
 def _twice_labels(rows: Rows, prior: Prior) -> Rows:

@@ -125,8 +125,8 @@ class StatisticReleases(ClippedSums):
     name = "statistic"
     counts = "releases"
     noun = taken = "statistic release"
-    option = "releases"
-    misplaced = "--ties zero and --releases go with --mechanism statistic only"
+    option = "uses"
+    misplaced = "--uses of a policy counts statistic releases"
     form = "statistic:releases=12, or statistic:releases=1,ball=4 (4: COMPONENTS)"
 
     def component(self, price: Price, count: int) -> Component:

@@ -256,7 +256,8 @@ class Request:
     unit: Unit | None = None
     max_labels_per_labeler: int | None = None
     event: str = RANDOMIZED_LABELS.name
-    releases: int | None = None
+    uses: int | None = None
+    """statistic releases, as `release.request.Request` has them"""
     label_values: str | None = None
     skips: Skips | None = None
     assignment_reactive: bool | None = None

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
 from labelguard.keys.parts import Part
+from labelguard.ledger.ledger import Ledger
 from labelguard.policy import events
 from labelguard.policy.event_kind import EventKind
 from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Policy, Request
+from labelguard.project import succession
 from labelguard.release import planning
 from labelguard.release.planning import Plan
 from labelguard.terms import budget_of, counted
@@ -23,13 +25,14 @@ def judge(
     policy: Policy,
     event: str,
     part: Part,
+    ledger: Ledger,
     *,
     people: int,
     drop: bool,
     resumed: bool,
     accept_delta: bool,
 ) -> list[str]:
-    """Notes on a plan that may be charged; its units are of one `part`.
+    """Notes on a plan that may be charged to a `ledger`; its units are of one `part`.
 
     `people`: how many units are charged by now, this release included. `drop`: labels of exhausted
     labelers are left out. `accept_delta`: δ may be 1 over `people`, or more. Raises `NobodyOfPart`,
@@ -57,9 +60,14 @@ def judge(
         )
     use = events.kind(event)
     if short and not drop:
-        said = planning.shortage(plan, policy.unit, use.taken)
-        said += f"; {events.ONE_MORE}" if use is events.STATISTIC_RELEASES else ""
-        raise BudgetExceeded(said, asked=short + plan.new, left=plan.new)
+        most = int((plan.charged + plan.short).max())
+        offer = succession.offer(ledger, policy, event, most)
+        raise BudgetExceeded(
+            f"{planning.shortage(plan, policy.unit, use.taken)}; leave such labels out with "
+            f"--exhausted drop, or pay for more: {offer}",
+            asked=short + plan.new,
+            left=plan.new,
+        )
     return list(_notes(plan, policy, part, people, use))
 
 

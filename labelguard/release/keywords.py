@@ -30,7 +30,6 @@ class Costs(TypedDict, total=False):
     tie_status_public: bool | None
     unit: Unit | None
     max_labels_per_labeler: int | None
-    releases: int | None
     label_values: str | None
     skips: Skips | None
     assignment_reactive: bool | None
@@ -41,6 +40,8 @@ class Costs(TypedDict, total=False):
 class Running(TypedDict, total=False):
     """How it is run (`release.request.Request`), where, and who is told."""
 
+    once: bool | None
+    uses: int | None
     recurring: Literal["daily", "weekly", "monthly"] | None
     duration: str | None
     exhausted: Literal["refuse", "drop"] | None

@@ -86,7 +86,8 @@ class Standing:
 
 @dataclass(frozen=True)
 class Board:
-    """Sources that were compared with each other, directly or through others; best first."""
+    """Sources that were compared with each other, directly or through others; by rank, then
+    by name."""
 
     stratum: str | None
     """which public stratum; null without strata"""
@@ -295,7 +296,8 @@ def _board(
     wide = half_widths(errors)
     ahead = surely_ahead(score, errors)
     rank, worst = 1 + ahead.sum(axis=0), len(score) - ahead.sum(axis=1)
-    order = sorted(range(len(score)), key=lambda at: (-score[at], names[at]))
+    # By score, sources that cannot be told apart would seem to have an order.
+    order = sorted(range(len(score)), key=lambda at: (rank[at], names[at]))
     standings = tuple(
         Standing(
             names[at],

@@ -124,8 +124,10 @@ def privatize(
     `options` are, as on the command line,
 
     - what it may cost: epsilon, delta, ties, tie_status_public, unit,
-      max_labels_per_labeler, releases, label_values, skips, assignment_reactive, public_columns
+      max_labels_per_labeler, label_values, skips, assignment_reactive, public_columns
       (`policy.Request`);
+    - for how many releases the first one makes a policy: once (default), uses, or recurring and
+      duration (`release.request.Request`);
     - how the input is read: columns, question, format, split, bad_rows, max_input_bytes
       (`release.intake.Intake`);
     - how it is run: exhausted, again, accept_delta, output, workers (`release.request.Request`);

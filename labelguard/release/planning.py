@@ -107,14 +107,11 @@ def counts(plan: Plan) -> dict[str, int]:
 
 
 def shortage(plan: Plan, unit: str, noun: str) -> str:
-    """Who is beyond their allowance, as pseudonyms, and what to do about it."""
-    who = np.flatnonzero(plan.short)
-    names = ", ".join(blocks.to_hex(plan.units[index]) for index in who[:5])
-    more = f", … ({len(who)} in all)" if len(who) > 5 else ""
+    """Say how many units lack how much of their allowance."""
+    lacking, everybody = counted(int(plan.short.sum()), noun), counted(len(plan.units), unit)
     return (
-        f"{counted(int(plan.short.sum()), noun)} of {counted(len(who), unit)} beyond allowance: "
-        f"{names}{more}; nothing was charged or released; leave such labels out with "
-        "--exhausted drop"
+        f"{np.count_nonzero(plan.short):,} of {everybody} lack allowance for {lacking} (labelguard "
+        "budget show); nothing was charged or released"
     )
 
 

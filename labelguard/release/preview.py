@@ -11,12 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from labelguard.ledger.records import LabelerTable
-from labelguard.planner.outcomes import Interval
+from labelguard.planner import advice
+from labelguard.planner.outcomes import Forecast, Interval
 from labelguard.policy.event_kind import Price
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.policy import Policy, Unit
 from labelguard.policy.sampling import Sampling
 from labelguard.release import card
+from labelguard.release.methods import AUTO
 from labelguard.release.planning import Plan
 from labelguard.release.protocol import Job
 from labelguard.release.resolve import Terms
@@ -82,6 +84,9 @@ class Preview:
     """how often two labelers are taken to differ"""
     accuracy: Interval | None
     """share of a new labeler's answers that a head learns to predict; null: not forecast"""
+    discouraged: str | None
+    """why `plan` recommends no such release, of a project's first; null: it does, or was not asked
+    """
     notes: Sequence[str]
     """what else to know"""
 
@@ -111,6 +116,8 @@ def previewed(
     if mechanism.name == RANDOMIZED_LABELS.name and plan.new:
         error = expected_flips(policy, plan, prices)
     head = terms.request.head(terms.features)
+    poor = advice.discouraged(_judged(terms), len(plan.units), policy.unit) if terms.first else None
+    left = _left(plan, known)
     return Preview(
         first=terms.first,
         request=key,
@@ -133,16 +140,38 @@ def previewed(
         new_labels=plan.drawn,
         left_out=plan.over_bound,
         charged=plan.new,
-        left=_left(plan, known),
+        left=left,
         label_error=error,
         disagreement=1 - head.agreement,
         accuracy=forecast.accuracy if forecast else None,
-        notes=(*notes, *_warnings(error)),
+        discouraged=poor,
+        notes=(*notes, *_warnings(error, poor), *_used_up(terms, left)),
     )
 
 
-def _warnings(error: float | None) -> Iterator[str]:
-    """That a release will be mostly noise, and what may serve better."""
+def _judged(terms: Terms) -> Forecast | None:
+    """Return the forecast by which a first release is worth it or not, if there is one.
+
+    Of a bound that was asked for there is none.
+    """
+    forecast = terms.forecast
+    asked = terms.request.terms.get("max_labels_per_labeler")
+    return forecast if asked is None or terms.request.mechanism == AUTO else None
+
+
+def _used_up(terms: Terms, left: Mapping[str, float]) -> Iterator[str]:
+    """Warn that nothing is left for later labels, where nobody said how often they come."""
+    if terms.first and not terms.request.says_how_often and left.get("max") == 0:
+        yield (
+            "the policy pays for this release alone: later labels of the same "
+            f"{terms.policy.unit}s need another, which is paid on top (labelguard policy new)"
+        )
+
+
+def _warnings(error: float | None, poor: str | None) -> Iterator[str]:
+    """That a release is not recommended, or will be mostly noise, and what may serve better."""
+    if poor:
+        yield f"{poor}; labelguard plan, with the same input, says what would help"
     if error is not None and error > TOO_MUCH:
         yield (
             f"about {100 * error:.0f} of 100 released labels will differ from what labelers said; "

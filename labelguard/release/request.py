@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from labelguard.errors import LabelguardError
+from labelguard.errors import LabelguardError, PolicyError
 from labelguard.ingest.sources import Input, typed
 from labelguard.planner.horizon import Horizon
 from labelguard.policy import policy
@@ -25,8 +25,9 @@ class Request:
     """What a run is asked for: by which mechanism, at which cost, and how it treats its input.
 
     `mechanism` may be `auto`; `terms` are what a `policy.Request` may say beside the kind of event,
-    and `choices` the options of the mechanism. A first policy allows what is `recurring` for the
-    `duration`, each time with as many new labels as this time. `exhausted`: labels of exhausted
+    and `choices` the options of the mechanism. A first policy is for this release alone (`once`,
+    which is the default), for so many releases (`uses`), or for those that are `recurring` for the
+    `duration`, each with as many new labels as this one. `exhausted`: labels of exhausted
     labelers stop the run or are left out. `again` draws the latest submission of every label anew,
     as a new event with a new charge. `accept_delta` allows a δ of 1 over the number of units, or
     more. `output` is a directory that gets a copy of the release, `workers` how many buckets are
@@ -37,6 +38,8 @@ class Request:
     terms: Mapping[str, Any]
     choices: Mapping[str, Any]
     intake: Intake
+    once: bool = False
+    uses: int | None = None
     recurring: str | None = None
     duration: str | None = None
     exhausted: Literal["refuse", "drop"] = "refuse"
@@ -47,6 +50,10 @@ class Request:
 
     def __post_init__(self) -> None:
         Horizon.parse(self.recurring, self.duration)
+        if sum((self.once, self.uses is not None, self.recurring is not None)) > 1:
+            raise PolicyError("give one of --once, --uses and --recurring")
+        if self.uses is not None and self.uses < 1:
+            raise PolicyError(f"--uses must be at least 1, found {self.uses}")
         if self.exhausted not in ("refuse", "drop"):
             raise LabelguardError("exhausted must be one of refuse, drop")
         if self.workers is not None and self.workers < 1:
@@ -61,7 +68,12 @@ class Request:
     def periods(self) -> int:
         """For how many releases like this one a first policy is made."""
         horizon = Horizon.parse(self.recurring, self.duration)
-        return horizon.releases if horizon else 1
+        return horizon.releases if horizon else self.uses or 1
+
+    @property
+    def says_how_often(self) -> bool:
+        """Whether it says for how many releases a first policy is made."""
+        return self.once or self.uses is not None or self.recurring is not None
 
     def opened(self, name: str, features: str | None = None) -> Mechanism[Any]:
         """Mechanism `name` with its choices; `features` where none were asked for, if it takes any.
@@ -114,10 +126,13 @@ def _places(source: Input, home: Project) -> list[str]:
     return [os.path.relpath(Path(os.path.realpath(one.parent), one.name), here) for one in paths]
 
 
-_OWN = ("recurring", "duration", "exhausted", "again", "accept_delta", "output", "workers")
+_OWN = (
+    *("once", "uses", "recurring", "duration"),
+    *("exhausted", "again", "accept_delta", "output", "workers"),
+)
 # The kind of event is the mechanism's to say, the shape of its noise the planner's, what choices
-# are among the input's, and how a run samples the mechanism's.
-_NOT_ASKED = ("event", "ball", "choices", "sampling")
+# are among the input's, how a run samples the mechanism's; `uses` are those of a statistic alone.
+_NOT_ASKED = ("event", "uses", "ball", "choices", "sampling")
 _TERMS = tuple(one.name for one in fields(policy.Request) if one.name not in _NOT_ASKED)
 _INTAKE = tuple(one.name for one in fields(Intake))
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelguard.errors import PolicyError
 from labelguard.ingest.sources import Input
@@ -20,6 +21,7 @@ from labelguard.learning.features import Wait, check_features, column_features
 from labelguard.ledger.ledger import Ledger
 from labelguard.planner.outcomes import Forecast
 from labelguard.policy import events
+from labelguard.policy.bounds import rounded_bound
 from labelguard.policy.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.policy.policy import Request as Asked
@@ -100,7 +102,8 @@ def begin(request: Request, opened: OpenProject) -> Terms:
     if record and not mechanism:
         event = record.policy.events[0]
     fixed = mechanism.first(np.ones(1, np.int64)) if mechanism and record is None else {}
-    asked = Asked(**request.terms, **fixed, event=event)
+    uses = request.uses if record and event == STATISTIC_RELEASES.name else None
+    asked = Asked(**request.terms, **fixed, event=event, uses=uses)
     if record is None:
         return Terms(request, None, policies.first(ledger, asked, 1), asked, mechanism, features)
     return Terms(request, record.id, asked.under(record.policy), asked, mechanism, features)
@@ -143,7 +146,7 @@ def settle(
         return terms
     periods = request.periods if terms.first else 1
     if periods > 1 and terms.policy.unit == "item":
-        raise PolicyError("a content is labeled once, so nothing recurs: leave out --recurring")
+        raise PolicyError("a content is labeled once: leave out --uses and --recurring")
     if named is not None and not (named.name in FORECAST and "features" in named.settings()):
         return _first(terms, ledger, staged, _room(named, staged, periods))
     if terms.first:
@@ -151,8 +154,10 @@ def settle(
     options = request.head(terms.features)
     featured = cache(lambda: Featured.of(staged, options.features, progress, wait))
     allowed: dict[str, int | None] = {}
-    if named is None or periods > 1 or forecast:
+    if named is None or forecast or (periods > 1 and named.priced == RANDOMIZED_LABELS.name):
         terms, allowed = _sized(terms, featured(), options, periods, progress)
+    elif terms.first:
+        allowed |= _room(named, staged, periods)
     if not terms.first:
         assert terms.mechanism is not None
         asked = Asked(**request.terms, event=terms.mechanism.priced)
@@ -177,15 +182,14 @@ def _sized(
         periods=periods,
     )
     mechanism = named or terms.request.opened(sizing.mechanism, terms.features)
-    own = {"releases": sizing.releases, "max_labels_per_labeler": sizing.max_labels_per_labeler}
+    own = {"uses": sizing.releases, "max_labels_per_labeler": sizing.max_labels_per_labeler}
     wanted = named is None or periods > 1
     return replace(terms, mechanism=mechanism, forecast=sizing.forecast), own if wanted else {}
 
 
 def _one_statistic(terms: Terms, allowed: Mapping[str, int | None]) -> bool:
     """Whether a first policy is for one statistic release, whose noise may then be of a ball."""
-    releases = terms.request.terms.get("releases") or allowed.get("releases") or 1
-    return terms.event == STATISTIC_RELEASES.name and releases == 1
+    return terms.event == STATISTIC_RELEASES.name and (allowed.get("uses") or 1) == 1
 
 
 def others(terms: Terms, ledger: Ledger) -> Iterator[Terms]:
@@ -215,7 +219,7 @@ def _room(mechanism: Mechanism[Any], staged: Staged, periods: int) -> dict[str, 
     if mechanism.priced == RANDOMIZED_LABELS.name:
         return {"max_labels_per_labeler": auto.room(staged, periods)}
     if mechanism.priced == STATISTIC_RELEASES.name:
-        return {"releases": periods}
+        return {"uses": periods}
     once = events.kind(mechanism.priced).first(None, None)
     one = Allowance(mechanism.priced, once, **mechanism.first(staged.labels_of_units()))
     raise PolicyError(
@@ -231,10 +235,21 @@ def _first(
     given = {name: uses for name, uses in allowed.items() if uses is not None}
     counts = staged.labels_of_units()
     fixed = terms.mechanism.first(counts) if terms.mechanism else {}
+    if terms.event == RANDOMIZED_LABELS.name and terms.request.once and not staged.choices:
+        given = _without_reserve(counts, terms.policy.unit) | given
     if terms.event == RANDOMIZED_LABELS.name and staged.choices:
         given["choices"] = fewest(staged)
     asked = Asked(**{**given, **terms.request.terms, **fixed}, event=terms.event)
     return replace(terms, asked=asked, policy=policies.first(ledger, asked, len(counts)))
+
+
+def _without_reserve(counts: NDArray[np.int64], unit: str) -> dict[str, int]:
+    """Bound labels by the largest number, where rounding would reserve more for everybody.
+
+    Where own numbers are rounded to several bounds, one for all would cost those with few labels.
+    """
+    alike = len(np.unique(rounded_bound(counts))) == 1
+    return {"max_labels_per_labeler": int(counts.max())} if alike and unit != "item" else {}
 
 
 def _recorded_features(ledger: Ledger) -> str | None:

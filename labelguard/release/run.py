@@ -62,6 +62,7 @@ class Run:
         total = policies.total(self.ledger, self.terms.policy)
         self.notes = judge.price(self.terms.asked, total)
         self.again = 0
+        self.discouraged: str | None = None
 
     @property
     def mechanism(self) -> Mechanism[Any]:
@@ -88,7 +89,7 @@ class Run:
         if record is None:
             self.mechanism.check(job)
             found = self._preview(job, key, plan, prices)
-            self.notes = list(found.notes)
+            self.notes, self.discouraged = list(found.notes), found.discouraged
             if self.review:
                 self.review(found)
         recorded = record.settings["parameters"] if record else None
@@ -251,6 +252,7 @@ class Run:
             job.policy,
             event,
             self.mechanism.part,
+            self.ledger,
             people=len(blocks.unique(np.concatenate([plan.units, self.ledger.charged()]))[0]),
             drop=self.request.exhausted == "drop" or record is not None,
             resumed=record is not None,
@@ -295,12 +297,13 @@ class Run:
         )
 
     def _forecast(self) -> dict[str, object]:
-        """What the release was expected to give, if that was simulated: for the report."""
-        found = self.terms.forecast
+        """What the release was expected to give, as far as that was asked: for the report."""
+        found, poor = self.terms.forecast, self.discouraged
+        told: dict[str, object] = {"discouraged": poor} if poor else {}
         if found is None:
-            return {}
+            return told
         said = {"accuracy": asdict(found.accuracy), "label_error": asdict(found.label_error)}
-        return {"forecast": said}
+        return told | {"forecast": said}
 
     def _set_aside(self, staged: Staged, grant: Grant) -> None:
         if any(one.part.answers for one in staged.understood):

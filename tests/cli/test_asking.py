@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,7 @@ from labelguard.cli.main import main
 from labelguard.report import overview
 
 ASKED = ("privatize", "labels.parquet", "--mechanism", "rr")
+FIRST = ("--once", "--accept-little-use")
 
 
 @pytest.fixture(autouse=True)
@@ -59,12 +62,53 @@ def releases() -> int:
 
 def test_without_a_terminal_and_without_yes_nothing_is_charged() -> None:
     lg.init(Path())
-    result = run(*ASKED)
+    result = run(*ASKED, *FIRST)
     assert result.exit_code == 2 and not result.stdout and not releases()
     assert "for the life of the project" in result.stderr
     assert "ε = 3, δ = 1e-5" in result.stderr and "--yes" in result.stderr
-    assert run(*ASKED, "--yes").exit_code == 0
+    assert run(*ASKED, *FIRST, "--yes").exit_code == 0
     assert releases() == 1
+
+
+def test_a_first_release_says_how_often_or_is_refused() -> None:
+    lg.init(Path())
+    result = run(*ASKED, "--yes", "--accept-little-use")
+    assert result.exit_code == 2 and not releases()
+    assert all(option in result.stderr for option in ("--once", "--uses K", "--recurring weekly"))
+    assert "as for --once" in run(*ASKED, "--dry-run").stderr
+
+
+def test_a_release_that_is_not_recommended_takes_more_than_a_yes() -> None:
+    lg.init(Path())
+    result = run(*ASKED, "--once", "--yes")
+    assert result.exit_code == 2 and not releases()
+    assert "nothing is recommended for 12 labelers" in result.stderr
+    assert "--accept-little-use" in result.stderr
+    assert run(*ASKED, *FIRST, "--yes").exit_code == 0
+    run("report", "-o", "report.md")
+    assert "nothing is recommended for 12 labelers" in Path("report.md").read_text()
+
+
+def test_once_reserves_no_labels() -> None:
+    lg.init(Path())
+    made = json.loads(run(*ASKED, *FIRST, "--yes", "--json").stdout)
+    assert made["card"]["budget"]["left"]["max"] == 0
+
+
+@pytest.mark.parametrize("mechanism", ["rr", "statistic"])
+def test_the_commands_that_a_refusal_names_help_at_the_price_that_it_names(mechanism: str) -> None:
+    lg.init(Path())
+    asked = ("privatize", "labels.parquet", "--mechanism", mechanism)
+    head = () if mechanism == "rr" else ("--features", "length", "--components", "1")
+    assert run(*asked, *FIRST, "--yes", *head).exit_code == 0
+    survey(labelers=12, per_labeler=7, items=40, seed=3).write_parquet("labels.parquet")
+    refused = run(*asked)
+    assert refused.exit_code == 3 and "12 of 12 labelers" in refused.stderr
+    for command in re.findall(r"labelguard (policy (?:new|activate) [^,;]*)", refused.stderr):
+        assert run(*shlex.split(command), *["--yes"] * ("activate" in command)).exit_code == 0
+    [epsilon] = re.findall(r"the project costs ε = (\d+)", refused.stderr)
+    assert overview.budget(None).lifetime.epsilon == float(epsilon) == 6
+    assert run(*asked).exit_code == 0
 
 
 @pytest.mark.slow
@@ -82,7 +126,7 @@ def test_what_was_expected_before_the_release_is_on_its_card(here: Path) -> None
     asked = ("privatize", "labels.parquet", "--mechanism", "statistic", "--features", "length")
     lg.init(here)
     found = json.loads(run(*asked, "--dry-run", "--json").stdout)
-    made = json.loads(run(*asked, "--yes", "--json").stdout)
+    made = json.loads(run(*asked, *FIRST, "--yes", "--json").stdout)
     forecast = made["card"]["forecast"]
     assert forecast["label_error"]["mean"] == found["label_error"]
     assert forecast["accuracy"] == found["accuracy"]
@@ -95,7 +139,7 @@ def test_what_was_expected_before_the_release_is_on_its_card(here: Path) -> None
 
 def test_a_project_that_has_a_policy_is_not_asked_again() -> None:
     lg.init(Path())
-    run(*ASKED, "--yes")
+    run(*ASKED, *FIRST[1:], "--uses", "2", "--yes")
     survey(labelers=12, per_labeler=2, items=9, seed=3).write_parquet("labels.parquet")
     later = run(*ASKED)
     assert later.exit_code == 0 and "for the life of the project" not in later.stderr
@@ -112,10 +156,11 @@ def test_a_project_is_never_made_for_a_script(more: tuple[str, ...]) -> None:
 def test_at_a_terminal_a_project_is_offered_and_the_release_asked_for() -> None:
     code, said = on_a_terminal("n\n", *ASKED)
     assert code == 2 and "There is no project here" in said and not Path(".labelguard").exists()
-    code, said = on_a_terminal("y\nn\n", *ASKED)
+    code, said = on_a_terminal("y\nonce\nn\n", *ASKED)
     assert code == 2 and "nothing was charged or released" in said and not releases()
-    code, said = on_a_terminal("y\n", *ASKED)
+    code, said = on_a_terminal("regularly\n\n3w\ny\n", *ASKED)
     assert code == 0 and "There is no project here" not in said and releases() == 1
+    assert "nothing is recommended for 12 labelers" in said
     code, said = on_a_terminal("", "privatize", "labels.parquet", "--yes")
     assert code == 0 and "newly charged" not in said and "made before" in said
 
@@ -130,7 +175,7 @@ def test_a_dry_run_says_it_all_and_leaves_nothing(here: Path) -> None:
 
 def test_notes_are_in_json_and_not_beside_it() -> None:
     lg.init(Path())
-    made = run(*ASKED, "--yes", "--json", "--epsilon", "0.5")
+    made = run(*ASKED, *FIRST, "--yes", "--json", "--epsilon", "0.5")
     notes = json.loads(made.stdout)["notes"]
     assert any("released labels will differ" in note for note in notes)
     assert "labelguard: note" not in made.stderr
@@ -140,7 +185,7 @@ def test_notes_are_in_json_and_not_beside_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "kind"),
     [
-        (("privatize", "nowhere.parquet", "--json", "--yes"), 1, "InvalidLabels"),
+        (("privatize", "nowhere.parquet", "--json", "--yes", "--once"), 1, "InvalidLabels"),
         (("privatize", "labels.parquet", "--epsilon", "x", "--json"), 2, "UsageError"),
         (("release", "show", "--json"), 1, "LedgerError"),
     ],
@@ -163,9 +208,9 @@ def test_who_stops_a_command_is_told_how_to_finish_it(monkeypatch: pytest.Monkey
 
     with monkeypatch.context() as interrupted:
         interrupted.setattr("labelguard.release.publish.publish", stop)
-        result = CliRunner().invoke(main, [*ASKED, "--yes"])
+        result = CliRunner().invoke(main, [*ASKED, *FIRST, "--yes"])
     assert result.exit_code == 130
-    again = "labelguard privatize labels.parquet --mechanism rr --yes"
+    again = f"labelguard privatize labels.parquet --mechanism rr {' '.join(FIRST)} --yes"
     assert result.stderr.endswith(f"run it again: {again}\n")
     finished = run(*again.split()[1:])
     assert finished.exit_code == 0 and releases() == 1

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from support.arenas import SOURCES, arena
+from support.commands import FIRST
 from support.hooks import serving
 from support.tools import connected, hear
 
@@ -28,12 +29,13 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.ledger.ledger import Ledger
 from labelguard.project.project import find
+from labelguard.report import overview
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "generate_cli.py"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SIMULATE = "simulate -o labels.parquet --labelers 20 --labels 400 --items 100"
-PRIVATIZE = "privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr --yes"
+PRIVATIZE = f"privatize labels.parquet --epsilon 3 --delta 1e-5 --mechanism rr {' '.join(FIRST)}"
 HEAD = "--mechanism props --features length"
 OF_TOOLS = ("connect", "hook", "ingest", "pull", "push", "serve")
 FROM_NOTHING = ("init", "simulate", "demo")
@@ -227,21 +229,40 @@ TUTORIALS = pytest.mark.parametrize("name", ["README.md", "docs/features.md", "d
 
 @pytest.fixture
 def preferences() -> None:
-    """The reader's own file: other column names, and several labels of a worker."""
-    count, other = 40, ("older", "large")
+    """The reader's own file."""
+    pq.write_table(week(0), "preferences.parquet")
+
+
+def week(first: int) -> pa.Table:
+    """400 labels of 40 workers on new questions, under other names of columns."""
+    count, other = range(first, first + 400), ("older", "large")
     own = {
-        "worker": [f"w{row % 5}" for row in range(count)],
-        "prompt": [f"question {row // 2}" for row in range(count)],
-        "chosen": ["yes" if row % 3 else "no" for row in range(count)],
-        "rejected": ["no" if row % 3 else "yes" for row in range(count)],
-        "model_chosen": ["small" if row % 3 else other[row // 2 % 2] for row in range(count)],
-        "model_rejected": [other[row // 2 % 2] if row % 3 else "small" for row in range(count)],
+        "worker": [f"w{row % 40}" for row in count],
+        "prompt": [f"question {row // 2}" for row in count],
+        "chosen": ["yes" if row % 3 else "no" for row in count],
+        "rejected": ["no" if row % 3 else "yes" for row in count],
+        "model_chosen": ["small" if row % 3 else other[row // 2 % 2] for row in count],
+        "model_rejected": [other[row // 2 % 2] if row % 3 else "small" for row in count],
     }
-    pq.write_table(pa.table(own), "preferences.parquet")
+    return pa.table(own)
 
 
 @pytest.mark.docs
-@TUTORIALS
+def test_the_readme_goes_through_two_weeks(tmp_path: Path) -> None:
+    pq.write_table(week(0), "preferences.parquet")
+    lines = list(console_lines(ROOT / "README.md"))
+    for line in lines:
+        if "next-week.parquet" in line:
+            pq.write_table(week(400), "next-week.parquet")
+        run(line)
+    first, second = overview.releases(tmp_path)
+    assert (first.rows, second.rows, second.charged) == (400, 800, 40)
+    assert overview.budget(tmp_path).allowances[0].left_per_labeler["min"] == 2
+    assert lines[-1].endswith("-o release-2") and Path("release-2/data.parquet").exists()
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("name", ["docs/features.md", "docs/index.md"])
 def test_the_commands_of_a_page_run_in_its_order(name: str, preferences: None) -> None:
     lines = list(console_lines(ROOT / name))
     assert lines

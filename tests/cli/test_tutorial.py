@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from support.commands import FIRST
 
 import labelguard as lg
 from labelguard.cli.main import main
@@ -85,7 +86,8 @@ def test_its_language_model_takes_conversations_too() -> None:
     )
     made.with_columns(chats).write_parquet("chats.parquet")
     _command("labelguard init")
-    _command("labelguard privatize chats.parquet --features length --yes -o release")
+    first = " ".join(FIRST)
+    _command(f"labelguard privatize chats.parquet --features length {first} -o release")
     names: dict[str, Any] = {"pl": pl, "rows": lg.load("release")}
     for kind, block in _blocks(PAGE.read_text(encoding="utf-8")):
         if "import GPT2Config" in block:

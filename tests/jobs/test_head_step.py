@@ -56,7 +56,7 @@ def weekly(
             mechanism="statistic",
             epsilon=8,
             delta=1e-5,
-            releases=WEEKS,
+            uses=WEEKS,
             features="length",
             components=1,
             whitening=0.5,

@@ -295,7 +295,7 @@ def test_the_first_release_fixes_the_policy(project: Project) -> None:
     assert {**after, "meta": []} == {**before, "meta": []}  # but for the epoch
 
 
-def test_a_shortage_names_labelers_by_pseudonym_and_charges_nothing(project: Project) -> None:
+def test_a_shortage_counts_labelers_and_charges_nothing(project: Project) -> None:
     asked = public(per_labeler=25, seed=4)
     before = dump(project.ledger_url)
     with pytest.raises(BudgetExceeded, match="allowance") as caught:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from support.commands import FIRST
 
 from labelguard.cli.main import Main, main
 from labelguard.cli.plan import plan as command
@@ -88,6 +89,7 @@ def test_the_page_and_the_picture_stand_alone(labels: pa.Table, tmp_path: Path) 
     page = (tmp_path / "plan" / "plan.html").read_text(encoding="utf-8")
     assert 'src="data:image/png;base64,' in page
     assert not re.search(r"https?://|<script|<link|url\(", page)
+    assert 'name="viewport"' in page and '<div class="scroll"' in page  # for telephones
     assert "labelguard privatize" in page
 
 
@@ -104,7 +106,7 @@ def test_json_holds_forecasts_counts_and_the_recommended_command(
     value = json.loads(found.stdout)
     assert list(value) == [
         *("adjacency", "delta", "features", "agreement", "unit", "periods", "counts"),
-        *("forecasts", "recommended", "notes"),
+        *("forecasts", "recommended", "epsilon", "worth", "notes"),
     ]
     assert value["counts"]["labelers"] == 30
     assert [entry["epsilon"] for entry in value["recommended"]] == [1, 8]
@@ -136,7 +138,7 @@ def test_one_line_an_epsilon_says_what_to_expect_and_how_to_get_it(
 ) -> None:
     source = tmp_path / "labels.parquet"
     pq.write_table(labels, source)
-    found = call(source, "--features", "length", "--epsilons", "8,30")
+    found = call(source, "--features", "length", "--epsilons", "8,30", "--all")
     for epsilon in (8, 30):
         assert re.search(
             rf"ε = {epsilon}: \w.*; a model gains over a coin about (\d+ of 100 of what "
@@ -148,6 +150,16 @@ def test_one_line_an_epsilon_says_what_to_expect_and_how_to_get_it(
     assert [re.search(r"--epsilon (\d+)", one)[1] for one in commands] == ["8", "30"]  # type: ignore[index]
 
 
+def test_one_release_is_recommended_with_its_command(labels: pa.Table, tmp_path: Path) -> None:
+    source = tmp_path / "labels.parquet"
+    pq.write_table(labels, source)
+    found = call(source, "--features", "length", "--epsilons", "8,30")
+    [command] = re.findall(r"labelguard privatize (.*)", found.stdout)
+    assert "--epsilon 8 " in command and "--once" in command  # 30 gains next to nothing
+    assert len(found.stdout.splitlines()) == 4 and not found.stderr
+    assert re.search(r"beats a coin from ε = [\d.]+ on", found.stdout)
+
+
 @pytest.mark.slow
 def test_the_next_command_runs_as_it_stands(labels: pa.Table, tmp_path: Path) -> None:
     source = tmp_path / "labels.parquet"
@@ -156,10 +168,10 @@ def test_the_next_command_runs_as_it_stands(labels: pa.Table, tmp_path: Path) ->
     [recommended] = planner.plan(str(source), **options).recommended
     assert recommended.command
     program, *words = shlex.split(recommended.command)
-    assert program == "labelguard" and recommended.releases == 2 and "--releases" in words
+    assert program == "labelguard" and recommended.releases == 2 and "--uses" in words
     for arguments in (["init", str(tmp_path)], [*words[:-1], str(tmp_path / "release")]):
         # At a terminal a first release asks; here nobody answers.
-        place = ["--project", str(tmp_path), "--yes"] if arguments[0] == "privatize" else []
+        place = ["--project", str(tmp_path), *FIRST[1:]] if arguments[0] == "privatize" else []
         done = CliRunner().invoke(main, [*arguments, *place])
         assert done.exit_code == 0, done.output
 
@@ -169,11 +181,12 @@ def test_nothing_is_recommended_where_a_coin_might_do_as_well(tmp_path: Path) ->
     pq.write_table(simulate(labelers=24, labels=100, items=60, seed=1), source)
     found = call(source, "--features", "length", "--epsilons", "0.02")
     assert found.exit_code == 0, found.output
-    assert "ε = 0.02: nothing is recommended; at best a model is right about" in found.stdout
+    assert "Nothing is recommended; at best a model is right about" in found.stdout
+    assert re.search(r"beats a coin from ε = [\d.]+ on", found.stdout)
     assert "labelguard privatize" not in found.stdout
     assert re.search(
-        r"too few labelers or labels for ε ≤ 0.02; what would help: a larger ε \(\d+ would "
-        r"serve\), more labelers \(with twice as many a model is right about \d+ of 100",
+        r"too few labelers or labels for ε ≤ 0.02; what would help: a larger ε, more labelers "
+        r"\(with twice as many a model is right about \d+ of 100",
         found.stderr,
     )
 
@@ -189,6 +202,7 @@ def test_nothing_is_recommended_for_fewer_than_twenty_labelers() -> None:
     assert all(one.automatic in ("rr", "props", "statistic") for one in found.recommended)
     [note] = found.notes
     assert note.startswith("19 labelers: ") and "20 labelers or more" in note
+    assert found.epsilon is None and found.worth.units == 20
 
 
 def test_delta_and_features_are_the_usual_ones_unless_said(

@@ -39,7 +39,7 @@ from labelguard.report import overview
 from labelguard.storage import blocks
 
 DRAWN = {"kill_after": "draw", "fresh_randomness": True}
-STATISTIC = preferences.STATISTIC | {"epsilon": 3.0, "delta": 1e-5, "releases": 3, "workers": 1}
+STATISTIC = preferences.STATISTIC | {"epsilon": 3.0, "delta": 1e-5, "uses": 3, "workers": 1}
 
 
 # ---------------------------------------------------------------- nothing is left

@@ -295,7 +295,7 @@ def test_nobody_gets_more_than_an_allowance(table: pa.Table, project: Project) -
     counters = dump(project.state)["counters"]
     assert max(used for _, _, _, used in counters) == 10
     lg.privatize(table.slice(0, 250), project=project, **STATISTIC)
-    with pytest.raises(BudgetExceeded, match="beyond allowance"):
+    with pytest.raises(BudgetExceeded, match="lack allowance"):
         lg.privatize(table, project=project, **STATISTIC)
     left = lg.privatize(table, project=project, exhausted="drop", **STATISTIC)
     assert left.card["counts"]["charged"] < 25

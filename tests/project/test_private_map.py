@@ -29,7 +29,7 @@ ASKED = public()
 TABLE = pairs(ASKED, opinions(len(ASKED), 1))
 BUDGET: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "workers": 1}
 RR = BUDGET | {"max_labels_per_labeler": 40}
-WINDOWS = BUDGET | STATISTIC | {"releases": 3}
+WINDOWS = BUDGET | STATISTIC | {"uses": 3}
 
 
 class Crash(BaseException):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from support import world
+from support.commands import FIRST
 from support.doors import install
 from support.preferences import (
     STATISTIC,
@@ -101,7 +102,7 @@ def test_a_mechanism_of_another_package_releases_with_its_options(
         and "stamped: What is stamped." in shown
     )
     project = lg.init(tmp_path)
-    asked = ["labels.parquet", "--epsilon", "3", "--delta", "1e-5", "--stamp", "3", "--yes"]
+    asked = ["labels.parquet", "--epsilon", "3", "--delta", "1e-5", "--stamp", "3", *FIRST]
     assert "--stamp does not go with --mechanism rr" in run(*asked, "--mechanism", "rr")
     run(*asked, "--mechanism", "stamped", "-o", "out")
     assert (tmp_path / "out" / "stamp.txt").read_text() == "3"

@@ -239,7 +239,7 @@ def test_nobody_is_charged_twice_for_one_label_nor_beyond_the_allowance(
     lg.privatize(RAW, project=project, head=teacher.path, **EVALUATION)
     for seed in (1, 2):
         lg.privatize(survey(labelers=60, seed=seed), project=project, **EVALUATION)
-    with pytest.raises(BudgetExceeded, match=r"statistic releases of .* labelers beyond"):
+    with pytest.raises(BudgetExceeded, match=r"labelers lack allowance for .* statistic releases"):
         lg.privatize(survey(labelers=60, seed=3), project=project, **EVALUATION)
     dropped = lg.privatize(
         survey(labelers=60, seed=3), project=project, exhausted="drop", **EVALUATION

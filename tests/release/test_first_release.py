@@ -173,7 +173,8 @@ def test_a_policy_of_coins_for_several_times_has_room_for_them(project: Project)
         ({"recurring": "weekly"}, "recurring and duration together"),
         ({"recurring": "hourly", "duration": "1y"}, "daily, weekly, monthly"),
         ({"recurring": "monthly", "duration": "1d"}, "too short"),
-        ({"releases": 2, "max_labels_per_labeler": 3}, "two mechanisms"),
+        ({"once": True, "uses": 2}, "give one of"),
+        ({"uses": 0}, "at least 1"),
     ],
 )
 def test_what_contradicts_itself_is_refused_before_anything_is_read(
@@ -183,11 +184,8 @@ def test_what_contradicts_itself_is_refused_before_anything_is_read(
         lg.privatize("nowhere.parquet", project=project, mechanism="auto", **given)
 
 
-@pytest.mark.parametrize(("given", "mechanism"), [("releases", "statistic"), ("ties", "statistic")])
-def test_options_of_one_mechanism_choose_it(given: str, mechanism: str, project: Project) -> None:
-    value = {"releases": 2, "ties": "zero"}[given]
-    shown = preview(SMALL, project=project, **COLUMNS, **{given: value})
-    assert shown.mechanism == mechanism
+def test_options_of_one_mechanism_choose_it(project: Project) -> None:
+    assert preview(SMALL, project=project, **COLUMNS, ties="zero").mechanism == "statistic"
 
 
 def test_noise_that_drowns_labels_is_said(project: Project) -> None:
@@ -202,7 +200,7 @@ def test_noise_that_drowns_labels_is_said(project: Project) -> None:
 def test_a_project_keeps_the_features_of_its_first_release(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape = {"mechanism": "statistic", "components": 2, "ridge": 1.0, "releases": 3}
+    shape = {"mechanism": "statistic", "components": 2, "ridge": 1.0, "uses": 3}
     with monkeypatch.context() as light:
         without(light, "torch")
         first = lg.privatize(SMALL, project=project, epsilon=8, **shape)

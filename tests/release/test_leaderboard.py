@@ -97,7 +97,7 @@ def test_the_release_tells_nothing_of_who_compared_what(released: Release) -> No
 @pytest.mark.slow
 def test_windows_add_up(tmp_path: Path) -> None:
     project = lg.init(tmp_path / "windows", max_epsilon=1e6)
-    asked = SOURCES | {"project": project, "releases": 2}
+    asked = SOURCES | {"project": project, "uses": 2}
     first = lg.privatize(arena(15), **asked)
     both = lg.privatize(pl.concat([arena(15), arena(15, seed=1, first=15)]), **asked)
     one, two = (leaderboard(release.path).boards[0].standings for release in (first, both))
@@ -151,7 +151,7 @@ def test_names_with_colons_are_theirs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_comparisons_with_systems_of_later_are_counted(tmp_path: Path) -> None:
     project = lg.init(tmp_path / "windows", max_epsilon=1e6)
-    asked = SOURCES | {"project": project, "releases": 2}
+    asked = SOURCES | {"project": project, "uses": 2}
     first = lg.privatize(arena(15), **asked)
     assert "did not know" not in " ".join(leaderboard(first.path).notes)
     newer = arena(15, seed=1, first=15).with_columns(
@@ -184,12 +184,14 @@ def test_the_command_prints_and_writes_it(released: Release, tmp_path: Path) -> 
     text = run("leaderboard", str(released.path))
     assert "alpha" in text and "share rank" in text and "points of Elo" in text
     found = json.loads(run("leaderboard", str(released.path), "--json"))
-    assert found["boards"][0]["standings"][0]["source"] == "alpha"
+    order = [(one["rank"], one["source"]) for one in found["boards"][0]["standings"]]
+    assert order == sorted(order) and order[0] == (1, "alpha")
     for kind in ("html", "md", "json", "svg"):
         run("leaderboard", str(released.path), "-o", str(tmp_path / f"board.{kind}"))
         assert "alpha" in (tmp_path / f"board.{kind}").read_text()
     page = (tmp_path / "board.html").read_text()
     assert "default-src" in page and "<script" not in page
+    assert "<title>Leaderboard of release" in page and "labelguard report" not in page
 
 
 @pytest.mark.slow

@@ -130,7 +130,6 @@ def test_nothing_is_charged_where_it_has_nothing_to_relabel(project: Project) ->
         ({"learner": "oracle", "ridge": 2.0}, 'ridge goes with learner="head" only'),
         ({"learner": "oracle", "train_config": "a.yaml"}, "a.yaml cannot be read: No such file"),
         ({"whitening": 0.5}, 'whitening does not go with mechanism="props"'),
-        ({"releases": 2}, 'releases go with mechanism="statistic" only'),
     ],
 )
 def test_what_cannot_be_asked_is_said(

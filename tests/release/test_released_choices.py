@@ -310,7 +310,7 @@ def test_auto_and_plan_take_the_statistic(
 
 def test_choices_and_comparisons_are_in_no_sum_together(project: Project) -> None:
     rows = table(random_choices(1))
-    lg.privatize(rows, project=project, releases=4, **PRICE, **STATISTIC)
+    lg.privatize(rows, project=project, uses=4, **PRICE, **STATISTIC)
     ranked = [
         {k: v for k, v in row.items() if k != "choice"}
         | {"prompt": "other", "ranks": [*range(len(row["responses"]))]}

@@ -58,7 +58,7 @@ def test_the_battles_of_the_page_are_read_as_it_says(
     monkeypatch.chdir(tmp_path)
     Path("battles.csv").write_text(battle, encoding="utf-8")
     labelguard.init()
-    done = CliRunner().invoke(main, [*command.split(), "--json"])
+    done = CliRunner().invoke(main, [*command.split(), "--accept-little-use", "--json"])
     assert done.exit_code == 0, done.output
     rows = labelguard.load(json.loads(done.stdout)["path"], "polars")
     first = {row["prompt"][0]["content"]: row for row in rows.to_dicts()}

@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = STATISTIC | {
     "components": 2,
     "epsilon": 8,
     "delta": 1e-5,
-    "releases": 2,
+    "uses": 2,
 }
 
 
@@ -114,9 +114,9 @@ def test_a_system_that_the_sum_does_not_know_moves_no_other(project: Path) -> No
 
 @pytest.mark.slow
 def test_who_has_no_release_left_is_told_of_a_policy_on_top_which_pays(project: Path) -> None:
-    one = OPTIONS | {"releases": 1, "epsilon": 4}
+    one = OPTIONS | {"uses": 1, "epsilon": 4}
     lg.privatize(battles(0), project=project, **one)
-    with pytest.raises(BudgetExceeded, match=r"labelguard policy new NAME .* policy activate NAME"):
+    with pytest.raises(BudgetExceeded, match=r"policy new policy-2 .* policy activate policy-2"):
         pipeline.preview(battles(0), project=project, again=True, **one)
     named = {"epsilon": 4, "delta": 1e-5, "allow": ["statistic:releases=1"]}
     named["public_columns"] = ["model"]

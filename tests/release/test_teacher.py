@@ -102,7 +102,7 @@ def test_every_row_of_the_input_comes_out_with_the_teachers_probability(
 
 
 def test_a_labeler_pays_one_place_however_many_labels_they_gave(project: Project) -> None:
-    lg.privatize(survey(), project=project, releases=3, **TEACHER)
+    lg.privatize(survey(), project=project, uses=3, **TEACHER)
     [budget] = overview.budget(project.state).allowances
     assert (budget.allowed, budget.used) == (360, 120)
     assert overview.verify(project.state).ok
@@ -110,7 +110,7 @@ def test_a_labeler_pays_one_place_however_many_labels_they_gave(project: Project
 
 @pytest.mark.slow
 def test_more_releases_are_priced_together(release: lg.Release, tmp_path: Path) -> None:
-    many = lg.privatize(survey(), project=lg.init(tmp_path / "many"), releases=4, **TEACHER)
+    many = lg.privatize(survey(), project=lg.init(tmp_path / "many"), uses=4, **TEACHER)
     once, jointly = (made.card["statistic"] for made in (release, many))
     # One release has ball noise, which is less in two components; four have Gaussian noise.
     assert (once["noise_kind"], once["noise_least_components"]) == ("ball", 2)
@@ -162,16 +162,16 @@ def test_exhausted_labelers_are_refused_or_left_out(project: Project) -> None:
     old, new = survey(seed=1), survey(labelers=150, seed=1)
     lg.privatize(old, project=project, **TEACHER)
     more = survey(seed=2)  # other labels of the same people
-    with pytest.raises(BudgetExceeded, match="120 statistic releases of 120 labelers beyond"):
+    with pytest.raises(BudgetExceeded, match="120 of 120 labelers lack allowance"):
         lg.privatize(more, project=project, **TEACHER)
     release = lg.privatize(new, project=project, exhausted="drop", **TEACHER)
     assert release.card["counts"]["charged"] == 30
 
 
 def test_labels_released_before_are_no_increment(project: Project, no_noise: None) -> None:
-    lg.privatize(survey(), project=project, releases=2, **TEACHER)
+    lg.privatize(survey(), project=project, uses=2, **TEACHER)
     half = survey().head(1000)
-    release = lg.privatize(half, project=project, releases=2, **TEACHER)
+    release = lg.privatize(half, project=project, uses=2, **TEACHER)
     assert release.card["counts"]["charged"] == 0
     assert release.card["statistic"]["windows"] == 1
 
@@ -180,7 +180,7 @@ def test_labels_released_before_are_no_increment(project: Project, no_noise: Non
 def test_windows_add_up_to_one_statistic(project: Project, tmp_path: Path, no_noise: None) -> None:
     # Whoever labels in one window only weighs the same in it as in all of it: the sums must agree.
     raw = survey(labelers=60)
-    options = TEACHER | {"clip_quantile": 1.0, "releases": 2}
+    options = TEACHER | {"clip_quantile": 1.0, "uses": 2}
     whole = lg.privatize(raw, project=lg.init(tmp_path / "whole"), **options)
     first, second = raw.filter(pl.col("labeler_id") < 30), raw
     lg.privatize(first, project=project, **options)
@@ -194,7 +194,7 @@ def test_windows_add_up_to_one_statistic(project: Project, tmp_path: Path, no_no
 
 @pytest.mark.slow
 def test_again_begins_a_new_sum_of_the_latest_labels(project: Project, no_noise: None) -> None:
-    options = TEACHER | {"releases": 3}
+    options = TEACHER | {"uses": 3}
     raw = survey()
     first = Head.load(lg.privatize(raw, project=project, **options).path)
     changed = raw.with_columns(label=1 - pl.col("label"))
@@ -211,7 +211,7 @@ def test_again_begins_a_new_sum_of_the_latest_labels(project: Project, no_noise:
 @pytest.mark.slow
 def test_a_release_finished_after_another_keeps_to_its_own_sum(project: Project) -> None:
     early, late = survey(labelers=50, seed=1), survey(labelers=60, seed=2)
-    options = TEACHER | {"releases": 3}
+    options = TEACHER | {"uses": 3}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistic, "noisy", None)
         with pytest.raises(TypeError):
@@ -353,7 +353,7 @@ def test_a_policy_of_coins_releases_no_statistic_and_the_other_way_round(
         ({"max_labels_per_labeler": 8}, "goes with randomized response"),
         ({"ties": "coin"}, "in a sum a tie adds nothing"),
         ({"ties": "drop"}, "declare it with tie_status_public=True"),
-        ({"releases": 0}, "releases must be at least 1"),
+        ({"uses": 0}, "uses must be at least 1"),
         ({"components": 0}, "components must be at least 1"),
         ({"whitening": 0.3}, "whitening must be 0, 0.25 or 0.5"),
         ({"ridge": 0}, "ridge must be between 1e-12 and 1e12"),
@@ -381,12 +381,12 @@ def test_what_cannot_be_asked_is_said(
 
 @pytest.mark.slow
 def test_later_windows_need_the_features_of_the_first(project: Project) -> None:
-    lg.privatize(survey(), project=project, releases=2, **TEACHER)
+    lg.privatize(survey(), project=project, uses=2, **TEACHER)
     with pytest.raises(PolicyError, match="features columns:score,length; asked: columns:"):
         lg.privatize(
             survey(seed=5),
             project=project,
-            releases=2,
+            uses=2,
             **TEACHER | {"features": "columns:score"},
         )
 
@@ -404,7 +404,7 @@ def test_features_that_say_nothing_are_refused_before_any_charge(project: Projec
 
 @pytest.mark.slow
 def test_a_window_whose_features_say_nothing_is_refused_before_any_charge(project: Project) -> None:
-    options = TEACHER | {"releases": 2}
+    options = TEACHER | {"uses": 2}
     lg.privatize(survey(), project=project, **options)
     before = spent(project)
     more = survey(items=203, seed=4).with_columns(
@@ -466,14 +466,14 @@ def test_further_pairs_have_the_columns_of_the_run_and_bad_ones_are_left_out(
 
 @pytest.mark.slow
 def test_a_window_takes_the_shape_of_its_sum(project: Project) -> None:
-    options = TEACHER | {"releases": 2}
+    options = TEACHER | {"uses": 2}
     lg.privatize(survey(), project=project, **options)
     with pytest.raises(PolicyError, match="has ridge = 1; asked: 77"):
         lg.privatize(survey(seed=3), project=project, **options | {"ridge": 77.0})
 
 
 def test_a_sum_that_lost_a_window_stops(project: Project) -> None:
-    options = TEACHER | {"releases": 2}
+    options = TEACHER | {"uses": 2}
     first = lg.privatize(survey(labelers=30), project=project, **options)
     (project.released / first.id / "window.npz").unlink()
     with pytest.raises(ProjectError, match="is not as it was drawn; restore it"):

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from support import exports, published
+from support.commands import FIRST
 from support.preferences import LAYOUTS, Public, opinions, pairs, public
 
 import labelguard as lg
@@ -210,7 +211,7 @@ def test_the_commands_it_names_run_as_they_stand(
     assert [shlex.split(command)[1] for command in found["next"]] == ["plan", "init", "privatize"]
     for command in found["next"]:
         words = shlex.split(command)[1:]
-        result = CliRunner().invoke(main, [*words, *(["--yes"] if words[0] == "privatize" else [])])
+        result = CliRunner().invoke(main, [*words, *(FIRST if words[0] == "privatize" else ())])
         assert result.exit_code == 0, result.output
     (again,) = _inspected(name, "--columns", "prompt=what was asked?")
     assert [shlex.split(command)[1] for command in again["next"]] == ["plan", "privatize"]

@@ -19,6 +19,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from support.commands import FIRST
 from support.doors import install
 from support.surveys import survey
 
@@ -168,7 +169,7 @@ class Gates:
     def process(self, source: Path, project: Project, *more: str) -> subprocess.Popen[str]:
         """`labelguard privatize` of a file in a process of its own."""
         asked = [f"--{name}={value}" for name, value in self.options.items()]
-        command = [sys.executable, "-m", "labelguard", "privatize", str(source), "--yes", *asked]
+        command = [sys.executable, "-m", "labelguard", "privatize", str(source), *FIRST, *asked]
         path = os.pathsep.join([str(self.site), os.environ.get("PYTHONPATH", "")])
         return subprocess.Popen(
             [*command, "--project", str(project.state), *more],

@@ -21,7 +21,7 @@ STATISTIC += ("--clip-quantile", "0.5")
 DECLARED = [word for name in ("score", "model", "language") for word in ("--public-column", name)]
 NUMBERS = (*STATISTIC[:3], "columns:score+length", *STATISTIC[4:], *DECLARED[:2])
 SOURCES = (*STATISTIC[:3], "source:model,by=language+columns:score", *STATISTIC[4:], *DECLARED)
-WINDOWS = (*STATISTIC, "--releases", "2")
+WINDOWS = (*STATISTIC, "--uses", "2")
 AUTO = ("--mechanism", "auto", "--features", "text+length")
 LOOK = (*AUTO, "--dry-run")
 PROPS = ("--mechanism", "props", *FEATURES, "--stages", "3")

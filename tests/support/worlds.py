@@ -195,7 +195,8 @@ def observed(
                 Path("job.yaml").write_text(run.job.replace("{input}", path.name))
                 code = invoke("retrain", "job.yaml", *options)
             else:
-                code = invoke(*PRIVATIZE, *source, *PRICE, *options)
+                first = [word for word in PRIVATIZE if word != "--once" or "--uses" not in options]
+                code = invoke(*first, *source, *PRICE, *options)
             path.unlink(missing_ok=True)
             assert run.exits in (None, code), seen
         for arguments in scenario.afterwards:

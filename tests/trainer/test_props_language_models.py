@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner, Result
 from support import tiny_models
+from support.commands import FIRST
 from support.killed_stages import MOMENTS, killed
 from support.worlds import Run, Scenario, differences
 from transformers import (
@@ -26,7 +27,7 @@ from labelguard.cli.main import main
 pytestmark = pytest.mark.xdist_group("trl")
 
 QUICK = "max_length: 64\nmax_steps: 4\nsave_steps: 2\nlearning_rate: 1e-3\n"
-PROPS = ("privatize", "--yes", "--mechanism", "props", "--epsilon", "8", "--delta", "1e-5")
+PROPS = ("privatize", *FIRST, "--mechanism", "props", "--epsilon", "8", "--delta", "1e-5")
 DPO = ("--learner", "dpo", "--model", "base", "--train-config", "quick.yaml")
 REWARD = ("--learner", "reward", *DPO[2:])
 LORA = ("--lora", "r=2,alpha=4")

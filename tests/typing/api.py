@@ -37,7 +37,7 @@ def releases(table: Any, third_party: dict[str, Any]) -> list[lg.Release]:
         ),
         lg.privatize([{"prompt": "p", "chosen": "a", "rejected": "b", "labeler_id": 7}]),
         lg.privatize(table, features="length", stages=3, again=True),
-        lg.privatize(table, mechanism="statistic", releases=12, whitening=0.5, again=True),
+        lg.privatize(table, mechanism="statistic", uses=12, whitening=0.5, again=True),
         lg.privatize(table, mechanism="props", stages=3, combine="soft", also="further.parquet"),
         lg.privatize(table, mechanism="props", learner="dpo", train_config=Path("train.yaml")),
         lg.privatize(table, mechanism="evaluation", head=Path("release")),

@@ -117,7 +117,17 @@ def test_the_command_line_works(installed: Path, tmp_path: Path) -> None:
     run(labelguard, "init", cwd=tmp_path)
     some = ("--labelers", "20", "--labels", "400", "--items", "100")
     run(labelguard, "simulate", "-o", "labels.parquet", *some, cwd=tmp_path)
-    price = ("--epsilon", "3", "--delta", "1e-5", "--mechanism", "rr", "--yes")
+    price = (
+        "--epsilon",
+        "3",
+        "--delta",
+        "1e-5",
+        "--mechanism",
+        "rr",
+        "--once",
+        "--yes",
+        "--accept-little-use",
+    )
     run(labelguard, "privatize", "labels.parquet", *price, cwd=tmp_path)
     run(labelguard, "release", "verify", cwd=tmp_path)
     run(labelguard, "report", "-o", "report.html", cwd=tmp_path)  # its template is no Python

@@ -15,10 +15,11 @@ from labelguard.ingest.staged import Staged
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.planner import components, tuning
+from labelguard.planner.advice import FEWEST, worth_it
 from labelguard.planner.components import Directions
 from labelguard.planner.flips import bounds_for
 from labelguard.planner.outcomes import Sizing, best
-from labelguard.policy.events import EVENTS
+from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.release.featured import Featured
 from labelguard.release.methods.options import FeatureOptions
 from labelguard.terms import Progress
@@ -27,13 +28,10 @@ _FEW_DRAWS = 6
 
 
 def named(terms: Mapping[str, Any]) -> str | None:
-    """The mechanism that options of a policy mean: each kind of event has one of its own."""
-    found = [one.name for one in EVENTS.values() if one.option and terms.get(one.option)]
-    if len(found) > 1:
-        raise PolicyError(f"{' and '.join(found)} are two mechanisms: ask for one of them")
+    """The mechanism that options of a policy mean, if they are of one alone."""
     if terms.get("ties") == "zero":
         return "statistic"
-    return found[0] if found else None
+    return "rr" if terms.get(RANDOMIZED_LABELS.option) else None
 
 
 def standing(ledger: Ledger, record: PolicyRecord) -> str | None:
@@ -70,21 +68,29 @@ def size(
     x, rows = featured.x, featured.compared
     prior = tuning.Prior(options.agreement)
     progress("comparing mechanisms on simulated labels", None)
-    if mechanism is None and periods == 1 and not rows.choices:
-        sizing = tuning.recommend(x, rows, epsilon, delta, prior, progress=progress)
-    else:
-        # One bound that lets in the labels of all periods: a lower one would be used up early.
-        bounds = (bounds_for(np.bincount(rows.unit), periods)[0],)
+
+    def simulate(draws: int, mechanism: str | None, bound: int | None) -> Sizing:
         found = tuning.forecast(
             *(x, rows, [epsilon], delta, prior),
-            draws=_FEW_DRAWS,
-            bounds=bounds,
+            draws=draws,
+            bounds=(bound,),
             periods=periods,
             growth=False,
             progress=progress,
         )
         own = [one for one in found if mechanism in (None, one.mechanism)]
-        sizing = Sizing.of(best(own, epsilon), periods)
+        return Sizing.of(best(own, epsilon), periods)
+
+    # One bound that lets in the labels of all periods: a lower one would be used up early.
+    every = bounds_for(np.bincount(rows.unit), periods)[0]
+    if mechanism is None and periods == 1 and not rows.choices:
+        sizing = tuning.recommend(x, rows, epsilon, delta, prior, progress=progress)
+    else:
+        sizing = simulate(_FEW_DRAWS, mechanism, every)
+    found = sizing.forecast
+    if rows.units >= FEWEST and not worth_it(found, rows.units):
+        # Few worlds are not enough to call a release of little use.
+        sizing = simulate(tuning.DRAWS, found.mechanism, found.max_labels_per_labeler or every)
     if mechanism is None and sizing.mechanism == "rr" and options.also is not None:
         raise PolicyError("auto chose rr, which has no head to label --also; leave it out")
     return sizing

@@ -58,7 +58,9 @@ def told(found: Leaderboard, release: str) -> Report:
         ("intervals", f"{found.level:.0%}"),
     )
     sections = tuple(_sections(found))
-    return Report("Leaderboard", clock.now(), __version__, True, summary, sections)
+    return Report(
+        f"Leaderboard of release {release}", clock.now(), __version__, True, summary, sections
+    )
 
 
 def _sections(found: Leaderboard) -> Iterator[Section]:
@@ -78,11 +80,11 @@ def _sections(found: Leaderboard) -> Iterator[Section]:
 
 
 def chart(board: Board) -> Chart:
-    """Scores with their intervals, best first."""
+    """Scores with their intervals, by rank, then by name."""
     standings = board.standings
     return Chart(
         f"Scores, {board.title}",
-        f"{counted(len(standings), 'source')}, best first. {board.words}",
+        f"{counted(len(standings), 'source')}, by rank, then by name. {board.words}",
         "points",
         tuple(one.source for one in standings),
         "source",

@@ -85,22 +85,29 @@ def releases(seen: Seen) -> Section:
 def planned(seen: Seen) -> Iterator[Section]:
     """What the planner expected of releases, where it was asked and its answer was kept."""
     forecast = [one for one in seen.committed if "forecast" in one.settings]
-    if not forecast:
+    poor = [one for one in seen.committed if "discouraged" in one.settings]
+    if not forecast and not poor:
         return
     yield Section(
         "planned",
         "What releases were expected to give",
-        (
+        bool(forecast)
+        * (
             "Forecast on labels that were simulated over the real pairs and labelers, before any "
             "label was read. Accuracy is the share of strict labels of fresh labelers that a "
             "linear model gets right; label error the share of strict labels whose released value "
             f"differs. Two people differ on {1 - DEFAULT_AGREEMENT:.0%}, usually.",
         ),
-        Table(
+        points=tuple(
+            f"{one.id} was made all the same: {one.settings['discouraged']}." for one in poor
+        ),
+        table=Table(
             "Forecasts kept with releases, newest first",
             ("release", "mechanism", "accuracy", "90% range", "label error"),
             tuple(map(_forecast, reversed(forecast[-_FORECASTS:]))),
-        ),
+        )
+        if forecast
+        else None,
     )
 
 

@@ -133,7 +133,7 @@ def test_half_an_answer_is_no_label(tmp_path: Path) -> None:
 def test_a_declaration_belongs_to_the_policy(tmp_path: Path) -> None:
     """It is made before a label is read, is never another one, and stands on the card."""
     lg.init(tmp_path)
-    options = OPTIONS | {"features": "source:verdict", "project": tmp_path, "releases": 3}
+    options = OPTIONS | {"features": "source:verdict", "project": tmp_path, "uses": 3}
     last = pl.col("response_a").str.slice(-1)
     words = judged(0).with_columns(
         verdict_a=pl.format("system {}", last), verdict_b=pl.lit("other")

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from labelguard_trainer.gradient.checkpoints import Checkpoints
 from labelguard_trainer.gradient.doubling import doubled
 from support import tiny_models
+from support.commands import FIRST
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.xdist_group("trl")
 BASE = ("--model", "base", "--train-config", "quick.yaml")
 LORA = ("--lora", "r=2,alpha=4")
 SHORT = ("--sampling-probability", "0.5", "--steps", "6")
-USUAL = ("privatize", "--yes", "--epsilon", "8", "--delta", "1e-5", *SHORT)
+USUAL = ("privatize", *FIRST, "--epsilon", "8", "--delta", "1e-5", *SHORT)
 MODELS = {"dpo": AutoModelForCausalLM, "reward": AutoModelForSequenceClassification}
 Labelguard = Callable[..., Result]
 
