@@ -96,6 +96,8 @@ def _checked(value: Checked) -> None:
     print_facts(facts)
     rows = ((c.labeler, c.prompt, *c.responses, c.fault or "(hidden)") for c in value.comparisons)
     print_table(("labeler", "prompt", "response", "response", "label"), rows)
+    for note in value.notes:
+        echo(f"labelguard: note: {note}", err=True)
 
 
 @connect.command("check", short_help="Show what a connector understands.")

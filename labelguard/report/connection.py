@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import connector as connectors
-from labelguard.ingest.connector import Answer, Connector
-from labelguard.ingest.layouts import PUBLIC_FAULTS, Reading
+from labelguard.ingest.connector import Answer, Connector, Settings
+from labelguard.ingest.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Reading
 from labelguard.ingest.left_out import SKIP
 from labelguard.ingest.rows import canonical_rows
 from labelguard.project.opening import OpenProject, Where
@@ -61,6 +62,8 @@ class Checked:
     """what was compared in them"""
     left_out: Mapping[str, int]
     """answers that no release counts, by reason; skips have a count of their own"""
+    notes: list[str]
+    """what to settle before the first release"""
 
 
 def check(name: str, project: Where = None) -> Checked:
@@ -84,7 +87,8 @@ def check(name: str, project: Where = None) -> Checked:
         # Where skips are hidden among ties, nothing may tell which are.
         skips = record.policy.skips if record else "public"
         reading = Reading(settings.columns, question=settings.question, skips=skips)
-        rows = [row for batch in canonical_rows(path, reading) for row in _rows(batch)]
+        batches = list(canonical_rows(path, reading))
+    rows = [row for batch in batches for row in _rows(batch)]
     skipped = sum(row is None for row in rows)
     return Checked(
         name,
@@ -96,7 +100,26 @@ def check(name: str, project: Where = None) -> Checked:
         skipped,
         [row for row in rows if row],
         dict(Counter(one.left_out for one in answers if one.left_out not in ("", SKIP))),
+        list(_notes(settings, about, batches)),
     )
+
+
+def _notes(
+    settings: Settings, about: Mapping[str, str], batches: Sequence[pa.RecordBatch]
+) -> Iterator[str]:
+    if settings.question is None and "," in about.get("questions", ""):
+        yield (
+            f'several things are asked: name the one that is read (question = "NAME" in '
+            f"[connectors.{settings.name}]) before the first release; later, every label would be "
+            "new, and charged again"
+        )
+    labels = np.concatenate([np.zeros(0, np.uint8), *(one["label"].to_numpy() for one in batches)])
+    said = labels[labels != LABEL_SKIP]
+    if len(said) and (said >= min(LABEL_FAULTS)).all():
+        yield (
+            "none of these labels is in the domain, and each would be released as a tie: name the "
+            "tool's words at the first release, as in --label-values a=first,b=second,tie=same"
+        )
 
 
 def _answers(tool: Connector) -> Iterator[Answer]:
