@@ -34,6 +34,7 @@ def test_they_fire_when_they_should_and_not_else() -> None:
     promtool("test", "rules", CASES)
 
 
+@pytest.mark.slow
 def test_the_cases_notice_a_rule_that_never_fires(tmp_path: Path) -> None:
     (tmp_path / "alerts.yml").write_text(RULES.read_text().replace("== 0", "== -1"))
     cases = tmp_path / CASES.name

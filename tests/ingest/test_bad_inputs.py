@@ -292,7 +292,7 @@ COLUMNS: dict[str, tuple[Any, dict[str, Any], str]] = {
             names=["labeler_id", "prompt", "response_a", "response_b", "label", "Label"],
         ),
         {},
-        "table: two columns are named Label",
+        "table: two columns have one name",
     ),
     "labeler as fractions": (
         pa.Table.from_pylist([good(labeler_id=7.0)]),

@@ -69,7 +69,8 @@ def staged_rows(table: pa.Table, directory: Path, unit: str = "labeler") -> list
     ring = KeyRing.unkeyed()
     names = table.column_names
     columns = {"question": "question"} if "question" in names else {}
-    reading = Reading(columns, unit, (Carried("score"),) if "score_a" in names else ())
+    scores = (Carried("score"),) if "score_a" in names else ()
+    reading = Reading(columns, unit, scores, public_columns=("score",))
     members = pa.table({"labeler_id": ["0", "2"], "group_id": ["g", "g"]})
     groups = read_groups(members, ring, "")[0] if unit == "group" else None
     staged = stage(table, directory, ring, StagingOptions(reading, "", groups=groups))

@@ -18,7 +18,7 @@ from labelguard.cli.main import main
 from labelguard.errors import LedgerError, ProjectError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import erasure, private_map
+from labelguard.project import attempts, erasure, private_map
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import Project
 from labelguard.report import overview
@@ -115,7 +115,8 @@ def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(
     assert "private map" in overview.verify(project.state).fault
     found = CliRunner().invoke(main, ["doctor", "--project", str(project.state)])
     assert found.exit_code == 1 and "private map" in found.output
-    ledgers = ("lock", "ledger.sqlite3", "ledger.head", "keys/ledger.head")  # jobs are counted
+    # Jobs are counted, and attempts that fail.
+    ledgers = ("lock", "ledger.sqlite3", "ledger.head", "keys/ledger.head", attempts.FILE)
     assert {k: v for k, v in files(project.state).items() if k not in ledgers} == {
         k: v for k, v in before.items() if k not in ledgers
     }

@@ -21,7 +21,7 @@ from support.crashing import perform
 from support.preferences import files, opinions, pairs, public, write
 
 from labelguard.errors import ProjectBusy
-from labelguard.project import policies
+from labelguard.project import attempts, policies
 from labelguard.project.project import find
 from labelguard.release.writer import Release
 from labelguard.report import overview
@@ -136,7 +136,7 @@ def seen(project: Path) -> dict[str, object]:
     contents: dict[str, object] = {
         name: data
         for name, data in files(home.state).items()
-        if not Path(name).name.startswith("ledger.")
+        if not Path(name).name.startswith("ledger.") and name != attempts.FILE
     }
     tables = databases.dump(home.ledger_url)
     tables["meta"] = [row for row in tables["meta"] if row[0] != "epoch"]
