@@ -345,11 +345,10 @@ def standing(segments: Segments, counted: Sequence[Segment]) -> Standing:
 
 
 def deleted(segments: Segments, counted: Sequence[Segment]) -> Blocks:
-    """Return the records that these segments say are gone, (n, 2)."""
+    """Return the records that these segments say are gone, sorted and each once, (n, 2)."""
     tables = (t for one in counted for t in segments.read(one, {DELETED}, _STATE).values())
-    return blocks.from_bytes(
-        b"".join(key for table in tables for key in table["record"].to_pylist())
-    )
+    keys = b"".join(key for table in tables for key in table["record"].to_pylist())
+    return blocks.unique(blocks.from_bytes(keys))[0]
 
 
 def _last_deletion(record: Blocks, dead: Blocks, since: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -196,7 +196,7 @@ def text_of(policy: Policy, name: str, where: str, tools: Sequence[Connector], m
 
 def _json(value: Any) -> str:
     """Which is YAML in one line, too."""
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)
 
 
 def _means(policy: Policy, model: Model) -> tuple[str, str, str]:

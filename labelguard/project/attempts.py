@@ -82,8 +82,13 @@ class Attempts:
 
 def read(home: Project) -> Attempts:
     """Return what a project's file says; nothing, where there is none or it cannot be read."""
-    with contextlib.suppress(OSError, ValueError, TypeError, LabelguardError):
+    with contextlib.suppress(
+        *(OSError, ValueError, TypeError, AttributeError, RecursionError, LabelguardError)
+    ):
         found = Attempts(**json.loads(private_files.read(home.state / FILE, ProjectError)))
+        counts = sum(found.failed.values()) + found.failures
+        if not isinstance(counts, int):
+            return Attempts()
         for time in filter(None, (found.since, found.released_at)):
             clock.read(time)
         return found
@@ -102,7 +107,8 @@ def noted(home: Project) -> Iterator[None]:
     except (NotAgreed, ProjectBusy, OutsideDomain):
         raise
     except Exception as error:
-        fail(home, error)
+        if type(error).__name__ != "Abort":  # click's: somebody was asked, and went away
+            fail(home, error)
         raise
     succeed(home)
 
@@ -129,6 +135,12 @@ def fail(home: Project, error: Exception) -> None:
 def succeed(home: Project) -> None:
     """Note that an attempt succeeded."""
     _write(home, Attempts(read(home).failed, released_at=clock.now()))
+
+
+def clear(home: Project) -> None:
+    """Note that what failed does not fail any more, though nothing was released."""
+    before = read(home)
+    _write(home, Attempts(before.failed, released_at=before.released_at))
 
 
 def _write(home: Project, attempts: Attempts) -> None:

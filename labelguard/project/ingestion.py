@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested
+from labelguard.errors import ConnectorError, InvalidLabels, NothingIngested, ProjectError
 from labelguard.ingest import connector as connectors
 from labelguard.ingest import segments as stored
 from labelguard.ingest.connector import Answer, Page, Settings, Unreadable
@@ -246,6 +246,16 @@ class _Ingestion:
         """The number of the newest segment, or 0."""
         return self._counted[-1].number if self._counted else 0
 
+    @property
+    def marks(self) -> dict[int, str]:
+        """The names of all segments, by which a copy of the project is told from another."""
+        return {one.number: one.name for one in self._counted}
+
+    @property
+    def mark(self) -> tuple[int, str]:
+        """The newest of them."""
+        return self.last, self.marks.get(self.last, "")
+
     def settings(self, name: str) -> Settings:
         """Those of a connector. Raises `ConnectorError`."""
         return connectors.named(self.opened.project.connectors, name)
@@ -282,10 +292,10 @@ class _Ingestion:
             inbox.settle_repeated(own.name, page.answers, pull.began)
         return done
 
-    def note(self, pull: _Pull) -> None:
-        """Let what could not be read be dead letters."""
+    def note(self, pull: _Pull, *, whole: bool) -> None:
+        """Let what could not be read be dead letters; after a `whole` reading, nothing else."""
         with contextlib.closing(inbox_of(self.opened)) as inbox:
-            inbox.note(pull.own.name, pull.unreadable, whole=not pull.cursor)
+            inbox.note(pull.own.name, pull.unreadable, whole=whole)
 
     def vanished(self, pull: _Pull, *, accept: bool) -> Ingested:
         """Mark those as deleted that stood when the tool was read from its start, and which it did
@@ -435,6 +445,7 @@ class _Pull:
     segment: int
     began: int
     stored: Ingested
+    mark: tuple[int, str]
     listed: list[blocks.Blocks] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
@@ -447,7 +458,9 @@ class _Pull:
             before = work.standing(name)
             cursor = "" if whole else work.cursor(name)
             began, last = int(time.time() * 1e6), work.last
-            return cls(opened.project, progress, own, cursor, before, last, began, stored)
+            return cls(
+                *(opened.project, progress, own, cursor, before, last, began, stored, work.mark)
+            )
 
     def done(self, *, accept: bool) -> Ingested:
         """Read, store and forget; `accept` that most of what was there is gone."""
@@ -457,13 +470,14 @@ class _Pull:
             self.progress(f"pulling {self.own.name}: {read:,} answers", None)
             self.unreadable += [f"answer {one.record}: {one.why}" for one in page.unreadable]
             with self._job() as work:
+                work.note(self, whole=False)
                 listed = [a.record for a in page.answers] + [u.record for u in page.unreadable]
                 self.listed.append(work.opened.keys.record_keys(self.own.name, listed))
                 self.stored += work.take(self, page)
                 if page.unreadable:
                     self.stored += replace(_NOTHING, left_out={UNREADABLE: len(page.unreadable)})
         with self._job() as work:
-            work.note(self)
+            work.note(self, whole=not self.cursor)
             if not self.cursor:
                 self.stored += work.vanished(self, accept=accept)
             return work.forget(self.stored)
@@ -475,4 +489,12 @@ class _Pull:
             waiting(lambda text: self.progress(text, None)),
             OpenProject.job(self.project) as opened,
         ):
-            yield _Ingestion(opened, self.progress)
+            work = _Ingestion(opened, self.progress)
+            number, name = self.mark
+            if work.last < number or work.marks.get(number, name) != name:
+                raise ProjectError(
+                    f"{opened.project.state} is another copy of the project than when the tool was "
+                    "asked; pull again"
+                )
+            yield work
+            self.mark = work.mark

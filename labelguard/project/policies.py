@@ -436,7 +436,7 @@ def _check_kin(earlier: PolicyRecord, record: PolicyRecord) -> None:
         ("tie status public", one.tie_status_public, other.tie_status_public),
         ("treatment of ties", one.ties if labels else "", other.ties if labels else ""),
         ("treatment of skips", one.skips, other.skips),
-        ("share of held-out units", f"{one.held_out:g}", f"{other.held_out:g}"),
+        ("share of held-out units", repr(one.held_out), repr(other.held_out)),
     ):
         if before != after:
             raise PolicyError(

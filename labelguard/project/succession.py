@@ -77,7 +77,7 @@ def _options(policy: Policy) -> Iterator[str]:
     for option, value, usual in (
         ("--skips", policy.skips, "public"),
         ("--unit", policy.unit, "labeler"),
-        ("--held-out", f"{policy.held_out:g}", "0"),
+        ("--held-out", _written(policy.held_out), "0"),
     ):
         if value != usual:
             yield from (option, value)

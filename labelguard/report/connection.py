@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest import connector as connectors
 from labelguard.ingest.connector import Answer, Connector, Settings
-from labelguard.ingest.layouts import LABEL_FAULTS, PUBLIC_FAULTS, Reading
+from labelguard.ingest.layouts import PUBLIC_FAULTS, Reading
 from labelguard.ingest.left_out import SKIP
 from labelguard.ingest.rows import canonical_rows
 from labelguard.project.opening import OpenProject, Where
@@ -87,8 +86,7 @@ def check(name: str, project: Where = None) -> Checked:
         # Where skips are hidden among ties, nothing may tell which are.
         skips = record.policy.skips if record else "public"
         reading = Reading(settings.columns, question=settings.question, skips=skips)
-        batches = list(canonical_rows(path, reading))
-    rows = [row for batch in batches for row in _rows(batch)]
+        rows = [row for batch in canonical_rows(path, reading) for row in _rows(batch)]
     skipped = sum(row is None for row in rows)
     return Checked(
         name,
@@ -100,26 +98,22 @@ def check(name: str, project: Where = None) -> Checked:
         skipped,
         [row for row in rows if row],
         dict(Counter(one.left_out for one in answers if one.left_out not in ("", SKIP))),
-        list(_notes(settings, about, batches)),
+        list(_notes(settings, about)),
     )
 
 
-def _notes(
-    settings: Settings, about: Mapping[str, str], batches: Sequence[pa.RecordBatch]
-) -> Iterator[str]:
+def _notes(settings: Settings, about: Mapping[str, str]) -> Iterator[str]:
     if settings.question is None and "," in about.get("questions", ""):
         yield (
             f'several things are asked: name the one that is read (question = "NAME" in '
             f"[connectors.{settings.name}]) before the first release; later, every label would be "
             "new, and charged again"
         )
-    labels = np.concatenate([np.zeros(0, np.uint8), *(one["label"].to_numpy() for one in batches)])
-    said = labels[labels != LABEL_SKIP]
-    if len(said) and (said >= min(LABEL_FAULTS)).all():
-        yield (
-            "none of these labels is in the domain, and each would be released as a tie: name the "
-            "tool's words at the first release, as in --label-values a=first,b=second,tie=same"
-        )
+    yield (
+        "labels are read as the tool's own words for the two sides, or the names of their fields; "
+        "where it has others, name them at the first release (--label-values "
+        "a=first,b=second,tie=same): a word outside is released as a tie"
+    )
 
 
 def _answers(tool: Connector) -> Iterator[Answer]:

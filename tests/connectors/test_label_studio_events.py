@@ -75,7 +75,7 @@ def assert_body(answer: Answer) -> None:
     """A body is JSON of a task with one annotation, and has no member besides."""
     answer.body.encode()
     task = json.loads(answer.body, parse_constant=lambda name: pytest.fail(name))
-    assert set(task) == {"id", "data", "annotations"}
+    assert set(task) - {"interface"} == {"id", "data", "annotations"}
     (annotation,) = task["annotations"]
     assert set(annotation) == {
         *("id", "completed_by", "updated_at", "was_cancelled", "ground_truth", "result")
@@ -117,7 +117,9 @@ def test_a_body_is_the_task_with_this_one_annotation_and_nothing_else() -> None:
     event = BY_ACTION["ANNOTATION_UPDATED"]
     annotation = event["annotation"]
     (answer,) = hearing().hear(event)
-    assert json.loads(answer.body) == {
+    body = json.loads(answer.body)
+    assert {tag["from_name"] for tag in body.pop("interface")} == {"better", "safer", "sure"}
+    assert body == {
         "id": event["task"]["id"],
         "data": event["task"]["data"],
         "annotations": [

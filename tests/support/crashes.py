@@ -136,7 +136,7 @@ def seen(project: Path) -> dict[str, object]:
     contents: dict[str, object] = {
         name: data
         for name, data in files(home.state).items()
-        if not Path(name).name.startswith("ledger.") and name != attempts.FILE
+        if not Path(name).name.startswith("ledger.") and not name.startswith(attempts.FILE)
     }
     tables = databases.dump(home.ledger_url)
     tables["meta"] = [row for row in tables["meta"] if row[0] != "epoch"]

@@ -173,7 +173,7 @@ def write(table: pa.Table, path: Path) -> Path:
                 message = {"role": "user" if name == "prompt" else "assistant", "content": text}
                 # Only some answers carry a member that the others lack.
                 if text and text.startswith("first") and text.endswith("7"):
-                    message |= {"name": "seven", "model": "m"}
+                    message |= {"name": "seven"}
                 row[name] = [message]
             file.write(json.dumps(row) + "\n")
     return path

@@ -209,7 +209,8 @@ class Worker:
             )
             done.failed.append(f"{what} {of}: {why}")
         else:
-            self._failures.pop((what, of), None)
+            if self._failures.pop((what, of), None) and what == "ingest":
+                attempts.clear(self._project)
 
 
 def _completes(settings: Settings) -> Completes:

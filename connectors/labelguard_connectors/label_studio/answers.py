@@ -72,10 +72,21 @@ def answer(
         "ground_truth": _flag(annotation, "ground_truth", origin),
         "result": _regions(annotation.get("result"), interface, origin),
     }
+    # What was asked is public: by it, and by no answer, a release decides which question is read.
+    tags = {
+        "interface": [
+            {"from_name": name, "to_name": about, "type": kind}
+            for name, (kind, objects) in sorted((interface or {}).items())
+            for about in sorted(objects)
+            if kind in SAYS
+        ]
+    }
     own = number(task.get("id"), f"{origin}: task.id")
     data = members(task.get("data"), f"{origin}: task.data")
     try:
-        body = bounds.body({"id": own, "data": data}, "annotations", kept, origin)
+        body = bounds.body(
+            {"id": own, "data": data, **(tags if interface else {})}, "annotations", kept, origin
+        )
     except ValueError:
         raise expected(f"{origin}: task.data", "valid JSON") from None
     left_out = GROUND_TRUTH if kept["ground_truth"] else SKIP if kept["was_cancelled"] else ""

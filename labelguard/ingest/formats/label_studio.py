@@ -34,6 +34,8 @@ _RESULT = """from_json(annotation->'result',
     '[{"from_name": "VARCHAR", "to_name": "VARCHAR", "type": "VARCHAR", "value": "JSON"}]')"""
 _IS_TRUTH = "coalesce((annotation->>'ground_truth')::BOOLEAN, false)"
 _SAID = identifier("labelguard: said")
+_INTERFACE = "interface"
+"""Where a connector notes what the project's labeling interface asks for."""
 _TOLD = frozenset(("labeler_id", "submitted_at", "record_id"))
 _NAMES = {"labeler_id": "completed_by", "submitted_at": "updated_at"}
 
@@ -65,8 +67,15 @@ def _tasks(seen: Seen) -> Adapted:
             (SELECT unnest({_RESULT}) AS result
             FROM ({annotations}))
         WHERE result.from_name IS NOT NULL ORDER BY ALL"""
-    tags = [] if seen.private_blanks else seen.names(results)
-    found = _Annotations(annotations, task, tags)
+    told = seen.has(_INTERFACE)  # of what was ingested, whatever was answered
+    if told:
+        results = f"""
+            SELECT DISTINCT tag.from_name, tag.type, tag.to_name FROM (SELECT unnest(from_json(
+                to_json({_INTERFACE}),
+                '[{{"from_name": "VARCHAR", "to_name": "VARCHAR", "type": "VARCHAR"}}]')) AS tag
+            FROM part) ORDER BY ALL"""
+    tags = [] if seen.private_blanks and not told else seen.names(results)
+    found = _Annotations(annotations, task, tags, told)
     left_out = _count_left_out(seen)
     # Whether pairs or lists were compared, the data tells, whatever was said of them.
     listed = "responses" in seen.reading.columns or not families(tuple(task.fields))
@@ -87,14 +96,17 @@ def _count_left_out(seen: Seen) -> str:
 
 @dataclass(frozen=True)
 class _Annotations:
-    """SQL with a row for each annotation, its task, and names, types, objects of control tags."""
+    """SQL with a row for each annotation, its task, and names, types, objects of control tags: of
+    all that are `asked`, or of those that were answered.
+    """
 
     sql: str
     task: Task
     tags: Sequence[Sequence[Any]]
+    asked: bool
 
     def named(self, *kinds: str) -> list[str]:
-        """The control tags of these types that were answered."""
+        """The control tags of these types."""
         return sorted({tag[0] for tag in self.tags if tag[1] in kinds})
 
     def query(self, select: str, said: str, role: str) -> str:
@@ -119,9 +131,10 @@ def _names_sides(seen: Seen) -> bool:
 def _compared(seen: Seen, found: _Annotations) -> Adapted:
     """Fields are compared: by a word, or by the rating of each."""
     task = found.task
-    if not found.named(*_READ) and found.named(ranks.RATING):
+    rating = found.named(ranks.RATING)
+    if rating and (seen.reading.question in rating or not found.named(*_READ)):
         return _rated(seen, found)
-    asked = tasks.answered(seen, lambda: found.named(*_READ), "control tag")
+    asked = tasks.answered(seen, lambda: found.named(*_READ), "control tag", all_there=found.asked)
     used = fields(seen, tuple(task.fields))
     query = found.query(task.select(seen, used), _answer(seen, used, asked), "label")
     return _pairs(seen, used, query, label=tasks.shown(seen), labeler_id="completed_by")
@@ -129,7 +142,9 @@ def _compared(seen: Seen, found: _Annotations) -> Adapted:
 
 def _ranked(seen: Seen, found: _Annotations, items: ranks.Items) -> Adapted:
     """The items of a list are ranked."""
-    asked = tasks.answered(seen, lambda: found.named(ranks.RANKER), "control tag")
+    asked = tasks.answered(
+        seen, lambda: found.named(ranks.RANKER), "control tag", all_there=found.asked
+    )
     said = f"({_region(asked, (ranks.RANKER,))}.value->'ranker')"
     asking = prompt(seen, [name for name in found.task.fields if name != items.field])
     select = [f"{found.task.fields[asking]} AS prompt", f"{items.responses()} AS responses"]

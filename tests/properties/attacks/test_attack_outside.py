@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from labelguard_connectors.label_studio import events
 
 import labelguard as lg
+from labelguard.errors import InvalidLabels
 from labelguard.ingest.inbox import Event
 from labelguard.policy.label_values import Ties
 from labelguard.project import ingestion
@@ -76,9 +78,11 @@ def hear(made: Project, number: int, result: Any, asked: Any) -> None:
         inbox.put([Event("label-studio", tuple(answers))])
 
 
-def clinic(directory: Path, hostile: Sequence[Any], honest: Any, asked: Any) -> Project:
+def clinic(
+    directory: Path, hostile: Sequence[Any], honest: Any, asked: Any, **options: float
+) -> Project:
     """A project with answers of three people, one of whom also sent what is hostile."""
-    made = lg.init(directory)
+    made = lg.init(directory, **options)
     path = made.state / CONFIG
     path.write_text(path.read_text() + TABLE)
     made = find(made.state.parent)
@@ -114,12 +118,38 @@ def test_labels_outside_the_domain_are_released_as_ties_and_listed(
     assert made.outside.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("asked", ["pairwise", "ratings"])
-def test_what_was_not_asked_is_no_question(asked: str, tmp_path: Path) -> None:
-    honest, tags = (left(), PAIRWISE) if asked == "pairwise" else (rated(2, 1), RATINGS)
-    made = clinic(tmp_path / "p", [*UNASKED.values(), rated("x", None)], honest, tags)
-    release = lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
-    assert len(lg.load(release)) >= HONEST
+FLAG = {"flag": {"type": "Choices", "to_name": ["answer1"]}}
+FLAGGED = [[region("choices", "flag", "answer1", choices=["left"])]]
+ASKED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "pairwise": (left(), PAIRWISE, {}),
+    "ratings": (rated(2, 1), RATINGS, {}),
+    "ratings, skips hidden": (rated(2, 1), RATINGS, {"question": "q1", "skips": "tie"}),
+    "pairwise or a flag": (left(), PAIRWISE | FLAG, {"question": "pref"}),
+    "ratings or a flag": (rated(2, 1), RATINGS | FLAG, {"question": "q1"}),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_one_answers_does_not_decide_which_question_is_read(
+    asked: str, tmp_path: Path
+) -> None:
+    honest, tags, options = ASKED[asked]
+    price: dict[str, Any] = {"epsilon": 2000.0, "delta": 0.0, "accept_delta": True, "workers": 1}
+    shares = []
+    for name, hostile in (("alone", []), ("not", [*UNASKED.values(), *FLAGGED, rated("x", None)])):
+        made = clinic(tmp_path / name, hostile, honest, tags, max_epsilon=10_000.0)
+        release = lg.privatize(project=made, mechanism="rr", **price, **options)
+        rows = lg.load(release).filter(pl.col("prompt").is_in([f"prompt {n}" for n in range(1, 7)]))
+        shares.append(rows["chosen"].str.starts_with("a ").sum())
+    assert shares == [HONEST, HONEST]
+
+
+def test_where_several_things_are_asked_none_is_taken_for_the_one_that_was_answered(
+    tmp_path: Path,
+) -> None:
+    made = clinic(tmp_path / "p", [], left(), PAIRWISE | FLAG)
+    with pytest.raises(InvalidLabels, match="flag, pref"):
+        lg.privatize(project=made, mechanism="rr", epsilon=1, delta=1e-5, workers=1)
 
 
 def test_nothing_public_tells_that_there_was_one(tmp_path: Path) -> None:
