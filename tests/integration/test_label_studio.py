@@ -158,7 +158,7 @@ def test_bodies_hold_nothing_of_a_person_but_her_id(connector: LabelStudio) -> N
     for answer in told(connector):
         assert "example.com" not in answer.body
         task = json.loads(answer.body)
-        assert set(task) == {"id", "data", "annotations"}
+        assert set(task) == {"id", "data", "interface", "annotations"}
         assert task["data"] in TASKS
 
 
