@@ -32,6 +32,7 @@ from support.tools import connected
 
 from labelguard.cli.main import main
 from labelguard.ledger.ledger import Ledger
+from labelguard.project import attempts
 from labelguard.project.project import find
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -264,6 +265,7 @@ def test_json_has_the_documented_keys(
     assert project(*PRIVATIZE, *props).exit_code == 0  # a release with a head
     systems(project, "boards")
     crashed(project)
+    (find().state / attempts.FILE).unlink()  # doctor tells of what crashed
     Path("groups.csv").write_text("labeler_id,group_id\nnew-1,household\nnew-2,household\n")
     assert project(*f"{CLINIC} --delta 1e-5".split()).exit_code == 0
     assert project("source", "add", "desk", "--people", "new").exit_code == 0
