@@ -31,6 +31,7 @@ LONG = re.compile(r"import GPT2Config|labelguard train|labelguard plan|lg\.plan"
 def _empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LABELGUARD_PROJECT", raising=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
