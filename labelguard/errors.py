@@ -1,103 +1,20 @@
 """The errors labelguard raises, each with the exit code its command ends with.
 
-A message says what is wrong, where, and what to do, in one line. It never holds a label. It is
-written once, with options as they are typed (`--unit item`), and read where it is raised: under the
-command line so, in Python with the keywords that mean the same (`unit="item"`).
+A message says what is wrong, where, and what to do, in one line. It never holds a label. Options
+are named as they are typed (`--max-labels-per-labeler`); in Python the keyword is the same word
+(`max_labels_per_labeler`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Iterator
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
-
-_typed: ContextVar[bool] = ContextVar("typed", default=False)
-
-
-@contextlib.contextmanager
-def as_typed() -> Iterator[None]:
-    """Let errors that are read in here name options as the command line does."""
-    before = _typed.set(True)
-    try:
-        yield
-    finally:
-        _typed.reset(before)
 
 
 class LabelguardError(Exception):
     """Anything labelguard refuses to do. `exit_code` is that of the command line."""
 
     exit_code = 1
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        return text if _typed.get() else _OPTIONS.sub(_keyword, text)
-
-
-_KEYWORDS = {"source": "namespace", "for": "duration", "public-column": "public_columns"}
-"""Options that are called otherwise in Python."""
-_FLAGS = (
-    "accept-delta",
-    "accept-little-use",
-    "accept-unproven",
-    "again",
-    "assignment-reactive",
-    "never-seen",
-    "non-private",
-    "nothing-since",
-    "once",
-    "tie-status-public",
-)
-"""Options without a value."""
-_OPTIONS = re.compile(
-    # A command to type is left as it is, up to the end of its sentence.
-    r"(?P<command>\blabelguard [a-z](?:[^,;:()`]|[,:](?=\S))*)"
-    # What follows these is one of their choices, unless a verb does.
-    r"|(?<![\w-])--(?P<choice>bad-rows|exhausted|format|label-values|learner|mechanism"
-    r"|public-column|recurring|skips|split|ties|unit) "
-    r"(?!and |expects |goes |is |must |names |than |\w+=)(?P<chosen>[\w.-]*\w)"
-    r"|(?<![\w-])--(?P<name>[a-z][a-z0-9-]*)"
-    r"(?: (?P<pairs>[\w:]+=[^\s,;:()]*(?:[,:][^\s,;:()]+)*)"  # name=value,name=value
-    r"| (?P<value>[A-Z][A-Z_]*\b|[0-9](?:[\w.-]*\w)?))?"  # a placeholder or a number
-)
-
-
-_INIT = re.compile(r"labelguard init(?: (?P<where>[^-].*))?")
-
-
-def _keyword(found: re.Match[str]) -> str:
-    """What was found as Python has it; a command, but for `init`, as it is."""
-    if found["command"]:
-        return _command(found["command"])
-    option, pairs = found["choice"] or found["name"], found["pairs"]
-    value = found["chosen"] or found["value"]
-    if option == "labeler-column" and value:
-        return f'columns={{"labeler_id": {_value(value)}}}'
-    if option == "columns" and pairs:
-        roles = (pair.partition("=") for pair in pairs.split(","))
-        return "columns={" + ", ".join(f'"{role}": {_value(to)}' for role, _, to in roles) + "}"
-    if option == "allow" and pairs:
-        return f'allow=["{pairs}"]'
-    name = _KEYWORDS.get(option, option.replace("-", "_"))
-    if option in _FLAGS and not found.string.startswith(" =", found.end()):
-        return f"{name}=True"
-    return f"{name}={_value(pairs or value)}" if pairs or value else name
-
-
-def _command(text: str) -> str:
-    """A command as it is, but for the one that Python has for all who begin."""
-    found = _INIT.fullmatch(text)
-    if found is None:
-        return text
-    return f'lg.init("{found["where"]}")' if found["where"] else "lg.init()"
-
-
-def _value(text: str) -> str:
-    """A placeholder or a number as it is, else a string."""
-    return text if re.fullmatch(r"[A-Z_]+|[0-9.e+-]+", text) else f'"{text}"'
 
 
 class InvalidLabels(LabelguardError):

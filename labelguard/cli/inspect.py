@@ -9,14 +9,9 @@ import click
 
 from labelguard.cli.options import (
     HELP,
-    columns_option,
-    format_option,
     inputs_argument,
-    labeler_column_option,
-    max_input_bytes_option,
-    public_column_option,
-    question_option,
-    split_option,
+    public_columns_option,
+    reading_options,
 )
 from labelguard.cli.terminal import echo, print_bullets, print_facts, prints, progress, width
 from labelguard.ingest.left_out import describe_counts
@@ -120,17 +115,10 @@ def _line(name: str, text: str) -> str:
 
 @click.command(context_settings=HELP, short_help="Show how an input is understood; reads no label.")
 @inputs_argument()
-@columns_option
-@labeler_column_option
-@format_option
-@split_option
-@question_option
-@public_column_option
-@max_input_bytes_option
+@reading_options("columns", "format", "split", "question", "max_input_bytes")
+@public_columns_option
 @prints(_print)
-def inspect(
-    inputs: tuple[str, ...], columns: str, labeler_column: str | None, **options: Any
-) -> Inspection:
+def inspect(inputs: tuple[str, ...], **options: Any) -> Inspection:
     """Show how INPUT is understood: its columns, labelers and pairs, and the command to go on with.
 
     INPUT is as in privatize. Labels are not read: whatever they are, the same is shown. Needs no
@@ -140,9 +128,7 @@ def inspect(
     Example:
       labelguard inspect labels.parquet
     """
-    from labelguard.ingest import layouts
     from labelguard.report.inspection import inspect as run
 
-    mapping = layouts.parse_columns(columns, labeler_column)
     with progress() as report:
-        return run(list(inputs), columns=mapping, progress=report, **options)
+        return run(list(inputs), progress=report, **options)

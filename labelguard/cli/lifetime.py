@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
+from labelguard.cli.options import declared_options
 from labelguard.cli.terminal import echo
 from labelguard.errors import PolicyError
+from labelguard.options import RunOptions
 from labelguard.planner.horizon import EVERY, Horizon
 
 __all__ = ["ask", "lifetime_options", "says_how_often"]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _WAYS = {
     "once": "no: this release may spend all of ε, and no later label of theirs is released",
@@ -28,28 +28,7 @@ _OPTIONS = (
 )
 
 
-def lifetime_options(command: F) -> F:
-    """Add the options that say for how many releases a budget is."""
-    for option in reversed(
-        (
-            click.option(
-                "--uses",
-                type=int,
-                metavar="K",
-                help="K releases like this one may use a labeler's labels, and share ε.",
-            ),
-            click.option(
-                "--recurring",
-                type=click.Choice(EVERY),
-                help="As --uses, for releases that come again and again; with --for.",
-            ),
-            click.option(
-                "--for", "duration", metavar="TIME", help="How long they recur: 90d, 26w, 6m, 1y."
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+lifetime_options = declared_options(RunOptions, "uses", "recurring", "duration")
 
 
 def says_how_often(options: Mapping[str, Any]) -> bool:

@@ -32,7 +32,7 @@ from labelguard.cli.retrain import retrain
 from labelguard.cli.stopping import Stopped, stoppable
 from labelguard.cli.terminal import echo, print_json, prints, shown
 from labelguard.cli.tools import connect, ingest, pull, push
-from labelguard.errors import LabelguardError, as_typed
+from labelguard.errors import LabelguardError
 from labelguard.terms import DEFAULT_AGREEMENT
 
 if TYPE_CHECKING:
@@ -48,10 +48,6 @@ class Main(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with as_typed():
-            return self._invoked(ctx)
-
-    def _invoked(self, ctx: click.Context) -> Any:
         try:
             with stoppable():
                 return super().invoke(ctx)

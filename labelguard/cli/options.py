@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from labelguard.cli import completion
+from labelguard.errors import InvalidLabels
+from labelguard.options import Option, ReadingOptions, declared
+from labelguard.policy.request import PolicyRequest
 from labelguard.project.waiting import waiting
 from labelguard.storage import files
-from labelguard.terms import AUTO_FORMAT, FORMAT_NAMES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,29 +86,6 @@ wait_option = click.option(
     help="Wait until no other job holds the project, instead of stopping at once; a release that "
     "learns does not hold it, and is not waited for.",
 )
-columns_option = click.option(
-    "--columns",
-    default="",
-    metavar="ROLE=NAME,...",
-    help="Names of your columns, for example labeler_id=worker,prompt=question.",
-)
-labeler_column_option = click.option(
-    "--labeler-column",
-    metavar="NAME",
-    help="The column that names who gave each label; short for --columns labeler_id=NAME.",
-)
-format_option = click.option(
-    "--format",
-    type=click.Choice([AUTO_FORMAT, *FORMAT_NAMES]),
-    default=AUTO_FORMAT,
-    show_default=True,
-    help="What INPUT looks like; auto goes by the names and types of its columns.",
-)
-split_option = click.option(
-    "--split",
-    metavar="NAME",
-    help="Which split to read of a dataset that has several: train, test, …",
-)
 source_option = click.option(
     "--source",
     "namespace",
@@ -114,65 +93,82 @@ source_option = click.option(
     help="Whose labelers these are, see `labelguard source`; default: input.source in "
     "labelguard.toml.",
 )
-question_option = click.option(
-    "--question",
-    metavar="NAME",
-    help="What was asked about every pair; answers to several questions about one pair are "
-    "several labels. Of an export with several questions: the one to read.",
-)
-bad_rows_option = click.option(
-    "--bad-rows",
-    type=click.Choice(["stop", "quarantine"]),
-    default="stop",
-    show_default=True,
-    help="Stop at rows that cannot be used, or leave them out; privatize sets them aside in the "
-    "project.",
-)
-ties_option = click.option(
-    "--ties",
-    type=click.Choice(["coin", "zero", "drop"]),
-    help="What becomes of ties; default coin, of statistics alone zero. drop needs "
-    "--tie-status-public.",
-)
-max_input_bytes_option = click.option(
-    "--max-input-bytes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Stop when the input's rows take more bytes than this, unpacked; default: 1 GiB and 200 "
-    "times the size of the files.",
-)
-label_values_option = click.option(
-    "--label-values",
-    metavar="CODING",
-    help="What the column label says: a-b, left-right, 1-2, true-false, or "
-    "a=VALUE,b=VALUE[,tie=VALUE][,skip=VALUE], with | between several values; default "
-    "a=1|true,b=0|false,tie=0.5. Of choices: first=1 counts from 1, not 0.",
-)
-skips_option = click.option(
-    "--skips",
-    type=click.Choice(["public", "tie"]),
-    help="Blank labels are left out, and which they are is public (default), or they are ties.",
-)
-unproven_option = click.option(
-    "--accept-unproven",
-    is_flag=True,
-    default=None,
-    help="Pay for mechanisms whose guarantee is as published and not proven (aup), too.",
-)
-reactive_option = click.option(
-    "--assignment-reactive",
-    is_flag=True,
-    default=None,
-    help="Declare that who labels what reacts to labels; the card says under what condition the "
-    "guarantee then holds.",
-)
-public_column_option = click.option(
-    "--public-column",
-    "public_columns",
-    multiple=True,
-    metavar="NAME",
-    callback=lambda context, option, names: names or None,
-    help="Declare that a column (NAME, or NAME_a and NAME_b) was made of prompts and responses, of "
-    "nobody's answers, so that features may read it; once for each. It belongs to the policy.",
-)
+
+
+def click_settings(option: Option, *, usual: bool = True) -> dict[str, Any]:
+    """Return what click needs to know of an option as it was declared.
+
+    Where nothing is typed it has its default, if it is `usual`, and else is None.
+    """
+    kind: Any = click.Choice(option.choices) if option.choices else option.kind
+    if option.least is not None:
+        kind = click.IntRange(min=option.least)
+    settings = {"type": kind, "metavar": option.metavar, "help": option.text}
+    if option.kind is bool:
+        return {"help": option.text, "is_flag": True, "default": option.default}
+    if option.table:
+        return settings | {"type": str, "callback": _columns}
+    if option.many:
+        return settings | {"multiple": True, "callback": lambda context, one, texts: texts or None}
+    if option.choices and option.kind is not str:
+        settings["callback"] = lambda context, one, text: (
+            None if text is None else option.kind(text)
+        )
+    if usual and option.default is not None:
+        settings |= {"default": option.default, "show_default": True}
+    return settings
+
+
+def declared_options(
+    kind: Any, *names: str, without: Sequence[str] = (), **changes: dict[str, Any]
+) -> Callable[[F], F]:
+    """Add the options that a dataclass declares: these `names`, or all but those `without`.
+
+    `changes` are settings of click's, by the option's name, that are another's here.
+    """
+    known = {name: one for name, one in declared(kind).items() if name not in without}
+
+    def add(command: F) -> F:
+        for name in reversed(names or tuple(known)):
+            settings = click_settings(known[name]) | changes.get(name, {})
+            command = click.option(known[name].flag, name, **settings)(command)
+        return command
+
+    return add
+
+
+def reading_options(*names: str) -> Callable[[F], F]:
+    """Add the options that say how INPUT is read: these, or all."""
+    labelers = click.option(
+        "--labeler-column",
+        metavar="NAME",
+        expose_value=False,
+        is_eager=True,  # so that `_columns` knows it
+        callback=lambda context, one, name: context.meta.update({_LABELERS: name}),
+        help="The column that names who gave each label; short for --columns labeler_id=NAME.",
+    )
+    return lambda command: labelers(declared_options(ReadingOptions, *names)(command))
+
+
+_LABELERS = "labelguard.labeler_column"
+
+
+def _columns(context: click.Context, option: click.Parameter, text: str | None) -> Any:
+    """Return `labeler_id=worker,prompt=…`, and --labeler-column, as column names by role."""
+    columns: dict[str, str] = {}
+    for assignment in filter(None, (piece.strip() for piece in (text or "").split(","))):
+        role, sign, name = (piece.strip() for piece in assignment.partition("="))
+        if not sign or not name:
+            raise InvalidLabels(f"--columns expects ROLE=NAME pairs, found {assignment!r}")
+        if role in columns:
+            raise InvalidLabels(f"--columns names {role} twice")
+        columns[role] = name
+    if labelers := context.meta.get(_LABELERS):
+        if "labeler_id" in columns:
+            raise InvalidLabels("--columns names labeler_id, and so does --labeler-column")
+        columns["labeler_id"] = labelers
+    return columns
+
+
+public_columns_option = declared_options(PolicyRequest, "public_columns")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

@@ -12,22 +12,17 @@ import click
 from labelguard.cli.lifetime import lifetime_options
 from labelguard.cli.options import (
     HELP,
-    bad_rows_option,
-    columns_option,
+    declared_options,
     directory_option,
-    format_option,
     inputs_argument,
-    labeler_column_option,
-    max_input_bytes_option,
     project_option,
-    public_column_option,
-    question_option,
+    reading_options,
     source_option,
-    split_option,
     wait_option,
 )
 from labelguard.cli.terminal import echo, print_table, prints, progress, shown, to_json
 from labelguard.errors import NoProject, PolicyError
+from labelguard.policy.request import PolicyRequest
 from labelguard.terms import DEFAULT_AGREEMENT
 
 if TYPE_CHECKING:
@@ -103,18 +98,16 @@ def _print_table(found: PlanResult) -> None:
     show_default=True,
     help="How often two labelers agree on a strict label; not taken from the labels.",
 )
-@columns_option
-@labeler_column_option
-@format_option
-@split_option
-@question_option
-@public_column_option
-@click.option(
-    "--unit",
-    type=click.Choice(["labeler", "item"]),
-    default="labeler",
-    show_default=True,
-    help="What is protected as a whole.",
+@reading_options()
+@declared_options(
+    PolicyRequest,
+    *("unit", "public_columns"),
+    unit={
+        "type": click.Choice(["labeler", "item"]),
+        "default": "labeler",
+        "show_default": True,
+        "help": "What is protected as a whole.",
+    },
 )
 @click.option(
     "--max-labels-per-labeler",
@@ -122,8 +115,6 @@ def _print_table(found: PlanResult) -> None:
     metavar="K",
     help="Bound of randomized response; default: the best of several.",
 )
-@bad_rows_option
-@max_input_bytes_option
 @click.option("--all", "every", is_flag=True, help="Print every mechanism at every ε.")
 @directory_option("plan", help="Write plan.html, accuracy.png and plan.json to DIR.")
 @source_option
@@ -133,8 +124,6 @@ def _print_table(found: PlanResult) -> None:
 def plan(
     inputs: tuple[str, ...],
     epsilons: str,
-    columns: str,
-    labeler_column: str | None,
     output: Path | None,
     uses: int | None,
     recurring: str | None,
@@ -157,17 +146,15 @@ def plan(
       labelguard plan labels.parquet --features text+length -o plan
       labelguard plan labels.parquet --features length --epsilons 3 --recurring weekly --for 1y
     """
-    from labelguard.ingest import layouts
     from labelguard.planner.forecast import plan as run
     from labelguard.planner.horizon import Horizon
 
-    mapping = layouts.parse_columns(columns, labeler_column)
     horizon = Horizon.parse(recurring, duration)
     if horizon and uses is not None:
         raise PolicyError("give one of --uses and --recurring")
     periods = horizon.releases if horizon else 1 if uses is None else uses
     budgets = _epsilons(epsilons)
-    options |= {"columns": mapping, "periods": periods}
+    options |= {"periods": periods}
     with progress() as report:
         if inputs:
             found = run(list(inputs), budgets, progress=report, **options)

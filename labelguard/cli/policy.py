@@ -11,17 +11,13 @@ import click
 from labelguard.cli import completion
 from labelguard.cli.options import (
     HELP,
-    label_values_option,
+    declared_options,
     project_option,
-    public_column_option,
-    reactive_option,
-    skips_option,
-    ties_option,
-    unproven_option,
     wait_option,
 )
 from labelguard.cli.terminal import echo, json_asked, print_facts, print_table, prints
 from labelguard.policy.label_values import DEFAULT_TEXT
+from labelguard.policy.request import PolicyRequest
 from labelguard.policy.training_runs import TRAINING_RUNS
 from labelguard.terms import Budgeted, budget_of, counted, shown
 
@@ -142,23 +138,11 @@ def paid(allowance: Allowance, unit: str) -> str:
     help="How the events weigh, for example rr=1,statistic=3; default: alone, each would cost "
     "the same ε.",
 )
-@ties_option
-@click.option(
-    "--tie-status-public",
-    is_flag=True,
-    help="Declare that which labels are ties is no secret.",
-)
-@label_values_option
-@skips_option
-@reactive_option
-@public_column_option
-@unproven_option
-@click.option(
-    "--unit",
-    type=click.Choice(["labeler", "item", "group"]),
-    default="labeler",
-    show_default=True,
-    help="What is protected as a whole; for groups see `policy groups`.",
+@declared_options(
+    PolicyRequest,
+    *("ties", "tie_status_public", "label_values", "skips", "assignment_reactive"),
+    *("public_columns", "accept_unproven", "unit"),
+    unit={"default": "labeler", "show_default": True},
 )
 @click.option(
     "--held-out",

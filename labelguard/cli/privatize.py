@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.lifetime import ask, lifetime_options, says_how_often
+from labelguard.cli.lifetime import ask, says_how_often
 from labelguard.cli.options import (
-    bad_rows_option,
-    columns_option,
+    click_settings,
+    declared_options,
     directory_option,
-    format_option,
     inputs_argument,
-    label_values_option,
-    labeler_column_option,
-    max_input_bytes_option,
     project_option,
-    public_column_option,
-    question_option,
-    reactive_option,
-    skips_option,
+    reading_options,
     source_option,
-    split_option,
-    ties_option,
-    unproven_option,
     wait_option,
 )
 from labelguard.cli.preview import found_or_made, patient, print_preview, reviewer
 from labelguard.cli.release import card_facts
 from labelguard.cli.terminal import echo, near, print_facts, prints, progress, shown
-from labelguard.errors import LabelguardError
-from labelguard.release.methods import AUTO, installed, options_of
+from labelguard.options import RunOptions, declared
+from labelguard.policy.request import PolicyRequest
+from labelguard.release.methods import AUTO, installed, of_mechanisms
 
 if TYPE_CHECKING:
     from labelguard.release.preview import Preview
@@ -104,7 +94,7 @@ class _Privatize(click.Command):
         """The command's own, and those of mechanisms before the last few."""
         own = super().get_params(ctx)
         last = [parameter.name for parameter in own].index("once")
-        return [own[0], _mechanism_option(), *own[1:last], *_choices(own), *own[last:]]
+        return [own[0], _mechanism_option(), *own[1:last], *_of_mechanisms(own), *own[last:]]
 
 
 def _mechanism_option() -> click.Option:
@@ -118,91 +108,22 @@ def _mechanism_option() -> click.Option:
     )
 
 
-def _choices(own: list[click.Parameter]) -> list[click.Option]:
-    """The options of mechanisms, each once; a mechanism that cannot be loaded has none."""
-    found: dict[str, tuple[list[str], Mapping[str, Any]]] = {}
-    for mechanism in installed():
-        with contextlib.suppress(LabelguardError):
-            for field in fields(options_of(mechanism)):  # type: ignore[arg-type]
-                found.setdefault(field.name, ([], field.metadata))[0].append(mechanism)
+def _of_mechanisms(own: list[click.Parameter]) -> Iterator[click.Option]:
+    """Yield the options of mechanisms, each once."""
     taken = {parameter.name for parameter in own}
-    return [_choice(name, *found[name]) for name in found if name not in taken]
-
-
-def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.Option:
-    kind, choices = said["type"], said["choices"]
-    return click.Option(
-        ["--" + name.replace("_", "-")],
-        type=click.Choice(choices) if choices else kind,
-        callback=lambda context, option, value: None if value is None else kind(value),
-        metavar=said["metavar"],
-        help=f"{', '.join(mechanisms)}: {said['help']}",
-    )
+    for name, (mechanisms, option) in of_mechanisms().items():
+        if name not in taken:
+            settings = click_settings(option, usual=False)
+            text = f"{', '.join(mechanisms)}: {option.text}"
+            yield click.Option([option.flag, name], **settings | {"help": text})
 
 
 @click.command(cls=_Privatize, short_help="Release preference labels privately.")
 @inputs_argument(required=False)
-@click.option(
-    "--epsilon",
-    type=float,
-    help="ε of each labeler; default: as the policy has it, 3 for the first.",
-)
-@click.option(
-    "--delta",
-    type=float,
-    help="δ of each labeler; default: as the policy has it; for the first, the largest power of "
-    "ten below 1/(10 · labelers), and 1e-5 at most.",
-)
-@click.option(
-    "--accept-delta",
-    is_flag=True,
-    help="Accept a δ of 1 over the number of labelers charged, or more.",
-)
-@click.option(
-    "--max-labels-per-labeler",
-    type=int,
-    metavar="K",
-    help="Labels of each labeler that may be used; default: all, rounded up to 8, 16, 32, …",
-)
-@ties_option
-@click.option(
-    "--tie-status-public",
-    is_flag=True,
-    default=None,
-    help="Declare that which labels are ties is no secret.",
-)
-@label_values_option
-@skips_option
-@reactive_option
-@public_column_option
-@unproven_option
-@bad_rows_option
-@click.option(
-    "--exhausted",
-    type=click.Choice(["refuse", "drop"]),
-    default="refuse",
-    show_default=True,
-    help="Refuse when labelers lack allowance, or leave those labels out.",
-)
-@columns_option
-@labeler_column_option
-@format_option
-@split_option
+@declared_options(PolicyRequest)
+@reading_options()
 @source_option
-@question_option
-@click.option(
-    "--unit",
-    type=click.Choice(["labeler", "item", "group"]),
-    help="What is protected as a whole: all labels of a labeler (default), single labels, or all "
-    "labels of a group of labelers (`policy groups`).",
-)
-@click.option(
-    "--once",
-    is_flag=True,
-    help="No more labels of the same people will come: a project's first release may spend all of "
-    "ε. Without a terminal a first release takes one of --once, --uses and --recurring.",
-)
-@lifetime_options
+@declared_options(RunOptions, without=["output"])
 @click.option("--dry-run", is_flag=True, help="Say what would be released and charged, and stop.")
 @click.option("--yes", is_flag=True, help="Do not ask before the first release of a project.")
 @click.option(
@@ -210,21 +131,12 @@ def _choice(name: str, mechanisms: list[str], said: Mapping[str, Any]) -> click.
     is_flag=True,
     help="Make a first release that `labelguard plan` does not recommend; --yes is not enough.",
 )
-@click.option("--again", is_flag=True, help="Draw released labels anew: a new event, a new charge.")
-@directory_option("release", help="Copy the release to DIR.")
-@max_input_bytes_option
-@click.option(
-    "--workers",
-    type=int,
-    help="How many buckets are worked on at once; default: one a core. The output is the same.",
-)
+@directory_option("release", help=declared(RunOptions)["output"].text)
 @project_option
 @wait_option
 @prints(_print)
 def privatize(
     inputs: tuple[str, ...],
-    columns: str,
-    labeler_column: str | None,
     project: Path | None,
     dry_run: bool,
     yes: bool,
@@ -252,11 +164,9 @@ def privatize(
     Example:
       labelguard privatize labels.parquet --epsilon 3 --once --yes -o release
     """
-    from labelguard.ingest import layouts
     from labelguard.project import policies
     from labelguard.release import pipeline
 
-    options |= {"columns": layouts.parse_columns(columns, labeler_column)}
     source = list(inputs) or None
     if dry_run:
         return _look(source, project, options)

@@ -12,14 +12,11 @@ from labelguard.cli import completion
 from labelguard.cli.budget import verdict
 from labelguard.cli.options import (
     HELP,
-    columns_option,
     file_option,
-    format_option,
     inputs_argument,
     project_option,
-    public_column_option,
-    question_option,
-    split_option,
+    public_columns_option,
+    reading_options,
     wait_option,
 )
 from labelguard.cli.terminal import echo, nested, print_facts, print_table, prints, verdict_code
@@ -191,18 +188,14 @@ def _scored(value: Scored) -> None:
 @click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
 @inputs_argument()
 @file_option("scored.parquet", required=True, help="Parquet file to write.")
-@columns_option
-@format_option
-@split_option
-@question_option
-@public_column_option
+@reading_options("columns", "format", "split", "question")
+@public_columns_option
 @project_option
 @prints(_scored)
 def score(
     release: str,
     inputs: tuple[str, ...],
     output: Path,
-    columns: str,
     project: Path | None,
     **options: Any,
 ) -> Scored:
@@ -214,10 +207,8 @@ def score(
     Example:
       labelguard score r0001 labels.parquet -o scored.parquet
     """
-    from labelguard.ingest import layouts
     from labelguard.release.score import score_to
     from labelguard.report import overview
 
     path = Path(release) if Path(release).is_dir() else overview.release_path(release, project)
-    mapping = layouts.parse_columns(columns)
-    return score_to(path, list(inputs), output, columns=mapping, **options)
+    return score_to(path, list(inputs), output, **options)

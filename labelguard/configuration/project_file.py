@@ -12,6 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from labelguard.configuration.checking import Part, Text, Wrong, checked, secretive
 from labelguard.configuration.reading import parse_toml
 from labelguard.errors import LabelguardError, ProjectError
+from labelguard.options import BadRows, Exhausted
 
 __all__ = [
     "FILE",
@@ -164,11 +165,11 @@ class Release(Part):
         Text, Field(description="how labels are privatized; auto: as the release before")
     ] = "auto"
     exhausted: Annotated[
-        Literal["refuse", "drop"],
+        Exhausted,
         Field(description="refuse when labelers lack allowance, or leave those labels out"),
     ] = "refuse"
     bad_rows: Annotated[
-        Literal["stop", "quarantine"],
+        BadRows,
         Field(description="stop at answers that cannot be used, or set them aside"),
     ] = "stop"
     push: Annotated[

@@ -169,25 +169,6 @@ class Reading:
         return tuple(dict.fromkeys(column for columns in found for column in columns))
 
 
-def parse_columns(text: str, labeler_column: str | None = None) -> dict[str, str]:
-    """`labeler_id=worker,prompt=…` as a mapping from role to column name; `labeler_column` is
-    short for the first.
-    """
-    mapping: dict[str, str] = {}
-    for assignment in filter(None, (piece.strip() for piece in text.split(","))):
-        role, sign, name = (piece.strip() for piece in assignment.partition("="))
-        if not sign or not name:
-            raise InvalidLabels(f"--columns expects ROLE=NAME pairs, found {assignment!r}")
-        if role in mapping:
-            raise InvalidLabels(f"--columns names {role} twice")
-        mapping[role] = name
-    if labeler_column is not None:
-        if "labeler_id" in mapping:
-            raise InvalidLabels("--columns names labeler_id, and so does --labeler-column")
-        mapping["labeler_id"] = labeler_column
-    return mapping
-
-
 def layout(
     relation: duckdb.DuckDBPyRelation,
     name: str,

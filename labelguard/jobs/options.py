@@ -1,21 +1,25 @@
-"""`release.options` of job.yaml: how input is read, and options of the installed mechanisms."""
+"""`release.options` of job.yaml: the options of a release that a job may repeat."""
 
 from __future__ import annotations
 
-import contextlib
 import glob
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
 
-from labelguard.configuration.checking import Part, Text, names, parsed
-from labelguard.errors import LabelguardError
-from labelguard.release.methods import installed, options_of
-from labelguard.release.methods.options import FILE, NAMES_OR_PATHS
-from labelguard.terms import AUTO_FORMAT, FORMAT_NAMES
+from labelguard.configuration.checking import Part, Text, parsed
+from labelguard.options import (
+    FILE,
+    NAMES_OR_PATHS,
+    Option,
+    ReadingOptions,
+    RunOptions,
+    declared,
+)
+from labelguard.policy.request import PolicyRequest
+from labelguard.release.methods import of_mechanisms
 
 __all__ = ["check_options", "options_model", "relative_to", "resolve_pattern"]
 
@@ -37,32 +41,16 @@ def _enumerated(kind: Any, choices: Sequence[Any]) -> Any:
     return Annotated[kind, _one_of(*choices), Field(json_schema_extra={"enum": list(choices)})]
 
 
-class ReleaseOptions(Part):
-    """How a job reads its input, beside the options of mechanisms."""
-
-    columns: Mapping[str, Text] = {}
-    format: _enumerated(str, [AUTO_FORMAT, *FORMAT_NAMES]) | None = None  # type: ignore[valid-type]
-    split: Text | None = None
-    question: Text | None = None
-    public_columns: tuple[Text, ...] | None = None
-    max_input_bytes: Annotated[int, Field(ge=1)] | None = None
-    bad_rows: Literal["stop", "quarantine"] | None = None
-    workers: int | None = None
-
-
 def options_model() -> type[Part]:
     """Return the model of `release.options`; `also` may be several files."""
-    taken = names(ReleaseOptions)
-    of_mechanisms: dict[str, Any] = {
-        name: (_type(metadata) | None, Field(None, description=metadata["help"]))
-        for name, metadata in _metadata().items()
-        if name not in taken
+    members: dict[str, Any] = {
+        name: (_type(one) | None, Field(None, description=one.text))
+        for name, one in _options().items()
     }
-    if also := of_mechanisms.get("also"):
-        of_mechanisms["also"] = (Text | tuple[Text, ...] | None, also[1])
-    return create_model(
-        "ReleaseOptions", __base__=ReleaseOptions, __doc__=ReleaseOptions.__doc__, **of_mechanisms
-    )
+    if also := members.get("also"):
+        members["also"] = (Text | tuple[Text, ...] | None, also[1])
+    text = "How a job reads its input, and options of mechanisms."
+    return create_model("ReleaseOptions", __base__=Part, __doc__=text, **members)
 
 
 def check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -79,12 +67,12 @@ def relative_to(base: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 
     What may be a name or a path is a path where there is one.
     """
-    metadata = _metadata()
+    known = _options()
     found = dict(options)
     for name, value in options.items():
-        if value is None or name not in metadata:
+        if value is None or name not in known:
             continue
-        kind = metadata[name]["metavar"]
+        kind = known[name].metavar
         if kind == FILE:
             found[name] = (
                 resolve_pattern(value, base)
@@ -104,18 +92,20 @@ def resolve_pattern(text: str, base: Path) -> str:
     return str(Path(glob.escape(str(base))) / text)
 
 
-def _type(metadata: Mapping[str, Any]) -> Any:
-    if metadata["choices"]:
-        kind = metadata["type"]
-        return _enumerated(kind, [kind(choice) for choice in metadata["choices"]])
-    return Text if metadata["type"] is str else metadata["type"]
+def _type(one: Option) -> Any:
+    """Return the type of a member of the file."""
+    text: Any = Text if one.kind is str else one.kind
+    if one.choices:
+        return _enumerated(one.kind, [one.kind(choice) for choice in one.choices])
+    if one.table:
+        return Mapping[str, Text]
+    if one.many:
+        return tuple[Text, ...]
+    return text if one.least is None else Annotated[text, Field(ge=one.least)]
 
 
-def _metadata() -> dict[str, Mapping[str, Any]]:
-    """Return what the options of mechanisms say of themselves, each once."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for mechanism in installed():
-        with contextlib.suppress(LabelguardError):
-            for field in fields(options_of(mechanism)):  # type: ignore[arg-type]
-                found.setdefault(field.name, field.metadata)
-    return found
+def _options() -> dict[str, Option]:
+    """Return what a job may say, by name: of what all releases share, and of mechanisms."""
+    shared = (declared(kind) for kind in (ReadingOptions, PolicyRequest, RunOptions))
+    found = {name: one for group in shared for name, one in group.items() if one.in_jobs}
+    return found | {n: one for n, (_, one) in of_mechanisms().items() if n not in found}

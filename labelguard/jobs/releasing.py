@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from labelguard.errors import BudgetExceeded, LabelguardError
 from labelguard.ingest.sources import Input
 from labelguard.jobs.state import UnderWay
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import ReleaseRecord
+from labelguard.options import Exhausted
 from labelguard.project import recovery
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
@@ -34,7 +35,7 @@ class Wanted:
     enough: int
     source: Input | None
     namespace: str | None
-    exhausted: Literal["drop", "refuse"]
+    exhausted: Exhausted
     options: Mapping[str, Any]
 
 

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 from labelguard.configuration import reading
 from labelguard.configuration.checking import Part, Text, checked
 from labelguard.jobs.options import check_options, options_model, relative_to, resolve_pattern
+from labelguard.options import Exhausted
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _HINT = "labelguard retrain --init writes one"
@@ -29,7 +30,7 @@ class Release(Part):
         int, Field(ge=1, description="fewer new labels than these wait for the next run")
     ] = 100
     exhausted: Annotated[
-        Literal["drop", "refuse"],
+        Exhausted,
         Field(description="leave out labels beyond their labeler's allowance, or release nothing"),
     ] = "drop"
     options: Annotated[

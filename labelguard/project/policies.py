@@ -25,8 +25,9 @@ from labelguard.policy import events, lifetime, pricing
 from labelguard.policy.events import RANDOMIZED_LABELS
 from labelguard.policy.label_values import Skips, Ties
 from labelguard.policy.lifetime import Total
-from labelguard.policy.policy import Allowance, Policy, Request, Unit
+from labelguard.policy.policy import Allowance, Policy, Unit
 from labelguard.policy.public_columns import parse
+from labelguard.policy.request import PolicyRequest
 from labelguard.project.doubles import refuse_doubles
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.policy_facts import (
@@ -312,7 +313,7 @@ def in_force(ledger: Ledger) -> PolicyRecord | None:
     return active
 
 
-def first(ledger: Ledger, request: Request, units: int) -> Policy:
+def first(ledger: Ledger, request: PolicyRequest, units: int) -> Policy:
     """The policy that a first release makes; `units` gave labels to it.
 
     Raises `PolicyError` if it costs more than the project's ceiling: the charge would fail on it

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self, TypedDict
+from dataclasses import dataclass
+from typing import Any, Self
 
-from labelguard.errors import InvalidLabels, LabelguardError, PolicyError
+from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.ingest import groups
 from labelguard.ingest.layouts import LAYOUTS, Reading, side_roles
 from labelguard.ingest.pairs import distinct_pairs
@@ -14,6 +14,7 @@ from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.learning.carried import Carried
+from labelguard.options import ReadingOptions, check
 from labelguard.policy.event_kind import PAIR
 from labelguard.policy.label_values import Ties
 from labelguard.policy.policy import Allowance
@@ -22,37 +23,14 @@ from labelguard.project.project import Project
 from labelguard.release import ingested
 from labelguard.release.chosen import fewest
 from labelguard.release.protocol import Further, Mechanism
-from labelguard.terms import AUTO_FORMAT, Progress
+from labelguard.terms import Progress
 
 _PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id", "question")
 
 
-class IntakeOptions(TypedDict, total=False):
-    """The fields of `Intake` as a caller gives them; None means: by default."""
-
-    columns: Mapping[str, str] | None
-    question: str | None
-    format: str | None
-    split: str | None
-    bad_rows: Literal["stop", "quarantine"] | None
-    max_input_bytes: int | None
-
-
-@dataclass(frozen=True)
-class Intake:
-    """How an input is read.
-
-    `columns` maps roles to column names; `question` names what was asked about every pair;
-    `format` is what it looks like, and `split` the one to read of a dataset that has several;
-    `bad_rows` stop the run or are left out; `max_input_bytes` is how much it may unpack to.
-    """
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    question: str | None = None
-    format: str = AUTO_FORMAT
-    split: str | None = None
-    bad_rows: Literal["stop", "quarantine"] = "stop"
-    max_input_bytes: int | None = None
+@dataclass(frozen=True, kw_only=True)
+class Intake(ReadingOptions):
+    """Reads an input as its options say."""
 
     @classmethod
     def of(cls, home: Project, options: Mapping[str, Any]) -> Self:
@@ -60,8 +38,7 @@ class Intake:
         return cls(**{**options, "columns": {**home.columns, **(options.get("columns") or {})}})
 
     def __post_init__(self) -> None:
-        if self.bad_rows not in ("stop", "quarantine"):
-            raise LabelguardError("bad_rows must be one of stop, quarantine")
+        check(self)
 
     @property
     def skip_bad(self) -> bool:

@@ -13,7 +13,8 @@ from labelguard.ledger.ledger import Ledger
 from labelguard.policy import events
 from labelguard.policy.event_kind import EventKind
 from labelguard.policy.lifetime import Total
-from labelguard.policy.policy import Policy, Request
+from labelguard.policy.policy import Policy
+from labelguard.policy.request import PolicyRequest
 from labelguard.project import succession
 from labelguard.release import planning
 from labelguard.release.planning import Plan
@@ -71,7 +72,7 @@ def judge(
     return list(_notes(plan, policy, part, people, use))
 
 
-def price(request: Request, total: Total) -> list[str]:
+def price(request: PolicyRequest, total: Total) -> list[str]:
     """Notes on what was asked and what the project gives, where it costs `total` over its life.
 
     Raises `PolicyError` if that is more than what was asked for.

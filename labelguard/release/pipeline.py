@@ -26,7 +26,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Unpack
 
 from labelguard.errors import NoProject, ProjectError
 from labelguard.ingest.sources import Input
@@ -34,80 +34,25 @@ from labelguard.learning.features import Wait
 from labelguard.project import attempts
 from labelguard.project.opening import OpenProject, Where, init, located
 from labelguard.project.project import Project
-from labelguard.release import delivery, ingested, keywords
+from labelguard.release import delivery, ingested
+from labelguard.release.keywords import Keywords, Ours
 from labelguard.release.preview import Preview
-from labelguard.release.request import check_names, requested
+from labelguard.release.request import check_names, request_release
 from labelguard.release.run import Review, Run
 from labelguard.release.writer import Release
 from labelguard.terms import Progress, silent
 
 
-@overload
 def privatize(
     source: Input | None = None,
     *,
-    mechanism: Literal["auto"] = "auto",
-    **options: Unpack[keywords.Auto],
-) -> Release: ...
-@overload
-def privatize(
-    source: Input | None = None,
-    *,
-    mechanism: Literal["rr"],
-    **options: Unpack[keywords.RandomizedResponse],
-) -> Release: ...
-@overload
-def privatize(
-    source: Input | None = None,
-    *,
-    mechanism: Literal["statistic"],
-    **options: Unpack[keywords.Statistic],
-) -> Release: ...
-@overload
-def privatize(
-    source: Input | None = None,
-    *,
-    mechanism: Literal["props"],
-    **options: Unpack[keywords.Props],
-) -> Release: ...
-@overload
-def privatize(
-    source: Input | None = None,
-    *,
-    mechanism: Literal["evaluation"],
-    **options: Unpack[keywords.Evaluation],
-) -> Release: ...
-@overload
-def privatize(
-    source: Input | None = None,
-    *,
-    mechanism: Literal["uls"],
-    **options: Unpack[keywords.Uls],
-) -> Release: ...
-@overload
-def privatize(
-    source: Input | None = None,
-    *,
-    mechanism: Literal["els", "els-group"],
-    **options: Unpack[keywords.Els],
-) -> Release: ...
-@overload
-def privatize(
-    source: Input | None = None,
-    *,
-    mechanism: Literal["aup"],
-    **options: Unpack[keywords.Aup],
-) -> Release: ...
-def privatize(
-    source: Input | None = None,
-    *,
-    mechanism: str = "auto",
+    mechanism: Ours = "auto",
     namespace: str | None = None,
     project: Where = None,
     progress: Progress = silent,
     review: Review | None = None,
     wait: Wait | None = None,
-    **options: Any,
+    **options: Unpack[Keywords],
 ) -> Release:
     """Release a table of preference labels with labeler-level label differential privacy.
 
@@ -121,20 +66,9 @@ def privatize(
     before; `wait`, at a first release, with the seconds that computing features for its forecast
     will take. What they raise stops the run.
 
-    `options` are, as on the command line,
-
-    - what it may cost: epsilon, delta, ties, tie_status_public, unit,
-      max_labels_per_labeler, label_values, skips, assignment_reactive, public_columns
-      (`policy.Request`);
-    - for how many releases the first one makes a policy: once (default), uses, or recurring and
-      duration (`release.request.Request`);
-    - how the input is read: columns, question, format, split, bad_rows, max_input_bytes
-      (`release.intake.Intake`);
-    - how it is run: exhausted, again, accept_delta, output, workers (`release.request.Request`);
-    - of `statistic`, `props` and `auto`: features, components, ridge, agreement, also; of
-      `statistic`: whitening, floor, clip_quantile; of `props`: stages, combine, learner, model,
-      lora, train_config; of `evaluation`: head (`release.methods.options`);
-    - those of a mechanism of another package, which a type checker does not know.
+    `options` are those of the command line (docs/cli.md), with `_` for `-`; `--for` is `duration`,
+    and `--public-column` `public_columns`. Those of another package's mechanism, which a type
+    checker does not know, pass as a dictionary with that mechanism.
 
     Guarantee: (ε, δ) of the policy for each of its units under `replace_labels`, over all releases
     that it pays for, against anyone who sees neither raw labels nor the memory of a running job
@@ -155,7 +89,7 @@ def privatize(
     found = located(project)
     with attempts.noted(found), _room_in(found), contextlib.ExitStack() as claimed:
         source, home, given = _meant(source, found, namespace, options)
-        request = requested(home, mechanism, given)
+        request = request_release(home, mechanism, given)
         delivery.check(request.output)
         with OpenProject.job(home) as opened:
             made = Run(opened, request, progress, review, wait).run(source)
@@ -184,7 +118,7 @@ def preview(
     check_names(mechanism, options)
     with _project_or_none(project) as found, _room_in(found):
         source, home, given = _meant(source, found, namespace, options)
-        request = requested(home, mechanism, given)
+        request = request_release(home, mechanism, given)
         with OpenProject.job(home) as opened:
             return Run(opened, request, progress).preview(source)
 

@@ -24,7 +24,7 @@ from labelguard.policy import events
 from labelguard.policy.bounds import rounded_bound
 from labelguard.policy.events import RANDOMIZED_LABELS, STATISTIC_RELEASES
 from labelguard.policy.policy import Allowance, Policy
-from labelguard.policy.policy import Request as Asked
+from labelguard.policy.request import PolicyRequest
 from labelguard.project import policies
 from labelguard.project.opening import OpenProject
 from labelguard.release.chosen import fewest
@@ -32,7 +32,7 @@ from labelguard.release.featured import Featured
 from labelguard.release.methods import AUTO, auto, names, options_of
 from labelguard.release.methods.options import FeatureOptions
 from labelguard.release.protocol import Mechanism
-from labelguard.release.request import Request
+from labelguard.release.request import ReleaseRequest
 from labelguard.terms import Progress
 
 FORECAST = ("statistic", "props")
@@ -48,10 +48,10 @@ class Terms:
     read.
     """
 
-    request: Request
+    request: ReleaseRequest
     policy_id: int | None
     policy: Policy
-    asked: Asked
+    asked: PolicyRequest
     mechanism: Mechanism[Any] | None
     features: str | None
     forecast: Forecast | None = None
@@ -80,7 +80,7 @@ class Terms:
         return self.mechanism.also if self.mechanism else self.request.head().also
 
 
-def begin(request: Request, opened: OpenProject) -> Terms:
+def begin(request: ReleaseRequest, opened: OpenProject) -> Terms:
     """What is known before the input is read.
 
     Raises `PolicyError` if what is asked contradicts the policy in force, or itself.
@@ -103,7 +103,7 @@ def begin(request: Request, opened: OpenProject) -> Terms:
         event = record.policy.events[0]
     fixed = mechanism.first(np.ones(1, np.int64)) if mechanism and record is None else {}
     uses = request.uses if record and event == STATISTIC_RELEASES.name else None
-    asked = Asked(**request.terms, **fixed, event=event, uses=uses)
+    asked = PolicyRequest(**request.terms, **fixed, event=event, uses=uses)
     if record is None:
         return Terms(request, None, policies.first(ledger, asked, 1), asked, mechanism, features)
     return Terms(request, record.id, asked.under(record.policy), asked, mechanism, features)
@@ -160,7 +160,7 @@ def settle(
         allowed |= _room(named, staged, periods)
     if not terms.first:
         assert terms.mechanism is not None
-        asked = Asked(**request.terms, event=terms.mechanism.priced)
+        asked = PolicyRequest(**request.terms, event=terms.mechanism.priced)
         terms = replace(terms, asked=asked, policy=asked.under(terms.policy))
     else:
         if _one_statistic(terms, allowed):
@@ -207,7 +207,7 @@ def others(terms: Terms, ledger: Ledger) -> Iterator[Terms]:
         tried.add(name)
         with contextlib.suppress(PolicyError):  # it was not made by what is asked now
             mechanism = request.opened(name, record.settings["choices"].get("features"))
-            asked = Asked(**request.terms, event=mechanism.priced)
+            asked = PolicyRequest(**request.terms, event=mechanism.priced)
             policy = asked.under(terms.policy)
             yield replace(terms, mechanism=mechanism, asked=asked, policy=policy)
 
@@ -239,7 +239,7 @@ def _first(
         given = _without_reserve(counts, terms.policy.unit) | given
     if terms.event == RANDOMIZED_LABELS.name and staged.choices:
         given["choices"] = fewest(staged)
-    asked = Asked(**{**given, **terms.request.terms, **fixed}, event=terms.event)
+    asked = PolicyRequest(**{**given, **terms.request.terms, **fixed}, event=terms.event)
     return replace(terms, asked=asked, policy=policies.first(ledger, asked, len(counts)))
 
 

@@ -33,7 +33,7 @@ from labelguard.release.intake import check_choices, check_fewest
 from labelguard.release.planning import Plan
 from labelguard.release.preview import Preview, previewed
 from labelguard.release.protocol import Job, Mechanism, Prepared
-from labelguard.release.request import Request
+from labelguard.release.request import ReleaseRequest
 from labelguard.release.writer import Release
 from labelguard.storage import blocks
 from labelguard.storage.executor import open_executor
@@ -49,7 +49,7 @@ class Run:
     def __init__(
         self,
         opened: OpenProject,
-        request: Request,
+        request: ReleaseRequest,
         progress: Progress,
         review: Review | None = None,
         wait: Wait | None = None,
@@ -182,7 +182,7 @@ class Run:
             "mechanism": self.mechanism.name,
             "mechanism_version": self.mechanism.version,
             "format": 1,
-            "policy": self.terms.policy_id or 1,  # it fixes all that a `Request` may say
+            "policy": self.terms.policy_id or 1,  # it fixes all that a `ReleaseRequest` may say
             "choices": self.mechanism.settings(),
             "exhausted": self.request.exhausted,
             "again": self.again,

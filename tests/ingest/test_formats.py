@@ -25,7 +25,7 @@ from support.published import (
 
 from labelguard.errors import InvalidLabels
 from labelguard.ingest.formats import FORMATS
-from labelguard.ingest.layouts import Reading, parse_columns
+from labelguard.ingest.layouts import Reading
 from labelguard.ingest.pairs import read_pairs
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
@@ -301,7 +301,7 @@ def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first() -> 
         {"won": row["chosen"], "lost": row["rejected"], "worker": row["labeler_id"]}
         for row in dialogues
     ]
-    columns = parse_columns("chosen=won,rejected=lost", "worker")
+    columns = {"chosen": "won", "rejected": "lost", "labeler_id": "worker"}
     found = read_pairs(as_table(renamed), columns=columns)
     assert found.table.equals(read_pairs(as_table(dialogues)).table)
     battles = [
@@ -309,8 +309,6 @@ def test_columns_of_a_format_may_be_renamed_and_a_named_labeler_goes_first() -> 
     ]
     assert read_pairs(as_table(battles)).rows.units == 1
     assert read_pairs(as_table(battles), columns={"labeler_id": "worker"}).rows.units == 3
-    with pytest.raises(InvalidLabels, match="names labeler_id, and so does labeler_column"):
-        parse_columns("labeler_id=a", "b")
 
 
 def test_a_wrong_column_is_told_with_those_of_the_file_whatever_labels_are() -> None:

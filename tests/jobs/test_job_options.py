@@ -16,12 +16,12 @@ from labelguard.release.methods import GROUP
 OTHERS = """
 from dataclasses import dataclass, field
 from typing import ClassVar
-from labelguard.release.methods.options import option
+from labelguard.options import option
 
 @dataclass(frozen=True)
 class Options:
     mechanism: ClassVar[str] = "nowhere:Nothing"
-    width: int | None = field(default=None, metadata=option("How wide.", int))
+    width: int | None = field(default=None, metadata=option("How wide."))
     shape: str | None = field(default=None, metadata=option("Which.", choices=("round", "flat")))
 
 door = Options

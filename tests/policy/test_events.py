@@ -12,7 +12,8 @@ from labelguard.errors import PolicyError
 from labelguard.policy import events, pricing
 from labelguard.policy.event_kind import EventKind
 from labelguard.policy.events import EVENTS
-from labelguard.policy.policy import Allowance, Policy, Request, usual_delta
+from labelguard.policy.policy import Allowance, Policy, usual_delta
+from labelguard.policy.request import PolicyRequest
 
 numbers = st.one_of(st.integers(1, 2**63), st.floats(1e-12, 2**23))
 
@@ -138,13 +139,13 @@ WITH_OPTION = [kind for kind in EVENTS.values() if kind.option]
 
 @pytest.mark.parametrize("kind", WITH_OPTION, ids=[kind.name for kind in WITH_OPTION])
 def test_the_option_of_one_kind_is_refused_beside_another(kind: EventKind) -> None:
-    assert Request(1, 0.1, event=kind.name, **{kind.option: 3}).first_policy(1).allowances == (
-        Allowance(kind.name, 3),
-    )
+    assert PolicyRequest(1, 0.1, event=kind.name, **{kind.option: 3}).first_policy(
+        1
+    ).allowances == (Allowance(kind.name, 3),)
     for other in EVENTS.values():
         if other is not kind:
             with pytest.raises(PolicyError, match=kind.option):
-                Request(1, 0.1, event=other.name, **{kind.option: 3})
+                PolicyRequest(1, 0.1, event=other.name, **{kind.option: 3})
 
 
 def test_labels_of_an_abandoned_release_keep_their_values_and_are_in_no_sum() -> None:

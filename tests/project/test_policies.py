@@ -28,7 +28,8 @@ from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.witness import Witness
 from labelguard.policy import pricing
-from labelguard.policy.policy import Allowance, Policy, Request
+from labelguard.policy.policy import Allowance, Policy
+from labelguard.policy.request import PolicyRequest
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.project.recovery import abandon
@@ -136,7 +137,7 @@ def test_ball_noise_alone_costs_what_its_accountant_says() -> None:
         1: {"scale": scale, "components": 4}
     }
     assert Policy.from_json(policy.to_json()) == policy
-    assert Request(event="statistic", ball=4).first_policy(10).allowances == (BALL,)
+    assert PolicyRequest(event="statistic", ball=4).first_policy(10).allowances == (BALL,)
 
 
 def test_bits_of_noise_are_paid_for_every_release_and_no_bit_of_a_coin() -> None:
@@ -568,7 +569,7 @@ def test_an_anchor_proves_what_the_journal_held(table: pa.Table, project: Projec
 
 
 def test_requests_that_differ_in_how_numbers_are_written_are_one() -> None:
-    assert Request(3, 1e-5) == Request(3.0, 1e-5)  # type: ignore[arg-type]
+    assert PolicyRequest(3, 1e-5) == PolicyRequest(3.0, 1e-5)  # type: ignore[arg-type]
 
 
 def test_a_policy_survives_being_stored() -> None:

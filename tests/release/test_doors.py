@@ -39,13 +39,13 @@ MECHANISM = """
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from labelguard.release.methods.options import option
+from labelguard.options import option
 
 
 @dataclass(frozen=True)
 class door:
     mechanism: ClassVar[str] = "stamped_part:opened"
-    stamp: int = field(default=1, metadata=option("What is stamped.", int, metavar="N"))
+    stamp: int = field(default=1, metadata=option("What is stamped.", metavar="N"))
 
 
 def opened(options):

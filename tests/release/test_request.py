@@ -1,49 +1,97 @@
-"""The options of `privatize`: what type checkers know of them is what there is."""
+"""The options of `privatize` are declared once: what is made of them has each."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from importlib.metadata import entry_points
-from inspect import signature
+import shutil
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any, get_args, get_overloads, get_type_hints
+from typing import get_args
 
 import pytest
 
 import labelguard as lg
 from labelguard.errors import PolicyError
-from labelguard.policy import policy
-from labelguard.release import pipeline
-from labelguard.release.intake import Intake, IntakeOptions
-from labelguard.release.methods import AUTO, GROUP, options_of
-from labelguard.release.request import Request, requested
+from labelguard.options import ReadingOptions, RunOptions, declared
+from labelguard.policy.request import PolicyRequest
+from labelguard.release.keywords import Keywords, Ours
+from labelguard.release.methods import AUTO, installed, of_mechanisms
+from labelguard.release.request import request_release
+
+ROOT = Path(__file__).parents[2]
+ADDED = """
+    colour: str | None = field(
+        default=None, metadata=option("Which colour.", choices=("red", "blue"), in_jobs=True)
+    )
+"""
+EVERYWHERE = """
+import runpy
+from click.testing import CliRunner
+import labelguard as lg
+from labelguard.cli.main import main
+from labelguard.jobs import settings
+
+assert lg.__file__.startswith({copy!r}), lg.__file__
+shown = CliRunner().invoke(main, ["privatize", "--help"]).stdout
+print("help", "--colour [red|blue]" in shown)
+options = settings.schema()["$defs"]["Release"]["properties"]["options"]["properties"]
+print("job.yaml", "red" in str(options["colour"]))
+for colour in ("red", "green"):
+    try:
+        lg.privatize([], mechanism="rr", colour=colour, project={project!r})
+    except lg.errors.PolicyError as error:
+        print("Python refuses", colour, "--colour" in str(error))
+    except lg.errors.InvalidLabels:
+        print("Python takes", colour)
+runpy.run_path({docs!r}, run_name="__main__")
+"""
 
 
-def names(*described: Any) -> set[str]:
-    return {field.name for one in described for field in fields(one)}
+def test_an_option_added_to_one_class_is_everywhere(tmp_path: Path) -> None:
+    for package in ("labelguard", "docs"):
+        leave = shutil.ignore_patterns("__pycache__", "*.png", "*.svg")
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=leave)
+    source = tmp_path / "labelguard/options.py"
+    text = source.read_text(encoding="utf-8")
+    head = '    """How an input is read."""\n'
+    assert text.count(head) == 1
+    source.write_text(text.replace(head, head + ADDED), encoding="utf-8")
+    lg.init(tmp_path / "study")
+    script = EVERYWHERE.format(
+        copy=str(tmp_path),
+        project=str(tmp_path / "study"),
+        docs=str(tmp_path / "docs/generate_cli.py"),
+    )
+    path = [str(tmp_path), str(ROOT / "connectors"), str(ROOT / "trainer")]
+    begun = f"import sys; sys.path[:0] = {path!r}\n"
+    run = [sys.executable, "-c", begun + script]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:4] == [
+        *("help True", "job.yaml True", "Python takes red", "Python refuses green True")
+    ]
+    assert "--colour" in (tmp_path / "docs/cli.md").read_text(encoding="utf-8")
 
 
-def keywords_of() -> dict[str, frozenset[str]]:
-    """What a type checker lets through for each mechanism, by the overloads of `privatize`."""
-    found = {}
-    for overload in get_overloads(lg.privatize):
-        hints = get_type_hints(overload)
-        (given,) = get_args(hints["options"])
-        found |= dict.fromkeys(get_args(hints["mechanism"]), given.__optional_keys__)
-    return found
+def test_type_checkers_know_all_that_is_declared() -> None:
+    kinds = (PolicyRequest, ReadingOptions, RunOptions)
+    expected = {name for kind in kinds for name in declared(kind)} | set(of_mechanisms())
+    assert set(Keywords.__annotations__) == expected
+    assert set(get_args(Ours)) == {AUTO, *installed()}
 
 
-def test_the_typed_keywords_of_a_mechanism_are_the_fields_of_what_they_become() -> None:
-    given_otherwise = {"event", "ball", "sampling", "terms", "choices", "mechanism", "intake"}
-    ours = [door.name for door in entry_points(group=GROUP) if door.value.startswith("labelguard")]
-    shared = names(policy.Request, Request, Intake) - given_otherwise
-    shared |= set(signature(pipeline.privatize).parameters) - {"source", "mechanism", "options"}
-    expected = {name: shared | names(options_of(name)) for name in ours}
-    expected[AUTO] = set().union(*expected.values())
-    assert keywords_of() == expected
-    assert set(IntakeOptions.__annotations__) == names(Intake)
+@pytest.mark.parametrize("option", ["ball", "sampling", "event"])
+def test_what_the_planner_decides_cannot_be_asked_for(option: str, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match=option):
+        request_release(lg.init(tmp_path), "statistic", {option: 4})
 
 
-def test_the_shape_of_noise_cannot_be_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="ball"):
-        requested(lg.init(tmp_path), "statistic", {"ball": 4})
+@pytest.mark.parametrize(
+    "wrong",
+    [{"workers": 0}, {"uses": 0}, {"bad_rows": "keep"}, {"exhausted": "ask"}],
+)
+def test_a_value_out_of_range_is_refused_before_anything_is_read(
+    wrong: dict[str, object], tmp_path: Path
+) -> None:
+    with pytest.raises(PolicyError, match=next(iter(wrong)).replace("_", "-")):
+        request_release(lg.init(tmp_path), "rr", wrong)

@@ -51,16 +51,13 @@ def releases(table: Any, third_party: dict[str, Any]) -> list[lg.Release]:
 
 def mistakes(table: Any, name: str) -> None:
     """A type checker finds them; without that, each of these comments would be unused."""
-    lg.privatize(table, mechanism="rr", epsilom=3)  # type: ignore[call-overload]
-    lg.privatize(table, epsilom=3)  # type: ignore[call-overload]
-    lg.privatize(table, mechanism="rr", stages=3)  # type: ignore[call-overload]
-    lg.privatize(table, mechanism="rr", epsilon="3")  # type: ignore[call-overload]
-    lg.privatize(table, mechanism="rr", ties="split")  # type: ignore[call-overload]
-    lg.privatize(table, mechanism="statistic", stages=3)  # type: ignore[call-overload]
-    lg.privatize(table, mechanism="props", combine="both")  # type: ignore[call-overload]
-    lg.privatize(table, mechanism="uls", records=4)  # type: ignore[call-overload]
-    lg.privatize(table, mechanism="randomised")  # type: ignore[call-overload]
-    lg.privatize(table, mechanism=name)  # type: ignore[call-overload]
+    lg.privatize(table, mechanism="rr", epsilom=3)  # type: ignore[call-arg]
+    lg.privatize(table, epsilom=3)  # type: ignore[call-arg]
+    lg.privatize(table, mechanism="rr", epsilon="3")  # type: ignore[arg-type]
+    lg.privatize(table, mechanism="rr", ties="split")  # type: ignore[arg-type]
+    lg.privatize(table, mechanism="props", combine="both")  # type: ignore[arg-type]
+    lg.privatize(table, mechanism="randomised")  # type: ignore[arg-type]
+    lg.privatize(table, mechanism=name)  # type: ignore[arg-type]
     lg.inspect(table, colums={"prompt": "task"})  # type: ignore[call-arg]
     lg.plan(table, epsilon=3)  # type: ignore[call-arg]
     lg.plan(table, unit="team")  # type: ignore[arg-type]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
 from labelguard import doors
 from labelguard.errors import LabelguardError, PolicyError
+from labelguard.options import Option, check, declared
 from labelguard.spelling import closest
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def open_mechanism(name: str, /, **choices: Any) -> Mechanism[Any]:
     given = {choice: value for choice, value in choices.items() if value is not None}
     check_options(name, given)
     chosen = options_of(name)(**given)
+    check(chosen)
     mechanism: Mechanism[Any] = _loaded(EntryPoint(name, chosen.mechanism, GROUP))(chosen)
     return mechanism
 
@@ -64,24 +66,15 @@ def check_options(mechanism: str, given: Collection[str], beside: Collection[str
 
     One that nothing has is compared with all there are, and with what there is `beside` them.
     """
-    known = names(options_of(mechanism)) if mechanism != AUTO else _of_all()
+    known = names(options_of(mechanism)) if mechanism != AUTO else set(of_mechanisms())
     for choice in given:
         if choice in known:
             continue
         near = closest(choice, {*known, *beside}, "--").replace("_", "-")
-        meant = "" if choice in _of_all() else near
+        meant = "" if choice in of_mechanisms() else near
         if choice == "labeler_column":  # of the command line alone
             meant = "; say --labeler-column NAME"
         raise PolicyError(f"{_option(choice)} does not go with --mechanism {mechanism}{meant}")
-
-
-def _of_all() -> set[str]:
-    """What can be asked of any mechanism that is installed."""
-    known: set[str] = set()
-    for name in installed():
-        with contextlib.suppress(LabelguardError):
-            known |= names(options_of(name))
-    return known
 
 
 def _option(name: str) -> str:
@@ -89,8 +82,21 @@ def _option(name: str) -> str:
 
 
 def names(options: type[Options]) -> set[str]:
-    """What can be asked of a mechanism: the fields of its options."""
-    return {field.name for field in fields(options)}  # type: ignore[arg-type]
+    """Return what can be asked of a mechanism."""
+    return set(declared(options))
+
+
+def of_mechanisms() -> dict[str, tuple[list[str], Option]]:
+    """Return the options of all installed mechanisms by name, and which mechanisms have them.
+
+    A mechanism that cannot be loaded has none.
+    """
+    found: dict[str, tuple[list[str], Option]] = {}
+    for mechanism in installed():
+        with contextlib.suppress(LabelguardError):
+            for name, one in declared(options_of(mechanism)).items():
+                found.setdefault(name, ([], one))[0].append(mechanism)
+    return found
 
 
 def _loaded(entry: EntryPoint) -> Any:

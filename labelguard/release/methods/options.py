@@ -1,42 +1,22 @@
-"""What each mechanism can be asked for: frozen dataclasses, from which the command line is made.
+"""What each mechanism can be asked for, beside what all share (`labelguard.options`).
 
 This is the door for mechanisms. A package adds one by an entry point in the group
-`labelguard.mechanisms`: a frozen dataclass, `Options`, whose fields have the metadata of `option`.
-It is loaded for `labelguard privatize --help` already, so that it only names what is heavy. Options
-of one name are one option of the command.
+`labelguard.mechanisms`: a frozen dataclass, `Options`, whose fields have the metadata of
+`labelguard.options.option` and types that exist at run time. It is loaded for `labelguard privatize
+--help` already, so that it only names what is heavy. Options of one name are one option of the
+command.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from labelguard.errors import PolicyError
+from labelguard.options import option
 from labelguard.terms import DEFAULT_AGREEMENT
-
-if TYPE_CHECKING:
-    from labelguard.ingest.sources import Input
-
-FILE, NAMES_OR_PATHS = "FILE", ("ID_OR_PATH", "RELEASE")
-"""How options say that they are a path (`metavar`)."""
-
-
-def option(
-    text: str,
-    kind: type[str] | type[int] | type[float] = str,
-    *,
-    choices: Sequence[str] = (),
-    metavar: str | None = None,
-) -> dict[str, Any]:
-    """The metadata of a field that is an option of `privatize`; `text` is its help.
-
-    `kind` makes a value of what is typed, which is one of `choices` if there are any. A `metavar`
-    FILE is a path, ID_OR_PATH and RELEASE may be one: in a file of settings relative to that file.
-    """
-    return {"help": text, "type": kind, "choices": tuple(choices), "metavar": metavar}
 
 
 class Options(Protocol):
@@ -80,20 +60,17 @@ class FeatureOptions:
         ),
     )
     components: int | None = field(
-        default=None, metadata=option("Principal components of the features to use.", int)
+        default=None, metadata=option("Principal components of the features to use.")
     )
-    ridge: float | None = field(
-        default=None, metadata=option("Penalty of the head, in labels.", float)
-    )
+    ridge: float | None = field(default=None, metadata=option("Penalty of the head, in labels."))
     agreement: float = field(
         default=DEFAULT_AGREEMENT,
         metadata=option(
             "How often two labelers agree, for tuning on simulated labels; default "
             f"{DEFAULT_AGREEMENT:g}.",
-            float,
         ),
     )
-    also: Input | None = field(
+    also: Any = field(
         default=None, metadata=option("Label these further pairs too.", metavar="FILE")
     )
 
@@ -143,16 +120,12 @@ class StatisticOptions(FeatureOptions):
 
     whitening: float | None = field(
         default=None,
-        metadata=option(
-            "How far the components are evened out.", float, choices=("0", "0.25", "0.5")
-        ),
+        metadata=option("How far the components are evened out.", choices=("0", "0.25", "0.5")),
     )
-    floor: float | None = field(
-        default=None, metadata=option("Floor of the whitening, above 0.", float)
-    )
+    floor: float | None = field(default=None, metadata=option("Floor of the whitening, above 0."))
     clip_quantile: float | None = field(
         default=None,
-        metadata=option("Clip at this quantile of labelers' norms without signal.", float),
+        metadata=option("Clip at this quantile of labelers' norms without signal."),
     )
 
 
@@ -208,23 +181,16 @@ class PropsOptions(LearnerOptions):
     mechanism: ClassVar[str] = "labelguard.release.methods.props:Relabelling"
     report: ClassVar[str] = "labelguard.release.methods.reports:props"
 
-    stages: int = field(default=2, metadata=option("Number of stages; default 2.", int))
+    stages: int = field(default=2, metadata=option("Number of stages; default 2.", least=2))
     combine: Literal["hard", "soft"] = field(
         default="hard",
-        metadata=option(
-            "Votes decide (hard, default) or probabilities are combined (soft).",
-            choices=("hard", "soft"),
-        ),
+        metadata=option("Votes decide (hard, default) or probabilities are combined (soft)."),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.learner != "head" and self.also is not None:
             raise PolicyError("--also goes with --learner head only")
-        if self.stages < 2:
-            raise PolicyError(f"stages must be at least 2, found {self.stages}")
-        if self.combine not in ("hard", "soft"):
-            raise PolicyError(f"combine must be hard or soft, found {self.combine!r}")
 
     def settings(self) -> dict[str, Any]:
         """With stages and combination."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from labelguard.errors import PolicyError
+from labelguard.options import option
 from labelguard.policy.sampling import Sampling
 from labelguard.policy.training_runs import AUP, ELS, ELS_GROUP, ULS, TrainingRuns
-from labelguard.release.methods.options import LearnerOptions, option
+from labelguard.release.methods.options import LearnerOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,11 +46,10 @@ class GradientOptions(LearnerOptions):
         metadata=option(
             "Probability with which a labeler (uls, aup) or a label (els) is in a step; fixed with "
             "the policy.",
-            float,
         ),
     )
     steps: int | None = field(
-        default=None, metadata=option("Steps of a run; fixed with the policy.", int)
+        default=None, metadata=option("Steps of a run; fixed with the policy.")
     )
 
     def __post_init__(self) -> None:
@@ -96,8 +96,7 @@ class UlsOptions(GradientOptions):
     weighting: Weighting = field(  # type: ignore[misc]
         default="root",
         metadata=option(
-            "What m labels of a labeler weigh in a step: 1/m each (mean), or 1/√m (root, default).",
-            choices=WEIGHTINGS,
+            "What m labels of a labeler weigh in a step: 1/m each (mean), or 1/√m (root, default)."
         ),
     )
 
@@ -117,7 +116,6 @@ class ElsOptions(GradientOptions):
         metadata=option(
             "Labels of each labeler that are in a run at most; fixed with the policy; default: the "
             "median of what labelers have.",
-            int,
         ),
     )
 
@@ -150,7 +148,6 @@ class AupOptions(GradientOptions):
         metadata=option(
             "Distance τ within which mean gradients of labelers are expected to lie, in clip norms "
             f"of uls; default {_DISTANCE:g}.",
-            float,
         ),
     )
 

@@ -1,0 +1,249 @@
+"""Options, each declared once: as a field of a dataclass, with its help.
+
+The command line, job.yaml, the typed keywords of `privatize` and the reference pages are made of
+these fields, or compared with them. A field without `option` is none: nobody types it.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from labelguard.errors import PolicyError
+from labelguard.terms import AUTO_FORMAT, FORMAT_NAMES
+
+FILE, NAMES_OR_PATHS = "FILE", ("ID_OR_PATH", "RELEASE")
+"""How options say that they are a path (`metavar`)."""
+
+Exhausted = Literal["refuse", "drop"]
+BadRows = Literal["stop", "quarantine"]
+Recurrence = Literal["daily", "weekly", "monthly"]
+
+
+def option(
+    text: str,
+    *,
+    choices: Sequence[str] = (),
+    metavar: str | None = None,
+    flag: str | None = None,
+    least: int | None = None,
+    in_jobs: bool = False,
+) -> dict[str, Any]:
+    """Return the metadata of a field that is an option; `text` is its help.
+
+    Its type is the field's, without None; a `Literal` has choices, as what is typed may have. A
+    `metavar` FILE is a path, ID_OR_PATH and RELEASE may be one: in a file of settings relative to
+    that file. `flag` is what is typed where that is not the field's name, `least` the smallest
+    number. What is `in_jobs` may be repeated every night: it is neither fixed by the policy in
+    force nor agrees to anything.
+    """
+    return {
+        "option": True,
+        "text": text,
+        "choices": tuple(choices),
+        "metavar": metavar,
+        "flag": flag,
+        "least": least,
+        "in_jobs": in_jobs,
+    }
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option as it was declared: `kind` makes a value of what is typed."""
+
+    name: str
+    kind: type
+    default: Any
+    text: str
+    choices: tuple[str, ...]
+    metavar: str | None
+    flag: str
+    least: int | None
+    in_jobs: bool
+    many: bool
+    """whether it may be given several times"""
+    table: bool
+    """whether its value is a table of texts"""
+
+    def check(self, value: Any) -> None:
+        """Raise `PolicyError` for a value that is none of the choices, or too small."""
+        if value is None:
+            return
+        if self.choices and value not in map(self.kind, self.choices):
+            raise PolicyError(f"{self.flag} must be one of {', '.join(self.choices)}")
+        if self.least is not None and value < self.least:
+            raise PolicyError(f"{self.flag} must be at least {self.least}, found {value}")
+
+
+def declared(kind: Any) -> dict[str, Option]:
+    """Return the options that a dataclass declares, by name, in their order."""
+    types_of = typing.get_type_hints(kind)
+    return {
+        one.name: _option(one, types_of[one.name])
+        for one in fields(kind)
+        if "option" in one.metadata
+    }
+
+
+def check(values: Any) -> None:
+    """Raise `PolicyError` for the first option of a dataclass that its declaration refuses."""
+    for name, one in declared(type(values)).items():
+        one.check(getattr(values, name))
+
+
+def given(values: Any, kind: Any) -> dict[str, Any]:
+    """Return what `values` has of the options that `kind` declares, without those that are None."""
+    found = {name: getattr(values, name) for name in declared(kind)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _option(one: Field[Any], hint: Any) -> Option:
+    parts = list(_parts(hint))
+    first = parts[0]
+    origin, inner = typing.get_origin(first), typing.get_args(first)
+    metadata = {name: value for name, value in one.metadata.items() if name != "option"}
+    kind = first
+    if origin is Literal:
+        kind = type(inner[0])
+        metadata["choices"] = metadata["choices"] or inner
+    elif origin is not None or first is Any:
+        kind = str
+    default = None if one.default is MISSING else one.default
+    metadata["flag"] = metadata["flag"] or "--" + one.name.replace("_", "-")
+    return Option(
+        one.name,
+        kind,
+        default,
+        many=origin is tuple,
+        table=isinstance(origin, type) and issubclass(origin, Mapping),
+        **metadata,
+    )
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yield the members of a union, or the type itself; not None."""
+    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    for one in typing.get_args(hint) if union else (hint,):
+        if one is not type(None):
+            yield one
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions:
+    """How an input is read."""
+
+    columns: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=option(
+            "Names of your columns, for example labeler_id=worker,prompt=question.",
+            metavar="ROLE=NAME,...",
+            in_jobs=True,
+        ),
+    )
+    format: str = field(
+        default=AUTO_FORMAT,
+        metadata=option(
+            "What INPUT looks like; auto goes by the names and types of its columns.",
+            choices=(AUTO_FORMAT, *FORMAT_NAMES),
+            in_jobs=True,
+        ),
+    )
+    split: str | None = field(
+        default=None,
+        metadata=option(
+            "Which split to read of a dataset that has several: train, test, …",
+            metavar="NAME",
+            in_jobs=True,
+        ),
+    )
+    question: str | None = field(
+        default=None,
+        metadata=option(
+            "What was asked about every pair; answers to several questions about one pair are "
+            "several labels. Of an export with several questions: the one to read.",
+            metavar="NAME",
+            in_jobs=True,
+        ),
+    )
+    bad_rows: BadRows = field(
+        default="stop",
+        metadata=option(
+            "Stop at rows that cannot be used, or leave them out; privatize sets them aside in the "
+            "project.",
+            in_jobs=True,
+        ),
+    )
+    max_input_bytes: int | None = field(
+        default=None,
+        metadata=option(
+            "Stop when the input's rows take more bytes than this, unpacked; default: 1 GiB and "
+            "200 times the size of the files.",
+            metavar="N",
+            least=1,
+            in_jobs=True,
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """For how many releases a first policy is made, and how a release is run.
+
+    A first policy is for this release alone (`once`, which is the default), for so many releases
+    (`uses`), or for those that are `recurring` for the `duration`, each with as many new labels as
+    this one.
+    """
+
+    once: bool = field(
+        default=False,
+        metadata=option(
+            "No more labels of the same people will come: a project's first release may spend all "
+            "of ε. Without a terminal a first release takes one of --once, --uses and --recurring.",
+            in_jobs=False,
+        ),
+    )
+    uses: int | None = field(
+        default=None,
+        metadata=option(
+            "K releases like this one may use a labeler's labels, and share ε.",
+            metavar="K",
+            least=1,
+            in_jobs=False,
+        ),
+    )
+    recurring: Recurrence | None = field(
+        default=None,
+        metadata=option("As --uses, for releases that come again and again; with --for."),
+    )
+    duration: str | None = field(
+        default=None,
+        metadata=option("How long they recur: 90d, 26w, 6m, 1y.", metavar="TIME", flag="--for"),
+    )
+    exhausted: Exhausted = field(
+        default="refuse",
+        metadata=option("Refuse when labelers lack allowance, or leave those labels out."),
+    )
+    again: bool = field(
+        default=False,
+        metadata=option("Draw released labels anew: a new event, a new charge."),
+    )
+    accept_delta: bool = field(
+        default=False,
+        metadata=option("Accept a δ of 1 over the number of labelers charged, or more."),
+    )
+    output: Path | None = field(
+        default=None, metadata=option("Copy the release to DIR.", metavar="DIR")
+    )
+    workers: int | None = field(
+        default=None,
+        metadata=option(
+            "How many buckets are worked on at once; default: one a core. The output is the same.",
+            least=1,
+            in_jobs=True,
+        ),
+    )
