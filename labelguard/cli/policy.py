@@ -142,6 +142,7 @@ def paid(allowance: Allowance, unit: str) -> str:
     PolicyRequest,
     *("ties", "tie_status_public", "label_values", "skips", "assignment_reactive"),
     *("public_columns", "accept_unproven", "unit"),
+    tie_status_public={"default": False},
     unit={"default": "labeler", "show_default": True},
 )
 @click.option(

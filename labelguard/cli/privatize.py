@@ -191,9 +191,9 @@ def _look(source: list[str] | None, project: Path | None, options: dict[str, Any
 
     said = says_how_often(options)
     with progress() as report:
-        found = pipeline.preview(
+        found = pipeline.plan(
             source, project=project, progress=report, **options | ({} if said else {"once": True})
-        )
+        ).preview
     if said or not found.first:
         return found
     note = "shown as for --once; with --uses K or --recurring weekly --for 1y releases share ε"

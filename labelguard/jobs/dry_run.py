@@ -146,7 +146,7 @@ def _release(job: Job, home: Project, begun: UnderWay | None, progress: Progress
     if record and record.state == "committed":
         return _Release(True, finishes, record.drawn or 0)
     try:
-        found = pipeline.preview(
+        found = pipeline.plan(
             asked.source,
             mechanism=asked.mechanism,
             namespace=asked.namespace,
@@ -154,7 +154,7 @@ def _release(job: Job, home: Project, begun: UnderWay | None, progress: Progress
             progress=progress,
             exhausted=asked.exhausted,
             **asked.options,
-        )
+        ).preview
     except BudgetExceeded:
         return _Release(False, "labelers lack allowance for what is new", exhausted=True)
     if record and intent and found.request == intent["request"]:

@@ -17,12 +17,12 @@ from labelguard.policy.policy import Policy
 from labelguard.policy.request import PolicyRequest
 from labelguard.project import succession
 from labelguard.release import planning
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.terms import budget_of, counted
 
 
 def judge(
-    plan: Plan,
+    plan: PlannedRows,
     policy: Policy,
     event: str,
     part: Part,
@@ -88,7 +88,7 @@ def price(request: PolicyRequest, total: Total) -> list[str]:
     ]
 
 
-def _nobody(plan: Plan, policy: Policy, part: Part) -> str:
+def _nobody(plan: PlannedRows, policy: Policy, part: Part) -> str:
     """That an input has nobody of the part that is asked for."""
     everybody = counted(plan.other_units, policy.unit)
     drawn = f"a share of {policy.held_out:g}, drawn by a keyed hash"
@@ -103,7 +103,9 @@ def _nobody(plan: Plan, policy: Policy, part: Part) -> str:
     )
 
 
-def _notes(plan: Plan, policy: Policy, part: Part, people: int, use: EventKind) -> Iterator[str]:
+def _notes(
+    plan: PlannedRows, policy: Policy, part: Part, people: int, use: EventKind
+) -> Iterator[str]:
     if plan.other_labels:
         whose = counted(plan.other_units, policy.unit)
         why = "held out" if part == "training" else "not held out"

@@ -36,7 +36,7 @@ from labelguard.project.opening import OpenProject, Where, init, located
 from labelguard.project.project import Project
 from labelguard.release import delivery, ingested
 from labelguard.release.keywords import Keywords, Ours
-from labelguard.release.preview import Preview
+from labelguard.release.preview import Plan
 from labelguard.release.request import check_names, request_release
 from labelguard.release.run import Review, Run
 from labelguard.release.writer import Release
@@ -101,7 +101,7 @@ def privatize(
         return apart.learned().committed_later(home)
 
 
-def preview(
+def plan(
     source: Input | None = None,
     *,
     mechanism: str = "auto",
@@ -109,18 +109,18 @@ def preview(
     project: Where = None,
     progress: Progress = silent,
     **options: Any,
-) -> Preview:
-    """What `privatize` would fix, charge and give, without doing it.
+) -> Plan:
+    """Return the plan of a release: what `privatize` would fix, charge and give.
 
     Takes what `privatize` takes and raises what it raises. Where there is no project, it is said of
-    one that would be made.
+    one that would be made. Its rows are in a directory that the next command clears.
     """
     check_names(mechanism, options)
     with _project_or_none(project) as found, _room_in(found):
         source, home, given = _meant(source, found, namespace, options)
         request = request_release(home, mechanism, given)
         with OpenProject.job(home) as opened:
-            return Run(opened, request, progress).preview(source)
+            return Run(opened, request, progress).plan(source)
 
 
 def _meant(

@@ -1,4 +1,4 @@
-"""The plan of a release: its rows and charges over all buckets, from public columns only."""
+"""The rows of a release and what they charge, over all buckets, from public columns only."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from labelguard.terms import counted
 
 
 @dataclass(frozen=True)
-class Plan(Selection):
-    """What a release will contain and cost. `directory` holds the selected rows per bucket.
+class PlannedRows(Selection):
+    """The rows of a release, and what they charge. `directory` holds the selected rows per bucket.
 
     `first_unit` says where the labelers of each bucket begin in `units`.
     """
@@ -40,7 +40,7 @@ class Plan(Selection):
         return int(self.charged.sum())
 
 
-def plan(
+def plan_rows(
     staged: Staged,
     project: Project,
     keys: KeyRing,
@@ -54,7 +54,7 @@ def plan(
     held_out: float,
     executor: Executor,
     progress: Callable[[float], None],
-) -> Plan:
+) -> PlannedRows:
     """Select rows bucket by bucket and write them to the work directory.
 
     `finished` names the release that is being resumed, if it was drawn already; `earlier` are the
@@ -86,17 +86,17 @@ def plan(
     whole: Any = {
         n: sum(v) if isinstance(v[0], int) else np.concatenate(v) for n, v in columns.items()
     }
-    return Plan(**whole, directory=task.selected, first_unit=first_unit)
+    return PlannedRows(**whole, directory=task.selected, first_unit=first_unit)
 
 
-def authors(plan: Plan) -> Blocks:
+def authors(plan: PlannedRows) -> Blocks:
     """The labelers of all selected rows, sorted, (n, 2)."""
     found = (buckets.read_bucket(plan.directory, bucket) for bucket in range(buckets.BUCKETS))
     own = [SelectedRows.from_arrow(table).author for table in found if table is not None]
     return blocks.unique(np.concatenate([np.zeros((0, 2), np.uint64), *own]))[0]
 
 
-def counts(plan: Plan) -> dict[str, int]:
+def counts(plan: PlannedRows) -> dict[str, int]:
     """What the ledger notes of a plan beside the charges."""
     return {
         "labelers": len(plan.units),
@@ -106,7 +106,7 @@ def counts(plan: Plan) -> dict[str, int]:
     }
 
 
-def shortage(plan: Plan, unit: str, noun: str) -> str:
+def shortage(plan: PlannedRows, unit: str, noun: str) -> str:
     """Say how many units lack how much of their allowance."""
     lacking, everybody = counted(int(plan.short.sum()), noun), counted(len(plan.units), unit)
     return (

@@ -19,7 +19,7 @@ from labelguard.policy.policy import Policy, Unit
 from labelguard.policy.sampling import Sampling
 from labelguard.release import card
 from labelguard.release.methods import AUTO
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Job
 from labelguard.release.resolve import Terms
 from labelguard.terms import budget_of, counted
@@ -96,11 +96,21 @@ class Preview:
         return f"Preview({self.mechanism}; {budget_of(self)}; {labels}; {units})"
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A release that may be made: `--dry-run` prints its preview, `privatize` charges its rows."""
+
+    rows: PlannedRows
+    prices: Mapping[int, Price]
+    """what a use costs a unit that has k of them in all, by k"""
+    preview: Preview
+
+
 def previewed(
     terms: Terms,
     job: Job,
     key: str,
-    plan: Plan,
+    plan: PlannedRows,
     prices: Mapping[int, Price],
     known: LabelerTable,
     notes: Sequence[str],
@@ -179,7 +189,7 @@ def _warnings(error: float | None, poor: str | None) -> Iterator[str]:
         )
 
 
-def expected_flips(policy: Policy, plan: Plan, prices: Mapping[int, Price]) -> float:
+def expected_flips(policy: Policy, plan: PlannedRows, prices: Mapping[int, Price]) -> float:
     """The mean probability that a new label of a plan is flipped; there must be one."""
     bounds, bound = np.unique(plan.capacity, return_inverse=True)
     noise = [RANDOMIZED_LABELS.noise(prices[int(k)]) for k in bounds]
@@ -187,7 +197,7 @@ def expected_flips(policy: Policy, plan: Plan, prices: Mapping[int, Price]) -> f
     return float(np.average(flips, weights=plan.charged))
 
 
-def _left(plan: Plan, known: LabelerTable) -> dict[str, float]:
+def _left(plan: PlannedRows, known: LabelerTable) -> dict[str, float]:
     """Uses left to the units of a plan once it is charged: minimum, median, maximum."""
     _, used = known.of(plan.units)
     return card.spread(plan.capacity - used - plan.charged)

@@ -25,7 +25,7 @@ from labelguard.ledger.ledger import Grant
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.project.opening import OpenProject
 from labelguard.release.featured import Featured
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.storage.executor import Executor, Result, Task, over_buckets
 from labelguard.terms import Progress
 
@@ -73,7 +73,7 @@ class Prepared:
     goes with no further pairs.
     """
 
-    plan: Plan
+    plan: PlannedRows
     parameters: Mapping[str, Any]
     apart: bool = field(default=False, kw_only=True)
 
@@ -150,7 +150,7 @@ class Mechanism(Protocol[P]):
         """
         return
 
-    def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> P:
+    def prepare(self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None) -> P:
         """Public work before the charge.
 
         `recorded` are the parameters of the release that is being resumed: they are taken as they

@@ -18,7 +18,7 @@ from labelguard._version import __version__
 from labelguard.ledger.ledger import Grant
 from labelguard.project import policies
 from labelguard.release import card
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job
 from labelguard.release.writer import ReleaseWriter, output_schema, preferred
 from labelguard.storage import blocks, buckets
@@ -29,7 +29,7 @@ PROBABILITIES = ("label_probability", "flip_probability", "residual_flip_estimat
 
 
 def publish(
-    job: Job, plan: Plan, grant: Grant, finished: Finished, told: Mapping[str, Any]
+    job: Job, plan: PlannedRows, grant: Grant, finished: Finished, told: Mapping[str, Any]
 ) -> tuple[int, Mapping[str, str]]:
     """Write and rename the release; returns its number of rows and the hashes of its files.
 
@@ -52,7 +52,7 @@ def publish(
     return writer.rows, writer.hashes
 
 
-def told(job: Job, plan: Plan, grant: Grant) -> dict[str, Any]:
+def told(job: Job, plan: PlannedRows, grant: Grant) -> dict[str, Any]:
     """What a card says of the project when its labels were drawn, whatever happens until it ends.
 
     The policies beside this one, and what its labelers have used and left.
@@ -166,7 +166,9 @@ def _order(items: Blocks, keys: Blocks) -> NDArray[np.intp]:
     return order
 
 
-def _card(job: Job, plan: Plan, grant: Grant, rows: int, finished: Finished) -> dict[str, Any]:
+def _card(
+    job: Job, plan: PlannedRows, grant: Grant, rows: int, finished: Finished
+) -> dict[str, Any]:
     """What cards of all mechanisms say."""
     staged, policy, further = job.staged, job.policy, finished.further
     forecast = grant.release.settings.get("forecast")

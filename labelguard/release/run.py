@@ -19,7 +19,7 @@ from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Staged
 from labelguard.learning.features import Wait
 from labelguard.ledger.ledger import Grant
-from labelguard.ledger.records import Charge, ReleaseRecord
+from labelguard.ledger.records import Admission, Charge, ReleaseRecord
 from labelguard.policy import pricing
 from labelguard.policy.bounds import Bound
 from labelguard.policy.event_kind import Price
@@ -30,8 +30,8 @@ from labelguard.release import delivery, judge, planning, publish, resolve
 from labelguard.release.admission import admit
 from labelguard.release.drawn import Drawn, answer
 from labelguard.release.intake import check_choices, check_fewest
-from labelguard.release.planning import Plan
-from labelguard.release.preview import Preview, previewed
+from labelguard.release.planning import PlannedRows
+from labelguard.release.preview import Plan, Preview, previewed
 from labelguard.release.protocol import Job, Mechanism, Prepared
 from labelguard.release.request import ReleaseRequest
 from labelguard.release.writer import Release
@@ -71,51 +71,49 @@ class Run:
         return self.terms.mechanism
 
     def run(self, source: Input) -> Drawn | Release:
-        """Read, judge, plan, charge and draw; or what this very request made before."""
-        job = self._read(source)
-        reads = admit(self.ledger, self.project.namespace, job.staged)
-        job, key, record = self._request(job)
+        """Read, plan, charge and draw; or return what this very request made before."""
+        job, key, record, reads = self._begin(source)
         if record and record.state == "committed":
             self.project.clear(record.id)  # a crash may have come before
             return answer(self.project, record, self.request.output, self.notes, reused=True)
         if record:
             self.project.check_free(record.id)
         delivery.check_new(self.request.output)
-        self._judge(job.staged)
         epoch = self.ledger.begin_job()
         self.notes += recovery.settle(self.opened, record.id if record else None, epoch)
-        plan = self._plan(job, record)
-        prices = self._prices(plan)
+        plan = self._plan(job, key, record)
         if record is None:
-            self.mechanism.check(job)
-            found = self._preview(job, key, plan, prices)
-            self.notes, self.discouraged = list(found.notes), found.discouraged
+            self.notes, self.discouraged = list(plan.preview.notes), plan.preview.discouraged
             if self.review:
-                self.review(found)
+                self.review(plan.preview)
         recorded = record.settings["parameters"] if record else None
-        prepared = self.mechanism.prepare(job, plan, recorded)
-        event = self._event(source, plan, key, prepared.parameters, prices)
-        grant = self.ledger.charge(event, job.policy, epoch, resumed=record)
+        prepared = self.mechanism.prepare(job, plan.rows, recorded)
+        charge = self._charge(source, plan, key, prepared.parameters)
+        grant = self.ledger.charge(charge, job.policy, epoch, resumed=record)
         self.ledger.start(grant, epoch, reads)
         grant = self._draw(job, prepared, grant, epoch)
         self._set_aside(job.staged, grant)
-        told = publish.told(job, plan, grant)
+        facts = publish.told(job, plan.rows, grant)
         output, notes = self.request.output, tuple(self.notes)
-        return Drawn(job, self.mechanism, prepared, grant, epoch, told, output, notes)
+        return Drawn(job, self.mechanism, prepared, grant, epoch, facts, output, notes)
 
-    def preview(self, source: Input) -> Preview:
-        """What `run` would do; nothing is charged, drawn or written into the ledger."""
-        job = self._read(source, forecast=True)
-        admit(self.ledger, self.project.namespace, job.staged)
+    def plan(self, source: Input) -> Plan:
+        """Return the plan of what `run` would do; nothing is charged, drawn or written."""
+        job, key, record, _ = self._begin(source, forecast=True)
+        plan = self._plan(job, key, record)
+        made = record.id if record and record.state == "committed" else None
+        return replace(plan, preview=replace(plan.preview, reused=made))
+
+    def _begin(
+        self, source: Input, *, forecast: bool = False
+    ) -> tuple[Job, str, ReleaseRecord | None, Admission]:
+        """Read and judge the input, and find what this very request made before, if anything."""
+        job = self._read(source, forecast=forecast)
+        reads = admit(self.ledger, self.project.namespace, job.staged)
         job, key, record = self._request(job)
-        made = record is not None and record.state == "committed"
-        if not made:
+        if record is None or record.state != "committed":
             self._judge(job.staged)
-        plan = self._plan(job, None if made else record)
-        if record is None:
-            self.mechanism.check(job)
-        found = self._preview(job, key, plan, self._prices(plan))
-        return replace(found, reused=record.id) if record and made else found
+        return job, key, record, reads
 
     def _read(self, source: Input, *, forecast: bool = False) -> Job:
         """Stage the labels, and further pairs if there are any; settle on what is done to them."""
@@ -229,71 +227,69 @@ class Run:
                 f"are skipped, and {staged.identical_sides:,} have identical sides"
             )
 
-    def _plan(self, job: Job, record: ReleaseRecord | None) -> Plan:
-        staged, event = job.staged, self.terms.event
-        drawn = record is not None and record.state == "drawn"
-        labelers = self.ledger.labelers(event, excluding=None if drawn else record)
-        plan = planning.plan(
-            staged,
+    def _plan(self, job: Job, key: str, record: ReleaseRecord | None) -> Plan:
+        """Select rows, price them, and say what becomes of them; from public columns alone.
+
+        `record` is the release that this very request made before, or began.
+        """
+        event = self.terms.event
+        begun = record if record and record.state != "committed" else None
+        drawn = begun is not None and begun.state == "drawn"
+        rows = planning.plan_rows(
+            job.staged,
             self.project,
             self.keys,
-            labelers,
+            self.ledger.labelers(event, excluding=None if drawn else begun),
             again=self.request.again,
-            finished=record.id if record and drawn else None,
+            finished=begun.id if begun and drawn else None,
             earlier=recovery.known(self.ledger.releases(), event),
-            bound=Bound.of(job.policy, event, named=staged.labelers or staged.recorded),
+            bound=Bound.of(job.policy, event, named=job.staged.labelers or job.staged.recorded),
             part=self.mechanism.part,
             held_out=job.policy.held_out,
             executor=self.executor,
             progress=lambda share: self.progress("planning", share),
         )
         self.notes += judge.judge(
-            plan,
+            rows,
             job.policy,
             event,
             self.mechanism.part,
             self.ledger,
-            people=len(blocks.unique(np.concatenate([plan.units, self.ledger.charged()]))[0]),
-            drop=self.request.exhausted == "drop" or record is not None,
-            resumed=record is not None,
+            people=len(blocks.unique(np.concatenate([rows.units, self.ledger.charged()]))[0]),
+            drop=self.request.exhausted == "drop" or begun is not None,
+            resumed=begun is not None,
             accept_delta=self.request.accept_delta,
         )
-        return plan
+        prices = self._prices(rows)
+        if record is None:
+            self.mechanism.check(job)
+        known = self.ledger.labelers(event, excluding=None)
+        notes = tuple(self.notes)
+        return Plan(rows, prices, previewed(self.terms, job, key, rows, prices, known, notes))
 
-    def _prices(self, plan: Plan) -> Mapping[int, Price]:
-        """What a use costs for every k of the plan: as the ledger has it, or calibrated now."""
+    def _prices(self, rows: PlannedRows) -> Mapping[int, Price]:
+        """What a use costs for every k of the rows: as the ledger has it, or calibrated now."""
         known = self.ledger.prices(self.terms.event)
-        missing = np.setdiff1d(plan.capacity, np.array(sorted(known), dtype=np.int64))
+        missing = np.setdiff1d(rows.capacity, np.array(sorted(known), dtype=np.int64))
         if not len(missing):
             return known
         self.progress("calibrating", None)
         return {**known, **pricing.prices(self.terms.policy, self.terms.event, missing)}
 
-    def _preview(self, job: Job, key: str, plan: Plan, prices: Mapping[int, Price]) -> Preview:
-        known = self.ledger.labelers(self.terms.event, excluding=None)
-        return previewed(self.terms, job, key, plan, prices, known, tuple(self.notes))
-
-    def _event(
-        self,
-        source: Input,
-        plan: Plan,
-        key: str,
-        parameters: Mapping[str, Any],
-        prices: Mapping[int, Price],
-    ) -> Charge:
+    def _charge(self, source: Input, plan: Plan, key: str, parameters: Mapping[str, Any]) -> Charge:
         repeatable = self.request.repeatable(self.mechanism.name, source, self.project)
         return Charge(
             mechanism=self.mechanism.name,
             event=self.terms.event,
             idempotency_key=key,
             settings=self._settings()
-            | planning.counts(plan)
+            | planning.counts(plan.rows)
             | {"parameters": dict(parameters), "request": repeatable}
             | self._forecast(),
-            labelers=plan.units,
-            capacity=plan.capacity,
-            charged=plan.charged,
-            prices=prices,
+            labelers=plan.rows.units,
+            capacity=plan.rows.capacity,
+            charged=plan.rows.charged,
+            prices=plan.prices,
         )
 
     def _forecast(self) -> dict[str, object]:

@@ -49,7 +49,7 @@ from labelguard.project.project import Project
 from labelguard.release import planning
 from labelguard.release.methods import rr
 from labelguard.release.methods import statistic_design as design
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.storage import blocks, buckets
 from labelguard.storage.executor import Threads, over_buckets
 
@@ -85,9 +85,9 @@ class Home:
     def release(
         self,
         table: Any,
-        look: Callable[[Staged, Plan], None] = lambda staged, plan: None,
+        look: Callable[[Staged, PlannedRows], None] = lambda staged, plan: None,
         **of: Any,
-    ) -> Plan:
+    ) -> PlannedRows:
         """One release; what it charges is written down. `look` sees its files."""
         earlier = [f"r{number + 1}" for number in range(self.releases)]
         self.releases += 1
@@ -101,7 +101,7 @@ class Home:
         with self.project.lock():
             self.project.work.mkdir(mode=0o700)
             staged = stage(table, self.project.work / "input", keys, options)
-            plan = planning.plan(
+            plan = planning.plan_rows(
                 staged,
                 self.project,
                 keys,
@@ -327,7 +327,7 @@ def of_features(home: Home) -> tuple[Any, Any, NDArray[np.uint8]]:
     """Coordinates, rows and labels as a statistic release of these groups would take them."""
     found: list[Any] = []
 
-    def look(staged: Staged, plan: Plan) -> None:
+    def look(staged: Staged, plan: PlannedRows) -> None:
         pair = distinct_pairs(staged)
         z = np.random.default_rng(0).standard_normal((len(pair), 3)).astype(np.float32)
         labels = [
@@ -379,7 +379,7 @@ def seen(here: Path, layout: str, ranks: NDArray[np.int64], coins: worlds.Coins)
         home = Home(lg.init(here), bound=Bound(30))
         found: dict[str, Any] = {}
 
-        def look(staged: Staged, plan: Plan) -> None:
+        def look(staged: Staged, plan: PlannedRows) -> None:
             name = f"release {home.releases}: "
             found[name + "digest"] = staged.public_digest
             found[name + "plan"] = {

@@ -48,7 +48,7 @@ from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.keyring import KeyRing
 from labelguard.project import erasure, policies
 from labelguard.project.project import Project
-from labelguard.release.pipeline import preview
+from labelguard.release.pipeline import plan
 from labelguard.report import overview
 
 # ---------------------------------------------------------------- later releases
@@ -99,7 +99,7 @@ def test_a_file_of_nobody_else_is_refused_and_bad_rows_of_theirs_stop_nothing(
     with pytest.raises(InvalidLabels, match="retired or erased"):
         lg.privatize(table.take(pa.array(THEIRS)), project=project, **PRICE)
     assert lg.privatize(table, project=project, **PRICE).card["counts"]["labelers"] == 6
-    found = preview(table, project=project, **PRICE)
+    found = plan(table, project=project, **PRICE).preview
     assert found.reused and found.units == 6 and found.new_labels == 0
 
 

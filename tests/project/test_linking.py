@@ -28,7 +28,7 @@ from labelguard.project import erasure, linking, policies
 from labelguard.project.backup import backup
 from labelguard.project.project import Project
 from labelguard.project.restore import restore
-from labelguard.release.pipeline import preview
+from labelguard.release.pipeline import plan
 from labelguard.report import overview
 
 PRICE: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "max_labels_per_labeler": 20}
@@ -100,11 +100,11 @@ def test_two_people_whose_ids_look_alike_are_said_to_be_two(project: Project) ->
     with pytest.raises(InvalidLabels, match="policy distinct"):
         lg.privatize(both, mechanism="rr", project=project)
     with pytest.raises(InvalidLabels, match="policy distinct"):
-        preview(both, mechanism="rr", project=project)
+        plan(both, mechanism="rr", project=project)
     assert linking.distinct("7", "07", project).new
     assert not linking.distinct("07", "7", project).new  # nothing is said twice
     assert kinds(project).count("distinct") == 1
-    assert preview(both, mechanism="rr", project=project).charged
+    assert plan(both, mechanism="rr", project=project).preview.charged
     lg.privatize(both, mechanism="rr", project=project)
     assert (used(project, "7"), used(project, "07")) == (12, 12)
     third = renamed(TABLE, {"worker 2": "007"})
@@ -225,7 +225,7 @@ def test_a_source_is_added_before_it_is_read(project: Project) -> None:
     with pytest.raises(PolicyError, match="labelguard source add tool"):
         lg.privatize(TABLE, mechanism="rr", namespace="tool", project=project)
     with pytest.raises(PolicyError, match="labelguard source add tool"):
-        preview(TABLE, mechanism="rr", namespace="tool", project=project)
+        plan(TABLE, mechanism="rr", namespace="tool", project=project)
     linking.add_source("tool", "new", project)
     made = lg.privatize(TABLE, mechanism="rr", namespace="tool", project=project)
     assert made.card["counts"]["charged"] == len(TABLE)

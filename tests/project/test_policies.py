@@ -33,7 +33,7 @@ from labelguard.policy.request import PolicyRequest
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.project.recovery import abandon
-from labelguard.release.pipeline import preview
+from labelguard.release.pipeline import plan
 from labelguard.report import overview
 from labelguard.simulation import simulate
 
@@ -485,7 +485,7 @@ def test_a_preview_says_what_a_release_would_charge_and_charges_nothing(
 ) -> None:
     made(project, "p", "rr:labels=15", "statistic:releases=1")
     before = files(project.state)
-    told = preview(table, mechanism="rr", project=project)
+    told = plan(table, mechanism="rr", project=project).preview
     assert files(project.state) == before
     released = lg.privatize(table, mechanism="rr", project=project)
     counts = released.card["counts"]
@@ -498,8 +498,10 @@ def test_a_preview_says_what_a_release_would_charge_and_charges_nothing(
         assert getattr(told, name) == value, name
     assert told.epsilon == 3
     with pytest.raises(BudgetExceeded):
-        preview(table, mechanism="rr", again=True, project=project)
-    assert preview(table, project=project, **STATISTIC).charged == 25  # one use of each labeler
+        plan(table, mechanism="rr", again=True, project=project)
+    assert (
+        plan(table, project=project, **STATISTIC).preview.charged == 25
+    )  # one use of each labeler
 
 
 def test_a_preview_does_not_depend_on_labels(table: pa.Table, project: Project) -> None:
@@ -507,7 +509,7 @@ def test_a_preview_does_not_depend_on_labels(table: pa.Table, project: Project) 
     other = pc.subtract(1, table["label"])
     at = table.schema.get_field_index("label")
     changed = table.set_column(at, "label", other)
-    found = [preview(one, mechanism="rr", project=project) for one in (table, changed)]
+    found = [plan(one, mechanism="rr", project=project).preview for one in (table, changed)]
     assert found[0] == found[1] and not table["label"].equals(other)
 
 

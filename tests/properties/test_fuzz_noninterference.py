@@ -120,7 +120,7 @@ def sniffed_type(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What type labels have is guessed from their values, and noted."""
     counts = planning.counts
 
-    def with_type(plan: planning.Plan) -> dict[str, Any]:
+    def with_type(plan: planning.PlannedRows) -> dict[str, Any]:
         rows = plan.directory.parent / "input" / "rows"
         tables = [buckets.read_bucket(rows, bucket) for bucket in range(buckets.BUCKETS)]
         ties = any(2 in table["label"].to_pylist() for table in tables if table is not None)

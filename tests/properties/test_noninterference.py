@@ -216,7 +216,7 @@ def rows_keep_the_order_of_the_file(monkeypatch: pytest.MonkeyPatch) -> Iterator
 def the_ledger_counts_preferences(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     counts = planning.counts
 
-    def with_size(plan: planning.Plan) -> dict[str, int]:
+    def with_size(plan: planning.PlannedRows) -> dict[str, int]:
         rows = plan.directory.parent / "input" / "rows"
         raw = b"".join(path.read_bytes() for path in sorted(rows.iterdir()))
         return counts(plan) | {"ones": raw.count(1)}

@@ -49,7 +49,7 @@ def test_a_report_that_counts_preferences_is_found(
 ) -> None:
     counts = planning.counts
 
-    def telling(plan: planning.Plan) -> dict[str, int]:
+    def telling(plan: planning.PlannedRows) -> dict[str, int]:
         rows = plan.directory.parent / "input" / "rows"
         raw = b"".join(path.read_bytes() for path in sorted(rows.iterdir()))
         return counts(plan) | {"duplicates": raw.count(1)}

@@ -35,7 +35,7 @@ from labelguard.project.project import Project
 from labelguard.release.drawn import Drawn
 from labelguard.release.evaluation import FILE, Evaluation
 from labelguard.release.head import Head
-from labelguard.release.pipeline import preview
+from labelguard.release.pipeline import plan
 from labelguard.report import overview
 
 RAW = survey(labelers=60)
@@ -361,11 +361,11 @@ def test_a_release_that_was_killed_is_finished(
 def test_a_preview_says_whose_labels_are_left_out(project: Project) -> None:
     held_out = of_part(project, RAW, "held-out")
     whose = f"{len(held_out):,} labels of {held_out['labeler_id'].n_unique()} labelers left out"
-    found = preview(RAW, project=project, **TEACHER)
+    found = plan(RAW, project=project, **TEACHER).preview
     assert any(note.startswith(whose) for note in found.notes)
     assert found.new_labels == len(RAW) - len(held_out)
     teacher = lg.privatize(RAW, project=project, **TEACHER)
-    found = preview(RAW, project=project, head=teacher.path, **EVALUATION)
+    found = plan(RAW, project=project, head=teacher.path, **EVALUATION).preview
     assert found.new_labels == len(held_out)
 
 

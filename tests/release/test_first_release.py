@@ -20,7 +20,7 @@ from labelguard.extras import MissingExtra
 from labelguard.policy.policy import usual_delta
 from labelguard.project import policies
 from labelguard.project.project import Project
-from labelguard.release.pipeline import preview
+from labelguard.release.pipeline import plan
 from labelguard.release.preview import Preview
 
 SMALL = survey(labelers=24, per_labeler=6, items=40)
@@ -75,7 +75,7 @@ def test_who_declines_is_charged_nothing_and_fixes_nothing(
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
 def test_what_was_shown_is_what_is_released(options: dict[str, Any], project: Project) -> None:
-    shown = preview(SMALL, project=project, **options)
+    shown = plan(SMALL, project=project, **options).preview
     assert shown == seen(project, **options)
     assert shown.first and shown.usual == ["epsilon", "delta"]
     release = lg.privatize(SMALL, project=project, **options)
@@ -94,7 +94,7 @@ def test_what_was_shown_is_what_is_released(options: dict[str, Any], project: Pr
 def test_a_preview_writes_nothing_into_a_project(project: Project) -> None:
     for _ in range(2):
         before = files(project.state)
-        preview(SMALL, project=project, **RR)
+        plan(SMALL, project=project, **RR)
         after = files(project.state)
         assert {**after, "lock": b""} == {**before, "lock": b""}
         lg.privatize(SMALL, project=project, **RR)
@@ -108,10 +108,10 @@ def test_a_preview_needs_no_project_and_leaves_none(
     monkeypatch.setattr(tempfile, "tempdir", str(room))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
-    assert preview(SMALL, **RR).first
+    assert plan(SMALL, **RR).preview.first
     assert not list(room.iterdir()) and not (tmp_path / "state").exists()
     with pytest.raises(NoProject):
-        preview(SMALL, project=tmp_path / "elsewhere", **RR)
+        plan(SMALL, project=tmp_path / "elsewhere", **RR)
 
 
 @pytest.mark.parametrize("name", ["LABELGUARD_KEYS", "LABELGUARD_LEDGER_URL"])
@@ -121,32 +121,31 @@ def test_keys_and_a_ledger_of_a_project_are_not_taken_for_a_preview_without_one(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(name, str(tmp_path / "given"))
     with pytest.raises(NoProject):
-        preview(SMALL, **RR)
+        plan(SMALL, **RR)
     assert not (tmp_path / "given").exists()
 
 
 @pytest.mark.quick("rr")
 @pytest.mark.parametrize("options", [RR, COLUMNS], ids=["rr", "auto"])
 def test_a_preview_does_not_depend_on_labels(options: dict[str, Any], project: Project) -> None:
-    assert preview(SMALL, project=project, **options) == preview(
-        flipped(SMALL), project=project, **options
-    )
+    one, other = (plan(table, project=project, **options) for table in (SMALL, flipped(SMALL)))
+    assert one.preview == other.preview
 
 
 def test_what_was_released_is_said_to_be_free(project: Project) -> None:
     made = lg.privatize(SMALL, project=project, **RR)
-    again = preview(SMALL, project=project, **RR)
+    again = plan(SMALL, project=project, **RR).preview
     assert again.reused == made.id and not again.first
-    other = preview(SMALL.head(100), project=project, **RR)
+    other = plan(SMALL.head(100), project=project, **RR).preview
     assert other.reused is None and other.charged == 0 and other.labels == 100
-    anew = preview(SMALL.head(60), project=project, again=True, exhausted="drop", **RR)
+    anew = plan(SMALL.head(60), project=project, again=True, exhausted="drop", **RR).preview
     assert 0 < anew.charged <= 60
 
 
 @pytest.mark.slow
 def test_a_policy_for_a_year_pays_for_its_last_week(project: Project) -> None:
     weekly: dict[str, Any] = {"recurring": "weekly", "duration": "4w", "epsilon": 8, **COLUMNS}
-    shown = preview(SMALL, project=project, **weekly)
+    shown = plan(SMALL, project=project, **weekly).preview
     assert (shown.mechanism, shown.allowed) == ("statistic", 4)
     for week in range(4):
         table = survey(24, 6, 40, seed=week)
@@ -159,7 +158,7 @@ def test_a_policy_for_a_year_pays_for_its_last_week(project: Project) -> None:
 @pytest.mark.slow
 def test_a_policy_of_coins_for_several_times_has_room_for_them(project: Project) -> None:
     weekly: dict[str, Any] = {"recurring": "weekly", "duration": "3w", **RR}
-    shown = preview(SMALL, project=project, **weekly)
+    shown = plan(SMALL, project=project, **weekly).preview
     assert shown.allowed is not None and shown.allowed >= 3
     lg.privatize(SMALL, project=project, **weekly)
     fresh = SMALL.with_columns(prompt=pl.lit("later: ") + pl.col("prompt"))
@@ -185,7 +184,7 @@ def test_what_contradicts_itself_is_refused_before_anything_is_read(
 
 
 def test_options_of_one_mechanism_choose_it(project: Project) -> None:
-    assert preview(SMALL, project=project, **COLUMNS, ties="zero").mechanism == "statistic"
+    assert plan(SMALL, project=project, **COLUMNS, ties="zero").preview.mechanism == "statistic"
 
 
 def test_noise_that_drowns_labels_is_said(project: Project) -> None:

@@ -117,7 +117,7 @@ def test_who_has_no_release_left_is_told_of_a_policy_on_top_which_pays(project: 
     one = OPTIONS | {"uses": 1, "epsilon": 4}
     lg.privatize(battles(0), project=project, **one)
     with pytest.raises(BudgetExceeded, match=r"policy new policy-2 .* policy activate policy-2"):
-        pipeline.preview(battles(0), project=project, again=True, **one)
+        pipeline.plan(battles(0), project=project, again=True, **one)
     named = {"epsilon": 4, "delta": 1e-5, "allow": ["statistic:releases=1"]}
     named["public_columns"] = ["model"]
     lg.policies.new("board", project=project, **named)
@@ -130,11 +130,11 @@ def test_who_has_no_release_left_is_told_of_a_policy_on_top_which_pays(project: 
 @pytest.mark.parametrize("other", [{"features": "length", "components": 1}, {"components": 1}])
 def test_a_dry_run_refuses_what_does_not_fit_the_sum(project: Path, other: dict[str, Any]) -> None:
     lg.privatize(battles(0), project=project, **OPTIONS)
-    for release in (pipeline.preview, lg.privatize):
+    for release in (pipeline.plan, lg.privatize):
         with pytest.raises(PolicyError, match="the sum that this window joins has"):
             release(battles(1), project=project, **OPTIONS | other)
-    assert pipeline.preview(battles(0), project=project, **OPTIONS).reused
-    assert pipeline.preview(battles(1), project=project, again=True, **OPTIONS | other).charged
+    assert pipeline.plan(battles(0), project=project, **OPTIONS).preview.reused
+    assert pipeline.plan(battles(1), project=project, again=True, **OPTIONS | other).preview.charged
 
 
 def test_side_roles_may_be_named_where_nothing_reads_them(project: Path) -> None:

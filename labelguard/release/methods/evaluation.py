@@ -37,7 +37,7 @@ from labelguard.release.methods.statistic_design import (
     joined,
     window_of,
 )
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job, Mechanism
 from labelguard.storage.sums import fault
 
@@ -85,7 +85,7 @@ class HeldOut(Mechanism[Design]):
         """The coordinates, by their digest."""
         return {"coordinates": self.coordinates.digest()}
 
-    def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Design:
+    def prepare(self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None) -> Design:
         """The new labels' pairs in these coordinates.
 
         Raises `PolicyError` for other coordinates than those of the sum that this window joins.

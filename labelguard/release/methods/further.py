@@ -15,7 +15,7 @@ from labelguard.ingest.pairs import DistinctPairs
 from labelguard.learning.features import PairFeatures
 from labelguard.release import planning
 from labelguard.release.head import FILE, Head
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job
 from labelguard.storage import buckets
 from labelguard.storage.blocks import Blocks
@@ -31,7 +31,7 @@ def check_identity(what: str, recorded: str, found: str) -> None:
 
 
 def label_pairs(
-    job: Job, plan: Plan, pairs: DistinctPairs, probability: NDArray[np.float64]
+    job: Job, plan: PlannedRows, pairs: DistinctPairs, probability: NDArray[np.float64]
 ) -> None:
     """Write every planned row with its pair's `probability` (pairs,) of the first side."""
     of_row = probability[pairs.of_row]

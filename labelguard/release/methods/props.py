@@ -29,7 +29,7 @@ from labelguard.release.methods.further import with_head
 from labelguard.release.methods.options import PropsOptions
 from labelguard.release.methods.relearners import HEAD, HeadOfPairs, prepared_learner
 from labelguard.release.methods.rr import draw_labels, randomized_card
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job, Lesson, Mechanism, Prepared
 from labelguard.storage import arrays, buckets
 from labelguard.storage.files import fresh_directory, write_atomically
@@ -76,7 +76,9 @@ class Relabelling(Mechanism[Relearning]):
         """Stages, combination, learner, and what it is asked for."""
         return self.options.settings()
 
-    def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Relearning:
+    def prepare(
+        self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None
+    ) -> Relearning:
         """Features of the public pairs, or whatever the learner takes of them."""
         if not plan.rows:
             raise PolicyError("no label is left to release: all labelers are exhausted")

@@ -30,7 +30,7 @@ from labelguard.policy.policy import Policy
 from labelguard.project import private_map
 from labelguard.release import card, planning
 from labelguard.release.chosen import Choices
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
 from labelguard.release.selection import SelectedRows
 from labelguard.storage import buckets
@@ -56,7 +56,7 @@ class RandomizedResponse(Mechanism[Prepared]):
     def __init__(self, options: object = None) -> None:
         """There is nothing to choose."""
 
-    def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Prepared:
+    def prepare(self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None) -> Prepared:
         """Nothing to choose. `PolicyError` where no coin can be fair enough for choices."""
         most = int(plan.capacity.max(initial=1))
         if job.staged.choices and job.policy.epsilon / most < LEAST_EPSILON0:

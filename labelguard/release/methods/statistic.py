@@ -26,7 +26,7 @@ from labelguard.release.methods.calibrating import calibration_of
 from labelguard.release.methods.further import label_pairs, with_head
 from labelguard.release.methods.options import StatisticOptions
 from labelguard.release.methods.statistic_design import Design, check_joins, design
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job, Mechanism
 
 
@@ -50,7 +50,7 @@ class Teacher(Mechanism[Design]):
         """Whether the window would fit the sum that it joins."""
         check_joins(job, self.options)
 
-    def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Design:
+    def prepare(self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None) -> Design:
         """Features, shape, coordinates: tuned by simulation on public columns, or as recorded."""
         return design(job, plan, self.options, recorded)
 

@@ -27,7 +27,7 @@ from labelguard.release import planning
 from labelguard.release.head import Head
 from labelguard.release.methods.further import check_identity
 from labelguard.release.methods.options import StatisticOptions
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Job, Prepared
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
@@ -55,7 +55,7 @@ class Design(Prepared):
 
 
 def design(
-    job: Job, plan: Plan, options: StatisticOptions, recorded: Mapping[str, Any] | None
+    job: Job, plan: PlannedRows, options: StatisticOptions, recorded: Mapping[str, Any] | None
 ) -> Design:
     """The design of a release, from public columns only; as `recorded` if it is being resumed.
 
@@ -255,7 +255,7 @@ def compare(task: _Comparing, bucket: int) -> _Compared | None:
 
 
 def compared(
-    job: Job, plan: Plan, pairs: DistinctPairs, *, released_too: bool = False
+    job: Job, plan: PlannedRows, pairs: DistinctPairs, *, released_too: bool = False
 ) -> tuple[NDArray[np.int64], Rows]:
     """How many labels of the release each pair has, new ones or not; and the rows of the new ones.
 

@@ -139,8 +139,8 @@ def test_a_declaration_belongs_to_the_policy(tmp_path: Path) -> None:
         verdict_a=pl.format("system {}", last), verdict_b=pl.lit("other")
     )
     with pytest.raises(InvalidLabels, match="column verdict_a"):
-        pipeline.preview(words, **options)
-    seen = pipeline.preview(words, **options, public_columns=["verdict"])
+        pipeline.plan(words, **options)
+    seen = pipeline.plan(words, **options, public_columns=["verdict"]).preview
     assert list(seen.public_columns) == ["verdict"]
     made = lg.privatize(words, **options, public_columns="verdict")
     assert made.card["privacy"]["public_columns"] == ["verdict"]
@@ -149,7 +149,7 @@ def test_a_declaration_belongs_to_the_policy(tmp_path: Path) -> None:
     assert lg.privatize(words, **options, public_columns=["verdict", "verdict"]).reused
     for other in (["verdict", "more"], [], ["more"]):
         with pytest.raises(PolicyError, match="public_columns"):
-            pipeline.preview(words, **options, public_columns=other)
+            pipeline.plan(words, **options, public_columns=other)
     assert lg.policies.show(project=tmp_path).public_columns == ("verdict",)
     assert lg.score(made, words).height == PAIRS
     kept = {"epsilon": 3, "delta": 1e-5, "allow": ["statistic:releases=1"], "project": tmp_path}

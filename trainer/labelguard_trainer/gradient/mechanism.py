@@ -30,7 +30,7 @@ from labelguard.release.methods import summing
 from labelguard.release.methods.further import check_identity, label_pairs
 from labelguard.release.methods.relearners import HEAD, differing
 from labelguard.release.methods.statistic_design import check_new, compared
-from labelguard.release.planning import Plan
+from labelguard.release.planning import PlannedRows
 from labelguard.release.protocol import Finished, Job, Mechanism, Prepared
 from labelguard.storage import arrays
 from labelguard.terms import LABEL_A, LABEL_TIE
@@ -81,7 +81,7 @@ class Training(Mechanism[Run]):
         """The sampling."""
         return {"sampling": self.options.sampling(counts)}
 
-    def prepare(self, job: Job, plan: Plan, recorded: Mapping[str, Any] | None) -> Run:
+    def prepare(self, job: Job, plan: PlannedRows, recorded: Mapping[str, Any] | None) -> Run:
         """Coordinates or tokens, clip norm and rates, from public columns only."""
         sampling = job.allowance.sampling
         assert sampling is not None
