@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from labelguard.errors import InvalidLabels, PolicyError
+from labelguard.errors import InvalidLabels
 from labelguard.ingest import groups
 from labelguard.ingest.layouts import LAYOUTS, Reading, side_roles
 from labelguard.ingest.pairs import distinct_pairs
@@ -15,14 +15,10 @@ from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.learning.carried import Carried
 from labelguard.options import ReadingOptions, check
-from labelguard.policy.event_kind import PAIR
-from labelguard.policy.label_values import Ties
-from labelguard.policy.policy import Allowance
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.release import ingested
-from labelguard.release.chosen import fewest
-from labelguard.release.protocol import Further, Mechanism
+from labelguard.release.protocol import Further
 from labelguard.terms import Progress
 
 _PUBLIC_CONTENT = (*LAYOUTS["pairs"][:3], *LAYOUTS["chosen"], "responses", "item_id", "question")
@@ -109,35 +105,3 @@ class Intake(ReadingOptions):
                 "the pairs of --also must be texts if the labels are of texts, chats if of chats"
             )
         return Further(staged, distinct_pairs(staged))
-
-
-def check_choices(staged: Staged, mechanism: Mechanism[Any] | None, ties: Ties) -> None:
-    """Raise `PolicyError` for choices of the best of several, where they cannot be released.
-
-    Where no `mechanism` was named yet, one is taken that releases them.
-
-    The pairs of a choice without the chosen response are ties in it, whatever became of ties: which
-    these are tells the choice.
-    """
-    if staged.choices and mechanism and not mechanism.choices:
-        raise PolicyError(
-            f"choices of the best of several responses are no pairs, which {mechanism.name} "
-            "releases; they go with --mechanism statistic or rr"
-        )
-    if staged.choices and ties == "drop":
-        raise PolicyError("--ties drop goes with pairs and rankings; a choice has no ties")
-
-
-def check_fewest(staged: Staged, allowance: Allowance) -> None:
-    """Raise `PolicyError` for labels among fewer responses than a policy prices.
-
-    Public columns tell. A label of a pair chooses between two.
-    """
-    if allowance.choices == PAIR or (found := fewest(staged)) >= allowance.choices:
-        return
-    what = f"a choice among {found} different responses" if staged.choices else "a label of a pair"
-    raise PolicyError(
-        f"{what} costs more than this policy prices, choices among {allowance.choices} or more "
-        f"(rr:labels=K,choices={allowance.choices}); leave such rows out, or release them under a "
-        "policy of rr:labels=K, which takes pairs and all choices (labelguard policy new)"
-    )

@@ -26,10 +26,8 @@ from labelguard.policy.event_kind import Price
 from labelguard.policy.label_values import LabelValues
 from labelguard.project import policies, recovery
 from labelguard.project.opening import OpenProject
-from labelguard.release import delivery, judge, planning, publish, resolve
-from labelguard.release.admission import admit
+from labelguard.release import checks, delivery, planning, publish, resolve
 from labelguard.release.drawn import Drawn, answer
-from labelguard.release.intake import check_choices, check_fewest
 from labelguard.release.planning import PlannedRows
 from labelguard.release.preview import Plan, Preview, previewed
 from labelguard.release.protocol import Job, Mechanism, Prepared
@@ -60,7 +58,7 @@ class Run:
         self.executor = open_executor(request.workers)
         self.terms = resolve.begin(request, opened)
         total = policies.total(self.ledger, self.terms.policy)
-        self.notes = judge.price(self.terms.asked, total)
+        self.notes = checks.check_price(self.terms.asked, total)
         self.again = 0
         self.discouraged: str | None = None
 
@@ -109,7 +107,7 @@ class Run:
     ) -> tuple[Job, str, ReleaseRecord | None, Admission]:
         """Read and judge the input, and find what this very request made before, if anything."""
         job = self._read(source, forecast=forecast)
-        reads = admit(self.ledger, self.project.namespace, job.staged)
+        reads = checks.admit(self.ledger, self.project.namespace, job.staged)
         job, key, record = self._request(job)
         if record is None or record.state != "committed":
             self._judge(job.staged)
@@ -133,7 +131,7 @@ class Run:
         )
         drop = ties == "drop"
         staged = intake.stage(self.opened, source, reading, self.progress, drop_ties=drop)
-        check_choices(staged, terms.mechanism, ties)
+        checks.check_choices(staged, terms.mechanism, ties)
         self._note_formats(staged)
         if staged.refused_rows:
             who = counted(staged.refused_labelers, "retired or erased labeler")
@@ -147,7 +145,7 @@ class Run:
         self.terms = resolve.settle(
             terms, self.ledger, staged, self.progress, self.wait, forecast=wanted
         )
-        check_fewest(staged, self.terms.policy.allowance(self.terms.event))
+        checks.check_fewest(staged, self.terms.policy.allowance(self.terms.event))
         return Job(
             self.opened,
             self.terms.policy,
@@ -249,7 +247,7 @@ class Run:
             executor=self.executor,
             progress=lambda share: self.progress("planning", share),
         )
-        self.notes += judge.judge(
+        self.notes += checks.check_plan(
             rows,
             job.policy,
             event,

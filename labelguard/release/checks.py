@@ -1,27 +1,79 @@
-"""Whether a plan may be charged: what is refused, and what the user should know of the rest.
+"""Whether an input may be charged, and a plan of it: what is refused, and what to know of the rest.
 
-Decided from public columns, the ledger and the request alone.
+Decided from public columns, the ledger and the request alone, before anything is charged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, PolicyError
+from labelguard.ingest.staged import Staged
 from labelguard.keys.parts import Part
+from labelguard.ledger import sourcebook
+from labelguard.ledger.groups import Groups
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.records import Admission
 from labelguard.policy import events
-from labelguard.policy.event_kind import EventKind
+from labelguard.policy.event_kind import PAIR, EventKind
+from labelguard.policy.label_values import Ties
 from labelguard.policy.lifetime import Total
-from labelguard.policy.policy import Policy
+from labelguard.policy.policy import Allowance, Policy
 from labelguard.policy.request import PolicyRequest
 from labelguard.project import succession
+from labelguard.project.doubles import refuse_doubles
 from labelguard.release import planning
+from labelguard.release.chosen import fewest
 from labelguard.release.planning import PlannedRows
+from labelguard.release.protocol import Mechanism
 from labelguard.terms import budget_of, counted
 
 
-def judge(
+def admit(ledger: Ledger, source: str, staged: Staged) -> Admission:
+    """Judge a staged input. Raises `PolicyError` for another source or other columns than before,
+    `InvalidLabels` for two ids that may be one person.
+    """
+    sourcebook.check(ledger.sources(), source, staged.columns)
+    met, known = staged.identities, ledger.identities()
+    groups = Groups(*ledger.members())
+    refuse_doubles(met, ledger.known(), groups, ledger.distinct())
+    return Admission(source, staged.columns, met.without(known))
+
+
+def check_choices(staged: Staged, mechanism: Mechanism[Any] | None, ties: Ties) -> None:
+    """Raise `PolicyError` for choices of the best of several, where they cannot be released.
+
+    Where no `mechanism` was named yet, one is taken that releases them.
+
+    The pairs of a choice without the chosen response are ties in it, whatever became of ties: which
+    these are tells the choice.
+    """
+    if staged.choices and mechanism and not mechanism.choices:
+        raise PolicyError(
+            f"choices of the best of several responses are no pairs, which {mechanism.name} "
+            "releases; they go with --mechanism statistic or rr"
+        )
+    if staged.choices and ties == "drop":
+        raise PolicyError("--ties drop goes with pairs and rankings; a choice has no ties")
+
+
+def check_fewest(staged: Staged, allowance: Allowance) -> None:
+    """Raise `PolicyError` for labels among fewer responses than a policy prices.
+
+    Public columns tell. A label of a pair chooses between two.
+    """
+    if allowance.choices == PAIR or (found := fewest(staged)) >= allowance.choices:
+        return
+    what = f"a choice among {found} different responses" if staged.choices else "a label of a pair"
+    raise PolicyError(
+        f"{what} costs more than this policy prices, choices among {allowance.choices} or more "
+        f"(rr:labels=K,choices={allowance.choices}); leave such rows out, or release them under a "
+        "policy of rr:labels=K, which takes pairs and all choices (labelguard policy new)"
+    )
+
+
+def check_plan(
     plan: PlannedRows,
     policy: Policy,
     event: str,
@@ -72,7 +124,7 @@ def judge(
     return list(_notes(plan, policy, part, people, use))
 
 
-def price(request: PolicyRequest, total: Total) -> list[str]:
+def check_price(request: PolicyRequest, total: Total) -> list[str]:
     """Notes on what was asked and what the project gives, where it costs `total` over its life.
 
     Raises `PolicyError` if that is more than what was asked for.
