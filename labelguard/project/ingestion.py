@@ -224,8 +224,7 @@ def fault(opened: OpenProject) -> str | None:
 
 
 def _segments(opened: OpenProject) -> list[Segment]:
-    with opened.ledger.snapshot() as connection:
-        return segmentbook.records(connection)
+    return opened.ledger.read(segmentbook.records)
 
 
 class _Ingestion:
@@ -366,24 +365,21 @@ class _Ingestion:
         segment = Segment(
             self.last + 1, name, own.name, own.source, pulled, len(rows), digest, cursor
         )
-        with self.opened.ledger.transaction(self._epoch) as connection:
-            segmentbook.add(connection, segment, len(rows.deleted))
+        self.opened.ledger.write(self._epoch, segmentbook.add, segment, len(rows.deleted))
         self._counted.append(segment)
 
     def _advance(self, name: str, cursor: str) -> None:
         """Keep how far a pull came, if anything of the connector was ever stored."""
         last = [segment.name for segment in self._counted if segment.connector == name][-1:]
         for segment in last:
-            with self.opened.ledger.transaction(self._epoch) as connection:
-                segmentbook.advance(connection, segment, cursor)
+            self.opened.ledger.write(self._epoch, segmentbook.advance, segment, cursor)
         self._counted = _segments(self.opened)
 
     def forget(self, done: Ingested) -> Ingested:
         """Forget what is gone from the tool, and labels that were released long ago, as
         `[ingest] keep` says; all that was `done` then.
         """
-        with self.opened.ledger.snapshot() as connection:
-            due = segmentbook.unpruned(connection)
+        due = self.opened.ledger.read(segmentbook.unpruned)
         if not due and retention.kept_for(self.opened.project.ingest) is None:
             return done
         counted = _segments(self.opened)

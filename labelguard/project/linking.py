@@ -18,8 +18,9 @@ from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.ingest import groups
 from labelguard.ingest.sources import Input
 from labelguard.keys.identities import Identities
-from labelguard.ledger import kinship, sourcebook
+from labelguard.ledger import sourcebook
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.people import join, set_apart
 from labelguard.ledger.sourcebook import People, SourceRecord
 from labelguard.project import ingestion, policies
 from labelguard.project.opening import OpenProject, Where
@@ -167,8 +168,7 @@ def add_source(name: str, people: People, project: Where = None) -> SourceRecord
         raise PolicyError(f"people must be new or known, found {people!r}")
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        with ledger.transaction(ledger.begin_job()) as connection:
-            return sourcebook.add(connection, name, people)
+        return ledger.write(ledger.begin_job(), sourcebook.add, name, people)
 
 
 def list_sources(project: Where = None) -> list[SourceRecord]:
@@ -220,8 +220,8 @@ def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence
 
 def _join(opened: OpenProject, labelers: Blocks, same: Blocks) -> int:
     # A release that was begun was planned with the units of before.
-    with opened.ledger.transaction(policies.settled_epoch(opened)) as connection:
-        return kinship.join(connection, labelers, same)
+    epoch = policies.settled_epoch(opened)
+    return opened.ledger.write(epoch, join, labelers, same)
 
 
 def distinct(one: str, other: str, project: Where = None) -> Distinct:
@@ -232,8 +232,7 @@ def distinct(one: str, other: str, project: Where = None) -> Distinct:
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
         pair, _ = _two(one, other, opened)
-        with ledger.transaction(ledger.begin_job()) as connection:
-            new = kinship.set_apart(connection, pair)
+        new = ledger.write(ledger.begin_job(), set_apart, pair)
         return Distinct(new, _names(pair))
 
 

@@ -11,8 +11,8 @@ from typing import Self, TypeAlias
 from labelguard.errors import KeyProblem, ProjectError
 from labelguard.keys import key_source
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.policies import Ceiling
 from labelguard.project import known
 from labelguard.project.private_map import PrivateMap
 from labelguard.project.project import CONFIG, STATE, Project, find

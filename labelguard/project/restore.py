@@ -297,8 +297,7 @@ def _settle(ledger: Ledger, whole: bool) -> tuple[list[str], list[str]]:
     given_up = [(r.id, r.state) for r in ledger.releases() if r.state in ends]
     with ledger.transaction(epoch) as connection:
         for release, before in given_up:
-            charges.set_state(connection, release, before, {"state": "abandoned"})
-            journal.append(connection, "abandoned", {"release": release})
+            charges.advance(connection, release, [before], "abandoned")
         active = None if whole else policies.in_force(connection)
         if active:
             policies.close(connection, active)

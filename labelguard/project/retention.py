@@ -69,10 +69,7 @@ def forget(opened: OpenProject, held: Segments, counted: Sequence[Segment], epoc
             if tables:
                 changed[segment.name] = held.rewrite(segment, tables)
     if changed:
-        with opened.ledger.transaction(epoch) as connection:
-            segmentbook.replace(connection, changed)
-            after = segmentbook.records(connection)
-        held.settle(after)
+        held.settle(opened.ledger.write(epoch, segmentbook.replace, changed))
     return forgotten
 
 

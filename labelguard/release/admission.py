@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from labelguard.ingest.staged import Staged
 from labelguard.ledger import sourcebook
-from labelguard.ledger.groups import Groups
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.records import Admission
+from labelguard.ledger.records import Admission, Groups
 from labelguard.project.doubles import refuse_doubles
 
 

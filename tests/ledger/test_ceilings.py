@@ -16,9 +16,9 @@ import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import ceilings
-from labelguard.ledger.ceilings import Ceiling
+from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.policies import Ceiling
 from labelguard.policy import lifetime
 from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Allowance, Policy
@@ -127,11 +127,13 @@ def test_a_policy_that_would_pass_it_is_not_put_into_force_whatever_was_closed(
     ledger = Ledger.create(f"sqlite:///{tmp_path / 'ledger'}", keys, ceiling=Ceiling(10, 1e-4))
     epoch = ledger.begin_job()
     for name in ("first", "second", "third"):
-        ledger.add_policy(name, Policy(4.0, 1e-6, (Allowance("rr", 4),)))
+        ledger.write(None, ledger_policies.add, name, Policy(4.0, 1e-6, (Allowance("rr", 4),)))
     for name in ("first", "second"):
-        ledger.close_policy(ledger.activate_policy(name, epoch), epoch)
+        ledger.write(
+            epoch, ledger_policies.close, ledger.write(epoch, ledger_policies.activate, name)
+        )
     with pytest.raises(PolicyError, match="--raise 12,"):
-        ledger.activate_policy("third", epoch)
+        ledger.write(epoch, ledger_policies.activate, "third")
     assert ledger.policy() is None
 
 
@@ -164,22 +166,22 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(
             higher = asked.epsilon >= present.epsilon and asked.delta >= present.delta
             try:
                 with ledger.transaction(epoch) as connection:
-                    ceilings.raise_to(connection, asked)
+                    ledger_policies.raise_ceiling(connection, asked)
                 assert higher and asked != present
                 present = asked
             except PolicyError:
                 assert not higher or asked == present
         elif act == "close" and active:
-            ledger.close_policy(active, epoch)
+            ledger.write(epoch, ledger_policies.close, active)
         elif act == "activate":
             policy = Policy(*budget, (Allowance("rr", 4),))
-            ledger.add_policy(f"p{place}", policy)
+            ledger.write(None, ledger_policies.add, f"p{place}", policy)
             fits = (
                 before.epsilon + budget[0] <= present.epsilon + 1e-9
                 and before.delta + budget[1] <= present.delta + 1e-12
             )
             try:
-                ledger.activate_policy(f"p{place}", epoch)
+                ledger.write(epoch, ledger_policies.activate, f"p{place}")
                 assert fits
             except PolicyError:
                 assert not fits

@@ -203,7 +203,7 @@ def test_the_check_of_the_epoch_and_the_charge_are_one_step(project: Project) ->
             for statement in lock:
                 other.exec_driver_sql(statement)
 
-    with ledger(project)._writing(), pytest.raises(sa.exc.OperationalError, match="lock"):
+    with ledger(project).transaction(), pytest.raises(sa.exc.OperationalError, match="lock"):
         try_to_lock()
     engine.dispose()
     try_to_lock()
