@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -83,9 +83,9 @@ class Left:
     """and with which δ"""
     rows_set_aside: int = 0
     """raw rows of theirs: in quarantine, ingested, waiting in the inbox"""
-    unreadable_files: Sequence[str] = ()
+    unreadable_files: list[str] = field(default_factory=list)
     """files and dead letters that cannot be read, and go whole if the labeler is erased"""
-    remains: Sequence[str] = ()
+    remains: list[str] = field(default_factory=list)
     """what leaving does not undo"""
 
 
@@ -251,7 +251,7 @@ def _report(leaver: _Leaver, kind: Leaving) -> Left:
         known=_known(leaver),
         group=len(leaver.units) > 1,
         linked=_linked(leaver),
-        rows_remembered=sum(private_map.rows_of(release, leaver.key) for release in maps),
+        rows_remembered=sum(len(private_map.keys_of(release, leaver.key)) for release in maps),
         given_up=[r.id for r in _unfinished(leaver, kind, uses)],
         releases=[
             Took(r.id, r.created_at, r.state, r.settings["mechanism"], r.event, uses[r.number])
@@ -299,7 +299,7 @@ def _unfinished(leaver: _Leaver, kind: Leaving, charges: Collection[int]) -> lis
         and (
             record.number in charges
             or record.event in sums
-            or (record.map and leaver.opened.private_map.rows_of(record.id, leaver.key) > 0)
+            or (record.map and leaver.opened.private_map.keys_of(record.id, leaver.key))
             or _repeated(leaver, record, keys)
         )
     ]
