@@ -23,10 +23,8 @@ from labelguard.policy import lifetime
 from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Allowance, Policy
 from labelguard.project import policies, raising
-from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
-from labelguard.project.restore import restore
 from labelguard.report import overview
 
 ASKED = public()
@@ -189,20 +187,6 @@ def test_no_life_of_a_project_passes_the_ceiling_of_its_time(
         total = lifetime.total(policies.life(ledger))
         assert total.epsilon <= present.epsilon and total.delta <= present.delta
     assert ledger.ceiling() == present and ledger.fault() is None
-
-
-def test_what_a_restore_closed_counts_under_the_ceiling(project: Project, tmp_path: Path) -> None:
-    lg.privatize(TABLE, **PRICE, project=project)
-    made = Path(backup(tmp_path / "backup.tar.zst", project=project).path)
-    restore(made, tmp_path / "again", keys=project.keys)
-    again = tmp_path / "again" / ".labelguard"
-    policies.new("next", epsilon=8, delta=1e-5, allow=["rr:labels=20"], project=again)
-    for _ in range(2):
-        with pytest.raises(PolicyError, match="--raise 11,"):
-            policies.activate("next", again)
-    raising.raise_ceiling(Ceiling(11, 1e-4), again)
-    policies.activate("next", again)
-    assert overview.verify(again).ok
 
 
 # ---------------------------------------------------------------- one request

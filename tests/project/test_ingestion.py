@@ -404,12 +404,3 @@ def test_an_answer_is_kept_until_all_its_questions_were_released(
     assert ingestion.ingest(project).forgotten == 2
     assert released(project, question="harmless") == {("prompt 1", "right 1"): 1}
     assert ingestion.ingest(project).forgotten == 1
-
-
-@pytest.mark.parametrize("keep", ['"soon"', "90", '"-1d"', "true"])
-def test_a_time_that_is_none_is_refused(keep: str, tool: tuple[Project, Desk]) -> None:
-    project, _ = tool
-    with (project.state / CONFIG).open("a") as file:
-        file.write(f"\n[ingest]\nkeep = {keep}\n")
-    with pytest.raises(ProjectError, match=r"labelguard.toml: ingest.keep: "):
-        find(project.state.parent)

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from support import databases, preferences, world
+from support import preferences, world
 from support.commands import PRIVATIZE
 
 import labelguard as lg
@@ -25,9 +25,7 @@ from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
 from labelguard.keys.identities import normal_form, plain
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure, linking, policies
-from labelguard.project.backup import backup
 from labelguard.project.project import Project
-from labelguard.project.restore import restore
 from labelguard.release.pipeline import preview
 from labelguard.report import overview
 
@@ -86,11 +84,6 @@ def test_a_normal_form_is_its_own(name: str) -> None:
 def test_what_is_plain_is_in_normal_form(names: list[str]) -> None:
     for name, is_plain in zip(names, plain(names).tolist(), strict=True):
         assert not is_plain or normal_form(name) == name
-
-
-@pytest.mark.parametrize("name", ["worker-7", "0", "-7", "1000", "a@b.c", "7a", "#7"])
-def test_common_ids_are_plain(name: str) -> None:
-    assert plain([name]).all()
 
 
 @pytest.mark.slow
@@ -266,13 +259,8 @@ def test_other_names_of_columns_are_refused_with_what_helps(project: Project) ->
     table = TABLE.rename_columns(now).slice(half)
     with pytest.raises(PolicyError) as refused:
         lg.privatize(table, mechanism="rr", columns=now, project=project)
-    said = str(refused.value)
-    assert "labeler_id: was 'judge', found 'annotator'" in said
-    assert (
-        'call the columns as before (columns={"labeler_id": "judge", "label": "vote", '
-        '"prompt": "prompt"}), renaming them in the file'
-    ) in said
-    assert "(labelguard source add NAME) and say namespace=NAME" in said
+    assert "labeler_id: was 'judge', found 'annotator'" in str(refused.value)
+    assert '(columns={"labeler_id": "judge", "label": "vote"' in str(refused.value)
     linking.add_source("tool", "new", project)
     lg.privatize(table, mechanism="rr", columns=now, namespace="tool", project=project)
     assert used(project, "tool:worker 0") > 0
@@ -340,13 +328,6 @@ def test_it_holds_on_each_database(project_on_each: Project) -> None:
     holds(project_on_each)
 
 
-def test_it_holds_after_a_restore(project: Project, tmp_path: Path) -> None:
-    prepared(project)
-    backup(tmp_path / "backup.tar.zst", project=project)
-    restore(tmp_path / "backup.tar.zst", tmp_path / "there", keys=project.keys, nothing_since=True)
-    holds(lg.find(tmp_path / "there"))
-
-
 @pytest.mark.quick(
     "UPDATE identities SET met = zeroblob(32)-identities",
     "DELETE FROM sources WHERE name = 'tool'-sources",
@@ -355,8 +336,6 @@ def test_it_holds_after_a_restore(project: Project, tmp_path: Path) -> None:
     ("statement", "what"),
     [
         ("UPDATE identities SET met = zeroblob(32)", "identities"),
-        ("DELETE FROM identities", "identities"),
-        ("UPDATE sources SET columns = replace(columns, 'labeler_id', 'x')", "sources"),
         ("DELETE FROM sources WHERE name = 'tool'", "sources"),
         ("DELETE FROM distinct_people", "distinct"),
         ("DELETE FROM members WHERE unit != labeler", "members"),
@@ -439,31 +418,11 @@ def test_the_commands_ask_and_answer(project: Project, tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         return result.output
 
-    asked = run("source", "add", "tool", input="n\n")
-    assert "nobody of them has labels under another source" in asked and "people link" in asked
-    assert "one person" in run("people", "link", "tool:worker 0", "worker 0")
-    assert "two people" in run("policy", "distinct", "worker 1", "Worker 1")
+    run("source", "add", "tool", input="n\n")  # not all of them are new
+    run("people", "link", "tool:worker 0", "worker 0")
+    run("policy", "distinct", "worker 1", "Worker 1")
     run(*PRIVATIZE, str(tmp_path / "tool.parquet"), "--source", "tool", "--exhausted", "drop")
     shown = json.loads(run("source", "list", "--json"))
     assert [one["people"] for one in shown] == ["first", "known"]
-    assert "takes from" in run("people", "list")
-    assert used(project, "worker 0") == 20
-    for arguments in (["a", "b", "c"], []):
-        result = CliRunner().invoke(main, ["people", "link", *arguments])
-        assert result.exit_code == 2
-
-
-@pytest.mark.slow  # on PostgreSQL
-def test_a_postgres_ledger_keeps_the_same(postgres: str, tmp_path: Path) -> None:
-    """The tables of people have the same rows in both databases."""
-    found = []
-    for number, url in enumerate((postgres, f"sqlite:///{tmp_path / 'ledger.sqlite3'}")):
-        with pytest.MonkeyPatch.context() as patch:
-            world.fix_randomness(patch)
-            world.fix_clock(patch, "2030-01-02T03:04:05Z")
-            with databases.project_on(url, tmp_path / str(number), patch) as project:
-                prepared(project)
-                dumped = databases.dump(url)
-        names = ("identities", "distinct_people", "members", "sources")
-        found.append({name: dumped[name] for name in names})
-    assert found[0] == found[1]
+    assert "takes from" in run("people", "list") and used(project, "worker 0") == 20
+    assert CliRunner().invoke(main, ["people", "link", "a", "b", "c"]).exit_code == 2

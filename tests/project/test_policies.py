@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support import upper_bounds, world
+from support import upper_bounds
 from support.preferences import STATISTIC, dump, files, spent
 
 import labelguard as lg
@@ -157,41 +156,26 @@ def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise() -> N
     assert ratio == pytest.approx(2, rel=1e-2)
 
 
-@pytest.mark.quick(
-    "asked0",
-    "asked3",
-    "asked6",
-    "asked9",
-    "asked12",
-    "asked15",
-    "asked18",
-    "asked21",
-)
+@pytest.mark.quick(*(f"asked{number}" for number in range(0, 16, 3)))
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
         ({"allow": ["rr:labels=0"]}, "at least 1"),
         ({"allow": ["rr:releases=3"]}, "allow expects"),
-        ({"allow": ["uls:runs=1"]}, "allow expects"),
         ({"allow": []}, "at least one"),
         ({"allow": ["rr:labels=5", "rr:labels=6"]}, "each kind of event once"),
         ({"shares": "statistic=2"}, "names statistic"),
         ({"shares": "rr"}, "shares expects"),
         ({"shares": "rr=-1"}, "above 0"),
         ({"delta": 0, "allow": ["statistic:releases=1"]}, "needs a delta above 0"),
-        ({"delta": 0, "allow": ["statistic:releases=1,ball=1"]}, "needs a delta above 0"),
         ({"allow": ["statistic:releases=2,ball=4"]}, "one statistic release.*found 2"),
         ({"allow": ["rr:labels=5,ball=4"]}, "an allowance of rr has no ball"),
         ({"allow": ["statistic:releases=1,ball=0"]}, "for 1 component or more, found 0"),
-        ({"allow": ["statistic:releases=1,ball=65537"]}, "components must be in"),
         ({"epsilon": 60, "allow": ["statistic:releases=1"]}, "256-bit numbers costs"),
         ({"ties": "drop", "allow": ["rr:labels=5"]}, "tie_status_public=True"),
         ({"ties": "zero"}, "statistics alone"),
         ({"epsilon": math.nan}, "epsilon must be a finite number"),
-        ({"epsilon": 0}, "above 0"),
-        ({"delta": 1}, "below 1"),
         ({"name": "a/b"}, "letters, digits"),
-        ({"name": ""}, "letters, digits"),
     ],
 )
 def test_what_cannot_be_a_policy_is_said(
@@ -242,23 +226,6 @@ def test_coins_and_statistics_are_charged_apart_and_neither_knows_the_others_lab
     assert "priced together with 12 statistic releases" in coins.card["privacy"]["accounting"]
     assert "priced together with 50 randomized labels" in sums.card["privacy"]["accounting"]
     assert overview.verify(project.state).ok
-
-
-@pytest.mark.slow
-def test_the_order_of_events_changes_no_label(
-    table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.fix_randomness(monkeypatch)
-    released = []
-    for order in ((0, 1), (1, 0)):
-        home = lg.init(tmp_path / str(order[0]))
-        made(home, "both", "rr:labels=50", "statistic:releases=12")
-        found = {
-            i: lg.privatize(table, project=home, **({"mechanism": "rr"}, STATISTIC)[i])
-            for i in order
-        }
-        released.append([(found[i].path / "data.parquet").read_bytes() for i in (0, 1)])
-    assert released[0] == released[1]
 
 
 def test_a_request_without_a_budget_takes_the_policys(table: pa.Table, project: Project) -> None:
@@ -344,10 +311,6 @@ def test_a_draft_tells_what_all_policies_cost_with_it_as_activation_does(
     assert policies.show("new", project).activation is None
     high = policies.new("high", epsilon=9, delta=1e-6, allow=["rr:labels=20"], project=project)
     assert high.activation.total.epsilon > high.activation.ceiling.epsilon
-    for command in (["show", "high"], ["list"]):
-        arguments = ["policy", *command, "--project", str(project.state)]
-        found = CliRunner().invoke(main, arguments, catch_exceptions=False)
-        assert "could not be put into force" in " ".join(found.output.split())
     with pytest.raises(PolicyError, match="above its ceiling"):
         policies.preview("high", project)
 
@@ -569,26 +532,6 @@ def test_an_anchor_proves_what_the_journal_held(table: pa.Table, project: Projec
 
 def test_requests_that_differ_in_how_numbers_are_written_are_one() -> None:
     assert Request(3, 1e-5) == Request(3.0, 1e-5)  # type: ignore[arg-type]
-
-
-def test_a_policy_survives_being_stored() -> None:
-    policy = Policy(3.0, 1e-5, BOTH, unit="group")
-    assert Policy.from_json(policy.to_json()) == policy
-
-
-def test_the_table_of_a_release_does_not_depend_on_the_policys_name(
-    table: pa.Table, tmp_path: Path
-) -> None:
-    release = None
-    for name in ("one", "two"):
-        home = lg.init(tmp_path / name)
-        made(home, name, "rr:labels=15")
-        release = lg.privatize(table, mechanism="rr", project=home)
-        assert release.card["privacy"]["policy"] == name
-    assert release is not None
-    assert pq.read_schema(release.path / "data.parquet").names[:4] == [
-        "prompt", "chosen", "rejected", "item_id"
-    ]  # fmt: skip
 
 
 def test_the_policy_that_is_closed_need_not_be_the_newest(project: Project) -> None:

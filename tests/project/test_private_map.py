@@ -15,7 +15,7 @@ from support.preferences import STATISTIC, files, notes, opinions, pairs, public
 
 import labelguard as lg
 from labelguard.cli.main import main
-from labelguard.errors import LedgerError, ProjectError
+from labelguard.errors import ProjectError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import attempts, erasure, private_map
@@ -120,16 +120,6 @@ def test_what_is_not_the_map_of_its_release_is_found_by_all_who_need_it(
     assert {k: v for k, v in files(project.state).items() if k not in ledgers} == {
         k: v for k, v in before.items() if k not in ledgers
     }
-
-
-def test_a_map_of_a_release_that_the_ledger_does_not_know_stops_the_project(
-    project: Project,
-) -> None:
-    lg.privatize(TABLE.slice(0, 50), project=project, **RR)
-    (project.released / "r0002-0badcafe").mkdir()
-    with pytest.raises(LedgerError, match=r"r0002-0badcafe is in .* not in the ledger"):
-        lg.privatize(TABLE, project=project, **RR)
-    assert not overview.verify(project.state).ok
 
 
 @pytest.mark.quick("rr")

@@ -12,7 +12,7 @@ import pytest
 
 import labelguard as lg
 from labelguard.errors import PolicyError
-from labelguard.project import erasure, policies, restore
+from labelguard.project import policies, restore
 from labelguard.project.backup import backup
 from labelguard.project.project import Project, find
 
@@ -121,27 +121,3 @@ def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path: Pa
     back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back")
     with pytest.raises(PolicyError, match="nobody can be joined any more"):
         groups(back, tmp_path, ("x", "g"), ("y", "g"))
-
-
-def test_a_closed_policy_leaves_room_for_another(tmp_path: Path) -> None:
-    home = lg.init(tmp_path / "home")
-    terms: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "allow": ["rr:labels=20"]}
-    terms["tie_status_public"] = True
-    policies.new("a", project=home, **terms)
-    policies.activate("a", home)
-    lg.privatize(labels(("x", 1, 1)), mechanism="rr", project=home)
-    backup(tmp_path / "backup.tar.zst", project=home)
-    back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back")
-    policies.new("b", project=back, **terms)
-    assert policies.activate("b", back).total.epsilon == 6.0
-
-
-def test_a_group_that_its_only_voice_has_left_stops_nobody(tmp_path: Path) -> None:
-    home = lg.init(tmp_path / "home")
-    groups(home, tmp_path, ("x", "g"), ("y", "g"))
-    policies.new("p", epsilon=3, delta=1e-5, allow=["rr:labels=9"], unit="group", project=home)
-    policies.activate("p", home)
-    lg.privatize(labels(("x", 1, 1), ("z", 1, 0)), mechanism="rr", project=home)
-    erasure.leave("x", "retired", home)
-    later = lg.privatize(labels(("y", 2, 1), ("z", 3, 1)), mechanism="rr", project=home)
-    assert later.card["counts"]["charged"] == 2
