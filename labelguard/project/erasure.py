@@ -11,7 +11,6 @@ rows are recognised by their labeler's id alone.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field, replace
 
@@ -187,33 +186,19 @@ def _unseen(alike: Sequence[str]) -> str:
 
 def _named(labeler_id: str, opened: OpenProject) -> _Leaver:
     """The labeler with this id or pseudonym; one that the project does not know goes by the id."""
-    ledger = opened.ledger
-    groups = Groups(*ledger.members())
-
-    def leaver(key: Blocks) -> _Leaver:
-        units = blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0]
-        return _Leaver(opened, key, units)
-
-    by_id = leaver(linking.by_id([labeler_id], opened)[0])
-    if not re.fullmatch("[0-9a-f]{32}", labeler_id) or _known(by_id):
-        return by_id
-    named = blocks.from_bytes(bytes.fromhex(labeler_id))
-    if groups.is_group(named):
+    groups, (key, _) = Groups(*opened.ledger.members()), linking.named([labeler_id], opened)
+    if linking.PSEUDONYM.fullmatch(labeler_id) and groups.is_group(
+        blocks.from_bytes(bytes.fromhex(labeler_id))
+    ):
         raise LedgerError(
             f"{labeler_id} is a group's pseudonym; groups do not leave: name each of its labelers"
         )
-    by_name = leaver(named)
-    return by_name if _known(by_name) else by_id
+    return _Leaver(opened, key, blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0])
 
 
 def _known(leaver: _Leaver) -> bool:
     """Whether the project has met the labeler."""
     return bool(linking.known(leaver.ledger, leaver.key)[0] or leaver.charges)
-
-
-def _maps(leaver: _Leaver) -> dict[str, str]:
-    """The digests of the private maps that the ledger counts."""
-    return {record.id: record.map for record in leaver.ledger.releases() if record.map}
 
 
 def _forget(leaver: _Leaver, epoch: int) -> None:
@@ -222,9 +207,9 @@ def _forget(leaver: _Leaver, epoch: int) -> None:
     New files are written beside the old ones, the ledger takes the digests that follow, and then
     the files change places; whoever opens the maps next completes what a crash left.
     """
-    private_map = leaver.opened.private_map
-    private_map.settle(_maps(leaver))
-    changed = [release for release in _maps(leaver) if private_map.leave_out(release, leaver.key)]
+    private_map, maps = leaver.opened.private_map, leaver.opened.maps
+    private_map.settle(maps)
+    changed = [release for release in maps if private_map.leave_out(release, leaver.key)]
     if changed:
         digests = {release: private_map.digest(release, rewritten=True) for release in changed}
         leaver.ledger.write(epoch, charges.replace_maps, digests)
@@ -239,7 +224,7 @@ def _report(leaver: _Leaver, kind: Leaving) -> Left:
     kind = "erased" if before == "erased" else kind
     charged = [r for r in ledger.releases() if r.number in uses and r.state != "reserved"]
     total = lifetime.total(policies.life(ledger))
-    private_map, maps = leaver.opened.private_map, _maps(leaver)
+    private_map, maps = leaver.opened.private_map, leaver.opened.maps
     private_map.check(maps)
     taken = dict.fromkeys(EVENTS, 0)
     for record in charged:

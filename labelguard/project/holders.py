@@ -97,6 +97,5 @@ def purge(opened: OpenProject, leavers: Leavers, epoch: int) -> Raw:
 
 def row_keys(opened: OpenProject, leavers: Leavers) -> set[bytes]:
     """The keys of their rows in all private maps."""
-    maps = [record.id for record in opened.ledger.releases() if record.map]
     private_map = opened.private_map
-    return {key for one in maps for key in private_map.keys_of(one, leavers.labelers)}
+    return {key for one in opened.maps for key in private_map.keys_of(one, leavers.labelers)}

@@ -90,7 +90,7 @@ class Distinct:
     """both pseudonyms"""
 
 
-_PSEUDONYM = re.compile("[0-9a-f]{32}")
+PSEUDONYM = re.compile("[0-9a-f]{32}")
 _TABLE = ("labeler_id", "same_as")
 
 
@@ -132,7 +132,7 @@ def named(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]
     """Like `by_id`, but a pseudonym of somebody whom the ledger knows is taken for it."""
     ledger = opened.ledger
     found, sources = by_id(texts, opened)
-    rows = np.array([row for row, t in enumerate(texts) if _PSEUDONYM.fullmatch(t)], np.intp)
+    rows = np.array([row for row, t in enumerate(texts) if PSEUDONYM.fullmatch(t)], np.intp)
     labelers = blocks.from_bytes(bytes.fromhex("".join(texts[row] for row in rows.tolist())))
     met = known(ledger, labelers)
     found[rows[met]] = labelers[met]

@@ -48,9 +48,9 @@ from labelguard.ledger import charges, database, journal, policies, schema, witn
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.witness import Witness
-from labelguard.project import archive, backup, known
+from labelguard.project import archive, backup
 from labelguard.project.opening import OpenProject, seclude
-from labelguard.project.project import STATE, Project, find, held
+from labelguard.project.project import STATE, Project, find, held, places
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
 _DONE = "restored.json"
@@ -230,7 +230,7 @@ def _seen(keys: Path) -> list[Anchor]:
 
 def _refuse_taking(keys: Path) -> None:
     """Refuse keys in place whose project lives: their witness would know the restored one only."""
-    made = known.places()
+    made = places()
     with contextlib.suppress(LabelguardError):
         made.append(find().state)
     for state in made:
