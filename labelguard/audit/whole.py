@@ -116,8 +116,8 @@ class _Scratch(Project):
     def create(cls, directory: Path) -> _Scratch:
         """An empty project with fresh keys."""
         from labelguard.keys.keyring import KeyRing
-        from labelguard.ledger.ceilings import Ceiling
         from labelguard.ledger.ledger import Ledger
+        from labelguard.ledger.policies import Ceiling
 
         project = cls(directory / STATE)
         for path in (project.releases, project.released, project.quarantine):

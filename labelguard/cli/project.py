@@ -187,7 +187,7 @@ def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> Ceil
       labelguard project ceiling
       labelguard project ceiling --raise 20,1e-4 --yes
     """
-    from labelguard.ledger.ceilings import Ceiling
+    from labelguard.ledger.policies import Ceiling
     from labelguard.policy.policy import parse_budget
     from labelguard.project import raising
 

@@ -25,7 +25,7 @@ from labelguard.ingest.sources import Input, Part
 from labelguard.ingest.sql import identifier
 from labelguard.keys.identities import Identities, normal_form
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.groups import Groups
+from labelguard.ledger.records import Groups
 from labelguard.spelling import closest
 from labelguard.storage import blocks
 from labelguard.terms import counted

@@ -32,7 +32,7 @@ from labelguard.ingest.sources import Input
 from labelguard.ingest.staged import Fault, Staged
 from labelguard.keys.identities import Identities
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.groups import Groups
+from labelguard.ledger.records import Groups
 from labelguard.storage import blocks, buckets
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import BucketWriter

@@ -68,9 +68,13 @@ class KeyRing:
         path = directory / KEY_FILE
         if path.exists():
             raise KeyProblem(f"{path} exists already; keys are never regenerated")
+        return cls._written(directory, random_bytes(32))
+
+    @classmethod
+    def _written(cls, directory: Path, secret: bytes) -> KeyRing:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         private_files.check_directory(directory, KeyProblem)
-        write_atomically(path, _KEY_HEADER + random_bytes(32), mode=0o600)
+        write_atomically(directory / KEY_FILE, _KEY_HEADER + secret, mode=0o600)
         return cls(directory)
 
     def check_value(self) -> str:
@@ -146,13 +150,10 @@ class KeyRing:
 
     def copy_to(self, directory: Path) -> KeyRing:
         """Write the project key into a directory without one, or with the same; the ring there."""
-        path, data = directory / KEY_FILE, _KEY_HEADER + self._secret
-        if path.exists() and path.read_bytes() != data:
+        path = directory / KEY_FILE
+        if path.exists() and path.read_bytes() != _KEY_HEADER + self._secret:
             raise KeyProblem(f"{path} exists already; keys are never replaced")
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        private_files.check_directory(directory, KeyProblem)
-        write_atomically(path, data, mode=0o600)
-        return type(self)(directory)
+        return self._written(directory, self._secret)
 
 
 def _bits(values: NDArray[np.generic]) -> NDArray[np.uint64]:
@@ -166,42 +167,26 @@ def _length_prefixed(text: str) -> bytes:
     return len(data).to_bytes(8, "big") + data
 
 
-def _read_private(path: Path, header: bytes) -> bytes:
-    try:
-        data = private_files.read(path, KeyProblem)
-    except FileNotFoundError:
-        raise _missing(path) from None
-    return _content(data, header, str(path))
-
-
 def _project_key(directory: Path) -> bytes:
     """The 32 bytes of the project key: of its file or, if there is none, from the environment."""
     path = directory / KEY_FILE
-    if not directory.is_dir():
-        raise _missing(path)
-    private_files.check_directory(directory, KeyProblem)
-    given = None if os.path.lexists(path) else key_source.read()
-    if given is None:
-        where, secret = str(path), _read_private(path, _KEY_HEADER)
-    else:
-        where = f"what {key_source.named()} gives"
-        secret = _content(given, _KEY_HEADER, where)
-    if len(secret) != 32:
+    try:
+        if not directory.is_dir():
+            raise FileNotFoundError
+        private_files.check_directory(directory, KeyProblem)
+        given = None if os.path.lexists(path) else key_source.read()
+        data = private_files.read(path, KeyProblem) if given is None else given
+    except FileNotFoundError:
+        raise KeyProblem(
+            f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "
+            "without it nothing can be released"
+        ) from None
+    where = str(path) if given is None else f"what {key_source.named()} gives"
+    if not data.startswith(_KEY_HEADER):
+        raise KeyProblem(f"{where} is not a labelguard key file, or is damaged")
+    if len(secret := data.removeprefix(_KEY_HEADER)) != 32:
         raise KeyProblem(f"{where} is damaged; restore it from a backup")
     return secret
-
-
-def _content(data: bytes, header: bytes, where: str) -> bytes:
-    if not data.startswith(header):
-        raise KeyProblem(f"{where} is not a labelguard key file, or is damaged")
-    return data[len(header) :]
-
-
-def _missing(path: Path) -> KeyProblem:
-    return KeyProblem(
-        f"{path} is missing; restore it from a backup or set LABELGUARD_KEYS: "
-        "without it nothing can be released"
-    )
 
 
 def keys_directory(state: Path) -> Path:

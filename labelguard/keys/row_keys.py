@@ -8,8 +8,6 @@ later keeps the labels they released. Every field has a fixed width: two rows ne
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,9 +17,8 @@ from labelguard.storage.blocks import Blocks
 SCHEME_VERSION = 1
 
 
-class _Purpose(IntEnum):
-    ROW_KEY = 1
-    ORDER = 2
+_ROW_KEY, _ORDER = 1, 2
+"""What is derived of a row; different purposes never share an output."""
 
 
 class RowKeys:
@@ -42,16 +39,14 @@ class RowKeys:
 
     def keys(self, identity: Blocks, pair: NDArray[np.uint16]) -> Blocks:
         """The row keys of pairs of rankings (0 elsewhere), shape (n, 2)."""
-        return self._finish(_Purpose.ROW_KEY, identity, pair)
+        return self._finish(_ROW_KEY, identity, pair)
 
     def order(self, identity: Blocks) -> NDArray[np.uint64]:
         """Keyed hashes that put a labeler's items (or rankings) in an order, shape (n,)."""
-        return self._finish(_Purpose.ORDER, identity, 0)[:, 0]
+        return self._finish(_ORDER, identity, 0)[:, 0]
 
-    def _finish(
-        self, purpose: _Purpose, identity: Blocks, pair: NDArray[np.uint16] | int
-    ) -> Blocks:
+    def _finish(self, purpose: int, identity: Blocks, pair: NDArray[np.uint16] | int) -> Blocks:
         fields = np.zeros_like(identity)
         fields[:, 0] = np.asarray(pair, np.uint64) << np.uint64(32)
-        fields[:, 0] |= np.uint64(SCHEME_VERSION << 56 | int(purpose) << 48)
+        fields[:, 0] |= np.uint64(SCHEME_VERSION << 56 | purpose << 48)
         return self._prf.absorb(identity, fields)

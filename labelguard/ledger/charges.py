@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from labelguard import clock
 from labelguard.errors import LedgerError
-from labelguard.ledger import database, digests, journal, schema
+from labelguard.ledger import database, journal, schema
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.policy import pricing
 from labelguard.policy.event_kind import Price
@@ -61,7 +62,7 @@ def reserve(
             f"another job has made release {made} of this very request; run the same command again"
         )
     number = 1 + (connection.scalar(sa.select(sa.func.max(own.number))) or 0)
-    settings = settings_text(asked.settings)
+    settings = json.dumps(dict(asked.settings), sort_keys=True)
     record = {
         "id": f"r{number:04d}-{asked.idempotency_key[:8]}",
         "number": number,
@@ -76,7 +77,7 @@ def reserve(
     digest = charge(connection, number, allowance_id, asked)
     body = {"release": record["id"], "mechanism": asked.mechanism}
     body |= {"policy": policy_id, "event": asked.event}
-    body |= {"request": digests.request_digest(asked.idempotency_key, settings)}
+    body |= {"request": request_digest(asked.idempotency_key, settings)}
     body |= {"labels": record["charged"], "labelers": int((asked.charged > 0).sum())}
     journal.append(connection, "charged", body | {"charges": digest, "prices": dict(prices)})
     return str(record["id"])
@@ -106,7 +107,26 @@ def charge(connection: sa.Connection, number: int, allowance_id: int, asked: Cha
             set_={"used": c.used + insert.excluded.used},
         )
     )
-    return digests.charges_digest(labelers, capacity, labels)
+    return charges_digest(labelers, capacity, labels)
+
+
+def charges_digest(labelers: Blocks, capacity: NDArray[np.int64], labels: NDArray[np.int64]) -> str:
+    """SHA-256 of who was charged how many labels: 32-byte rows, sorted by labeler (n, 2)."""
+    rows = np.column_stack([labelers, capacity.astype(np.uint64), labels.astype(np.uint64)])
+    return hashlib.sha256(rows.astype(">u8").tobytes()).hexdigest()
+
+
+def release_digest(connection: sa.Connection, number: int) -> str:
+    """`charges_digest` of what a release charged, as the tables have it."""
+    own = schema.charges.c
+    query = sa.select(own.labeler, own.capacity, own.labels).where(own.release == number)
+    labelers, (capacity, labels) = database.keyed(connection, query.order_by(own.labeler))
+    return charges_digest(labelers, capacity, labels)
+
+
+def request_digest(idempotency_key: str, settings: str) -> str:
+    """Of what a release was asked for, as its row has it."""
+    return hashlib.sha256(f"{idempotency_key} {settings}".encode()).hexdigest()
 
 
 def of_release(connection: sa.Connection, number: int) -> tuple[Blocks, NDArray[np.int64]]:
@@ -119,26 +139,22 @@ def of_release(connection: sa.Connection, number: int) -> tuple[Blocks, NDArray[
 
 def refund(connection: sa.Connection, record: ReleaseRecord) -> None:
     """Give back what a reserved release was charged."""
-    own = schema.releases.c
-    row = sa.select(own.allowance_id).where(own.id == record.id)
-    give_back(connection, record.number, connection.execute(row).scalar_one())
-    set_state(connection, record.id, "reserved", {"state": "refunded", "charged": 0})
-    journal.append(connection, "refunded", {"release": record.id, "labels": record.charged})
-
-
-def give_back(connection: sa.Connection, number: int, allowance_id: int) -> None:
-    """Undo what release `number` charged."""
+    row = sa.select(schema.releases.c.allowance_id).where(schema.releases.c.id == record.id)
+    allowance_id = connection.execute(row).scalar_one()
     own, c = schema.charges.c, schema.counters.c
     connection.execute(
         sa.update(schema.counters)
-        .where(c.allowance_id == allowance_id, own.release == number, own.labeler == c.labeler)
+        .where(c.allowance_id == allowance_id, own.release == record.number)
+        .where(own.labeler == c.labeler)
         .values(used=c.used - own.labels)
     )
-    connection.execute(sa.delete(schema.charges).where(own.release == number))
+    connection.execute(sa.delete(schema.charges).where(own.release == record.number))
     # Nobody's k is fixed by a release that did not happen.
     connection.execute(
         sa.delete(schema.counters).where(c.allowance_id == allowance_id, c.used == 0)
     )
+    told = {"labels": record.charged}
+    advance(connection, record.id, ["reserved"], "refunded", told, {"charged": 0})
 
 
 def usage(
@@ -187,24 +203,33 @@ def releases(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> li
     ]
 
 
-def set_state(
+def advance(
     connection: sa.Connection,
     release_id: str,
-    expected: str | Sequence[str],
-    values: Mapping[str, Any],
+    expected: Sequence[str],
+    state: str,
+    told: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> None:
-    """Change a release, if it is in the expected state, or in one of several."""
-    states = [expected] if isinstance(expected, str) else expected
-    condition = sa.and_(schema.releases.c.id == release_id, schema.releases.c.state.in_(states))
-    changed = connection.execute(sa.update(schema.releases).where(condition).values(**values))
-    if changed.rowcount != 1:
-        said = " or ".join(states)
-        raise LedgerError(f"release {release_id} is not {said}; the ledger has moved on")
+    """Bring a release from one of the expected states into another, with other `values` of its row.
+
+    The journal tells of it, with what else is `told`. Raises `LedgerError` in any other state.
+    """
+    condition = sa.and_(schema.releases.c.id == release_id, schema.releases.c.state.in_(expected))
+    change = sa.update(schema.releases).where(condition).values(state=state, **(values or {}))
+    if connection.execute(change).rowcount != 1:
+        raise LedgerError(
+            f"release {release_id} is not {' or '.join(expected)}; the ledger has moved on"
+        )
+    journal.append(connection, state, {"release": release_id, **(told or {})})
 
 
-def settings_text(settings: Mapping[str, Any]) -> str:
-    """Settings as the ledger keeps them."""
-    return json.dumps(dict(settings), sort_keys=True)
+def replace_maps(connection: sa.Connection, maps: Mapping[str, str]) -> None:
+    """Rows of somebody who left were taken out of these private maps: their new"""
+    own = schema.releases
+    for release, digest in maps.items():
+        connection.execute(sa.update(own).where(own.c.id == release).values(map=digest))
+    journal.append(connection, "rewritten", {"maps": dict(maps)})
 
 
 def near(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -130,69 +130,30 @@ def insert(connection: sa.Connection, table: sa.Table, columns: Mapping[str, Col
     In the order given; by key is fastest.
     """
     rows = max(len(column) for column in columns.values() if not isinstance(column, int))
-    if not rows:
-        return
-    if connection.dialect.name == "postgresql":
-        with _copy(connection, table, columns, " (FORMAT BINARY)") as copy:
-            copy.write(_binary(columns, rows))
-    else:
-        values = zip(*(_values(column, rows) for column in columns.values()), strict=True)
-        insert_rows(connection, table, tuple(columns), list(values))
+    values = (
+        [column] * rows
+        if isinstance(column, int)
+        else column.tolist()
+        if column.ndim == 1
+        else blocks.to_list(column)
+        for column in columns.values()
+    )
+    insert_rows(connection, table, tuple(columns), list(zip(*values, strict=True)))
 
 
 def insert_rows(
     connection: sa.Connection, table: sa.Table, names: Sequence[str], rows: Sequence[Sequence[Any]]
 ) -> None:
     """Insert rows of values of any types, in the order given."""
+    into = f"{table.name} ({', '.join(names)})"
     if connection.dialect.name == "postgresql":
-        with _copy(connection, table, names) as copy:
+        driver: Any = connection.connection.driver_connection
+        with driver.cursor() as cursor, cursor.copy(f"COPY {into} FROM STDIN") as copy:
             for row in rows:
                 copy.write_row(row)
     elif rows:
-        marks = ", ".join("?" * len(names))
-        statement = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks})"
+        statement = f"INSERT INTO {into} VALUES ({', '.join('?' * len(names))})"
         connection.exec_driver_sql(statement, [tuple(row) for row in rows])
-
-
-@contextlib.contextmanager
-def _copy(
-    connection: sa.Connection, table: sa.Table, names: Iterable[str], options: str = ""
-) -> Iterator[Any]:
-    """PostgreSQL's COPY into some columns of a table."""
-    driver: Any = connection.connection.driver_connection
-    statement = f"COPY {table.name} ({', '.join(names)}) FROM STDIN{options}"
-    with driver.cursor() as cursor, cursor.copy(statement) as copy:
-        yield copy
-
-
-def _values(column: Column, rows: int) -> Sequence[object]:
-    """A column as the values that a driver takes."""
-    if isinstance(column, int):
-        return [column] * rows
-    if column.ndim == 1:
-        return list(column.tolist())
-    return stored(column)
-
-
-def _binary(columns: Mapping[str, Column], rows: int) -> bytes:
-    """PostgreSQL's binary COPY format; every row is equally wide, so numpy can lay it out.
-
-    One integer for all rows is of type integer (4 bytes), columns are bigint (8 bytes).
-    """
-    fields: list[tuple[str, str]] = [("count", ">i2")]
-    for name, column in columns.items():
-        kind = ">i4" if isinstance(column, int) else ">i8" if column.ndim == 1 else "V16"
-        fields += [(f"{name} length", ">i4"), (name, kind)]
-    layout = np.zeros(rows, np.dtype(fields))
-    layout["count"] = len(columns)
-    for name, column in columns.items():
-        layout[f"{name} length"] = layout.dtype[name].itemsize
-        if not isinstance(column, int) and column.ndim == 2:
-            layout[name] = np.frombuffer(blocks.to_bytes(column), "V16")
-        else:
-            layout[name] = column
-    header = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-    return header + layout.tobytes() + b"\xff\xff"
 
 
 def keyed(
@@ -209,11 +170,6 @@ def keyed(
     labelers, *columns = zip(*rows, strict=True)
     keys = blocks.from_bytes(b"".join(labelers))
     return keys, tuple(np.fromiter(column, np.int64, len(rows)) for column in columns)
-
-
-def stored(labelers: Blocks) -> list[bytes]:
-    """Pseudonyms as the ledger stores them."""
-    return blocks.to_list(labelers)
 
 
 def two_keys(connection: sa.Connection, query: sa.Select[Any]) -> tuple[Blocks, Blocks]:

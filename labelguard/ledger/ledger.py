@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
 
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.ledger import (
-    ceilings,
     charges,
     database,
     journal,
@@ -30,9 +29,7 @@ from labelguard.ledger import (
     sourcebook,
     verification,
 )
-from labelguard.ledger.ceilings import Ceiling
-from labelguard.ledger.groups import Groups
-from labelguard.ledger.policies import IMPLICIT, PolicyRecord
+from labelguard.ledger.policies import IMPLICIT, Ceiling, PolicyRecord
 from labelguard.ledger.records import Charge, LabelerTable, ReleaseRecord
 from labelguard.ledger.sourcebook import SourceRecord
 from labelguard.ledger.witness import Witness
@@ -46,6 +43,8 @@ if TYPE_CHECKING:
     from labelguard.keys.keyring import KeyRing
     from labelguard.ledger.records import Admission
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _SEAL = object()
 
 
@@ -84,7 +83,7 @@ class Ledger:
         if self._engine.dialect.name == "postgresql":
             self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._witness = Witness(witnesses)
-        with self._reading() as connection:
+        with self.snapshot() as connection:
             meta.check(connection, keys, self.address)
             self._guard(connection)
 
@@ -94,7 +93,7 @@ class Ledger:
         url: str,
         keys: KeyRing,
         witnesses: Sequence[Path] = (),
-        ceiling: Ceiling = ceilings.DEFAULT,
+        ceiling: Ceiling = policies.DEFAULT,
     ) -> Ledger:
         """Make the tables, unless they exist, and the witnesses."""
         with database.writing(journal.signing(database.connect(url), keys)) as connection:
@@ -120,12 +119,11 @@ class Ledger:
 
     def ceiling(self) -> Ceiling:
         """What all policies together may cost a labeler, for life."""
-        with self._reading() as connection:
-            return ceilings.of(connection)
+        return self.read(policies.ceiling)
 
     def begin_job(self) -> int:
         """A new epoch: a job of an older one can no longer charge or commit."""
-        with self._writing() as connection:
+        with self.transaction() as connection:
             database.check_pages(connection, self.address)
             return meta.next_epoch(connection)
 
@@ -135,33 +133,11 @@ class Ledger:
 
     def policies(self) -> list[PolicyRecord]:
         """All policies, oldest first."""
-        with self._reading() as connection:
-            return policies.records(connection)
+        return self.read(policies.records)
 
     def policy(self) -> PolicyRecord | None:
         """The policy in force, or None."""
-        with self._reading() as connection:
-            return policies.in_force(connection)
-
-    def add_policy(self, name: str, policy: Policy) -> PolicyRecord:
-        """Keep a new policy, with its price, as a draft."""
-        with self._writing() as connection:
-            return policies.add(connection, name, policy, "draft")
-
-    def activate_policy(self, name: str, epoch: int) -> PolicyRecord:
-        """Put a draft into force and close the policy before it."""
-        with self._writing(epoch) as connection:
-            return policies.activate(connection, name)
-
-    def drop_policy(self, name: str, epoch: int) -> None:
-        """Remove a draft."""
-        with self._writing(epoch) as connection:
-            policies.drop(connection, name)
-
-    def close_policy(self, record: PolicyRecord, epoch: int) -> None:
-        """Close a policy; it stays paid in full."""
-        with self._writing(epoch) as connection:
-            policies.close(connection, record)
+        return self.read(policies.in_force)
 
     def prices(self, event: str) -> dict[int, Price]:
         """Stored price of every k, for one kind of event, under the policy in force."""
@@ -189,32 +165,34 @@ class Ledger:
 
         `excluding` takes one release's charges back out.
         """
-        with self._reading() as connection:
+        with self.snapshot() as connection:
             active = policies.in_force(connection)
-            if active is None or event not in active.allowance_ids:
-                return LabelerTable.empty()
+            allowance = active.allowance_ids.get(event) if active else None
             counters = schema.counters.c
             query = (
                 sa.select(counters.labeler, counters.capacity, counters.used)
-                .where(counters.allowance_id == active.allowance_ids[event])
+                .where(counters.allowance_id == allowance)
                 .order_by(counters.labeler)
             )
             labelers, (capacity, used) = database.keyed(connection, query)
-            if excluding and excluding.policy_id == active.id and excluding.event == event:
+            if (
+                active
+                and excluding
+                and (excluding.policy_id, excluding.event) == (active.id, event)
+            ):
                 who, labels = charges.of_release(connection, excluding.number)
                 used[blocks.positions(labelers, who)] -= labels
-        order = blocks.order(labelers)
-        return LabelerTable(labelers[order], capacity[order], used[order])
+        return LabelerTable(labelers, capacity, used)
 
     def usage(self) -> dict[str, list[tuple[int, int, int]]]:
         """Under the policy in force, by kind of event: how many units have (capacity, used)."""
-        with self._reading() as connection:
+        with self.snapshot() as connection:
             active = policies.in_force(connection)
             return charges.usage(connection, active.allowance_ids) if active else {}
 
     def near(self, event: str, percent: int, most: int) -> list[tuple[str, int, int]]:
         """Under the policy in force, who used so much of an allowance (see `charges.near`)."""
-        with self._reading() as connection:
+        with self.snapshot() as connection:
             active = policies.in_force(connection)
             if active is None or event not in active.allowance_ids:
                 return []
@@ -222,8 +200,7 @@ class Ledger:
 
     def charged(self) -> Blocks:
         """All units that were ever charged, by whichever policy, shape (n, 2)."""
-        with self._reading() as connection:
-            return people.charged(connection)
+        return self.read(people.charged)
 
     def charge(
         self, asked: Charge, policy: Policy, epoch: int, resumed: ReleaseRecord | None = None
@@ -234,7 +211,7 @@ class Ledger:
         """
         if resumed:
             return self._grant_again(asked, epoch, resumed)
-        with self._writing(epoch) as connection:
+        with self.transaction(epoch) as connection:
             active = policies.in_force(connection) or policies.add(
                 connection, IMPLICIT, policy, "active"
             )
@@ -254,76 +231,55 @@ class Ledger:
 
         What it reads, and whom it is the first to meet, is kept from here on too.
         """
-        release = grant.release
-        body: dict[str, Any] = {"release": release.id}
-        with self._writing(epoch) as connection:
+        release, told = grant.release, dict[str, Any]()
+        with self.transaction(epoch) as connection:
             if release.state != "reserved":
                 return
-            charges.set_state(connection, release.id, "reserved", {"state": "computing"})
             if reads:
-                body |= sourcebook.note(connection, reads.source, reads.columns)
-                body |= people.meet(connection, release.number, reads.newcomers)
-            journal.append(connection, "computing", body)
+                told |= sourcebook.note(connection, reads.source, reads.columns)
+                told |= people.meet(connection, release.number, reads.newcomers)
+            charges.advance(connection, release.id, ["reserved"], "computing", told)
 
     def mark_drawn(self, grant: Grant, epoch: int, digest: str, labels: int) -> Grant:
         """The private map is complete, with this keyed digest: from here on it is never redrawn.
 
         Returns the grant as it then stands.
         """
-        with self._writing(epoch) as connection:
-            values = {"state": "drawn", "map": digest, "drawn": labels}
-            charges.set_state(connection, grant.release.id, "computing", values)
-            body = {"release": grant.release.id, "map": digest, "drawn": labels}
-            journal.append(connection, "drawn", body)
-        record = self.release(grant.release.id)
+        values = {"map": digest, "drawn": labels}
+        release = grant.release.id
+        self.write(epoch, charges.advance, release, ["computing"], "drawn", values, values)
+        record = self.release(release)
         assert record is not None
         return Grant(record, grant.prices, _SEAL)
 
-    def replace_maps(self, digests: Mapping[str, str], epoch: int) -> None:
-        """Rows of somebody who left were taken out of these private maps: their new digests."""
-        with self._writing(epoch) as connection:
-            for release, digest in digests.items():
-                own = schema.releases.c.id == release
-                connection.execute(sa.update(schema.releases).where(own).values(map=digest))
-            journal.append(connection, "rewritten", {"maps": dict(digests)})
-
     def commit(self, grant: Grant, epoch: int, rows: int, files: Mapping[str, str]) -> None:
         """The release is complete on disk; `files` maps public file names to SHA-256."""
-        with self._writing(epoch) as connection:
-            values = {"state": "committed", "rows": rows, "files": json.dumps(dict(files))}
-            charges.set_state(connection, grant.release.id, "drawn", values)
-            body = {"release": grant.release.id, "rows": rows, "files": dict(files)}
-            journal.append(connection, "committed", body)
+        told, release = {"rows": rows, "files": dict(files)}, grant.release.id
+        values = {"rows": rows, "files": json.dumps(told["files"])}
+        self.write(epoch, charges.advance, release, ["drawn"], "committed", told, values)
 
     def abandon(self, release_id: str, epoch: int) -> None:
         """Give up a release that read labels and was never finished: it stays charged."""
-        with self._writing(epoch) as connection:
-            charges.set_state(connection, release_id, charges.UNFINISHED, {"state": "abandoned"})
-            journal.append(connection, "abandoned", {"release": release_id})
+        self.write(epoch, charges.advance, release_id, charges.UNFINISHED, "abandoned")
 
     def refund_reserved(self, epoch: int, resumed: str | None) -> list[str]:
         """Give back what crashed jobs charged before they read a label; their release ids.
 
         `resumed` is the release that is about to be resumed, if any.
         """
-        refunded = []
-        for record in self._records(schema.releases.c.state == "reserved"):
-            if record.id == resumed:
-                continue
-            with self._writing(epoch) as connection:
-                charges.refund(connection, record)
-            refunded.append(record.id)
-        return refunded
+        reserved = self._records(schema.releases.c.state == "reserved")
+        refunded = [record for record in reserved if record.id != resumed]
+        for record in refunded:
+            self.write(epoch, charges.refund, record)
+        return [record.id for record in refunded]
 
     def sources(self) -> list[SourceRecord]:
         """The sources of labels, oldest first (see `sourcebook`)."""
-        with self._reading() as connection:
-            return sourcebook.records(connection)
+        return self.read(sourcebook.records)
 
     def identities(self) -> Identities:
         """Everybody whom a release or a list of groups has named, and the forms of their ids."""
-        with self._reading() as connection:
-            return people.identities(connection)
+        return self.read(people.identities)
 
     def known(self) -> Identities:
         """Whom releases have met, and who was put into a group, linked, or left before any did."""
@@ -332,52 +288,33 @@ class Ledger:
 
     def distinct(self) -> tuple[Blocks, Blocks]:
         """Pairs who are two people, though their ids have one form; both (n, 2)."""
-        with self._reading() as connection:
-            return people.distinct(connection)
+        return self.read(people.distinct)
 
     def members(self) -> tuple[Blocks, Blocks]:
         """Labelers in groups, sorted, and the group of each; both (n, 2)."""
-        with self._reading() as connection:
-            labelers, units = people.members(connection)
-        order = blocks.order(labelers)
-        return labelers[order], units[order]
-
-    def add_members(self, groups: Groups, met: Identities, epoch: int) -> int:
-        """Put labelers into groups, for good; how many were new (see `people.add_members`)."""
-        newcomers = met.without(self.identities())
-        with self._writing(epoch) as connection:
-            return people.add_members(connection, groups.labelers, groups.units, newcomers)
+        return self.read(people.members)
 
     def tombstones(self) -> Blocks:
         """Labelers who were retired or erased, sorted, shape (n, 2)."""
-        with self._reading() as connection:
-            labelers = people.tombstones(connection)
-        return labelers[blocks.order(labelers)]
-
-    def bury(self, labeler: Blocks, kind: people.Leaving, epoch: int) -> None:
-        """Refuse a labeler's later labels, for good; what they spent is kept."""
-        with self._writing(epoch) as connection:
-            people.bury(connection, labeler, kind)
+        return self.read(people.tombstones)
 
     def journal(self) -> list[journal.Entry]:
         """All journal entries, oldest first."""
-        with self._reading() as connection:
-            return journal.entries(connection)
+        return self.read(journal.entries)
 
     def head(self) -> tuple[int, str]:
         """Number and digest of the newest journal entry."""
-        with self._reading() as connection:
-            return journal.head(connection)
+        return self.read(journal.head)
 
     def fault(self) -> str | None:
         """The first thing in the ledger that does not hold, or None."""
-        with self._reading() as connection:
+        with self.snapshot() as connection:
             database.check_pages(connection, self.address)
             return verification.first_fault(connection, journal.entries(connection))
 
     def _grant_again(self, asked: Charge, epoch: int, crashed: ReleaseRecord) -> Grant:
         """The grant of a release that was charged and not finished, if it needs no more."""
-        with self._writing(epoch) as connection:
+        with self.transaction(epoch) as connection:
             self._check_terms(connection)
             record = self.release(crashed.id)
         if (
@@ -386,7 +323,7 @@ class Ledger:
             or record.idempotency_key != asked.idempotency_key
         ):
             raise LedgerError(f"release {crashed.id} is not one that this command can resume")
-        with self._reading() as connection:
+        with self.snapshot() as connection:
             who, labels = charges.of_release(connection, record.number)
         new = np.flatnonzero(asked.charged)
         at = blocks.positions(who, asked.labelers[new])
@@ -406,18 +343,17 @@ class Ledger:
             )
 
     def _records(self, condition: sa.ColumnElement[bool]) -> list[ReleaseRecord]:
-        with self._reading() as connection:
-            return charges.releases(connection, condition)
+        return self.read(charges.releases, condition)
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
+    def snapshot(self) -> Iterator[sa.Connection]:
         """One transaction that sees one state of the ledger."""
         with database.translated(self._engine), self._snapshots.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
-    def _writing(self, epoch: int | None = None) -> Iterator[sa.Connection]:
-        """One transaction; with `epoch`, refused if another job has begun since."""
+    def transaction(self, epoch: int | None = None) -> Iterator[sa.Connection]:
+        """One transaction that writes; with `epoch`, refused if another job has begun since."""
         with database.writing(self._engine) as connection:
             current = meta.epoch(connection)  # writers stand in line here
             if epoch is not None and current != epoch:
@@ -427,10 +363,25 @@ class Ledger:
             head = journal.head(connection)
         self._witness.note(*head)
 
+    def read(
+        self, statement: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kw: P.kwargs
+    ) -> R:
+        """Return what a statement finds, in a snapshot of its own."""
+        with self.snapshot() as connection:
+            return statement(connection, *args, **kw)
+
+    def write(
+        self,
+        epoch: int | None,
+        statement: Callable[Concatenate[sa.Connection, P], R],
+        *args: P.args,
+        **kw: P.kwargs,
+    ) -> R:
+        """Run a statement in a transaction of its own; return what it returns."""
+        with self.transaction(epoch) as connection:
+            return statement(connection, *args, **kw)
+
     def _guard(self, connection: sa.Connection) -> None:
         """Refuse a ledger that others wrote, or that fell back."""
         journal.check_head(connection, self.address)
         self._witness.check(connection, self.address)
-
-    # For modules with statements of their own: one state to read, one transaction to write.
-    snapshot, transaction = _reading, _writing

@@ -1,4 +1,6 @@
-"""Who was met, who is in which group, who has left: the ledger's tables of people, by pseudonym."""
+"""The ledger's tables of people, by pseudonym: who was met, who is one unit or one person with
+whom, who is not, and who has left. Every function runs in the transaction of its caller.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from labelguard import clock
 from labelguard.errors import PolicyError
 from labelguard.keys.identities import Identities
-from labelguard.ledger import database, digests, journal, schema
+from labelguard.ledger import database, journal, schema
+from labelguard.ledger.records import Groups
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.terms import counted
@@ -28,16 +32,15 @@ def members(connection: sa.Connection) -> tuple[Blocks, Blocks]:
     return database.two_keys(connection, sa.select(own.labeler, own.unit).order_by(own.labeler))
 
 
-def add_members(
-    connection: sa.Connection, labelers: Blocks, units: Blocks, newcomers: Identities
-) -> int:
+def add_members(connection: sa.Connection, added: Groups, met: Identities) -> int:
     """Put labelers into groups; how many were new. A labeler's group never changes.
 
-    `newcomers` are those of them whose ids no release and no list of groups has named before.
+    `met` are those who are named by whatever id.
 
     Raises `PolicyError` for labelers of another group, or charged before as a unit of their own:
     what they spent would not count for the group.
     """
+    labelers, units = added.labelers, added.units
     known, groups = members(connection)
     refuse_forgetful(connection)
     at = blocks.positions(known, labelers)
@@ -54,13 +57,90 @@ def add_members(
     new = new[blocks.order(labelers[new])]
     database.insert(connection, schema.members, {"labeler": labelers[new], "unit": units[new]})
     if len(new):
-        body = {"labelers": len(new), "members": digests.members_digest(connection)}
+        body = {"labelers": len(new), "members": members_digest(connection)}
         own = schema.identities.c.release
         first = connection.scalar(sa.select(sa.func.min(own))) or 0
         # Lists of groups are numbered downwards from -1, beside the releases.
-        body |= meet(connection, min(first, 0) - 1, newcomers)
+        body |= meet(connection, min(first, 0) - 1, met.without(identities(connection)))
         journal.append(connection, "grouped", body)
     return len(new)
+
+
+def join(connection: sa.Connection, labelers: Blocks, other: Blocks) -> int:
+    """Each labeler is one person with the `other` in their row, both (n, 2); how many are in it.
+
+    All labels of a person use the allowance of one unit: that of whoever was charged, or was in a
+    group before. Raises `PolicyError` for people with two such units: what they spent apart cannot
+    be added up; for two who were said to be distinct; and for somebody who has left.
+    """
+    everybody, row = blocks.unique(np.concatenate([labelers, other]))
+    refuse_forgetful(connection)
+    if (blocks.positions(tombstones(connection), everybody) >= 0).any():
+        raise PolicyError(
+            "one of these labelers has left, and who is one person with them has left as well: "
+            "retire or erase the other id too; nothing was written"
+        )
+    known, groups = members(connection)
+    before = Groups(known, groups).unit_of(everybody)
+    units, unit = blocks.unique(before)
+    person = _components(len(units), unit[row[: len(labelers)]], unit[row[len(labelers) :]])
+    settled = blocks.positions(blocks.unique(groups)[0], units) >= 0
+    settled |= blocks.positions(charged(connection), units) >= 0
+    taken = np.bincount(person[settled], minlength=len(units))
+    if (taken > 1).any():
+        raise PolicyError(
+            f"{counted(int((taken > 1).sum()), 'person')} would have been charged, or put into "
+            "groups, as two: link people before the first charge of either; nothing was written"
+        )
+    unit_of = np.arange(len(units))
+    unit_of[person[settled]] = np.flatnonzero(settled)
+    now = units[unit_of[person[unit]]]
+    _refuse_distinct(connection, Groups(everybody, now))
+    new = blocks.positions(known, everybody) < 0
+    # Whose key names the unit is a member as well: by that a person is told from a group.
+    database.insert(connection, schema.members, {"labeler": everybody[new], "unit": now[new]})
+    if new.any():
+        body = {"labelers": int(new.sum()), "members": members_digest(connection)}
+        journal.append(connection, "linked", body)
+    return int(new.sum())
+
+
+def _components(count: int, one: NDArray[np.intp], other: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The smallest of `count` nodes that each is connected with, where edges are given."""
+    import scipy.sparse as sp
+    from scipy.sparse.csgraph import connected_components
+
+    links = sp.coo_matrix((np.ones(len(one), np.int8), (one, other)), (count, count))
+    component = connected_components(links, directed=False)[1]
+    found: NDArray[np.intp] = np.unique(component, return_index=True)[1][component]
+    return found
+
+
+def _refuse_distinct(connection: sa.Connection, groups: Groups) -> None:
+    one, other = map(groups.unit_of, distinct(connection))
+    if (one == other).all(axis=1).any():
+        raise PolicyError(
+            "two of these labelers were said to be two people (labelguard people list); nothing "
+            "was written"
+        )
+
+
+def set_apart(connection: sa.Connection, pair: Blocks) -> bool:
+    """Say that two labelers, (2, 2), are two people; whether that is new.
+
+    Raises `PolicyError` if they are in one group, or one person.
+    """
+    units = Groups(*members(connection)).unit_of(pair)
+    if (units[0] == units[1]).all():
+        raise PolicyError("these ids are one person, or in one group; nothing was written")
+    labeler, other = blocks.to_list(blocks.unique(pair)[0])
+    own = schema.distinct.c
+    same = sa.and_(own.labeler == labeler, own.other == other)
+    if connection.scalar(sa.select(own.labeler).where(same)):
+        return False
+    connection.execute(sa.insert(schema.distinct).values(labeler=labeler, other=other))
+    journal.append(connection, "distinct", {"distinct": distinct_digest(connection)})
+    return True
 
 
 def distinct(connection: sa.Connection) -> tuple[Blocks, Blocks]:
@@ -69,6 +149,20 @@ def distinct(connection: sa.Connection) -> tuple[Blocks, Blocks]:
     return database.two_keys(
         connection, sa.select(own.labeler, own.other).order_by(own.labeler, own.other)
     )
+
+
+def members_digest(connection: sa.Connection) -> str:
+    """SHA-256 of the table of members."""
+    return _digest(members(connection))
+
+
+def distinct_digest(connection: sa.Connection) -> str:
+    """SHA-256 of the pairs who are two people."""
+    return _digest(distinct(connection))
+
+
+def _digest(pairs: tuple[Blocks, Blocks]) -> str:
+    return hashlib.sha256(np.column_stack(pairs).astype(">u8").tobytes()).hexdigest()
 
 
 def identities(connection: sa.Connection) -> Identities:
@@ -113,9 +207,18 @@ def tombstones(connection: sa.Connection) -> Blocks:
     return database.keyed(connection, sa.select(own).order_by(own))[0]
 
 
+def tombstones_digest(connection: sa.Connection) -> str:
+    """SHA-256 of the table of tombstones."""
+    own = schema.tombstones.c
+    digest = hashlib.sha256()
+    for row in connection.execute(sa.select(own.labeler, own.kind).order_by(own.labeler)):
+        digest.update(bytes(row.labeler) + row.kind.encode() + b"\n")
+    return digest.hexdigest()
+
+
 def bury(connection: sa.Connection, labeler: Blocks, kind: Leaving) -> None:
     """Set a labeler's tombstone, shape (1, 2): later labels are refused. Erased stays erased."""
-    [key] = database.stored(labeler)
+    [key] = blocks.to_list(labeler)
     own = schema.tombstones.c
     before = connection.scalar(sa.select(own.kind).where(own.labeler == key))
     if before in (kind, "erased"):
@@ -123,7 +226,7 @@ def bury(connection: sa.Connection, labeler: Blocks, kind: Leaving) -> None:
     connection.execute(sa.delete(schema.tombstones).where(own.labeler == key))
     values = {"labeler": key, "kind": kind, "at": clock.now()}
     connection.execute(sa.insert(schema.tombstones).values(values))
-    body = {"labeler": key.hex(), "tombstones": digests.tombstones_digest(connection)}
+    body = {"labeler": key.hex(), "tombstones": tombstones_digest(connection)}
     journal.append(connection, kind, body)
 
 
@@ -149,9 +252,7 @@ def departures(connection: sa.Connection) -> list[Departure]:
     """Everybody who left, the first one first."""
     own = schema.tombstones.c
     query = sa.select(own.labeler, own.kind, own.at).order_by(own.at, own.labeler)
-    return [
-        Departure(bytes(row.labeler).hex(), row.kind, row.at) for row in connection.execute(query)
-    ]
+    return [Departure(bytes(key).hex(), kind, at) for key, kind, at in connection.execute(query)]
 
 
 def charges_of(connection: sa.Connection, names: Blocks) -> dict[int, int]:
@@ -161,7 +262,7 @@ def charges_of(connection: sa.Connection, names: Blocks) -> dict[int, int]:
         sa.select(own.release, sa.func.sum(own.labels).label("uses"))
         # With the releases spelled out the table's key serves, whatever the number of charges.
         .where(own.release.in_(sa.select(releases.number)))
-        .where(own.labeler.in_(database.stored(blocks.unique(names)[0])))
+        .where(own.labeler.in_(blocks.to_list(blocks.unique(names)[0])))
         .group_by(own.release)
         .order_by(own.release)
     )

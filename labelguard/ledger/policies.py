@@ -1,29 +1,78 @@
-"""The policies in the ledger: drafts, the one in force, and those that were closed.
+"""The policies in the ledger: drafts, the one in force, those that were closed; and their ceiling.
 
 A policy never changes. Another takes its place: the one in force is then closed, at its full
 price, used or not, and the new one is paid on top.
+
+The ceiling, what all policies together may cost a labeler for life, is fixed when the project is
+made and checked in the transaction that charges or activates, so (ε, δ) of everything that is ever
+released stays below it, however later policies were chosen. It can be raised, never lowered; from
+then on only the raised one is promised (docs/guarantees.md).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import sqlalchemy as sa
 
 from labelguard import clock
-from labelguard.errors import PolicyError
-from labelguard.ledger import ceilings, charges, journal, schema
+from labelguard.errors import LedgerError, PolicyError
+from labelguard.ledger import charges, journal, schema
 from labelguard.policy import lifetime, pricing
 from labelguard.policy.event_kind import Price
-from labelguard.policy.policy import Policy
+from labelguard.policy.lifetime import Total
+from labelguard.policy.policy import Policy, check_budget
 from labelguard.policy.pricing import Prices
+from labelguard.terms import budget_of
 
 IMPLICIT = "first"
 """Name of the policy that the first `privatize` writes where none was made before."""
+_CEILINGS = ("created", "ceiling")
+"""Journal entries that tell a ceiling; the newest is in force."""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """ε and δ that the policies of a project stay below, together."""
+
+    epsilon: float = 10.0
+    """ε of a labeler"""
+    delta: float = 1e-4
+    """δ of a labeler"""
+
+    def __post_init__(self) -> None:
+        check_budget(self.epsilon, self.delta)
+
+    def __str__(self) -> str:
+        return budget_of(asdict(self))
+
+    def to_journal(self) -> dict[str, float]:
+        """As entries of the journal tell it."""
+        return {"max_epsilon": self.epsilon, "max_delta": self.delta}
+
+    @classmethod
+    def from_journal(cls, body: Mapping[str, float]) -> Self:
+        """The inverse of `to_journal`."""
+        return cls(body["max_epsilon"], body["max_delta"])
+
+    def check(self, total: Total) -> None:
+        """Raise `PolicyError` if policies that cost `total` pass it."""
+        if total.epsilon <= self.epsilon and total.delta <= self.delta:
+            return
+        needed = (max(total.epsilon, self.epsilon), max(total.delta, self.delta))
+        numbers = ",".join(repr(float(value)).removesuffix(".0") for value in needed)
+        raise PolicyError(
+            f"the policies of this project would cost {budget_of(asdict(total))} over its life, "
+            f"above its ceiling, {self}; nothing was charged; if it may cost that much: "
+            f"labelguard project ceiling --raise {numbers}"
+        )
+
+
+DEFAULT = Ceiling()
 
 
 @dataclass(frozen=True)
@@ -40,7 +89,7 @@ class PolicyRecord:
     prices: Prices
 
 
-def add(connection: sa.Connection, name: str, policy: Policy, state: str) -> PolicyRecord:
+def add(connection: sa.Connection, name: str, policy: Policy, state: str = "draft") -> PolicyRecord:
     """Store a new policy with its quote and prices; `PolicyError` if the name is taken."""
     if any(record.name == name for record in records(connection)):
         raise PolicyError(
@@ -118,7 +167,37 @@ def life(connection: sa.Connection) -> list[Policy]:
 
 def check_ceiling(connection: sa.Connection) -> None:
     """Raise `PolicyError` if the policies that were or are in force pass the project's ceiling."""
-    ceilings.of(connection).check(lifetime.total(life(connection)))
+    ceiling(connection).check(lifetime.total(life(connection)))
+
+
+def ceiling(connection: sa.Connection) -> Ceiling:
+    """The ceiling in force, from the journal's newest entry that tells one.
+
+    Raises `LedgerError` if the project did not write that entry.
+    """
+    own = schema.journal
+    query = sa.select(own).where(own.c.kind.in_(_CEILINGS))
+    row = connection.execute(query.order_by(own.c.number.desc()).limit(1)).one()
+    entry = journal.Entry(*row)
+    fault = journal.first_forged([entry], journal.mac(connection))
+    if fault:
+        raise LedgerError(f"the project's ceiling is not known: {fault}; put a true copy back")
+    return Ceiling.from_journal(json.loads(entry.body))
+
+
+def raise_ceiling(connection: sa.Connection, raised: Ceiling) -> None:
+    """Promise no more than this ceiling from now on. Raises `PolicyError` if that lowers it."""
+    check_raise(ceiling(connection), raised)
+    journal.append(connection, "ceiling", raised.to_journal())
+
+
+def check_raise(present: Ceiling, raised: Ceiling) -> None:
+    """Raise `PolicyError` unless `raised` is above the present one, in ε, in δ, or both."""
+    lower = raised.epsilon < present.epsilon or raised.delta < present.delta
+    if lower or raised == present:
+        raise PolicyError(
+            f"the ceiling is {present}; it can be raised, never lowered; asked: {raised}"
+        )
 
 
 def in_force(connection: sa.Connection) -> PolicyRecord | None:

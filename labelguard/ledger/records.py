@@ -70,6 +70,34 @@ class Charge:
     prices: Mapping[int, Price]
 
 
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Which group labelers belong to: pseudonyms of labelers, (n, 2), distinct and in byte order,
+    and those of their groups, (n, 2). Its repr is empty.
+    """
+
+    labelers: Blocks = field(repr=False)
+    units: Blocks = field(repr=False)
+
+    def __post_init__(self) -> None:
+        distinct = blocks.unique(self.labelers)[0]
+        if len(self.units) != len(self.labelers) or not np.array_equal(distinct, self.labelers):
+            raise ValueError("expected distinct labelers in byte order, and a unit for each")
+
+    def unit_of(self, labelers: Blocks) -> Blocks:
+        """The unit of each labeler, (m, 2): their group, or themselves if they are in none."""
+        if not len(self.labelers):
+            return labelers
+        where = blocks.positions(self.labelers, labelers)
+        return np.where((where >= 0)[:, None], self.units[where], labelers)
+
+    def is_group(self, key: Blocks) -> bool:
+        """Whether this pseudonym, shape (1, 2), is a group's: a unit's, and no labeler's."""
+        units = blocks.unique(self.units)[0]
+        labeler = blocks.positions(self.labelers, key)[0] >= 0
+        return not labeler and bool(blocks.positions(units, key)[0] >= 0)
+
+
 @dataclass(frozen=True)
 class LabelerTable:
     """Labelers sorted by key, with their capacity k and what is used of it, (n,).
@@ -80,12 +108,6 @@ class LabelerTable:
     labelers: Blocks = field(repr=False)
     capacity: NDArray[np.int64]
     used: NDArray[np.int64]
-
-    @classmethod
-    def empty(cls) -> LabelerTable:
-        """Nobody."""
-        nothing = np.zeros(0, np.int64)
-        return cls(np.zeros((0, 2), np.uint64), nothing, nothing)
 
     def of(self, labelers: Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """k and uses of some labelers, (n,) each; 0 for whom the ledger has not met."""

@@ -2,144 +2,141 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import sqlalchemy as sa
 
 VERSION = 2
 """Of the tables below. Who changes them counts it up; a ledger with another number is refused."""
 
 metadata = sa.MetaData()
-meta = sa.Table(
-    "meta",
-    metadata,
-    sa.Column("name", sa.String(40), primary_key=True),
-    sa.Column("value", sa.String(200), nullable=False),
-)
-policies = sa.Table(
+_KEY, _DIGEST, _TIME, _NUMBER = sa.LargeBinary(16), sa.String(64), sa.String(20), sa.BigInteger
+
+
+def _table(
+    name: str,
+    keys: Mapping[str, Any],
+    values: Mapping[str, Any],
+    *constraints: sa.schema.SchemaItem,
+    optional: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> sa.Table:
+    """A table by the types of its columns: its primary key, what is never null, what may be."""
+    columns = [
+        *(sa.Column(n, kind, primary_key=True, autoincrement=False) for n, kind in keys.items()),
+        *(sa.Column(n, kind, nullable=False) for n, kind in values.items()),
+        *(sa.Column(n, kind) for n, kind in (optional or {}).items()),
+    ]
+    return sa.Table(name, metadata, *columns, *constraints, **options)
+
+
+meta = _table("meta", {"name": sa.String(40)}, {"value": sa.String(200)})
+policies = _table(
     "policies",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("name", sa.String(64), nullable=False, unique=True),
-    sa.Column("created_at", sa.String(20), nullable=False),
-    sa.Column("settings", sa.Text, nullable=False),
-    # What its allowances cost together, how that was computed, and by which version.
-    sa.Column("quote", sa.Text, nullable=False),
-    sa.Column("state", sa.String(8), nullable=False),  # draft, active, closed
+    {"id": sa.Integer},
+    {
+        "name": sa.String(64),
+        "created_at": _TIME,
+        "settings": sa.Text,
+        # What its allowances cost together, how that was computed, and by which version.
+        "quote": sa.Text,
+        "state": sa.String(8),  # draft, active, closed
+    },
+    sa.UniqueConstraint("name"),
 )
-allowances = sa.Table(
+allowances = _table(
     "allowances",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("policy_id", sa.ForeignKey("policies.id"), nullable=False),
-    sa.Column("event", sa.String(12), nullable=False),
+    {"id": sa.Integer},
+    {"policy_id": sa.ForeignKey("policies.id"), "event": sa.String(12)},
     sa.UniqueConstraint("policy_id", "event"),
 )
-prices = sa.Table(
+prices = _table(
     "prices",
-    metadata,
-    sa.Column("allowance_id", sa.ForeignKey("allowances.id"), primary_key=True),
-    sa.Column("k", sa.BigInteger, primary_key=True),
+    {"allowance_id": sa.ForeignKey("allowances.id"), "k": _NUMBER},
     # JSON: numbers by name, each as text, for thresholds reach 2^63 (`pricing.written`).
-    sa.Column("price", sa.Text, nullable=False),
+    {"price": sa.Text},
 )
-counters = sa.Table(
+# Allowances and releases of the next two are not declared as such: a million checks take seconds.
+counters = _table(
     "counters",
-    metadata,
-    # Of allowances and releases, but not declared so: a million checks would take seconds.
-    sa.Column("allowance_id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
-    sa.Column("capacity", sa.BigInteger, nullable=False),
-    sa.Column("used", sa.BigInteger, nullable=False),
+    {"allowance_id": sa.Integer, "labeler": _KEY},
+    {"capacity": _NUMBER, "used": _NUMBER},
     sa.CheckConstraint("used >= 0 AND used <= capacity", name="allowance"),
     sqlite_with_rowid=False,
     # Room for a new version of every row beside the old one: counting up touches no index.
     postgresql_with={"fillfactor": 50},
 )
-releases = sa.Table(
-    "releases",
-    metadata,
-    sa.Column("id", sa.String(40), primary_key=True),
-    sa.Column("number", sa.Integer, nullable=False, unique=True),
-    sa.Column("idempotency_key", sa.String(64), nullable=False, index=True),
-    sa.Column("allowance_id", sa.ForeignKey("allowances.id"), nullable=False),
-    sa.Column("state", sa.String(12), nullable=False),
-    sa.Column("created_at", sa.String(20), nullable=False),
-    sa.Column("settings", sa.Text, nullable=False),
-    sa.Column("charged", sa.BigInteger, nullable=False),
-    sa.Column("rows", sa.BigInteger),
-    sa.Column("files", sa.Text),
-    # From `drawn` on: a keyed digest of the private map, and how many labels it holds.
-    sa.Column("map", sa.String(64)),
-    sa.Column("drawn", sa.BigInteger),
-)
-charges = sa.Table(
+charges = _table(
     "charges",
-    metadata,
-    sa.Column("release", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
-    sa.Column("capacity", sa.BigInteger, nullable=False),
-    sa.Column("labels", sa.BigInteger, nullable=False),
+    {"release": sa.Integer, "labeler": _KEY},
+    {"capacity": _NUMBER, "labels": _NUMBER},
     sqlite_with_rowid=False,
 )
-members = sa.Table(
-    "members",
-    metadata,
-    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
-    sa.Column("unit", sa.LargeBinary(16), nullable=False),
+releases = _table(
+    "releases",
+    {"id": sa.String(40)},
+    {
+        "number": sa.Integer,
+        "idempotency_key": _DIGEST,
+        "allowance_id": sa.ForeignKey("allowances.id"),
+        "state": sa.String(12),
+        "created_at": _TIME,
+        "settings": sa.Text,
+        "charged": _NUMBER,
+    },
+    sa.UniqueConstraint("number"),
+    sa.Index("ix_releases_idempotency_key", "idempotency_key"),
+    # From `drawn` on: `map` is a keyed digest of the private map, `drawn` how many labels it holds.
+    optional={"rows": _NUMBER, "files": sa.Text, "map": _DIGEST, "drawn": _NUMBER},
 )
-identities = sa.Table(
+members = _table("members", {"labeler": _KEY}, {"unit": _KEY})
+identities = _table(
     "identities",
-    metadata,
-    sa.Column("release", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("labelers", sa.BigInteger, nullable=False),
+    {"release": sa.Integer},
     # Whom a release, or a list of groups (numbered below 0), was the first to name: for each the
     # pseudonym and the form of the id (see `labelguard.identities`), 16 bytes each, sorted. They
     # are always read together, and a million rows would take seconds.
-    sa.Column("met", sa.LargeBinary, nullable=False),
+    {"labelers": _NUMBER, "met": sa.LargeBinary},
 )
 # Pairs of labelers who are two people, though their ids have one form; the smaller one first.
-distinct = sa.Table(
-    "distinct_people",
-    metadata,
-    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
-    sa.Column("other", sa.LargeBinary(16), primary_key=True),
-)
-sources = sa.Table(
+distinct = _table("distinct_people", {"labeler": _KEY, "other": _KEY}, {})
+sources = _table(
     "sources",
-    metadata,
-    sa.Column("name", sa.String(200), primary_key=True),
-    sa.Column("people", sa.String(8), nullable=False),  # first, new, known
-    sa.Column("columns", sa.Text, nullable=False),  # role: column, as its releases read them
-    sa.Column("at", sa.String(20), nullable=False),
+    {"name": sa.String(200)},
+    # people: first, new, known; columns: role to column, as its releases read them
+    {"people": sa.String(8), "columns": sa.Text, "at": _TIME},
 )
-tombstones = sa.Table(
+tombstones = _table(
     "tombstones",
-    metadata,
-    sa.Column("labeler", sa.LargeBinary(16), primary_key=True),
-    sa.Column("kind", sa.String(8), nullable=False),  # retired, erased
-    sa.Column("at", sa.String(20), nullable=False),
+    {"labeler": _KEY},
+    {"kind": sa.String(8), "at": _TIME},  # kind: retired, erased
 )
 # Files of ingested answers that count (see `segmentbook`).
-segments = sa.Table(
+segments = _table(
     "segments",
-    metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("name", sa.String(32), nullable=False, unique=True),
-    sa.Column("connector", sa.String(64), nullable=False),
-    sa.Column("source", sa.String(200), nullable=False),
-    sa.Column("pulled", sa.Boolean, nullable=False),
-    sa.Column("rows", sa.BigInteger, nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False),
-    sa.Column("cursor", sa.Text),
-    sa.Column("at", sa.String(20), nullable=False),
+    {"number": sa.Integer},
+    {
+        "name": sa.String(32),
+        "connector": sa.String(64),
+        "source": sa.String(200),
+        "pulled": sa.Boolean,
+        "rows": _NUMBER,
+        "digest": _DIGEST,
+        "at": _TIME,
+    },
+    sa.UniqueConstraint("name"),
+    optional={"cursor": sa.Text},
 )
-journal = sa.Table(
+journal = _table(
     "journal",
-    metadata,
-    sa.Column("number", sa.Integer, primary_key=True),
-    sa.Column("at", sa.String(20), nullable=False),
-    sa.Column("kind", sa.String(20), nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("previous", sa.String(64), nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False),
-    sa.Column("mac", sa.String(64), nullable=False),  # of the digest, under the project's key
+    {"number": sa.Integer},
+    {
+        "at": _TIME,
+        "kind": sa.String(20),
+        "body": sa.Text,
+        "previous": _DIGEST,
+        "digest": _DIGEST,
+        "mac": _DIGEST,  # of the digest, under the project's key
+    },
 )

@@ -60,12 +60,16 @@ def unpruned(connection: sa.Connection) -> bool:
     return connection.scalar(query.order_by(own.number.desc()).limit(1)) == _DELETING
 
 
-def replace(connection: sa.Connection, changed: Mapping[str, tuple[str, int]]) -> None:
-    """These segments were rewritten: their new digests, and how many rows they have now."""
+def replace(connection: sa.Connection, changed: Mapping[str, tuple[str, int]]) -> list[Segment]:
+    """These segments were rewritten: their new digests, and how many rows they have now.
+
+    Returns all segments, as they count from now on.
+    """
     for name, (new, rows) in changed.items():
         own = sa.update(schema.segments).where(schema.segments.c.name == name)
         connection.execute(own.values(digest=new, rows=rows))
     journal.append(connection, _PRUNED, {"segments": digest(connection)})
+    return records(connection)
 
 
 def advance(connection: sa.Connection, name: str, cursor: str) -> None:

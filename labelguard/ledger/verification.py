@@ -13,15 +13,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from labelguard.ledger import digests, journal, people, schema, segmentbook, sourcebook
+from labelguard.ledger import charges, journal, people, schema, segmentbook, sourcebook
 
-_STATES = {
-    "charged": "reserved",
-    "computing": "computing",
-    "drawn": "drawn",
-    "committed": "committed",
-    "refunded": "refunded",
-    "abandoned": "abandoned",
+_STATES = {"charged": "reserved"} | {
+    state: state for state in ("computing", "drawn", "committed", "refunded", "abandoned")
 }
 _POLICY_STATES = {"activated": "active", "closed": "closed"}
 _POLICY_FACTS = ("name", "settings", "quote", "state")
@@ -99,17 +94,17 @@ def _price_fault(connection: sa.Connection, entries: _Entries) -> str | None:
 
 def _sum_fault(connection: sa.Connection) -> str | None:
     """Labelers whose uses are not the sum of their charges, in either direction."""
-    charges, releases, counters = schema.charges.c, schema.releases.c, schema.counters.c
+    charged, releases, counters = schema.charges.c, schema.releases.c, schema.counters.c
     sums = (
         sa.select(
             releases.allowance_id,
-            charges.labeler,
-            sa.func.min(charges.capacity).label("least"),
-            sa.func.max(charges.capacity).label("most"),
-            sa.func.sum(charges.labels).label("used"),
+            charged.labeler,
+            sa.func.min(charged.capacity).label("least"),
+            sa.func.max(charged.capacity).label("most"),
+            sa.func.sum(charged.labels).label("used"),
         )
-        .join_from(schema.charges, schema.releases, releases.number == charges.release)
-        .group_by(releases.allowance_id, charges.labeler)
+        .join_from(schema.charges, schema.releases, releases.number == charged.release)
+        .group_by(releases.allowance_id, charged.labeler)
     )
     least, most = counters.capacity.label("least"), counters.capacity.label("most")
     book = sa.select(counters.allowance_id, counters.labeler, least, most, counters.used)
@@ -118,7 +113,7 @@ def _sum_fault(connection: sa.Connection) -> str | None:
         differing = connection.scalar(sa.select(labeler).order_by(labeler).limit(1))
         if differing is not None:
             return f"labeler {bytes(differing).hex()}: the charges do not add up to what is used"
-    orphans = sa.select(charges.release).where(charges.release.not_in(sa.select(releases.number)))
+    orphans = sa.select(charged.release).where(charged.release.not_in(sa.select(releases.number)))
     orphan = connection.scalar(orphans.limit(1))
     if orphan is not None:
         return f"there are charges for release number {orphan}, which there is none of"
@@ -144,7 +139,7 @@ def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
             return f"release {release} is not in the journal"
         refunded = story["state"] == "refunded"
         found = (record.state, record.rows, json.loads(record.files or "null"), record.charged)
-        request = digests.request_digest(record.idempotency_key, record.settings)
+        request = charges.request_digest(record.idempotency_key, record.settings)
         if (*found, record.map, record.drawn, request) != (
             story["state"],
             story.get("rows"),
@@ -155,7 +150,7 @@ def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
             story["request"],
         ):
             return f"release {release} is not what the journal says of it"
-        if not refunded and digests.release_digest(connection, record.number) != story.get(
+        if not refunded and charges.release_digest(connection, record.number) != story.get(
             "charges"
         ):
             return f"release {release}: its charges are not those in the journal"
@@ -165,9 +160,9 @@ def _release_fault(connection: sa.Connection, entries: _Entries) -> str | None:
 def _people_fault(connection: sa.Connection, entries: _Entries) -> str | None:
     """Sources, segments, or people in whatever part, that are not those of the journal."""
     for name, table, digest in (
-        ("members", schema.members, digests.members_digest),
-        ("tombstones", schema.tombstones, digests.tombstones_digest),
-        ("distinct", schema.distinct, digests.distinct_digest),
+        ("members", schema.members, people.members_digest),
+        ("tombstones", schema.tombstones, people.tombstones_digest),
+        ("distinct", schema.distinct, people.distinct_digest),
         ("sources", schema.sources, sourcebook.digest),
         ("segments", schema.segments, segmentbook.digest),
     ):

@@ -93,9 +93,8 @@ class Reader:
 
     def _head(self, name: str) -> bytes:
         member = self._member
-        if member is None or member.name != name or member.size > _LARGEST[name]:
-            raise ProjectError(f"{self._path} is not a backup made by labelguard")
-        content = self._tar.extractfile(member)
+        expected = member is not None and member.name == name and member.size <= _LARGEST[name]
+        content = self._tar.extractfile(member) if member and expected else None
         if content is None:
             raise ProjectError(f"{self._path} is not a backup made by labelguard")
         data = content.read()

@@ -118,18 +118,16 @@ def fail(home: Project, error: Exception) -> None:
     before = read(home)
     reason = next((name for kind, name in _KINDS if isinstance(error, kind)), "other")
     ours = isinstance(error, LabelguardError)
-    _write(
-        home,
-        replace(
-            before,
-            failed={**before.failed, reason: before.failed.get(reason, 0) + 1},
-            failures=before.failures + 1,
-            since=before.since or clock.now(),
-            reason=reason,
-            # What another package says may hold a label.
-            message=str(error) if ours else type(error).__name__,
-        ),
+    found = replace(
+        before,
+        failed={**before.failed, reason: before.failed.get(reason, 0) + 1},
+        failures=before.failures + 1,
+        since=before.since or clock.now(),
+        reason=reason,
+        # What another package says may hold a label.
+        message=str(error) if ours else type(error).__name__,
     )
+    _write(home, found)
 
 
 def succeed(home: Project) -> None:

@@ -27,7 +27,7 @@ from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import archive, ingestion, recovery
 from labelguard.project.opening import OpenProject, Where
-from labelguard.project.verdict import release_fault
+from labelguard.project.verdict import ledger_fault, release_fault
 
 _ROWS = 50_000
 
@@ -73,14 +73,11 @@ def backup(path: str | Path, *, project: Where = None) -> Backup:
 def _backup(opened: OpenProject, target: Path) -> Backup:
     home, keys, ledger = opened.project, opened.keys, opened.ledger
     records = ledger.releases()
-    strays = home.strays(record.id for record in records)
-    lost = f"release {strays[0]} is not in it: it is an older copy" if strays else None
-    broken = ledger.fault() or lost
-    if broken:
+    if broken := ledger_fault(opened, records):
         raise LedgerError(f"the ledger does not hold, so it is not backed up: {broken}")
     # Labels of a map that does not count will be drawn anew: nobody may have them twice.
     recovery.tidy(opened, records)
-    opened.private_map.settle({r.id: r.map for r in records if r.map})
+    opened.private_map.settle(opened.maps)
     ingestion.settle(opened)
     home.work.mkdir(mode=0o700, parents=True)
     anchor = _copy_ledger(ledger, home.work / archive.LEDGER)

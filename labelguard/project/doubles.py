@@ -8,7 +8,7 @@ import numpy as np
 
 from labelguard.errors import InvalidLabels
 from labelguard.keys.identities import Identities
-from labelguard.ledger.groups import Groups
+from labelguard.ledger.records import Groups
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 

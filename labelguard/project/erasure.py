@@ -5,30 +5,27 @@ after which no release draws for this labeler; then raw rows; last their rows in
 releases. Each step can be done again, so the same command completes what a crash left. What they
 spent stays in the ledger.
 
-Raw labels lie in several places: each has its `Holder` in `holders.HOLDERS`. No step reads a label;
+Raw labels lie in several places, which `holders.HOLDERS` lists. No step reads a label;
 rows are recognised by their labeler's id alone.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from labelguard.errors import LedgerError
 from labelguard.ingest.quarantine import Raw
 from labelguard.ingest.refused import Leavers
-from labelguard.ledger import people
-from labelguard.ledger.groups import Groups
+from labelguard.ledger import charges, people
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure, Leaving
-from labelguard.ledger.records import ReleaseRecord
+from labelguard.ledger.records import Groups, ReleaseRecord
 from labelguard.policy import lifetime
 from labelguard.policy.events import EVENTS
-from labelguard.project import linking, policies, recovery
-from labelguard.project.holders import HOLDERS, row_keys
+from labelguard.project import holders, linking, policies, recovery
 from labelguard.project.opening import OpenProject, Where
 from labelguard.project.project import Project
 from labelguard.storage import blocks, buckets
@@ -83,11 +80,11 @@ class Left:
     """what all of that may have told of them, at most"""
     delta: float
     """and with which δ"""
-    rows_set_aside: int
+    rows_set_aside: int = 0
     """raw rows of theirs: in quarantine, ingested, waiting in the inbox"""
-    unreadable_files: list[str]
+    unreadable_files: list[str] = field(default_factory=list)
     """files and dead letters that cannot be read, and go whole if the labeler is erased"""
-    remains: list[str]
+    remains: list[str] = field(default_factory=list)
     """what leaving does not undo"""
 
 
@@ -113,8 +110,18 @@ class _Leaver:
         return Leavers(self.opened.keys, self.project.namespace, self.key)
 
     @property
+    def raw(self) -> Raw:
+        """What of theirs lies anywhere in the project."""
+        return holders.find(self.opened, self.rows)
+
+    @property
     def pseudonym(self) -> str:
         return blocks.to_hex(self.key[0])
+
+    @property
+    def charges(self) -> dict[int, int]:
+        """How many uses each release, by its number, charged to any of their units."""
+        return self.ledger.read(people.charges_of, self.units)
 
 
 def preview(
@@ -122,7 +129,7 @@ def preview(
 ) -> Left:
     """What `leave` would do and what would remain, before anything is changed."""
     leaver = _leaver(labeler_id, OpenProject.open(project), never_seen)
-    return _completed(_report(leaver, kind), leaver, _found(leaver))
+    return _completed(_report(leaver, kind), leaver, leaver.raw)
 
 
 def leave(
@@ -143,22 +150,25 @@ def leave(
         epoch = ledger.begin_job()
         ledger.refund_reserved(epoch, resumed=None)
         report = _report(leaver, kind)
-        ledger.bury(leaver.key, kind, epoch)
-        _give_up(leaver, report.given_up, epoch)
-        raw = _purged(leaver, epoch) if report.kind == "erased" else _found(leaver)
+        ledger.write(epoch, people.bury, leaver.key, kind)
+        for release_id in report.given_up:
+            ledger.abandon(release_id, epoch)
+        recovery.tidy(opened, ledger.releases())
+        erased = report.kind == "erased"
+        raw = holders.purge(opened, leaver.rows, epoch) if erased else leaver.raw
         _forget(leaver, epoch)
     return _completed(report, leaver, raw)
 
 
 def listing(project: Where = None) -> list[Departure]:
     """Everybody who left, the first one first."""
-    return _departures(OpenProject.open(project).ledger)
+    return OpenProject.open(project).ledger.read(people.departures)
 
 
 def _leaver(labeler_id: str, opened: OpenProject, never_seen: bool) -> _Leaver:
     """The labeler with this id or pseudonym, known unless it is said that they were never seen."""
     found = _named(labeler_id, opened)
-    if not (never_seen or _known(found) or _found(found).rows):
+    if not (never_seen or _known(found) or found.raw.rows):
         raise LedgerError(_unseen(linking.alike(labeler_id, opened)))
     return found
 
@@ -176,49 +186,19 @@ def _unseen(alike: Sequence[str]) -> str:
 
 def _named(labeler_id: str, opened: OpenProject) -> _Leaver:
     """The labeler with this id or pseudonym; one that the project does not know goes by the id."""
-    ledger = opened.ledger
-    groups = Groups(*ledger.members())
-
-    def leaver(key: Blocks) -> _Leaver:
-        units = blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0]
-        return _Leaver(opened, key, units)
-
-    by_id = leaver(linking.by_id([labeler_id], opened)[0])
-    if not re.fullmatch("[0-9a-f]{32}", labeler_id) or _known(by_id):
-        return by_id
-    named = blocks.from_bytes(bytes.fromhex(labeler_id))
-    if groups.is_group(named):
+    groups, (key, _) = Groups(*opened.ledger.members()), linking.named([labeler_id], opened)
+    if linking.PSEUDONYM.fullmatch(labeler_id) and groups.is_group(
+        blocks.from_bytes(bytes.fromhex(labeler_id))
+    ):
         raise LedgerError(
             f"{labeler_id} is a group's pseudonym; groups do not leave: name each of its labelers"
         )
-    by_name = leaver(named)
-    return by_name if _known(by_name) else by_id
+    return _Leaver(opened, key, blocks.unique(np.concatenate([key, groups.unit_of(key)]))[0])
 
 
 def _known(leaver: _Leaver) -> bool:
     """Whether the project has met the labeler."""
-    ledger, key = leaver.ledger, leaver.key
-    return bool(linking.known(ledger, key)[0] or _charges(ledger, leaver.units))
-
-
-def _give_up(leaver: _Leaver, releases: Sequence[str], epoch: int) -> None:
-    """Abandon unfinished releases."""
-    ledger = leaver.ledger
-    for release_id in releases:
-        ledger.abandon(release_id, epoch)
-    recovery.tidy(leaver.opened, ledger.releases())
-
-
-def _maps(leaver: _Leaver) -> dict[str, str]:
-    """The digests of the private maps that the ledger counts."""
-    return {record.id: record.map for record in leaver.ledger.releases() if record.map}
-
-
-def _remembered(leaver: _Leaver) -> int:
-    """How many rows of theirs are in private maps."""
-    private_map, maps = leaver.opened.private_map, _maps(leaver)
-    private_map.check(maps)
-    return sum(private_map.rows_of(release, leaver.key) for release in maps)
+    return bool(linking.known(leaver.ledger, leaver.key)[0] or leaver.charges)
 
 
 def _forget(leaver: _Leaver, epoch: int) -> None:
@@ -227,26 +207,28 @@ def _forget(leaver: _Leaver, epoch: int) -> None:
     New files are written beside the old ones, the ledger takes the digests that follow, and then
     the files change places; whoever opens the maps next completes what a crash left.
     """
-    private_map = leaver.opened.private_map
-    private_map.settle(_maps(leaver))
-    changed = [release for release in _maps(leaver) if private_map.leave_out(release, leaver.key)]
+    private_map, maps = leaver.opened.private_map, leaver.opened.maps
+    private_map.settle(maps)
+    changed = [release for release in maps if private_map.leave_out(release, leaver.key)]
     if changed:
         digests = {release: private_map.digest(release, rewritten=True) for release in changed}
-        leaver.ledger.replace_maps(digests, epoch)
+        leaver.ledger.write(epoch, charges.replace_maps, digests)
         private_map.settle(digests)
 
 
 def _report(leaver: _Leaver, kind: Leaving) -> Left:
     """What the ledger and private maps know of a labeler, and what their leaving means."""
     ledger = leaver.ledger
-    before = {gone.pseudonym: gone.kind for gone in _departures(ledger)}.get(leaver.pseudonym)
+    gone = {one.pseudonym: one.kind for one in ledger.read(people.departures)}
+    before, uses = gone.get(leaver.pseudonym), leaver.charges
     kind = "erased" if before == "erased" else kind
-    charges = _charges(ledger, leaver.units)
-    charged = [r for r in ledger.releases() if r.number in charges and r.state != "reserved"]
+    charged = [r for r in ledger.releases() if r.number in uses and r.state != "reserved"]
     total = lifetime.total(policies.life(ledger))
+    private_map, maps = leaver.opened.private_map, leaver.opened.maps
+    private_map.check(maps)
     taken = dict.fromkeys(EVENTS, 0)
     for record in charged:
-        taken[record.event] += charges[record.number]
+        taken[record.event] += uses[record.number]
     return Left(
         leaver.pseudonym,
         kind,
@@ -254,16 +236,16 @@ def _report(leaver: _Leaver, kind: Leaving) -> Left:
         known=_known(leaver),
         group=len(leaver.units) > 1,
         linked=_linked(leaver),
-        rows_remembered=_remembered(leaver),
-        given_up=[r.id for r in _unfinished(leaver, kind, charges)],
-        releases=[_took(record, charges[record.number]) for record in charged],
+        rows_remembered=sum(len(private_map.keys_of(release, leaver.key)) for release in maps),
+        given_up=[r.id for r in _unfinished(leaver, kind, uses)],
+        releases=[
+            Took(r.id, r.created_at, r.state, r.settings["mechanism"], r.event, uses[r.number])
+            for r in charged
+        ],
         randomized_labels=taken["rr"],
         statistic_releases=taken["statistic"],
         epsilon=total.epsilon,
         delta=total.delta,
-        rows_set_aside=0,
-        unreadable_files=[],
-        remains=[],
     )
 
 
@@ -282,17 +264,19 @@ def _linked(leaver: _Leaver) -> list[str]:
 
 def _completed(report: Left, leaver: _Leaver, raw: Raw) -> Left:
     """The same with what was found of raw rows, and what remains."""
-    known, files = report.known or raw.rows > 0, list(raw.whole)
-    report = replace(report, known=known, rows_set_aside=raw.rows, unreadable_files=files)
+    known = report.known or raw.rows > 0
+    report = replace(report, known=known, rows_set_aside=raw.rows, unreadable_files=list(raw.whole))
     return replace(report, remains=_remains(report, leaver))
 
 
 def _unfinished(leaver: _Leaver, kind: Leaving, charges: Collection[int]) -> list[ReleaseRecord]:
-    """Releases that were begun with labels of theirs and can no longer be finished."""
+    """Releases that were begun with labels of theirs and can no longer be finished: charged to
+    them, drawn for them (be it charged to contents), or kept on disk with rows of theirs.
+    """
     # Where contents are the unit, whose labels are in a sum is not known.
     hidden = kind == "erased" and _single(leaver.ledger)
     sums = {one.name for one in EVENTS.values() if hidden and not one.per_label}
-    keys = row_keys(leaver.opened, leaver.rows)
+    keys = holders.row_keys(leaver.opened, leaver.rows)
     return [
         record
         for record in leaver.ledger.releases()
@@ -300,16 +284,10 @@ def _unfinished(leaver: _Leaver, kind: Leaving, charges: Collection[int]) -> lis
         and (
             record.number in charges
             or record.event in sums
-            or _drawn_there(leaver, record)
+            or (record.map and leaver.opened.private_map.keys_of(record.id, leaver.key))
             or _repeated(leaver, record, keys)
         )
     ]
-
-
-def _drawn_there(leaver: _Leaver, record: ReleaseRecord) -> bool:
-    """Whether a release drew labels of theirs, be they charged to them or to contents."""
-    private_map = leaver.opened.private_map
-    return bool(record.map) and private_map.rows_of(record.id, leaver.key) > 0
 
 
 def _repeated(leaver: _Leaver, record: ReleaseRecord, keys: Set[bytes]) -> bool:
@@ -320,11 +298,6 @@ def _repeated(leaver: _Leaver, record: ReleaseRecord, keys: Set[bytes]) -> bool:
     rows = buckets.read_parts(kept / "outcomes")
     # Stages without their rows do not tell whose labels they learned from.
     return rows is None or not keys.isdisjoint(blocks.to_list(buckets.blocks(rows, "key")))
-
-
-def _took(record: ReleaseRecord, charged: int) -> Took:
-    mechanism = record.settings["mechanism"]
-    return Took(record.id, record.created_at, record.state, mechanism, record.event, charged)
 
 
 def _single(ledger: Ledger) -> bool:
@@ -363,21 +336,3 @@ def _remains(report: Left, leaver: _Leaver) -> list[str]:
     elif report.kind == "erased" and any(quarantine.rglob("*.parquet")):
         found.append(f"rows that name no labeler cannot be told apart and stay in {quarantine}")
     return found
-
-
-def _found(leaver: _Leaver) -> Raw:
-    return sum((holder.find(leaver.opened, leaver.rows) for holder in HOLDERS), Raw())
-
-
-def _purged(leaver: _Leaver, epoch: int) -> Raw:
-    return sum((holder.purge(leaver.opened, leaver.rows, epoch) for holder in HOLDERS), Raw())
-
-
-def _charges(ledger: Ledger, units: Blocks) -> dict[int, int]:
-    with ledger.snapshot() as connection:
-        return people.charges_of(connection, units)
-
-
-def _departures(ledger: Ledger) -> list[Departure]:
-    with ledger.snapshot() as connection:
-        return people.departures(connection)

@@ -224,8 +224,7 @@ def fault(opened: OpenProject) -> str | None:
 
 
 def _segments(opened: OpenProject) -> list[Segment]:
-    with opened.ledger.snapshot() as connection:
-        return segmentbook.records(connection)
+    return opened.ledger.read(segmentbook.records)
 
 
 class _Ingestion:
@@ -247,37 +246,28 @@ class _Ingestion:
         return self._counted[-1].number if self._counted else 0
 
     @property
-    def marks(self) -> dict[int, str]:
+    def names(self) -> list[str]:
         """The names of all segments, by which a copy of the project is told from another."""
-        return {one.number: one.name for one in self._counted}
-
-    @property
-    def mark(self) -> tuple[int, str]:
-        """The newest of them."""
-        return self.last, self.marks.get(self.last, "")
-
-    def settings(self, name: str) -> Settings:
-        """Those of a connector. Raises `ConnectorError`."""
-        return connectors.named(self.opened.project.connectors, name)
+        return [one.name for one in self._counted]
 
     def drain(self) -> Ingested:
         """Put what waits in the inbox into segments."""
         done = _NOTHING
         with contextlib.closing(inbox_of(self.opened)) as inbox:
-            inbox.settle({segment.name for segment in self._counted})
+            inbox.settle(set(self.names))
             # Events of a connector that is gone wait, and stop those of no other.
             known = self.opened.project.connectors
             for name in sorted(inbox.connectors(), key=lambda name: (name not in known, name)):
-                own = self.settings(name)
+                own = connectors.named(known, name)
                 while taken := inbox.claim(name, segment := keyring.random_bytes(16).hex(), _MOST):
                     events = inbox.claimed(segment)
                     answers = [answer for event in events for answer in event.answers]
                     done += self._store(own, answers, segment, pulled=False)
-                    inbox.settle({segment.name for segment in self._counted} | {segment})
+                    inbox.settle({*self.names, segment})
                     self._progress(f"ingesting {name}: {taken:,} events", None)
         return done
 
-    def take(self, pull: _Pull, page: _Pages) -> Ingested:
+    def take(self, pull: _Pull, page: Page) -> Ingested:
         """Store what was read of a tool while others may have had the project."""
         own = pull.own
         with contextlib.closing(inbox_of(self.opened)) as inbox:
@@ -340,16 +330,22 @@ class _Ingestion:
         rows = Rows.of(answers, own.name, own.source, opened.keys)
         left = Leavers(opened.keys, own.source, opened.ledger.tombstones())
         refused = left.of_keys(rows.labeler_key)
-        again = np.zeros(len(rows.body), bool)
-        if repeated:
-            again[:] = [r for r, one in zip(repeated, answers, strict=True) if not one.deleted]
-        known, before = self._known(own.name).of(rows, pulled=pulled, repeated=again)
+        each = zip(repeated or [False] * len(answers), answers, strict=True)
+        again = np.array([known for known, one in each if not one.deleted], bool)
+        if own.name not in self._met:  # what counted before is enough to tell what comes again
+            self._met[own.name] = self.standing(own.name)
+        known, before = self._met[own.name].of(rows, pulled=pulled, repeated=again)
         known |= blocks.positions(gone, rows.record) >= 0
         rows = rows.taken(~refused & ~known, ~before)
         if len(rows):
             self._write(own, rows, name, pulled=pulled, cursor=cursor)
-        elif cursor is not None and cursor != self.cursor(own.name):
-            self._advance(own.name, cursor)
+        elif (
+            cursor is not None
+            and cursor != self.cursor(own.name)
+            and (last := [segment for segment in self._counted if segment.connector == own.name])
+        ):  # how far the pull came, if anything of the connector was ever stored
+            self.opened.ledger.write(self._epoch, segmentbook.advance, last[-1].name, cursor)
+            self._counted = _segments(self.opened)
         new = zip((one for one in answers if not one.deleted), ~refused & ~known, strict=True)
         reasons = Counter(one.left_out for one, fresh in new if fresh and one.left_out)
         if not self._skips_public:
@@ -366,24 +362,14 @@ class _Ingestion:
         segment = Segment(
             self.last + 1, name, own.name, own.source, pulled, len(rows), digest, cursor
         )
-        with self.opened.ledger.transaction(self._epoch) as connection:
-            segmentbook.add(connection, segment, len(rows.deleted))
+        self.opened.ledger.write(self._epoch, segmentbook.add, segment, len(rows.deleted))
         self._counted.append(segment)
-
-    def _advance(self, name: str, cursor: str) -> None:
-        """Keep how far a pull came, if anything of the connector was ever stored."""
-        last = [segment.name for segment in self._counted if segment.connector == name][-1:]
-        for segment in last:
-            with self.opened.ledger.transaction(self._epoch) as connection:
-                segmentbook.advance(connection, segment, cursor)
-        self._counted = _segments(self.opened)
 
     def forget(self, done: Ingested) -> Ingested:
         """Forget what is gone from the tool, and labels that were released long ago, as
         `[ingest] keep` says; all that was `done` then.
         """
-        with self.opened.ledger.snapshot() as connection:
-            due = segmentbook.unpruned(connection)
+        due = self.opened.ledger.read(segmentbook.unpruned)
         if not due and retention.kept_for(self.opened.project.ingest) is None:
             return done
         counted = _segments(self.opened)
@@ -395,38 +381,24 @@ class _Ingestion:
         found = [s.cursor for s in self._counted if s.connector == name and s.cursor is not None]
         return found[-1] if found else ""
 
-    def _known(self, name: str) -> Standing:
-        """What counted when this job met the connector first: enough to tell what comes again."""
-        if name not in self._met:
-            self._met[name] = self.standing(name)
-        return self._met[name]
-
     def standing(self, name: str) -> Standing:
+        """Which answers of a connector stand."""
         own = [segment for segment in self._counted if segment.connector == name]
         return stored.standing(self._held, own)
 
 
-@dataclass(frozen=True)
-class _Pages:
-    """Pages of a tool put together, so that segments are not many and small; the last cursor."""
-
-    answers: list[Answer]
-    unreadable: list[Unreadable]
-    cursor: str
-
-
-def _grouped(pages: Iterable[Page]) -> Iterator[_Pages]:
-    """Put pages together."""
-    waiting, unreadable, cursor = list[Answer](), list[Unreadable](), None
+def _grouped(pages: Iterable[Page]) -> Iterator[Page]:
+    """Put pages together, so that segments are not many and small."""
+    answers, unreadable, cursor = list[Answer](), list[Unreadable](), None
     for page in pages:
-        waiting += page.answers
+        answers += page.answers
         unreadable += page.unreadable
         cursor = page.cursor
-        if len(waiting) >= _MOST:
-            yield _Pages(waiting, unreadable, cursor)
-            waiting, unreadable = [], []
+        if len(answers) >= _MOST:
+            yield Page(answers, cursor, unreadable)
+            answers, unreadable = [], []
     if cursor is not None:
-        yield _Pages(waiting, unreadable, cursor)
+        yield Page(answers, cursor, unreadable)
 
 
 @dataclass
@@ -445,7 +417,7 @@ class _Pull:
     segment: int
     began: int
     stored: Ingested
-    mark: tuple[int, str]
+    names: list[str]
     listed: list[blocks.Blocks] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
@@ -454,12 +426,12 @@ class _Pull:
         """Take in what was announced before; `whole` reads everything, not what is new."""
         with OpenProject.job(project) as opened:
             work = _Ingestion(opened, progress)
-            stored, own = work.drain(), work.settings(name)
+            stored, own = work.drain(), connectors.named(opened.project.connectors, name)
             before = work.standing(name)
             cursor = "" if whole else work.cursor(name)
             began, last = int(time.time() * 1e6), work.last
             return cls(
-                *(opened.project, progress, own, cursor, before, last, began, stored, work.mark)
+                *(opened.project, progress, own, cursor, before, last, began, stored, work.names)
             )
 
     def done(self, *, accept: bool) -> Ingested:
@@ -490,11 +462,10 @@ class _Pull:
             OpenProject.job(self.project) as opened,
         ):
             work = _Ingestion(opened, self.progress)
-            number, name = self.mark
-            if work.last < number or work.marks.get(number, name) != name:
+            if self.names != work.names[: len(self.names)]:
                 raise ProjectError(
                     f"{opened.project.state} is another copy of the project than when the tool was "
                     "asked; pull again"
                 )
             yield work
-            self.mark = work.mark
+            self.names = work.names

@@ -18,8 +18,9 @@ from labelguard.errors import InvalidLabels, PolicyError
 from labelguard.ingest import groups
 from labelguard.ingest.sources import Input
 from labelguard.keys.identities import Identities
-from labelguard.ledger import kinship, sourcebook
+from labelguard.ledger import sourcebook
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.people import join, set_apart
 from labelguard.ledger.sourcebook import People, SourceRecord
 from labelguard.project import ingestion, policies
 from labelguard.project.opening import OpenProject, Where
@@ -89,7 +90,7 @@ class Distinct:
     """both pseudonyms"""
 
 
-_PSEUDONYM = re.compile("[0-9a-f]{32}")
+PSEUDONYM = re.compile("[0-9a-f]{32}")
 _TABLE = ("labeler_id", "same_as")
 
 
@@ -131,7 +132,7 @@ def named(texts: Sequence[str], opened: OpenProject) -> tuple[Blocks, list[str]]
     """Like `by_id`, but a pseudonym of somebody whom the ledger knows is taken for it."""
     ledger = opened.ledger
     found, sources = by_id(texts, opened)
-    rows = np.array([row for row, t in enumerate(texts) if _PSEUDONYM.fullmatch(t)], np.intp)
+    rows = np.array([row for row, t in enumerate(texts) if PSEUDONYM.fullmatch(t)], np.intp)
     labelers = blocks.from_bytes(bytes.fromhex("".join(texts[row] for row in rows.tolist())))
     met = known(ledger, labelers)
     found[rows[met]] = labelers[met]
@@ -167,8 +168,7 @@ def add_source(name: str, people: People, project: Where = None) -> SourceRecord
         raise PolicyError(f"people must be new or known, found {people!r}")
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        with ledger.transaction(ledger.begin_job()) as connection:
-            return sourcebook.add(connection, name, people)
+        return ledger.write(ledger.begin_job(), sourcebook.add, name, people)
 
 
 def list_sources(project: Where = None) -> list[SourceRecord]:
@@ -220,8 +220,8 @@ def _pair_of_columns(columns: Sequence[str], sources: Sequence[str]) -> Sequence
 
 def _join(opened: OpenProject, labelers: Blocks, same: Blocks) -> int:
     # A release that was begun was planned with the units of before.
-    with opened.ledger.transaction(policies.settled_epoch(opened)) as connection:
-        return kinship.join(connection, labelers, same)
+    epoch = policies.settled_epoch(opened)
+    return opened.ledger.write(epoch, join, labelers, same)
 
 
 def distinct(one: str, other: str, project: Where = None) -> Distinct:
@@ -232,8 +232,7 @@ def distinct(one: str, other: str, project: Where = None) -> Distinct:
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
         pair, _ = _two(one, other, opened)
-        with ledger.transaction(ledger.begin_job()) as connection:
-            new = kinship.set_apart(connection, pair)
+        new = ledger.write(ledger.begin_job(), set_apart, pair)
         return Distinct(new, _names(pair))
 
 

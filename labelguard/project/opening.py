@@ -11,11 +11,10 @@ from typing import Self, TypeAlias
 from labelguard.errors import KeyProblem, ProjectError
 from labelguard.keys import key_source
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.ceilings import Ceiling
 from labelguard.ledger.ledger import Ledger
-from labelguard.project import known
+from labelguard.ledger.policies import Ceiling
 from labelguard.project.private_map import PrivateMap
-from labelguard.project.project import CONFIG, STATE, Project, find
+from labelguard.project.project import CONFIG, STATE, Project, find, mark
 from labelguard.project.waiting import when_free
 from labelguard.spelling import corrected
 from labelguard.storage import private_files
@@ -55,6 +54,11 @@ class OpenProject:
     def private_map(self) -> PrivateMap:
         """The PRIVATE maps of released labels."""
         return PrivateMap(self.project.released, self.keys)
+
+    @property
+    def maps(self) -> dict[str, str]:
+        """The digests of the private maps that the ledger counts, by release."""
+        return {record.id: record.map for record in self.ledger.releases() if record.map}
 
     @classmethod
     def open(cls, where: Where = None) -> Self:
@@ -155,4 +159,4 @@ def init(
 def seclude(state: Path, place: Path) -> None:
     """Keep a new project, which will be at `place`, out of git, and in this user's list."""
     write_atomically(state / IGNORE, b"*\n", mode=0o600)
-    known.mark(state, place)
+    mark(state, place)

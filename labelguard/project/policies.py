@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labelguard.errors import PolicyError
-from labelguard.ledger import policies
+from labelguard.ledger import people, policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.policies import PolicyRecord
 from labelguard.policy import events, lifetime, pricing
@@ -119,7 +119,7 @@ def new(
     )
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        record = ledger.add_policy(name, policy)
+        record = ledger.write(None, policies.add, name, policy)
         return described(record, prospect(ledger, record))
 
 
@@ -210,7 +210,7 @@ def activate(name: str, project: Where = None, *, agreed: Activation | None = No
             raise PolicyError(
                 "the project went on since this was shown, and the price is another now; look again"
             )
-        ledger.activate_policy(name, epoch)
+        ledger.write(epoch, policies.activate, name)
         return found
 
 
@@ -234,7 +234,7 @@ def add_groups(source: str | Path, project: Where = None) -> Grouped:
         home.work.mkdir(mode=0o700, parents=True)
         groups, met = read_groups(str(source), opened.keys, home.namespace, home.work)
         refuse_doubles(met, ledger.known(), groups, ledger.distinct())
-        added = ledger.add_members(groups, met, ledger.begin_job())
+        added = ledger.write(ledger.begin_job(), people.add_members, groups, met)
         labelers, units = ledger.members()
     return Grouped(added, len(labelers), len(blocks.unique(units)[0]))
 
@@ -259,7 +259,7 @@ def close(project: Where = None) -> Closed:
         epoch, active = settled_epoch(opened), ledger.policy()
         if active is None:
             raise PolicyError("no policy is in force in this project; see: labelguard policy list")
-        ledger.close_policy(active, epoch)
+        ledger.write(epoch, policies.close, active)
         return _closed(active)
 
 
@@ -279,7 +279,7 @@ def drop(name: str, project: Where = None) -> Dropped:
         []
     """
     with OpenProject.job(project) as opened:
-        opened.ledger.drop_policy(name, opened.ledger.begin_job())
+        opened.ledger.write(opened.ledger.begin_job(), policies.drop, name)
     return Dropped(name)
 
 
@@ -326,8 +326,7 @@ def first(ledger: Ledger, request: PolicyRequest, units: int) -> Policy:
 
 def life(ledger: Ledger) -> list[Policy]:
     """The policies that were or are in force, oldest first: each is paid in full."""
-    with ledger.snapshot() as connection:
-        return policies.life(connection)
+    return ledger.read(policies.life)
 
 
 def total(ledger: Ledger, first: Policy) -> Total:

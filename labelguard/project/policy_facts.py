@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from labelguard.ledger.ceilings import Ceiling
+from labelguard.ledger.policies import Ceiling
 from labelguard.notebook import Rows, card
 from labelguard.policy.lifetime import Total
 from labelguard.policy.policy import Policy, Unit

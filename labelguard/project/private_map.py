@@ -83,11 +83,9 @@ class PrivateMap:
 
     def discard(self, release_id: str) -> None:
         """Remove a map that the ledger does not count, with all that was begun of it."""
-        for path in (self._directory / release_id, *self._begun(release_id)):
+        begun = self._directory.glob(f"{release_id}.*{PARTIAL}")
+        for path in (self._directory / release_id, *begun):
             shutil.rmtree(path, ignore_errors=True)
-
-    def _begun(self, release_id: str) -> Iterator[Path]:
-        return self._directory.glob(f"{release_id}.*{PARTIAL}")
 
     def digest(self, release_id: str, *, rewritten: bool = False) -> str:
         """The keyed digest of a map: HMAC over the names and SHA-256 of its files.
@@ -119,8 +117,16 @@ class PrivateMap:
         """
         self.check(digests)
         for release_id, digest in digests.items():
-            if any((self._directory / release_id).glob("*" + _REWRITTEN)):
-                self._settle(release_id, digest)
+            rewritten = [*(self._directory / release_id).glob("*" + _REWRITTEN)]
+            if not rewritten:
+                continue
+            done = self.digest(release_id, rewritten=True) == digest
+            for path in rewritten:
+                if done:
+                    path.replace(path.with_suffix(""))
+                else:
+                    path.unlink()
+            fsync_path(self._directory / release_id)
 
     def fault(self, release_id: str, digest: str) -> str | None:
         """What is wrong with a map that the ledger counts, or None."""
@@ -132,44 +138,32 @@ class PrivateMap:
             return f"the private map {directory} is not as it was drawn; restore it from a backup"
         return None
 
-    def rows_of(self, release_id: str, labelers: Blocks) -> int:
-        """How many rows of a map are these labelers', (n, 2)."""
-        paths = (self._directory / release_id).glob("bucket=*.parquet")
-        return sum(int(pc.sum(_theirs(_read(path), labelers)).as_py() or 0) for path in paths)
-
     def keys_of(self, release_id: str, labelers: Blocks) -> list[bytes]:
         """The keys of these labelers' rows in a map, (n, 2)."""
-        paths = sorted((self._directory / release_id).glob("bucket=*.parquet"))
-        tables = [_read(path) for path in paths]
-        found = [table.filter(_theirs(table, labelers))["row_key"].to_pylist() for table in tables]
-        return [key for keys in found for key in keys]
+        parts = self._theirs(release_id, labelers)
+        tables = [table.filter(theirs) for _, table, theirs in parts]
+        return [key for table in tables for key in table["row_key"].to_pylist()]
 
-    def leave_out(self, release_id: str, labelers: Blocks) -> int:
-        """Write the files of a map anew without these labelers' rows, (n, 2); how many rows.
+    def leave_out(self, release_id: str, labelers: Blocks) -> bool:
+        """Write the files of a map anew without these labelers' rows, (n, 2); whether any changes.
 
         They take effect by `settle`, once the ledger has the digest that follows.
         """
-        found = 0
-        for path in sorted((self._directory / release_id).glob("bucket=*.parquet")):
-            table = _read(path)
-            theirs = _theirs(table, labelers)
-            rows = int(pc.sum(theirs).as_py() or 0)
-            if rows:
-                found += rows
-                rest = path.with_name(path.name + _REWRITTEN)
+        changed = False
+        for path, table, theirs in self._theirs(release_id, labelers):
+            if pc.any(theirs).as_py():
+                changed, rest = True, path.with_name(path.name + _REWRITTEN)
                 _write(table.filter(pc.invert(theirs)), rest)
                 fsync_path(rest)
-        return found
+        return changed
 
-    def _settle(self, release_id: str, digest: str) -> None:
-        directory = self._directory / release_id
-        done = self.digest(release_id, rewritten=True) == digest
-        for path in directory.glob("*" + _REWRITTEN):
-            if done:
-                path.replace(path.with_suffix(""))
-            else:
-                path.unlink()
-        fsync_path(directory)
+    def _theirs(
+        self, release_id: str, labelers: Blocks
+    ) -> Iterator[tuple[Path, pa.Table, pa.ChunkedArray]]:
+        """Every file of a map with its rows, and which of them are these labelers'."""
+        for path in sorted((self._directory / release_id).glob("bucket=*.parquet")):
+            table = _read(path)
+            yield path, table, pc.is_in(table["labeler"], value_set=_binary(labelers))
 
 
 def read_bucket(directory: Path, bucket: int, releases: Collection[str]) -> ReleasedLabels:
@@ -201,17 +195,9 @@ def write_bucket(
 ) -> None:
     """Write one bucket of a map that was begun, sorted by row key."""
     order = block128.order(keys)
-    table = pa.Table.from_arrays(
-        [
-            _binary(keys[order]),
-            _binary(labelers[order]),
-            pa.array(version[order]),
-            pa.array(value[order]),
-            pa.array(threshold[order]),
-            pa.array(content[order]),
-        ],
-        schema=SCHEMA,
-    )
+    columns = (pa.array(column[order]) for column in (version, value, threshold, content))
+    arrays = [_binary(keys[order]), _binary(labelers[order]), *columns]
+    table = pa.Table.from_arrays(arrays, schema=SCHEMA)
     _write(table, directory / f"bucket={bucket:02d}.parquet")
 
 
@@ -225,10 +211,6 @@ def _read(path: Path) -> pa.Table:
     # as long to open.
     with pq.ParquetFile(path) as file:
         return file.read(use_threads=False).cast(SCHEMA)
-
-
-def _theirs(table: pa.Table, labelers: Blocks) -> pa.ChunkedArray:
-    return pc.is_in(table["labeler"], value_set=_binary(labelers))
 
 
 def _binary(blocks: Blocks) -> pa.Array:

@@ -4,6 +4,11 @@ It is found like a git repository: in the working directory or one of its parent
 `--project` or LABELGUARD_PROJECT names it; one that this user did not make must be named. It never
 lies beside an output, because fresh keys and an empty ledger per output would silently reset every
 labeler's budget.
+
+An archive can hold a `.labelguard` with keys, policy and ceiling of whoever packed it; unpacked, it
+is the user's own. So a project found upwards counts only if its id, which nobody else can guess, is
+in a list in the user's state directory; any other must be named. The list also tells where each
+was made: a restore must not take the keys of one that lives.
 """
 
 from __future__ import annotations
@@ -17,19 +22,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote, unquote
 
 from filelock import lock_descriptor
+from platformdirs.unix import Unix
 
 from labelguard.errors import NoProject, ProjectBusy, ProjectError
-from labelguard.keys.keyring import keys_directory
+from labelguard.keys import keyring
 from labelguard.ledger import witness
-from labelguard.project import known
 from labelguard.spelling import corrected
 from labelguard.storage import private_files
+from labelguard.storage.files import write_atomically
 
 STATE = ".labelguard"
 CONFIG = "labelguard.toml"
-_WORK = "work"
+_WORK, _ID = "work", "id"
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 _TABLES = ("connectors", "ingest", "hook")
 
@@ -61,7 +68,7 @@ class Project:
     @property
     def keys(self) -> Path:
         """Directory of the project's secrets."""
-        return keys_directory(self.state)
+        return keyring.keys_directory(self.state)
 
     @property
     def ledger_url(self) -> str:
@@ -236,7 +243,7 @@ def find(directory: str | Path | None = None) -> Project:
     for parent in (here, *here.parents):
         if (parent / STATE / CONFIG).is_file():
             found = _open(parent / STATE)
-            if not known.knows(found.state):
+            if not knows(found.state):
                 raise ProjectError(
                     f"{found.state} was not made by you on this machine: its policy and its keys "
                     f"may be anybody's; if you trust it, name it: --project {parent}, or "
@@ -264,3 +271,42 @@ def _open(state: Path) -> Project:
     tables = {name: said.get(name, {}) for name in _TABLES}
     tables["about"] = said.get("project", {})
     return Project(state.resolve(), namespace, own.get("columns", {}), **tables)
+
+
+def mark(state: Path, place: Path) -> None:
+    """Give a project an id, and remember it and the `place` where it will be.
+
+    Without a home, it will have to be named.
+    """
+    identity = keyring.random_bytes(16).hex()
+    write_atomically(state / _ID, f"{identity}\n".encode(), mode=0o600)
+    with contextlib.suppress(OSError, RuntimeError):
+        path = _list()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            file.write(f"{identity} {quote(os.fsencode(place.absolute()))}\n".encode())
+
+
+def knows(state: Path) -> bool:
+    """Whether the project at `state` was made or restored here by this user."""
+    try:
+        identity = private_files.read(state / _ID, ProjectError, secret=False).strip()
+        listed = private_files.read(_list(), ProjectError, secret=False).split()
+    except (FileNotFoundError, RuntimeError):
+        return False
+    return len(identity) == 32 and identity in listed
+
+
+def places() -> list[Path]:
+    """Where this user made or restored projects; some may be gone by now."""
+    try:
+        listed = private_files.read(_list(), ProjectError, secret=False).decode().split()
+    except (FileNotFoundError, RuntimeError):
+        return []
+    return [Path(unquote(place)) for place in listed if place.startswith("/")]
+
+
+def _list() -> Path:
+    """In XDG_STATE_HOME or ~/.local/state; `RuntimeError` if the user has no home."""
+    return Unix("labelguard").user_state_path / "projects"

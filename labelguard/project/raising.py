@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labelguard.ledger import ceilings
-from labelguard.ledger.ceilings import Ceiling
+from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
+from labelguard.ledger.policies import Ceiling
 from labelguard.policy import lifetime
 from labelguard.policy.lifetime import Total
 from labelguard.project import policies
@@ -35,7 +35,7 @@ def show(project: Where = None, raised: Ceiling | None = None) -> CeilingUse:
     ledger = OpenProject.open(project).ledger
     ceiling = ledger.ceiling()
     if raised:
-        ceilings.check_raise(ceiling, raised)
+        ledger_policies.check_raise(ceiling, raised)
     return _use(ledger, ceiling, raised)
 
 
@@ -47,8 +47,7 @@ def raise_ceiling(ceiling: Ceiling, project: Where = None) -> CeilingUse:
     """
     with OpenProject.job(project) as opened:
         ledger = opened.ledger
-        with ledger.transaction(ledger.begin_job()) as connection:
-            ceilings.raise_to(connection, ceiling)
+        ledger.write(ledger.begin_job(), ledger_policies.raise_ceiling, ceiling)
         return _use(ledger, ceiling, None)
 
 

@@ -63,7 +63,7 @@ def settle(opened: OpenProject, resumed: str | None, epoch: int) -> list[str]:
             "copy and would forget what was spent; put the newest copy back"
         )
     tidy(opened, releases)
-    opened.private_map.settle({r.id: r.map for r in releases if r.map})
+    opened.private_map.settle(opened.maps)
     return notes + [
         _unfinished(opened, record)
         for record in releases

@@ -48,9 +48,9 @@ from labelguard.ledger import charges, database, journal, policies, schema, witn
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.witness import Witness
-from labelguard.project import archive, backup, known
+from labelguard.project import archive, backup
 from labelguard.project.opening import OpenProject, seclude
-from labelguard.project.project import STATE, Project, find, held
+from labelguard.project.project import STATE, Project, find, held, places
 from labelguard.storage.files import fresh_directory, publish_directory, write_atomically
 
 _DONE = "restored.json"
@@ -93,10 +93,6 @@ class _Ready:
     seen: list[tuple[int, str]]
     result: Restored
 
-    def write(self, partial: Path) -> None:
-        """Say, last, that all is there."""
-        write_atomically(partial / _DONE, json.dumps(asdict(self)).encode(), mode=0o600)
-
     @classmethod
     def read(cls, partial: Path) -> Self | None:
         """What a crashed restore had made ready, if anything."""
@@ -133,24 +129,21 @@ def restore(
         home.mkdir(parents=True, exist_ok=True)
         busy = f"another restore works in {home}; run this again when it is done"
         with held(home, os.O_RDONLY, busy):
-            request = _request(source, newest, nothing_since)
+            # A crashed restore goes on only with the same backup and words.
+            with archive.reading(source) as file:
+                asked = file.manifest + file.mac + repr((newest, nothing_since)).encode()
+            request = hashlib.sha256(asked).hexdigest()
             ready = _Ready.read(partial)
             if ready is None or ready.request != request or _outdated(ready, partial, state):
                 fresh_directory(partial, mode=0o700)
                 ready = _prepare(source, partial, newest, nothing_since, keys, request)
-                ready.write(partial)
+                # Last of all: it says that all is there.
+                write_atomically(partial / _DONE, json.dumps(asdict(ready)).encode(), mode=0o600)
             _publish(partial, state)
             return replace(ready.result, project=str(state))
     except OSError as error:
         why = error.strerror or str(error)
         raise ProjectError(f"cannot restore into {home}: {why}; then run this again") from None
-
-
-def _request(source: Path, anchor: Anchor | None, nothing_since: bool) -> str:
-    """Tells one restore from another: a crashed one goes on only with the same backup and words."""
-    with archive.reading(source) as file:
-        data = file.manifest + file.mac + repr((anchor, nothing_since)).encode()
-    return hashlib.sha256(data).hexdigest()
 
 
 def _outdated(ready: _Ready, partial: Path, state: Path) -> bool:
@@ -186,7 +179,9 @@ def _prepare(
             )
         manifest = file.extract(partial)
     seclude(partial, partial.with_name(STATE))
-    ledger = _open(source, partial, ring)
+    ledger = Ledger(f"sqlite:///{partial / archive.LEDGER}", ring)
+    if broken := ledger.fault():
+        raise LedgerError(f"the ledger in {source} does not hold: {broken}")
     head = Anchor.parse(manifest["anchor"])
     with ledger.snapshot() as connection:
         _check_history(connection, head, [*([anchor] if anchor else []), *seen], nothing_since)
@@ -208,15 +203,6 @@ def _prepare(
         keys=origin,
     )
     return _Ready(request, [(one.number, one.digest) for one in seen], result)
-
-
-def _open(source: Path, partial: Path, ring: KeyRing) -> Ledger:
-    """The ledger of a backup, if it holds."""
-    ledger = Ledger(f"sqlite:///{partial / archive.LEDGER}", ring)
-    broken = ledger.fault()
-    if broken:
-        raise LedgerError(f"the ledger in {source} does not hold: {broken}")
-    return ledger
 
 
 def _keys(partial: Path, keys: Path | None) -> tuple[KeyRing, str, list[Anchor]]:
@@ -244,26 +230,20 @@ def _seen(keys: Path) -> list[Anchor]:
 
 def _refuse_taking(keys: Path) -> None:
     """Refuse keys in place whose project lives: their witness would know the restored one only."""
-    made = known.places()
+    made = places()
     with contextlib.suppress(LabelguardError):
         made.append(find().state)
     for state in made:
-        if _lives(state):
-            raise ProjectError(
-                f"the project at {state} lives, and would be refused as an older copy if another "
-                f"worked with the keys in {keys}; to try a backup, unset LABELGUARD_KEYS and give "
-                "a copy of the keys: labelguard project restore BACKUP DIRECTORY --keys COPY; to "
-                "replace the project, move it away first"
-            )
-
-
-def _lives(state: Path) -> bool:
-    """Whether there is a project whose ledger opens with the keys in place, and is the newest."""
-    try:
-        OpenProject.open(state)
-    except LabelguardError:
-        return False
-    return True
+        try:
+            OpenProject.open(state)
+        except LabelguardError:
+            continue
+        raise ProjectError(
+            f"the project at {state} lives, and would be refused as an older copy if another "
+            f"worked with the keys in {keys}; to try a backup, unset LABELGUARD_KEYS and give "
+            "a copy of the keys: labelguard project restore BACKUP DIRECTORY --keys COPY; to "
+            "replace the project, move it away first"
+        )
 
 
 def _check_history(
@@ -297,8 +277,7 @@ def _settle(ledger: Ledger, whole: bool) -> tuple[list[str], list[str]]:
     given_up = [(r.id, r.state) for r in ledger.releases() if r.state in ends]
     with ledger.transaction(epoch) as connection:
         for release, before in given_up:
-            charges.set_state(connection, release, before, {"state": "abandoned"})
-            journal.append(connection, "abandoned", {"release": release})
+            charges.advance(connection, release, [before], "abandoned")
         active = None if whole else policies.in_force(connection)
         if active:
             policies.close(connection, active)

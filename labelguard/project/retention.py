@@ -35,6 +35,7 @@ from labelguard.project.opening import OpenProject
 from labelguard.storage import blocks
 from labelguard.storage.blocks import Blocks
 from labelguard.storage.buckets import BUCKETS
+from labelguard.storage.files import fresh_directory
 
 _Forgotten = dict[bytes, tuple[str, list[bytes]]]
 """Records, each with the pair it was about and the keys of its rows."""
@@ -49,7 +50,8 @@ def kept_for(settings: Mapping[str, object]) -> timedelta | None:
 def forget(opened: OpenProject, held: Segments, counted: Sequence[Segment], epoch: int) -> int:
     """Take what is to be forgotten out of the segments; how many answers that were released."""
     keep = kept_for(opened.project.ingest)
-    until = _before(keep)
+    # What is not later is old enough, as `clock.now` tells times; nothing is, if "".
+    until = "" if keep is None else clock.text(clock.read(clock.now()) - keep)
     released = _released(opened, until)
     changed, forgotten = {}, 0
     for name in sorted({segment.connector for segment in counted}):
@@ -69,16 +71,8 @@ def forget(opened: OpenProject, held: Segments, counted: Sequence[Segment], epoc
             if tables:
                 changed[segment.name] = held.rewrite(segment, tables)
     if changed:
-        with opened.ledger.transaction(epoch) as connection:
-            segmentbook.replace(connection, changed)
-            after = segmentbook.records(connection)
-        held.settle(after)
+        held.settle(opened.ledger.write(epoch, segmentbook.replace, changed))
     return forgotten
-
-
-def _before(keep: timedelta | None) -> str:
-    """What is not later than this is old enough, as `clock.now` tells times; nothing is, if ""."""
-    return "" if keep is None else clock.text(clock.read(clock.now()) - keep)
 
 
 def _released(opened: OpenProject, until: str) -> Blocks:
@@ -107,12 +101,9 @@ def _answers(
         return {}
     settings = _settings(opened, own[0].connector, source)
     table = pa.concat_tables(tables)
-    scratch = opened.project.work / "retention"
-    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = scratch / f"{settings.name}.jsonl"
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(f"{task}\n" for task in table["body"].to_pylist())
-    found: dict[bytes, tuple[str, list[bytes]]] | None = None
+    path = fresh_directory(opened.project.work / "retention", mode=0o700) / f"{settings.name}.jsonl"
+    path.write_text("".join(f"{task}\n" for task in table["body"].to_pylist()), encoding="utf-8")
+    found: _Forgotten | None = None
     policy = opened.ledger.policy()
     # Where skips are hidden among ties, nothing may tell which are.
     skips = policy.policy.skips if policy else "public"
@@ -122,15 +113,16 @@ def _answers(
             rows = _rows(opened, path, reading, settings.source)
         except NotAnswered:  # all that are left are skips, or answer something else
             rows = {}
-        held_rows = _whole(rows, released)
-        if found is None:
-            found = held_rows
-        else:  # forgotten once it was released under every question
-            found = {
-                record: (row[0], row[1] + held_rows[record][1])
-                for record, row in found.items()
-                if record in held_rows
+        whole = _whole(rows, released)
+        found = (
+            whole
+            if found is None
+            else {  # forgotten once released under every question
+                record: (pair, keys + whole[record][1])
+                for record, (pair, keys) in found.items()
+                if record in whole
             }
+        )
     path.unlink()
     names = dict(zip(_id_digests(table["id"]), table["record"].to_pylist(), strict=True))
     return {names[digest]: row for digest, row in (found or {}).items() if digest in names}
@@ -151,11 +143,9 @@ def _questions(opened: OpenProject, settings: connectors.Settings) -> list[str |
     return [*sorted(asked)] or [settings.question]
 
 
-def _rows(
-    opened: OpenProject, path: Path, reading: Reading, source: str
-) -> dict[bytes, tuple[str, list[bytes]]]:
+def _rows(opened: OpenProject, path: Path, reading: Reading, source: str) -> _Forgotten:
     """Of every answer in a file: its pair, and the keys of its rows, by the digest of its id."""
-    found: dict[bytes, tuple[str, list[bytes]]] = {}
+    found: _Forgotten = {}
     keys = opened.keys.row_keys()
     for batch in canonical_rows(path, reading):
         labelers = batch["labeler"].to_pylist()

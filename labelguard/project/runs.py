@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -71,20 +71,14 @@ def read(path: Path) -> list[JobRun]:
 
     Raises `ProjectError` for lines that are none.
     """
-    return list(_lines(path))
-
-
-def _lines(path: Path) -> Iterator[JobRun]:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return
+    data, found = path.read_bytes() if path.exists() else b"", []
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
         try:
-            found = json.loads(line)
-            yield JobRun(**{name: found[name] for name in _NAMES & set(found)})
+            values = json.loads(line)
+            found.append(JobRun(**{name: values[name] for name in _NAMES & set(values)}))
         except (ValueError, TypeError, KeyError):
             raise ProjectError(f"{path}, line {number}, is no run of a job") from None
+    return found
 
 
 def add(path: Path, run: JobRun) -> None:

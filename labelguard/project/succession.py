@@ -70,11 +70,9 @@ def _options(policy: Policy) -> Iterator[str]:
     if len({one.share for one in policy.allowances}) > 1:
         shares = (f"{one.event}={_written(one.share)}" for one in policy.allowances)
         yield from ("--shares", ",".join(shares))
-    if policy.ties != events.default_ties(policy.events):
-        yield from ("--ties", policy.ties)
-    if policy.label_values:
-        yield from ("--label-values", policy.label_values)
     for option, value, usual in (
+        ("--ties", policy.ties, events.default_ties(policy.events)),
+        ("--label-values", policy.label_values, ""),
         ("--skips", policy.skips, "public"),
         ("--unit", policy.unit, "labeler"),
         ("--held-out", _written(policy.held_out), "0"),

@@ -52,18 +52,14 @@ def verdict(opened: OpenProject, anchor: Anchor | None) -> Verdict:
 
     The journal must still hold the entry that `anchor` names.
     """
-    home, ledger = opened.project, opened.ledger
-    records = ledger.releases()
-    strays = home.strays(record.id for record in records)
-    entries = ledger.journal()
-    lost = None
-    if anchor and not any(Anchor(e.number, e.digest) == anchor for e in entries):
-        lost = (
+    records, entries = opened.ledger.releases(), opened.ledger.journal()
+    lost = anchor and not any(Anchor(e.number, e.digest) == anchor for e in entries)
+    broken = ledger_fault(opened, records)
+    if anchor and lost and not broken:
+        broken = (
             f"the journal does not hold entry {anchor.number} of the anchor: it was cut or changed"
         )
-    elif strays:
-        lost = f"release {strays[0]} is not in the ledger: it is an older copy"
-    broken = ledger.fault() or lost or release_fault(opened, records) or ingestion.fault(opened)
+    broken = broken or release_fault(opened, records) or ingestion.fault(opened)
     committed = sum(record.state == "committed" for record in records)
     backwards = None if broken else _describe_backwards(entries)
     return Verdict(broken is None, broken, committed, len(entries), backwards)
@@ -82,6 +78,13 @@ def _describe_backwards(entries: Sequence[Entry]) -> str | None:
         f"time ran backwards: journal entry {after.number} is dated {after.at}, and entry "
         f"{before.number} before it {before.at}{more}; see that the clock is right"
     )
+
+
+def ledger_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str | None:
+    """The first thing in the ledger that does not hold, or a release on disk that it lacks."""
+    strays = opened.project.strays(record.id for record in records)
+    lost = f"release {strays[0]} is not in the ledger: it is an older copy" if strays else None
+    return opened.ledger.fault() or lost
 
 
 def release_fault(opened: OpenProject, records: Iterable[ReleaseRecord]) -> str | None:

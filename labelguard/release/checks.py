@@ -12,9 +12,8 @@ from labelguard.errors import BudgetExceeded, InvalidLabels, NobodyOfPart, Polic
 from labelguard.ingest.staged import Staged
 from labelguard.keys.parts import Part
 from labelguard.ledger import sourcebook
-from labelguard.ledger.groups import Groups
 from labelguard.ledger.ledger import Ledger
-from labelguard.ledger.records import Admission
+from labelguard.ledger.records import Admission, Groups
 from labelguard.policy import events
 from labelguard.policy.event_kind import PAIR, EventKind
 from labelguard.policy.label_values import Ties

@@ -15,11 +15,11 @@ import numpy as np
 from labelguard import clock
 from labelguard.errors import LabelguardError, LedgerError
 from labelguard.keys.parts import Part
-from labelguard.ledger import charges, database, people
-from labelguard.ledger.ceilings import Ceiling
+from labelguard.ledger import charges, people
 from labelguard.ledger.journal import Anchor
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.people import Departure
+from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import ReleaseRecord
 from labelguard.policy import lifetime
 from labelguard.policy.lifetime import Total
@@ -238,7 +238,7 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
     Of a labeler in a group, the group's. Raises `LedgerError` for somebody who was neither ever
     charged nor left.
     """
-    from labelguard.ledger.groups import Groups
+    from labelguard.ledger.records import Groups
     from labelguard.project import linking
 
     opened = OpenProject.open(project)
@@ -248,9 +248,9 @@ def labeler(labeler_id: str, project: Where) -> LabelerBudget:
         given = blocks.from_bytes(bytes.fromhex(labeler_id))
         candidates = np.concatenate([candidates, given])
     units = Groups(*ledger.members()).unit_of(candidates)
-    own = {one.hex() for one in database.stored(candidates)}
+    own = {one.hex() for one in blocks.to_list(candidates)}
     with ledger.snapshot() as connection:
-        rows = [row for unit in database.stored(units) for row in charges.uses(connection, unit)]
+        rows = [row for unit in blocks.to_list(units) for row in charges.uses(connection, unit)]
         gone = next((one for one in people.departures(connection) if one.pseudonym in own), None)
     if not rows and gone is None:
         raise LedgerError(

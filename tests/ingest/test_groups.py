@@ -40,7 +40,7 @@ from labelguard.ingest.staged import Staged
 from labelguard.ingest.staging import StagingOptions, stage
 from labelguard.keys.coins import Coins
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger.groups import Groups
+from labelguard.ledger.records import Groups
 from labelguard.mechanisms import statistic
 from labelguard.policy.bounds import Bound
 from labelguard.policy.policy import Policy

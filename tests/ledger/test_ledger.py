@@ -17,12 +17,12 @@ from support.preferences import files, opinions, pairs, public, write
 
 import labelguard as lg
 from labelguard.cli.main import main
-from labelguard.errors import BudgetExceeded, KeyProblem, LabelguardError, LedgerError, PolicyError
+from labelguard.errors import BudgetExceeded, KeyProblem, LedgerError, PolicyError
 from labelguard.ledger import journal, schema
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Charge
 from labelguard.ledger.witness import Witness
-from labelguard.policy.policy import Allowance, Policy
+from labelguard.policy.policy import Policy
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project
 from labelguard.report import overview
@@ -99,64 +99,42 @@ def test_an_untouched_ledger_holds(project: Project) -> None:
 
 @pytest.mark.quick(
     "sqlite-changes0-3 was altered",
-    "sqlite-changes3-9 was altered",
-    "sqlite-changes6-policy 1 is not",
-    "sqlite-changes9-do not add up",
-    "sqlite-changes12-do not add up",
-    "sqlite-changes15-policy 1 is not",
-    "sqlite-changes18-is not what the journal says",
-    "sqlite-changes21-is not what the journal says",
-    "sqlite-changes24-is not what the journal says",
-    "sqlite-changes27-release number 9",
+    "sqlite-changes3-policy 1 is not",
+    "sqlite-changes6-do not add up",
+    "sqlite-changes9-policy 1 is not",
+    "sqlite-changes12-is not what the journal says",
+    "sqlite-changes15-is not what the journal says",
+    "sqlite-changes18-release number 9",
 )
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
         (["UPDATE journal SET body = replace(body, '50', '49') WHERE number = 3"], "3 was altered"),
-        (["UPDATE journal SET at = '2020-01-01T00:00:00Z' WHERE number = 4"], "4 was altered"),
         (["DELETE FROM journal WHERE number = 4"], "4 is missing"),
-        (
-            [
-                "DELETE FROM journal WHERE number = 4",
-                "UPDATE journal SET number = number - 1 WHERE number > 4",
-            ],
-            "9 was altered",  # the newest, at which everything looks
-        ),
-        (["DELETE FROM journal WHERE number = 10"], "is not what the journal says"),
         (["DELETE FROM journal WHERE number > 6"], "is not in the journal"),
         (["DELETE FROM journal WHERE number > 1"], "policy 1 is not"),
         (["UPDATE counters SET used = used - 1"], "do not add up"),
         (["UPDATE charges SET labels = labels + 1"], "do not add up"),
-        (["DELETE FROM charges"], "do not add up"),
+        (["UPDATE counters SET capacity = 1000"], "do not add up"),
         (
             ["UPDATE charges SET labels = labels - 1", "UPDATE counters SET used = used - 2"],
             "charges are not those in the journal",
         ),
-        (["UPDATE counters SET capacity = 1000"], "do not add up"),
-        (["UPDATE charges SET capacity = 21"], "do not add up"),
         (
             ["UPDATE charges SET capacity = 1000", "UPDATE counters SET capacity = 1000"],
             "charges are not those in the journal",
         ),
         (["UPDATE policies SET quote = '{}'"], "policy 1 is not"),
-        (["UPDATE policies SET state = 'closed'"], "policy 1 is not"),
         (["INSERT INTO members SELECT labeler, labeler FROM counters"], "the members are not"),
         (["INSERT INTO tombstones SELECT labeler, 'erased', '' FROM counters"], "the tombstones"),
         (["UPDATE releases SET charged = 1 WHERE number = 1"], "is not what the journal says"),
         (["UPDATE releases SET state = 'refunded' WHERE number = 2"], "is not what the journal"),
         (["UPDATE releases SET map = NULL WHERE number = 1"], "is not what the journal says"),
-        (["UPDATE releases SET drawn = 51 WHERE number = 1"], "is not what the journal says"),
         (["UPDATE releases SET files = '{}' WHERE number = 2"], "is not what the journal says"),
         (["DELETE FROM releases WHERE number = 2"], "do not add up"),
         (["UPDATE releases SET settings = '{}' WHERE number = 1"], "is not what the journal says"),
-        (
-            ["UPDATE releases SET idempotency_key = 'x' WHERE number = 1"],
-            "is not what the journal says",
-        ),
-        (["UPDATE policies SET name = 'second'"], "policy 1 is not"),
         (["INSERT INTO charges SELECT 9, labeler, 20, 1 FROM charges LIMIT 1"], "release number 9"),
         (["UPDATE prices SET price = '1'"], "prices are not those in the journal"),
-        (["UPDATE policies SET settings = replace(settings, '3.0', '2.0')"], "policy 1 is not"),
     ],
 )
 def test_an_altered_ledger_is_found(changes: list[str], found: str, project: Project) -> None:
@@ -414,20 +392,6 @@ def test_postgresql_keeps_the_same_ledger_as_sqlite(
     assert outcomes[0] == outcomes[1]
     assert not (tmp_path / "postgres" / ".labelguard" / "ledger.sqlite3").exists()
 
-    slow, fast = opened(project), opened(project)
-    old = slow.begin_job()
-    fast.begin_job()
-    with pytest.raises(LedgerError, match="another job has begun"):
-        slow.charge(event([1]), Policy(3.0, 1e-5, (Allowance("rr", 20),)), old)
-    with sa.create_engine(postgres).begin() as connection:
-        connection.execute(sa.update(schema.charges).values(labels=1))
-    assert "do not add up" in fault(project)
-    with (
-        pytest.raises(sa.exc.IntegrityError),
-        sa.create_engine(postgres).begin() as connection,
-    ):
-        connection.execute(sa.update(schema.counters).values(used=21))
-
 
 @pytest.mark.slow  # on PostgreSQL
 def test_a_ledger_of_another_project_is_refused(
@@ -437,9 +401,3 @@ def test_a_ledger_of_another_project_is_refused(
     lg.init(tmp_path / "one")
     with pytest.raises(KeyProblem, match="is not the one the ledger"):
         lg.init(tmp_path / "two")
-
-
-def test_errors_are_one_line_with_an_exit_code(project: Project) -> None:
-    assert issubclass(LedgerError, LabelguardError)
-    result = CliRunner().invoke(main, ["release", "show", "nope", "--project", str(project.state)])
-    assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from click.testing import CliRunner
-from support import databases
 from support.lives import PRICE, TABLE, first_release
 from support.preferences import files
 
 import labelguard as lg
-from labelguard.cli.main import main
 from labelguard.errors import LedgerError
 from labelguard.keys.keyring import KeyRing
 from labelguard.ledger import journal, schema
@@ -59,9 +56,6 @@ WRITERS: dict[str, Callable[[Project], object]] = {
     "privatize": lambda home: lg.privatize(TABLE, **PRICE, project=home),
     "privatize again": lambda home: lg.privatize(TABLE, **PRICE, again=True, project=home),
     "policy activate": lambda home: policies.activate("next", home),
-    "policy new": lambda home: policies.new(
-        "more", epsilon=1, delta=1e-5, allow=["rr:labels=9"], project=home
-    ),
     "release abandon": lambda home: abandon("r0001", home),
     "backup": lambda home: backup(home.state.parent / "x.tar.zst", project=home),
     "labeler erase": lambda home: erasure.leave("worker 1", "erased", home),
@@ -78,18 +72,7 @@ def test_an_older_ledger_charges_nobody(removed: str | None, writer: str, projec
     for _ in range(2):
         with pytest.raises(LedgerError, match=REFUSED):
             WRITERS[writer](project)
-    after = files(project.state)
-    but = ("lock", attempts.FILE)
-    assert {k: v for k, v in after.items() if k not in but} == {
-        k: v for k, v in before.items() if k not in but
-    }
-
-
-@pytest.mark.parametrize("command", ["budget verify", "budget show", "release list"])
-def test_the_commands_that_look_say_so(command: str, project: Project) -> None:
-    arguments = [*command.split(), "--project", str(project.state)]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 1 and REFUSED in result.stderr and not result.stdout
+    assert dict(files(project.state).items() ^ before.items()).keys() <= {"lock", attempts.FILE}
 
 
 def forget(project: Project) -> None:
@@ -178,35 +161,11 @@ def test_a_damaged_witness_is_refused(content: str, project: Project, tmp_path: 
         overview.verify(project.state)
 
 
-@pytest.mark.slow  # on PostgreSQL
-def test_a_server_restored_to_an_older_state_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with (
-        databases.fresh("postgresql", tmp_path) as url,
-        databases.project_on(url, tmp_path / "project", monkeypatch) as home,
-    ):
-        lg.privatize(TABLE.slice(0, 50), **PRICE, project=home)
-        _disconnect(url)
-        with databases.copied(url) as older:
-            lg.privatize(TABLE, **PRICE, project=home)
-            monkeypatch.setenv("LABELGUARD_LEDGER_URL", older)
-            before = databases.dump(older)
-            for act in (overview.verify, lambda state: WRITERS["privatize"](find(state))):
-                with pytest.raises(LedgerError, match=REFUSED):
-                    act(home.state)
-            assert databases.dump(older) == before
-
-
-def test_init_writes_both_witnesses(tmp_path: Path) -> None:
-    home = lg.init(tmp_path / "fresh")
-    newest = Ledger(home.ledger_url, KeyRing(home.keys)).head()[1]
-    assert {path.read_text() for path in home.witnesses} == {f"1 {newest}\n"}
-
-
 @pytest.mark.parametrize("lost", [0, 1])
 def test_one_witness_guards_and_the_other_is_written_again(lost: int, tmp_path: Path) -> None:
     home = lg.init(tmp_path / "project")
+    newest = Ledger(home.ledger_url, KeyRing(home.keys)).head()[1]
+    assert {path.read_text() for path in home.witnesses} == {f"1 {newest}\n"}
     home.witnesses[lost].unlink()
     lg.privatize(TABLE, **PRICE, project=home)
     assert home.witnesses[0].read_text() == home.witnesses[1].read_text()
@@ -225,16 +184,3 @@ def test_without_witnesses_nothing_is_opened_and_a_restored_project_has_new_ones
     assert again.witnesses[0].read_text() == again.witnesses[1].read_text()
     assert overview.verify(again.state, made.anchor).ok
     assert lg.privatize(TABLE.slice(0, 50), **PRICE, project=again).reused
-
-
-def _disconnect(url: str) -> None:
-    """End the connections that earlier work keeps open: a copy needs a database without any."""
-    import sqlalchemy as sa
-
-    engine = sa.create_engine(url.rpartition("/")[0] + "/postgres", isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            f"WHERE datname = '{url.rpartition('/')[2]}'"
-        )
-    engine.dispose()

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support import databases
-from support.tools import Desk, connected, hear
+from support.tools import Desk, connected, hear, take_in
 
 import labelguard as lg
 from labelguard.ingest.inbox import FILE, Inbox
@@ -22,7 +22,6 @@ from labelguard.project.backup import backup
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import CONFIG, Project, find
 from labelguard.report import overview
-from labelguard.report.doctor import examine
 
 WHO = "Zuzanna-Weatherwax"
 OPEN: dict[str, Any] = {"mechanism": "rr", "epsilon": 3.0, "delta": 1e-5, "workers": 1}
@@ -36,13 +35,19 @@ def tool(
         yield connected(lg.init(tmp_path / "p"), tmp_path, monkeypatch)
 
 
+@pytest.fixture
+def filled(tool: tuple[Project, Desk]) -> tuple[Project, Desk]:
+    """The same, with three answers of each of two people in segments."""
+    project, desk = tool
+    take_in(project, *(desk.answer(who, n, "left") for who in (WHO, "otto") for n in range(3)))
+    return tool
+
+
 def rows_of(project: Project, who: str | None) -> int:
     """How many rows in segments are theirs, whatever counts."""
     opened = OpenProject.open(project)
     held = Segments(project.labels, opened.keys)
-    with opened.ledger.snapshot() as connection:
-        counted = segmentbook.records(connection)
-    tables = [table for segment in counted for table in held.read(segment).values()]
+    tables = [t for s in opened.ledger.read(segmentbook.records) for t in held.read(s).values()]
     labelers = [t["labeler"].to_pylist() for t in tables if "labeler" in t.column_names]
     return sum(labeler == who for column in labelers for labeler in column)
 
@@ -51,10 +56,10 @@ def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(
     tool: tuple[Project, Desk],
 ) -> None:
     project, desk = tool
-    hear(project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3)))
-    ingestion.ingest(project)
-    hear(project, desk.change("1", "right"))
-    ingestion.ingest(project)
+    take_in(
+        project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
+    )
+    take_in(project, desk.change("1", "right"))
     hear(project, desk.change("2", "right"), desk.answer("otto", 9, "left"))
     inbox = Inbox.at(project.state, project.ledger_url, KeyRing(project.keys))
     inbox.bury("desk", WHO.encode(), "not understood")
@@ -70,8 +75,7 @@ def test_who_is_erased_is_gone_from_segments_inbox_and_dead_letters(
     inbox.close()
     assert overview.verify(project).ok
     # What comes later of theirs is dropped at the door.
-    hear(project, desk.answer(WHO, 4, "left"))
-    done = ingestion.ingest(project)
+    done = take_in(project, desk.answer(WHO, 4, "left"))
     assert (done.answers, done.refused) == (1, 1)
     assert ingestion.reconcile("desk", project).refused == 4
     assert rows_of(project, WHO) == 0
@@ -83,8 +87,7 @@ def test_the_same_id_of_another_source_is_another_person(
     tool: tuple[Project, Desk], tmp_path: Path
 ) -> None:
     project, desk = tool
-    hear(project, desk.answer("7", 1, "left"))
-    ingestion.ingest(project)
+    take_in(project, desk.answer("7", 1, "left"))
     erasure.leave("files:7", "erased", project, never_seen=True)
     assert rows_of(project, "7") == 1
     erasure.leave("desk:7", "erased", project)
@@ -95,8 +98,9 @@ def test_who_is_retired_gives_nothing_more_and_their_rows_stay_unused(
     tool: tuple[Project, Desk],
 ) -> None:
     project, desk = tool
-    hear(project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3)))
-    ingestion.ingest(project)
+    take_in(
+        project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
+    )
     found = erasure.leave(f"desk:{WHO}", "retired", project)
     assert found.rows_set_aside == rows_of(project, WHO) == 3
     assert lg.load(lg.privatize(project=project, **OPEN)).height == 3
@@ -106,8 +110,9 @@ def test_of_who_is_erased_no_forgotten_pair_stays_and_no_event_of_a_connector_th
     tool: tuple[Project, Desk],
 ) -> None:
     project, desk = tool
-    hear(project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3)))
-    ingestion.ingest(project)
+    take_in(
+        project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
+    )
     lg.privatize(project=project, **OPEN)
     path = project.state / CONFIG
     text = path.read_text()
@@ -132,8 +137,9 @@ def test_erasing_can_be_finished_after_a_crash(
     tool: tuple[Project, Desk], point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, desk = tool
-    hear(project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3)))
-    ingestion.ingest(project)
+    take_in(
+        project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
+    )
 
     class Crash(BaseException):
         pass
@@ -167,8 +173,9 @@ def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
     tool: tuple[Project, Desk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, desk = tool
-    hear(project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3)))
-    ingestion.ingest(project)
+    take_in(
+        project, *(desk.answer(who, task, "left") for who in (WHO, "otto") for task in range(3))
+    )
     hear(project, desk.answer("otto", 5, "left"))
     made = backup(tmp_path / "b.tar.zst", project=project)
     assert made.left_out == ["keys", "quarantine", "inbox"]
@@ -190,31 +197,11 @@ def test_a_backup_carries_segments_sealed_and_says_that_the_inbox_is_not_in_it(
         assert lg.load(lg.privatize(project=again, **OPEN)).height == 7
 
 
-def test_the_doctor_counts_what_is_held_and_finds_what_is_broken(
-    tool: tuple[Project, Desk],
-) -> None:
-    project, desk = tool
-    hear(project, desk.answer(WHO, 1, "left"), desk.delete("1"))
-    ingestion.ingest(project)
-    hear(project, desk.answer(WHO, 2, "left"))
-
-    def finding(name: str = "ingested answers") -> Any:
-        return next(f for f in examine(project) if f.name == name)
-
-    assert finding().ok
-    assert finding().detail == "1 row in 1 segment, 1 event waiting; connectors: desk"
-    [path] = project.labels.iterdir()
-    path.unlink()
-    assert not finding().ok and finding().detail == "not looked at: see ledger"
-    assert "segment" in finding("ledger").detail
-
-
 def test_rows_that_others_put_into_the_book_of_segments_are_found(
     tool: tuple[Project, Desk],
 ) -> None:
     project, desk = tool
-    hear(project, desk.answer(WHO, 1, "left"))
-    ingestion.ingest(project)
+    take_in(project, desk.answer(WHO, 1, "left"))
     opened = OpenProject.open(project)
     with opened.ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE segments SET source = 'other'")

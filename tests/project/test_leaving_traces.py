@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import sqlalchemy as sa
 from support import preferences, world
 from support.crashes import crash, killed
 from support.leaving import (
@@ -25,7 +24,6 @@ from support.leaving import (
     assert_sound,
     key_of,
     labels_table,
-    pseudonym,
     remembered,
     values,
 )
@@ -86,35 +84,6 @@ def test_the_search_sees_into_compressed_files(tmp_path: Path) -> None:
         archive.writestr("inner", "some secret" * 9)
     found = {Path(name.split(" ")[0]).name[:1] for name in where(tmp_path, "some secret")}
     assert found | {"i"} == {"1", "2", "3", "4", "i"}
-
-
-@pytest.mark.slow  # on PostgreSQL
-def test_a_ledger_on_postgresql_never_held_the_id_and_keeps_a_tombstone(
-    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LABELGUARD_LEDGER_URL", postgres)
-    project = lg.init(tmp_path)
-    lg.privatize(labels_table(bad=BAD), project=project, **SET_ASIDE)
-    assert erasure.leave(WHO, "erased", project).randomized_labels == 10
-    metadata = sa.MetaData()
-    with sa.create_engine(postgres).connect() as connection:
-        metadata.reflect(connection)
-        text = repr(
-            {
-                name: [tuple(map(_plain, row)) for row in connection.execute(sa.select(table))]
-                for name, table in metadata.tables.items()
-            }
-        )
-    assert pseudonym(project) in text  # a control: the text tells what is in the tables
-    assert WHO not in text and MARK not in text
-    assert not where(tmp_path, WHO) and not where(tmp_path, MARK)
-    assert [gone.pseudonym for gone in erasure.listing(project)] == [pseudonym(project)]
-    assert "left out" in lg.privatize(labels_table(), project=project, **SET_ASIDE).notes[0]
-    assert_sound(project)
-
-
-def _plain(value: object) -> object:
-    return bytes(value).hex() if isinstance(value, bytes | memoryview) else value
 
 
 def test_files_that_cannot_be_read_go_whole_when_erasing_and_stay_when_retiring(

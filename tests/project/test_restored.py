@@ -12,7 +12,7 @@ import pytest
 
 import labelguard as lg
 from labelguard.errors import PolicyError
-from labelguard.project import erasure, policies, restore
+from labelguard.project import policies, restore
 from labelguard.project.backup import backup
 from labelguard.project.project import Project, find
 
@@ -33,12 +33,6 @@ def labels(*rows: tuple[str, int, int]) -> pa.Table:
     )
 
 
-def restored(saved: Path, home: Project, here: Path) -> Project:
-    """The project of a backup, not declared to be complete."""
-    restore.restore(saved, here, keys=home.keys)
-    return find(here)
-
-
 @contextlib.contextmanager
 def out_of_sight(home: Project) -> Iterator[None]:
     """A project is away: on a disk that is lost, or is only thought to be."""
@@ -56,53 +50,40 @@ def groups(project: Project, here: Path, *pairs: tuple[str, str]) -> None:
     policies.add_groups(path, project)
 
 
-def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keys are shared: what the first attempt found complete is not, once another job has run."""
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project whose keys are apart, with a backup beside it."""
     monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
     home = lg.init(tmp_path / "home")
     lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
+    backup(tmp_path / "backup.tar.zst", project=home)
+    return home
+
+
+def test_a_restore_that_crashed_looks_again_whether_the_project_went_on(
+    home: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys are shared: what the first attempt found complete is not, once another job has run."""
     saved = tmp_path / "backup.tar.zst"
-    backup(saved, project=home)
-
-    def crash(*_: object) -> None:
-        raise RuntimeError
-
     with monkeypatch.context() as patch, out_of_sight(home), pytest.raises(RuntimeError):
-        patch.setattr(restore, "_publish", crash)
+        patch.setattr(restore, "_publish", _fail)
         restore.restore(saved, tmp_path / "again", nothing_since=True)
     lg.privatize(labels(("x", 1, 1), ("x", 2, 0)), mechanism="rr", project=home)
     with out_of_sight(home), pytest.raises(PolicyError, match="something followed the backup"):
         restore.restore(saved, tmp_path / "again", nothing_since=True)
-    lg.privatize(
-        labels(("x", 1, 1), ("x", 2, 0), ("x", 3, 1)), mechanism="rr", project=home
-    )  # it was not hurt
+    more = labels(("x", 1, 1), ("x", 2, 0), ("x", 3, 1))
+    lg.privatize(more, mechanism="rr", project=home)  # it was not hurt
 
 
 def test_a_restore_that_crashed_in_peace_is_taken_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
-    home = lg.init(tmp_path / "home")
-    lg.privatize(labels(("x", 1, 1)), project=home, **PRICE)
     saved = tmp_path / "backup.tar.zst"
-    backup(saved, project=home)
     home.state.parent.rename(tmp_path / "lost")
-    place = restore._publish
-    for moment in ("before", "after"):
-
-        def crash(partial: Path, state: Path, moment: str = moment) -> None:
-            if moment == "after":
-                monkeypatch.setattr(restore, "publish_directory", _fail)
-                place(partial, state)
-            raise RuntimeError
-
+    for step in ("_publish", "publish_directory"):  # before anything is published, and at the end
         with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-            patch.setattr(restore, "_publish", crash)
+            patch.setattr(restore, step, _fail)
             restore.restore(saved, tmp_path / "again", nothing_since=True)
-        monkeypatch.undo()
-        monkeypatch.setenv("LABELGUARD_KEYS", str(tmp_path / "keys"))
     assert restore.restore(saved, tmp_path / "again", nothing_since=True).complete
 
 
@@ -118,30 +99,6 @@ def test_nobody_joins_a_group_after_charges_may_have_been_forgotten(tmp_path: Pa
     lg.privatize(labels(("x", 1, 1), ("y", 1, 0)), mechanism="rr", project=home)
     with pytest.raises(PolicyError, match="charged before having one"):
         groups(home, tmp_path, ("x", "g"), ("y", "g"))
-    back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back")
+    restore.restore(tmp_path / "backup.tar.zst", tmp_path / "back", keys=home.keys)
     with pytest.raises(PolicyError, match="nobody can be joined any more"):
-        groups(back, tmp_path, ("x", "g"), ("y", "g"))
-
-
-def test_a_closed_policy_leaves_room_for_another(tmp_path: Path) -> None:
-    home = lg.init(tmp_path / "home")
-    terms: dict[str, Any] = {"epsilon": 3, "delta": 1e-5, "allow": ["rr:labels=20"]}
-    terms["tie_status_public"] = True
-    policies.new("a", project=home, **terms)
-    policies.activate("a", home)
-    lg.privatize(labels(("x", 1, 1)), mechanism="rr", project=home)
-    backup(tmp_path / "backup.tar.zst", project=home)
-    back = restored(tmp_path / "backup.tar.zst", home, tmp_path / "back")
-    policies.new("b", project=back, **terms)
-    assert policies.activate("b", back).total.epsilon == 6.0
-
-
-def test_a_group_that_its_only_voice_has_left_stops_nobody(tmp_path: Path) -> None:
-    home = lg.init(tmp_path / "home")
-    groups(home, tmp_path, ("x", "g"), ("y", "g"))
-    policies.new("p", epsilon=3, delta=1e-5, allow=["rr:labels=9"], unit="group", project=home)
-    policies.activate("p", home)
-    lg.privatize(labels(("x", 1, 1), ("z", 1, 0)), mechanism="rr", project=home)
-    erasure.leave("x", "retired", home)
-    later = lg.privatize(labels(("y", 2, 1), ("z", 3, 1)), mechanism="rr", project=home)
-    assert later.card["counts"]["charged"] == 2
+        groups(find(tmp_path / "back"), tmp_path, ("x", "g"), ("y", "g"))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from labelguard.cli.main import main
 from labelguard.errors import ProjectBusy
-from labelguard.ledger.ceilings import Ceiling
+from labelguard.ledger.policies import Ceiling
 from labelguard.project import raising, waiting
 from labelguard.project.opening import OpenProject
 from labelguard.project.project import Project

@@ -31,6 +31,7 @@ from support.preferences import (
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LabelguardError, LedgerError, ProjectBusy
+from labelguard.ledger import charges
 from labelguard.ledger.ledger import Grant, Ledger
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.policy.policy import Policy
@@ -171,7 +172,7 @@ def test_a_job_that_was_overtaken_can_do_none_of_the_steps_of_a_release(
         lambda: slow.start(grant, old),
         lambda: slow.mark_drawn(other, old, "0" * 64, 3),
         lambda: slow.commit(other, old, 3, {}),
-        lambda: slow.replace_maps({other.release.id: "0" * 64}, old),
+        lambda: slow.write(old, charges.replace_maps, {other.release.id: "0" * 64}),
         lambda: slow.refund_reserved(old, resumed=None),
     ):
         with pytest.raises(LedgerError, match="another job has begun"):
@@ -203,7 +204,7 @@ def test_the_check_of_the_epoch_and_the_charge_are_one_step(project: Project) ->
             for statement in lock:
                 other.exec_driver_sql(statement)
 
-    with ledger(project)._writing(), pytest.raises(sa.exc.OperationalError, match="lock"):
+    with ledger(project).transaction(), pytest.raises(sa.exc.OperationalError, match="lock"):
         try_to_lock()
     engine.dispose()
     try_to_lock()

@@ -31,9 +31,10 @@ from support import databases
 
 from labelguard.errors import LedgerError, PolicyError
 from labelguard.keys.keyring import KeyRing
-from labelguard.ledger import schema
-from labelguard.ledger.ceilings import Ceiling
+from labelguard.ledger import charges, people, schema
+from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Grant, Ledger
+from labelguard.ledger.policies import Ceiling
 from labelguard.ledger.records import Charge, ReleaseRecord
 from labelguard.policy import lifetime, pricing
 from labelguard.policy.policy import Allowance, Policy
@@ -185,8 +186,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def new_policy(self, policy: Policy, name: str, fate: str) -> None:
         if name in self.books:
             with pytest.raises(PolicyError, match="there is a policy"):
-                self.ledger.add_policy(name, policy)
-        elif self.act(fate, lambda: self.ledger.add_policy(name, policy))[0]:
+                self.ledger.write(None, ledger_policies.add, name, policy)
+        elif self.act(fate, lambda: self.ledger.write(None, ledger_policies.add, name, policy))[0]:
             self.books[name] = Book(policy)
 
     @rule(name=st.sampled_from("abc"), fate=FATES)
@@ -197,9 +198,9 @@ class LedgerMachine(RuleBasedStateMachine):
         book = self.books.get(name)
         if book is None or book.state != "draft":
             with pytest.raises(PolicyError, match="is no draft of this project"):
-                self.ledger.activate_policy(name, self.epoch)
+                self.ledger.write(self.epoch, ledger_policies.activate, name)
             return
-        if self.act(fate, lambda: self.ledger.activate_policy(name, self.epoch))[0]:
+        if self.act(fate, lambda: self.ledger.write(self.epoch, ledger_policies.activate, name))[0]:
             if self.active:
                 self.books[self.active].state = "closed"
             book.state = "active"
@@ -350,7 +351,7 @@ class LedgerMachine(RuleBasedStateMachine):
         drawn = [number for number, made in enumerate(self.made, 1) if made.map]
         chosen = data.draw(st.sets(st.sampled_from(drawn), min_size=1))
         digests = {self.record(number).id: f"{self.epoch:060x}{number:04x}" for number in chosen}
-        if self.act(fate, lambda: self.ledger.replace_maps(digests, self.epoch))[0]:
+        if self.act(fate, lambda: self.ledger.write(self.epoch, charges.replace_maps, digests))[0]:
             for number in chosen:
                 self.made[number - 1].map = digests[self.record(number).id]
 
@@ -390,7 +391,7 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def bury(self, labeler: int, kind: Any, fate: str) -> None:
         key = np.array([[0, labeler]], np.uint64)
-        if self.act(fate, lambda: self.ledger.bury(key, kind, self.epoch))[0]:
+        if self.act(fate, lambda: self.ledger.write(self.epoch, people.bury, key, kind))[0]:
             self.gone[labeler] = "erased" if self.gone.get(labeler) == "erased" else kind
 
     @rule(crash=st.booleans())
@@ -402,10 +403,10 @@ class LedgerMachine(RuleBasedStateMachine):
         old, self.epoch = self.epoch, self.ledger.begin_job()
         for change in (
             lambda: self.ledger.refund_reserved(old, None) if self.numbers("reserved") else boom(),
-            lambda: self.ledger.activate_policy("a", old),
+            lambda: self.ledger.write(old, ledger_policies.activate, "a"),
             lambda: self.ledger.abandon("r", old),
-            lambda: self.ledger.replace_maps({}, old),
-            lambda: self.ledger.bury(np.array([[0, 0]], np.uint64), "retired", old),
+            lambda: self.ledger.write(old, charges.replace_maps, {}),
+            lambda: self.ledger.write(old, people.bury, np.array([[0, 0]], np.uint64), "retired"),
         ):
             with pytest.raises(LedgerError, match="another job has begun"):
                 change()
@@ -427,7 +428,7 @@ class LedgerMachine(RuleBasedStateMachine):
         ]
         owner = {i: (r.name, kind) for r in records for kind, i in r.allowance_ids.items()}
         stored = {}
-        with self.ledger._reading() as connection:
+        with self.ledger.snapshot() as connection:
             for row in connection.execute(sa.select(schema.counters)):
                 name, kind = owner[row.allowance_id]
                 labeler = int.from_bytes(bytes(row.labeler), "big")

@@ -21,6 +21,7 @@ from support import databases
 
 from labelguard.errors import LedgerError, ProjectBusy
 from labelguard.keys.keyring import KeyRing
+from labelguard.ledger import policies as ledger_policies
 from labelguard.ledger.ledger import Ledger
 from labelguard.ledger.records import Charge
 from labelguard.policy.policy import Allowance, Policy
@@ -118,8 +119,8 @@ def test_charges_of_many_processes_never_exceed_an_allowance_and_none_is_lost(
     heads = [tmp_path / f"head {seed}" for seed in range(crowd.processes)]
     keys = KeyRing.create(tmp_path / "keys")
     ledger = Ledger.create(ledger_url, keys, heads)
-    ledger.add_policy("both", crowd.policy)
-    ledger.activate_policy("both", ledger.begin_job())
+    ledger.write(None, ledger_policies.add, "both", crowd.policy)
+    ledger.write(ledger.begin_job(), ledger_policies.activate, "both")
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(crowd.processes, mp_context=context) as pool:
         ends = [
@@ -154,8 +155,8 @@ def charged(ledger_url: str, tmp_path: Path) -> tuple[Ledger, Ledger]:
     """Two connections to one ledger with a policy."""
     keys = KeyRing.create(tmp_path / "keys")
     first = Ledger.create(ledger_url, keys)
-    first.add_policy("both", SMALL.policy)
-    first.activate_policy("both", first.begin_job())
+    first.write(None, ledger_policies.add, "both", SMALL.policy)
+    first.write(first.begin_job(), ledger_policies.activate, "both")
     return first, Ledger(ledger_url, keys)
 
 
@@ -182,8 +183,8 @@ def rivals(tmp_path: Path) -> Iterator[tuple[str, Ledger, Ledger]]:
     with databases.fresh("postgresql", tmp_path) as url:
         keys = KeyRing.create(tmp_path / "keys")
         first = Ledger.create(url, keys)
-        first.add_policy("both", SMALL.policy)
-        first.activate_policy("both", first.begin_job())
+        first.write(None, ledger_policies.add, "both", SMALL.policy)
+        first.write(first.begin_job(), ledger_policies.activate, "both")
         yield url, first, Ledger(url, keys)
 
 

@@ -14,7 +14,7 @@ from support.surveys import survey
 import labelguard as lg
 from labelguard import clock
 from labelguard.errors import LedgerError
-from labelguard.ledger.ceilings import Ceiling
+from labelguard.ledger.policies import Ceiling
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.project.raising import raise_ceiling

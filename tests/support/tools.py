@@ -18,6 +18,7 @@ from support.doors import install
 from labelguard.ingest.connector import Answer, Page, Settings
 from labelguard.ingest.inbox import Event, Inbox
 from labelguard.keys.keyring import KeyRing
+from labelguard.project import ingestion
 from labelguard.project.project import CONFIG, Project, find
 
 _CODE = "from support.tools import DeskConnector as door"
@@ -166,6 +167,12 @@ def connected(
     desk = Desk(path)
     desk.save()
     return find(project.state.parent), desk
+
+
+def take_in(project: Project, *events: Mapping[str, Any]) -> ingestion.Ingested:
+    """Put events into the inbox, and from there into segments."""
+    hear(project, *events)
+    return ingestion.ingest(project)
 
 
 def hear(project: Project, *events: Mapping[str, Any], name: str = "desk") -> int:

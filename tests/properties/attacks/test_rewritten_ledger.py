@@ -16,7 +16,7 @@ from support.preferences import opinions, pairs, public
 import labelguard as lg
 from labelguard.cli.main import main
 from labelguard.errors import LedgerError
-from labelguard.ledger import digests
+from labelguard.ledger import charges
 from labelguard.project import policies
 from labelguard.project.project import Project
 from labelguard.report import overview
@@ -42,7 +42,7 @@ def rewrite(project: Project) -> None:
         rows = ledger.execute("SELECT labeler, capacity, labels FROM charges ORDER BY labeler")
         names, capacity, labels = zip(*rows, strict=True)
         ledger.execute("UPDATE releases SET charged = ?", (sum(labels),))
-        digest = digests.charges_digest(
+        digest = charges.charges_digest(
             blocks.from_bytes(b"".join(names)), np.array(capacity), np.array(labels)
         )
         previous = "0" * 64
