@@ -231,7 +231,7 @@ def test_columns_that_hold_no_ids_are_refused(column: pa.Array, home: Home) -> N
 
 def test_groups_go_with_their_unit_and_need_labelers(home: Home, tmp_path: Path) -> None:
     for unit, groups in (("item", home.groups), ("group", None)):
-        with pytest.raises(InvalidLabels, match='go with unit="group"'):
+        with pytest.raises(InvalidLabels, match="go with --unit group"):
             StagingOptions(Reading({}, unit), "files", groups=groups)
     options = StagingOptions(Reading({}, "group"), "files", groups=home.groups)
     with pytest.raises(InvalidLabels, match="no column labeler_id"):

@@ -36,12 +36,12 @@ def test_without_both_options_nothing_recurs() -> None:
 @pytest.mark.parametrize(
     ("every", "length", "message"),
     [
-        ("weekly", None, "give recurring and duration together"),
-        (None, "1y", "give recurring and duration together"),
+        ("weekly", None, "give --recurring and --for together"),
+        (None, "1y", "give --recurring and --for together"),
         ("hourly", "1y", "recurring is daily, weekly, monthly, found 'hourly'"),
-        ("weekly", "a year", "duration expects a number of days, .*; found 'a year'"),
-        ("weekly", "0d", "duration expects"),
-        ("monthly", "2w", 'duration="2w" is too short for one monthly release'),
+        ("weekly", "a year", "--for expects a number of days, .*; found 'a year'"),
+        ("weekly", "0d", "--for expects"),
+        ("monthly", "2w", '--for 2w is too short for one monthly release'),
     ],
 )
 def test_a_horizon_that_says_nothing_is_refused(

@@ -51,7 +51,7 @@ def test_an_allowance_is_read_as_it_is_written(kind: EventKind) -> None:
         f"{written},ball=4,ball=4",
         f"{written},q=0.1,q=0.1",
     ):
-        with pytest.raises(PolicyError, match=r"^allow expects|an allowance of"):
+        with pytest.raises(PolicyError, match=r"^--allow expects|an allowance of"):
             events.parse(wrong)
 
 
@@ -92,7 +92,7 @@ def test_terms_of_one_kind_are_refused_with_another() -> None:
 
 def test_what_is_not_proven_is_paid_for_only_where_the_policy_accepts_it() -> None:
     unproven = (allowance(EVENTS["aup"]),)
-    with pytest.raises(PolicyError, match="accept_unproven=True only"):
+    with pytest.raises(PolicyError, match="--accept-unproven only"):
         Policy(2, 1e-5, unproven, ties="zero")
     accepted = Policy(2, 1e-5, unproven, ties="zero", accept_unproven=True)
     assert Policy.from_json(accepted.to_json()) == accepted
@@ -144,7 +144,7 @@ def test_the_option_of_one_kind_is_refused_beside_another(kind: EventKind) -> No
     ).allowances == (Allowance(kind.name, 3),)
     for other in EVENTS.values():
         if other is not kind:
-            with pytest.raises(PolicyError, match=kind.option):
+            with pytest.raises(PolicyError, match=kind.option.replace("_", "-")):
                 PolicyRequest(1, 0.1, event=other.name, **{kind.option: 3})
 
 

@@ -174,7 +174,7 @@ def test_alone_every_allowance_costs_the_same_unless_shares_say_otherwise() -> N
         ({"allow": ["rr:labels=5,ball=4"]}, "an allowance of rr has no ball"),
         ({"allow": ["statistic:releases=1,ball=0"]}, "for 1 component or more, found 0"),
         ({"epsilon": 60, "allow": ["statistic:releases=1"]}, "256-bit numbers costs"),
-        ({"ties": "drop", "allow": ["rr:labels=5"]}, "tie_status_public=True"),
+        ({"ties": "drop", "allow": ["rr:labels=5"]}, "--tie-status-public"),
         ({"ties": "zero"}, "statistics alone"),
         ({"epsilon": math.nan}, "epsilon must be a finite number"),
         ({"name": "a/b"}, "letters, digits"),

@@ -203,7 +203,7 @@ def test_a_head_is_a_release_or_any_directory_that_holds_one(
 
 
 def test_the_first_one_needs_a_head(project: Project) -> None:
-    with pytest.raises(PolicyError, match=r"first evaluation needs a head.*head=RELEASE"):
+    with pytest.raises(PolicyError, match=r"first evaluation needs a head.*--head RELEASE"):
         lg.privatize(RAW, project=project, **EVALUATION)
 
 
@@ -218,7 +218,7 @@ def test_other_coordinates_begin_anew(
     other = replace(head, basis=turned, coefficients=flat, statistic=None, about=None)
     (tmp_path / "head.npz").write_bytes(other.to_bytes())
     with pytest.raises(
-        PolicyError, match=f"than evaluation {first.id}.*leave head out.*again=True"
+        PolicyError, match=f"than evaluation {first.id}.*leave --head out.*--again"
     ):
         lg.privatize(survey(labelers=60, seed=2), project=project, head=tmp_path, **EVALUATION)
     before = spent(project)

@@ -169,7 +169,7 @@ def test_a_policy_of_coins_for_several_times_has_room_for_them(project: Project)
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"recurring": "weekly"}, "recurring and duration together"),
+        ({"recurring": "weekly"}, "--recurring and --for together"),
         ({"recurring": "hourly", "duration": "1y"}, "daily, weekly, monthly"),
         ({"recurring": "monthly", "duration": "1d"}, "too short"),
         ({"once": True, "uses": 2}, "give one of"),

@@ -266,7 +266,7 @@ def test_hidden_skips_leave_no_trace_even_if_all_labels_are_blank(
 
 
 def test_hidden_skips_do_not_go_with_public_ties(project: Project) -> None:
-    with pytest.raises(PolicyError, match='skips="tie"'):
+    with pytest.raises(PolicyError, match="--skips tie"):
         privatize(
             project, pairs([1, 0]), mechanism="rr", skips="tie", ties="drop", tie_status_public=True
         )
