@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli import completion
-from labelguard.cli.options import project_option
 from labelguard.cli.terminal import echo, print_bullets, print_table, prints
 
 if TYPE_CHECKING:
@@ -40,8 +39,7 @@ def _agreement(value: Agreement) -> None:
     metavar="FILE",
     help="Public answers, Parquet or JSON lines: prompt, chosen, rejected.",
 )
-@project_option
-@prints(_agreement)
+@prints(_agreement, project=True)
 def agreement(release: str, gold: Path | None, project: Path | None) -> Agreement:
     """How often labels of RELEASE (its id, or a directory with a copy of it) agree.
 

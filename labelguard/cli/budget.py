@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, file_option, project_option
+from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import ceiling_fact, paid, total_fact
 from labelguard.cli.terminal import (
     cell,
@@ -77,8 +77,7 @@ def _quartiles(spread: Mapping[str, float]) -> str:
 
 
 @budget.command("show")
-@project_option
-@prints(_budget)
+@prints(_budget, project=True)
 def budget_show(project: Path | None) -> Budget:
     """The policy, and how much of it is used and left.
 
@@ -116,8 +115,7 @@ def _labeler(value: LabelerBudget) -> None:
 
 @budget.command("labeler", short_help="What one labeler has spent, and whether they left.")
 @click.argument("labeler_id")
-@project_option
-@prints(_labeler)
+@prints(_labeler, project=True)
 def budget_labeler(labeler_id: str, project: Path | None) -> LabelerBudget:
     """What one labeler has spent; LABELER_ID is the id in your files, or a pseudonym.
 
@@ -154,8 +152,7 @@ def _journal(entries: Sequence[JournalEntry]) -> None:
 
 
 @budget.command("journal", short_help="Everything that was charged and committed.")
-@project_option
-@prints(_journal)
+@prints(_journal, project=True)
 def budget_journal(project: Path | None) -> list[JournalEntry]:
     """Everything that was charged, computed, committed or given back.
 
@@ -186,8 +183,7 @@ def verdict(value: Verdict | FilesVerdict) -> None:
     metavar="LINE",
     help="What `budget anchor` printed once: the journal must still contain it.",
 )
-@project_option
-@prints(verdict, code=verdict_code)
+@prints(verdict, code=verdict_code, project=True)
 def budget_verify(anchor: str | None, project: Path | None) -> Verdict:
     """Recompute the journal's chain, the sums of charges and the releases' hashes.
 
@@ -209,8 +205,7 @@ def _anchor(line: AnchorLine) -> None:
 
 
 @budget.command("anchor", short_help="One line that fixes all that happened so far.")
-@project_option
-@prints(_anchor)
+@prints(_anchor, project=True)
 def budget_anchor(project: Path | None) -> AnchorLine:
     """Print the journal's newest entry as one line, to be kept where this machine cannot change it.
 
@@ -230,8 +225,7 @@ def _exported(value: Exported) -> None:
 
 @budget.command("export", short_help="The whole ledger as JSON.")
 @file_option("ledger.json", required=True, help="File to write.")
-@project_option
-@prints(_exported)
+@prints(_exported, project=True)
 def budget_export(output: Path, project: Path | None) -> Exported:
     """Write every table of the ledger to FILE: pseudonyms, counts, prices, the journal. No label.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, project_option, wait_option
+from labelguard.cli.options import HELP
 from labelguard.cli.terminal import (
     echo,
     json_asked,
@@ -105,9 +105,7 @@ def _state(value: Left) -> str:
 @click.argument("labeler_id")
 @_never_seen_option
 @_yes_option
-@project_option
-@wait_option
-@prints(_left)
+@prints(_left, wait=True)
 def labeler_retire(labeler_id: str, never_seen: bool, yes: bool, project: Path | None) -> Left:
     """Refuse a labeler's later labels, and forget which earlier ones were theirs, for good.
 
@@ -125,9 +123,7 @@ def labeler_retire(labeler_id: str, never_seen: bool, yes: bool, project: Path |
 @click.argument("labeler_id")
 @_never_seen_option
 @_yes_option
-@project_option
-@wait_option
-@prints(_left)
+@prints(_left, wait=True)
 def labeler_erase(labeler_id: str, never_seen: bool, yes: bool, project: Path | None) -> Left:
     """Retire a labeler, and remove what the project holds of their rows as they were given.
 
@@ -150,8 +146,7 @@ def _departures(values: Sequence[Departure]) -> None:
 
 
 @labeler.command("list")
-@project_option
-@prints(_departures)
+@prints(_departures, project=True)
 def labeler_list(project: Path | None) -> list[Departure]:
     """Who left, how and when, by pseudonym.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli import completion
-from labelguard.cli.options import HELP, file_option, project_option
+from labelguard.cli.options import HELP, file_option
 from labelguard.cli.terminal import echo, json_asked, near, print_table, prints
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def _print(value: Leaderboard) -> None:
 @click.argument("release", metavar="RELEASE", shell_complete=completion.copies)
 @click.option("--stratum", metavar="NAME", help="Only this stratum, of features with by=.")
 @file_option("board.html", help="Also write it to FILE: .html, .md, .json, .png or .svg.")
-@project_option
-@prints(_print)
+@prints(_print, project=True)
 def leaderboard(
     release: str, stratum: str | None, output: Path | None, project: Path | None
 ) -> Leaderboard:

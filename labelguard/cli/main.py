@@ -20,7 +20,7 @@ from labelguard.cli.demo import demo
 from labelguard.cli.inspect import inspect
 from labelguard.cli.labeler import labeler
 from labelguard.cli.leaderboard import leaderboard
-from labelguard.cli.options import HELP, file_option, project_option
+from labelguard.cli.options import HELP, file_option
 from labelguard.cli.people import people, source
 from labelguard.cli.plan import plan
 from labelguard.cli.policy import policy
@@ -243,8 +243,7 @@ def _checks(values: Sequence[Finding]) -> None:
 
 
 @click.command(context_settings=HELP)
-@project_option
-@prints(_checks, code=lambda checks: 0 if all(check.ok for check in checks) else 1)
+@prints(_checks, code=lambda checks: 0 if all(check.ok for check in checks) else 1, project=True)
 def doctor(project: Path | None) -> list[Finding]:
     """Check the installation and, if there is one, the project.
 

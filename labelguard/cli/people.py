@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, project_option, wait_option
+from labelguard.cli.options import HELP
 from labelguard.cli.policy import policy
 from labelguard.cli.terminal import echo, print_facts, print_table, prints
 from labelguard.terms import counted
@@ -37,9 +37,7 @@ def _added(value: SourceRecord) -> None:
     type=click.Choice(["new", "known"]),
     help="Whether all people in it are new to the project, or some are known; else it asks.",
 )
-@project_option
-@wait_option
-@prints(_added)
+@prints(_added, wait=True)
 def source_add(name: str, people: People | None, project: Path | None) -> SourceRecord:
     """Let labels of source NAME in, whose ids are other people's than those of other sources.
 
@@ -73,8 +71,7 @@ def _sources(values: Sequence[SourceRecord]) -> None:
 
 
 @source.command("list", short_help="All sources, and how they are read.")
-@project_option
-@prints(_sources)
+@prints(_sources, project=True)
 def source_list(project: Path | None) -> list[SourceRecord]:
     """All sources, oldest first, and the column of each role, which later releases must keep.
 
@@ -108,9 +105,7 @@ def _linked(value: Linked | LinkedTable) -> None:
 
 @people.command("link", short_help="Several ids are one person.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID ID | FILE")
-@project_option
-@wait_option
-@prints(_linked)
+@prints(_linked, wait=True)
 def people_link(ids: tuple[str, ...], project: Path | None) -> Linked | LinkedTable:
     """Say, for good, that two ids are one person: one budget for the labels of both.
 
@@ -141,8 +136,7 @@ def _people(value: WhoIsWho) -> None:
 
 
 @people.command("list", short_help="Who was linked, and who is distinct.")
-@project_option
-@prints(_people)
+@prints(_people, project=True)
 def people_list(project: Path | None) -> WhoIsWho:
     """Who shares a unit, as one person or in a group, and who is distinct, by pseudonyms.
 
@@ -163,9 +157,7 @@ def _distinct(value: Distinct) -> None:
 @policy.command("distinct", short_help="Two ids that look alike are two people.")
 @click.argument("one", metavar="ID")
 @click.argument("other", metavar="ID")
-@project_option
-@wait_option
-@prints(_distinct)
+@prints(_distinct, wait=True)
 def policy_distinct(one: str, other: str, project: Path | None) -> Distinct:
     """Say, for good, that two ids are two people, each with a budget of their own.
 

@@ -19,12 +19,10 @@ from labelguard.cli.options import (
     inputs_argument,
     labeler_column_option,
     max_input_bytes_option,
-    project_option,
     public_column_option,
     question_option,
     source_option,
     split_option,
-    wait_option,
 )
 from labelguard.cli.terminal import echo, print_table, prints, progress, shown, to_json
 from labelguard.errors import NoProject, PolicyError
@@ -127,9 +125,7 @@ def _print_table(found: PlanResult) -> None:
 @click.option("--all", "every", is_flag=True, help="Print every mechanism at every ε.")
 @directory_option("plan", help="Write plan.html, accuracy.png and plan.json to DIR.")
 @source_option
-@project_option
-@wait_option
-@prints(_print)
+@prints(_print, wait=True)
 def plan(
     inputs: tuple[str, ...],
     epsilons: str,

@@ -12,13 +12,11 @@ from labelguard.cli import completion
 from labelguard.cli.options import (
     HELP,
     label_values_option,
-    project_option,
     public_column_option,
     reactive_option,
     skips_option,
     ties_option,
     unproven_option,
-    wait_option,
 )
 from labelguard.cli.terminal import echo, json_asked, print_facts, print_table, prints
 from labelguard.policy.label_values import DEFAULT_TEXT
@@ -169,9 +167,7 @@ def paid(allowance: Allowance, unit: str) -> str:
     help="Share of units, 0 to 0.5, whose labels only evaluate (privatize --mechanism "
     "evaluation) and never train; drawn once, so that later policies have the same.",
 )
-@project_option
-@wait_option
-@prints(_policy)
+@prints(_policy, wait=True)
 def policy_new(
     name: str, allow: tuple[str, ...], project: Path | None, **options: Any
 ) -> PolicyDetails:
@@ -200,8 +196,7 @@ def policy_new(
 
 @policy.command("show")
 @click.argument("name", required=False, shell_complete=completion.policies)
-@project_option
-@prints(_policy)
+@prints(_policy, project=True)
 def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
     """A policy with its price; by default the one in force.
 
@@ -238,8 +233,7 @@ def _policies(values: Sequence[PolicyLine]) -> None:
 
 
 @policy.command("list")
-@project_option
-@prints(_policies)
+@prints(_policies, project=True)
 def policy_list(project: Path | None) -> Sequence[PolicyLine]:
     """All policies, oldest first.
 
@@ -279,9 +273,7 @@ def _activated(value: Activation) -> None:
 @policy.command("activate", short_help="Put a policy into force, after showing the total.")
 @click.argument("name", shell_complete=completion.policies)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@project_option
-@wait_option
-@prints(_activated)
+@prints(_activated, wait=True)
 def policy_activate(name: str, yes: bool, project: Path | None) -> Activation:
     """Put policy NAME into force; shows what all policies then cost together, and asks.
 
@@ -307,9 +299,7 @@ def _dropped(value: Dropped) -> None:
 
 @policy.command("drop", short_help="Remove a draft.")
 @click.argument("name", shell_complete=completion.policies)
-@project_option
-@wait_option
-@prints(_dropped)
+@prints(_dropped, wait=True)
 def policy_drop(name: str, project: Path | None) -> Dropped:
     """Remove policy NAME, a draft that never was in force; the journal tells of it.
 
@@ -328,9 +318,7 @@ def _closed(value: Closed) -> None:
 
 @policy.command("close", short_help="End the policy in force, without another.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@project_option
-@wait_option
-@prints(_closed)
+@prints(_closed, wait=True)
 def policy_close(yes: bool, project: Path | None) -> Closed:
     """Close the policy in force: nothing more can be charged to it.
 
@@ -354,9 +342,7 @@ def _groups(value: Grouped) -> None:
 
 @policy.command("groups", short_help="Which labelers are one unit.")
 @click.argument("file", metavar="FILE", shell_complete=completion.files)
-@project_option
-@wait_option
-@prints(_groups)
+@prints(_groups, wait=True)
 def policy_groups(file: str, project: Path | None) -> Grouped:
     """Read who belongs together from FILE (columns labeler_id, group_id), for --unit group.
 

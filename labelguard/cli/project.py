@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labelguard.cli.options import HELP, project_option, wait_option
+from labelguard.cli.options import HELP
 from labelguard.cli.policy import ceiling_fact
 from labelguard.cli.terminal import print_bullets, print_facts, prints
 from labelguard.terms import budget_of, counted
@@ -59,9 +59,7 @@ _ANCHOR = "Keep the anchor where this project cannot change it."
 
 @project.command("backup", short_help="All of a project in one file, without its keys.")
 @click.argument("file", type=click.Path(path_type=Path))
-@project_option
-@wait_option
-@prints(_backup, code=lambda value: 1 if value.fault else 0)
+@prints(_backup, code=lambda value: 1 if value.fault else 0, wait=True)
 def project_backup(file: Path, project: Path | None) -> Backup:
     """Write settings, ledger, releases and the private maps of released labels to FILE.
 
@@ -176,9 +174,7 @@ def _ceiling(value: CeilingUse, *, err: bool = False) -> None:
     help="Raise it; from then on only this one is promised. It is never lowered.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@project_option
-@wait_option
-@prints(_ceiling)
+@prints(_ceiling, wait=True)
 def project_ceiling(raised: str | None, yes: bool, project: Path | None) -> CeilingUse:
     """Show the ceiling that no sum of policies passes, and what is left below it; or raise it.
 

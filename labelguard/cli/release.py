@@ -16,11 +16,9 @@ from labelguard.cli.options import (
     file_option,
     format_option,
     inputs_argument,
-    project_option,
     public_column_option,
     question_option,
     split_option,
-    wait_option,
 )
 from labelguard.cli.terminal import echo, nested, print_facts, print_table, prints, verdict_code
 from labelguard.terms import budget_of, counted
@@ -62,8 +60,7 @@ def _releases(values: Sequence[ReleaseLine]) -> None:
 
 
 @release.command("list")
-@project_option
-@prints(_releases)
+@prints(_releases, project=True)
 def release_list(project: Path | None) -> list[ReleaseLine]:
     """All releases, oldest first.
 
@@ -119,8 +116,7 @@ def _head(value: Coefficients) -> None:
     is_flag=True,
     help="What its head decides by: signed coefficients with intervals, of columns with names.",
 )
-@project_option
-@prints(_shown)
+@prints(_shown, project=True)
 def release_show(
     release_id: str | None, head: bool, project: Path | None
 ) -> Mapping[str, Any] | Coefficients:
@@ -150,9 +146,7 @@ def _abandoned(value: Abandoned) -> None:
 
 @release.command("abandon", short_help="Give up an unfinished release; it stays charged.")
 @click.argument("release_id")
-@project_option
-@wait_option
-@prints(_abandoned)
+@prints(_abandoned, wait=True)
 def release_abandon(release_id: str, project: Path | None) -> Abandoned:
     """Give up a release that was begun and never finished. What it charged stays charged.
 
@@ -169,8 +163,7 @@ def release_abandon(release_id: str, project: Path | None) -> Abandoned:
 
 @release.command("verify", short_help="Whether files are what was committed.")
 @click.argument("release_id", required=False, shell_complete=completion.releases)
-@project_option
-@prints(verdict, code=verdict_code)
+@prints(verdict, code=verdict_code, project=True)
 def release_verify(release_id: str | None, project: Path | None) -> FilesVerdict:
     """Compare a release's files (by default every release's) with the hashes in the ledger.
 
@@ -196,8 +189,7 @@ def _scored(value: Scored) -> None:
 @split_option
 @question_option
 @public_column_option
-@project_option
-@prints(_scored)
+@prints(_scored, project=True)
 def score(
     release: str,
     inputs: tuple[str, ...],

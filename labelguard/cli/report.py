@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard.cli import completion
-from labelguard.cli.options import HELP, file_option, project_option
+from labelguard.cli.options import HELP, file_option
 from labelguard.cli.terminal import echo, near, prints, verdict_code
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def _print(value: Reported) -> None:
     metavar="LINE",
     help="What `budget anchor` or an earlier report printed: the journal must still contain it.",
 )
-@project_option
-@prints(_print, code=verdict_code)
+@prints(_print, code=verdict_code, project=True)
 def report(
     release_id: str | None,
     output: Path,

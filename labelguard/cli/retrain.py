@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.options import project_option, wait_option
 from labelguard.cli.terminal import echo, print_facts, prints, progress, shown
 from labelguard.terms import counted
 
@@ -92,9 +91,7 @@ def _code(result: object) -> int:
 @click.option("--dry-run", is_flag=True, help="Say what a run would do and cost, and stop.")
 @click.option("--init", "start", is_flag=True, help="Write JOB for the policy in force, and stop.")
 @click.option("--strict", is_flag=True, help="Exit with 3 when the budget is exhausted.")
-@project_option
-@wait_option
-@prints(_print, code=_code)
+@prints(_print, code=_code, wait=True)
 def retrain(
     job: Path,
     dry_run: bool,

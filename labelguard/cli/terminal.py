@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from labelguard.cli.options import json_option
+from labelguard.cli.options import json_option, project_option, wait_option
 from labelguard.cli.reporter import Line, Lines, Reporter
 from labelguard.terms import shown as shown
 
@@ -26,11 +26,16 @@ R = TypeVar("R")
 
 
 def prints(
-    show: Callable[[R], None], *, code: Callable[[R], int] = lambda result: 0
+    show: Callable[[R], None],
+    *,
+    code: Callable[[R], int] = lambda result: 0,
+    project: bool = False,
+    wait: bool = False,
 ) -> Callable[[Callable[P, R]], Callable[..., None]]:
     """Let a command print what it returns: as `show` does, or as JSON where --json is given.
 
-    `code` is the exit code that a result means.
+    `code` is the exit code that a result means. Of a `project` it takes --project, and --wait
+    where it may `wait` for the project.
     """
 
     def decorate(command: Callable[P, R]) -> Callable[..., None]:
@@ -42,7 +47,8 @@ def prints(
             if status := code(result):
                 sys.exit(status)
 
-        return run
+        run = wait_option(run) if wait else run
+        return project_option(run) if project or wait else run
 
     return decorate
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labelguard import extras
-from labelguard.cli.options import HELP, project_option
+from labelguard.cli.options import HELP
 from labelguard.cli.terminal import echo, near, print_table, prints, progress
 from labelguard.terms import counted
 
@@ -38,8 +38,7 @@ def _served(value: Served) -> None:
     "--port", type=click.IntRange(0, 65_535), default=8410, show_default=True, help="0 takes any."
 )
 @click.option("--no-worker", is_flag=True, help="Release nothing: see `labelguard hook work`.")
-@project_option
-@prints(_served)
+@prints(_served, project=True)
 def serve(host: str, port: int, no_worker: bool, project: Path | None) -> Served:
     """Receive webhooks of the connectors in labelguard.toml, at POST /hooks/CONNECTOR.
 
@@ -75,8 +74,7 @@ def _turn(value: Turn) -> None:
 @hook.command("work", short_help="Take in and release what was heard.")
 @click.option("--once", is_flag=True, help="Do what is due now, and end; else go on until told to.")
 @click.option("--attached", is_flag=True, hidden=True, help="End when standard input does.")
-@project_option
-@prints(_turn, code=lambda value: 1 if value.failed else 0)
+@prints(_turn, code=lambda value: 1 if value.failed else 0, project=True)
 def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
     """Take in what the hook heard, once a day what it missed, and release as [hook.release] says.
 
@@ -104,8 +102,7 @@ def _ran(value: Ran) -> None:
 @hook.command("run", short_help="Release what is in an export, as the hook would.")
 @click.argument("export", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--connector", metavar="NAME", help="By whose settings; default: the only one.")
-@project_option
-@prints(_ran)
+@prints(_ran, project=True)
 def hook_run(export: Path, connector: str | None, project: Path | None) -> Ran:
     """Release the labels in FILE, an export of a tool, and publish them if [hook.release] says so.
 
@@ -144,8 +141,7 @@ def _letters(values: Sequence[Letter]) -> None:
 
 
 @dead_letters.command("list")
-@project_option
-@prints(_letters)
+@prints(_letters, project=True)
 def dead_letters_list(project: Path | None) -> list[Letter]:
     """All of them, those of one cause together; with --json each by itself, oldest first.
 
@@ -166,8 +162,7 @@ def _retried(value: Retried) -> None:
 
 @dead_letters.command("retry")
 @click.argument("numbers", nargs=-1, type=int, metavar="[NUMBER]...")
-@project_option
-@prints(_retried, code=lambda value: 1 if value.left else 0)
+@prints(_retried, code=lambda value: 1 if value.left else 0, project=True)
 def dead_letters_retry(numbers: tuple[int, ...], project: Path | None) -> Retried:
     """Read dead letters again, those named or all: after an update, or a change of labelguard.toml.
 
