@@ -12,22 +12,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import labelguard
-from labelguard.cli.account import account
-from labelguard.cli.agreement import agreement
-from labelguard.cli.audit import audit
+from labelguard.cli.account import account, audit
 from labelguard.cli.budget import budget
-from labelguard.cli.demo import demo
 from labelguard.cli.inspect import inspect
-from labelguard.cli.labeler import labeler
-from labelguard.cli.leaderboard import leaderboard
 from labelguard.cli.options import HELP, file_option
-from labelguard.cli.people import people, source
+from labelguard.cli.people import labeler, people, source
 from labelguard.cli.plan import plan
 from labelguard.cli.policy import policy
 from labelguard.cli.privatize import privatize
 from labelguard.cli.project import project
-from labelguard.cli.release import release, score
-from labelguard.cli.report import report
+from labelguard.cli.release import agreement, leaderboard, release, score
+from labelguard.cli.report import demo, report
 from labelguard.cli.retrain import retrain
 from labelguard.cli.stopping import Stopped, stoppable
 from labelguard.cli.terminal import echo, print_json, prints, shown

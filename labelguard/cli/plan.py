@@ -24,7 +24,15 @@ from labelguard.cli.options import (
     source_option,
     split_option,
 )
-from labelguard.cli.terminal import echo, print_table, prints, progress, shown, to_json
+from labelguard.cli.terminal import (
+    echo,
+    print_next,
+    print_notes,
+    print_table,
+    prints,
+    progress,
+    to_json,
+)
 from labelguard.errors import NoProject, PolicyError
 from labelguard.terms import DEFAULT_AGREEMENT
 
@@ -52,10 +60,7 @@ def _print(found: PlanResult) -> None:
         commands = [one.command for one in found.recommended if one.command]
     else:
         commands = [found.choice.command] if found.choice and found.choice.command else []
-    if commands:
-        echo("Next" + (", at the ε that you choose: " if len(commands) > 1 else ": ") + commands[0])
-    for command in commands[1:]:
-        echo(" " * 6 + command)
+    print_next(commands, ", at the ε that you choose" if len(commands) > 1 else "")
 
 
 def _print_table(found: PlanResult) -> None:
@@ -172,8 +177,7 @@ def plan(
                 found = run(source, budgets, progress=report, **reading)
     if output is not None:
         _write(found, output)
-    for note in found.notes:
-        echo(f"labelguard: note: {shown(note)}", err=True)
+    print_notes(found.notes)
     return found
 
 

@@ -210,10 +210,6 @@ def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
 
 
 def _policies(values: Sequence[PolicyLine]) -> None:
-    if not values:
-        echo("No policy yet: labelguard policy new makes one, or the first privatize.")
-        return
-
     def row(one: PolicyLine) -> tuple[str | None, ...]:
         allowed = ", ".join(
             f"{event} {'own' if count is None else format(count, ',')}"
@@ -223,7 +219,8 @@ def _policies(values: Sequence[PolicyLine]) -> None:
         return one.name, one.state, one.created_at, budget_of(one), allowed, costs
 
     names = ("name", "state", "created", "budget", "allowances", "costs ε")
-    print_table(names, map(row, values), right=["costs ε"])
+    none = "No policy yet: labelguard policy new makes one, or the first privatize."
+    print_table(names, map(row, values), right=["costs ε"], empty=none)
     drafts = [
         (f"{one.name} in force", _prospect(one.activation)) for one in values if one.activation
     ]

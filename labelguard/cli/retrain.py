@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.terminal import echo, print_facts, prints, progress, shown
+from labelguard.cli.terminal import (
+    echo,
+    print_facts,
+    print_next,
+    print_notes,
+    prints,
+    progress,
+)
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
@@ -34,12 +41,11 @@ def _retrained(result: Retrained) -> None:
         facts.append(("gate", f"{judged['by']}, which cost {judged['cost']}"))
     facts += [("model in use", result.model or "none yet"), ("budget", result.budget)]
     print_facts(facts)
-    for note in result.notes:
-        echo(f"labelguard: note: {shown(note)}", err=True)
+    print_notes(result.notes)
 
 
 def _intended(result: Intended) -> None:
-    print_facts(list(_intentions(result)))
+    print_facts(_intentions(result))
 
 
 def _intentions(result: Intended) -> Iterator[tuple[str, str]]:
@@ -67,16 +73,13 @@ def _written(result: Written) -> None:
     echo(f"Job written to {result.path}, for policy {result.policy}.")
     if result.drafted:
         echo("That policy is a draft: look at it, and put it into force.")
-    echo("Next: " + "\n      ".join(result.next))
+    print_next(result.next)
 
 
 def _print(result: Retrained | Intended | Written) -> None:
     """Whichever of the three it is."""
-    show: Mapping[str, Callable[[Any], None]] = {
-        "Retrained": _retrained,
-        "Intended": _intended,
-        "Written": _written,
-    }
+    show: Mapping[str, Callable[[Any], None]]
+    show = {"Retrained": _retrained, "Intended": _intended, "Written": _written}
     show[type(result).__name__](result)
 
 

@@ -10,7 +10,7 @@ import click
 
 from labelguard.cli import completion
 from labelguard.cli.options import HELP
-from labelguard.cli.terminal import echo, print_facts, print_table, prints, progress
+from labelguard.cli.terminal import echo, print_facts, print_notes, print_table, prints, progress
 from labelguard.ingest.left_out import describe_counts
 from labelguard.terms import counted
 
@@ -92,8 +92,7 @@ def _checked(value: Checked) -> None:
     print_facts(facts)
     rows = ((c.labeler, c.prompt, *c.responses, c.fault or "(hidden)") for c in value.comparisons)
     print_table(("labeler", "prompt", "response", "response", "label"), rows)
-    for note in value.notes:
-        echo(f"labelguard: note: {note}", err=True)
+    print_notes(value.notes)
 
 
 @connect.command("check", short_help="Show what a connector understands.")

@@ -13,7 +13,7 @@ import click
 
 from labelguard import extras
 from labelguard.cli.options import HELP
-from labelguard.cli.terminal import echo, near, print_table, prints, progress
+from labelguard.cli.terminal import echo, near, print_notes, print_table, prints, progress
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ def _ran(value: Ran) -> None:
     echo(f"Release {value.release} {made}: {near(value.path)}")
     if value.where:
         echo(f"It is at {value.where}")
-    for note in value.notes:
-        echo(f"labelguard: note: {note}", err=True)
+    print_notes(value.notes)
 
 
 @hook.command("run", short_help="Release what is in an export, as the hook would.")
@@ -125,9 +124,6 @@ def dead_letters() -> None:
 
 
 def _letters(values: Sequence[Letter]) -> None:
-    if not values:
-        echo("No dead letter.")
-        return
     groups: defaultdict[tuple[str, str], list[Letter]] = defaultdict(list)
     for value in values:
         groups[value.connector, value.cause].append(value)
@@ -137,7 +133,8 @@ def _letters(values: Sequence[Letter]) -> None:
         listed = ", ".join([*numbers[:_NUMBERS], *["…"][: len(numbers[_NUMBERS:])]])
         first, last = (datetime.fromtimestamp(found[at].received_at, UTC).date() for at in (0, -1))
         rows.append((len(found), connector, str(first), str(last), listed, cause))
-    print_table(("letters", "connector", "first", "last", "no.", "why"), rows, right=["letters"])
+    names = ("letters", "connector", "first", "last", "no.", "why")
+    print_table(names, rows, right=["letters"], empty="No dead letter.")
 
 
 @dead_letters.command("list")
