@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelguard_connectors.argilla import Argilla, answers
-from labelguard_connectors.argilla.told import Told
 from labelguard_connectors.bounds import OutOfBounds
+from labelguard_connectors.values import Value
 from support.exports import read, write
 
 from labelguard.errors import ConnectorError
@@ -126,10 +126,10 @@ def test_the_rest_interface_tells_the_same_response_byte_by_byte() -> None:
     for event in RESPONSES:
         if answer := hear(event):
             heard[answer.record] = max(answer, heard.get(answer.record, answer), key=_version)
-    kept = answers.read(answers.questions(Told("questions", QUESTIONS)["items"]))
+    kept = answers.read(answers.questions(Value("questions", QUESTIONS)["items"]))
     pulled = [
         answers.answer(record, record["dataset_id"].uuid(), response, response["user_id"], kept)
-        for record in Told("records", PAGE)["items"].elements()
+        for record in Value("records", PAGE)["items"].elements()
         for response in record["responses"].elements()
     ]
     assert len(pulled) == 3
@@ -143,10 +143,10 @@ def _version(answer: Answer) -> int:
 
 
 def test_the_format_reads_the_latest_states(tmp_path: Path) -> None:
-    kept = answers.read(answers.questions(Told("questions", QUESTIONS)["items"]))
+    kept = answers.read(answers.questions(Value("questions", QUESTIONS)["items"]))
     bodies = [
         json.loads(answers.answer(record, "0" * 8, response, response["user_id"], kept).body)
-        for record in Told("records", PAGE)["items"].elements()
+        for record in Value("records", PAGE)["items"].elements()
         for response in record["responses"].elements()
     ]
     found = read(write(tmp_path / "bodies.jsonl", bodies), tmp_path, question="preference")

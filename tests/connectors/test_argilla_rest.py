@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from labelguard_connectors import http
 from labelguard_connectors.argilla.records import pages
 from labelguard_connectors.argilla.rest import Rest
-from labelguard_connectors.argilla.told import Told
+from labelguard_connectors.values import Value
 
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Settings, connector
@@ -191,7 +191,7 @@ class Busy:
         self._gone = gone
         self._now = max(times, default=0)
 
-    def get(self, path: str, *, include: str, offset: int, limit: int) -> Told:
+    def get(self, path: str, *, include: str, offset: int, limit: int) -> Value:
         assert include == "responses"
         shuffled = self._random.sample(sorted(self.records), len(self.records))
         shuffled.sort(key=lambda name: self.records[name])
@@ -203,7 +203,7 @@ class Busy:
             self._now += 1
             name = f"{self._now:08x}-ffff-4000-8000-000000000000"
             self.records[name] = self._now
-        return Told("records", {"items": items})
+        return Value("records", {"items": items})
 
     def _told(self, name: str) -> dict[str, str]:
         seconds, micros = divmod(self.records[name], 3)
@@ -237,9 +237,9 @@ def test_records_that_cannot_be_told_apart_by_time_are_an_error() -> None:
 
 def test_another_order_than_expected_is_an_error() -> None:
     class Reversed(Busy):
-        def get(self, path: str, **query: Any) -> Told:
+        def get(self, path: str, **query: Any) -> Value:
             told = super().get(path, **query)
-            return Told(told.what, {"items": told.value["items"][::-1]})
+            return Value(told.what, {"items": told.value["items"][::-1]})
 
     with pytest.raises(ConnectorError, match="items: expected records in the order of inserted_at"):
         list(pages(Reversed([1, 2, 3], [], 0), "d", 10))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any
 from labelguard.ingest.connector import Answer
 from labelguard.ingest.left_out import DRAFT, SKIP
 from labelguard_connectors import bounds
-from labelguard_connectors.argilla.told import Told
+from labelguard_connectors.values import Value
 
 SUBMITTED = "submitted"
 _LEFT_OUT = {"discarded": SKIP, "draft": DRAFT}
@@ -23,7 +23,7 @@ READ = ("label_selection", "ranking", "rating")
 stored: nothing reads them."""
 
 
-def questions(told: Told) -> dict[str, str]:
+def questions(told: Value) -> dict[str, str]:
     """The type of every question by its name, of the list of a data set's questions."""
     return {one["name"].text(): one["settings"]["type"].text() for one in told.elements()}
 
@@ -33,7 +33,7 @@ def read(types: dict[str, str]) -> frozenset[str]:
     return frozenset(name for name, kind in types.items() if kind in READ)
 
 
-def answer(record: Told, dataset: str, response: Told, labeler: Told, kept: Set[str]) -> Answer:
+def answer(record: Value, dataset: str, response: Value, labeler: Value, kept: Set[str]) -> Answer:
     """The answer that a response to a record of `dataset` (id) is.
 
     Only what was submitted is kept of its values: what somebody discarded, or has only drafted

@@ -7,7 +7,7 @@ from typing import Any
 
 from labelguard.ingest.connector import Answer
 from labelguard_connectors.argilla import answers
-from labelguard_connectors.argilla.told import Told, is_uuid
+from labelguard_connectors.values import Value, is_uuid
 
 _STATES = ("response.created", "response.updated")
 _DELETED = "response.deleted"
@@ -27,7 +27,7 @@ class Dataset:
         """Its id, if that is what settings name."""
         return self.dataset.lower() if is_uuid(self.dataset) else None
 
-    def is_told(self, told: Told) -> bool:
+    def is_told(self, told: Value) -> bool:
         """Whether an event is about it."""
         if self.id:
             return told["id"].uuid() == self.id
@@ -41,7 +41,7 @@ def hear(dataset: Dataset, event: Any) -> tuple[Answer, ...]:
     Argilla says no more of a deletion than when the response was last changed; the time of the
     event is when it was deleted.
     """
-    told = Told("Argilla event", event)
+    told = Value("Argilla event", event)
     kind = told["type"].text()
     if kind not in (*_STATES, _DELETED):
         return ()

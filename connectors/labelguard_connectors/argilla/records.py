@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from labelguard.errors import ConnectorError
 from labelguard_connectors.argilla.rest import Rest
-from labelguard_connectors.argilla.told import Told
+from labelguard_connectors.values import Value
 
 LIMIT = 500
 """Records per page; Argilla gives at most 1,000."""
@@ -21,7 +21,7 @@ LIMIT = 500
 
 @dataclass(frozen=True)
 class _Record:
-    told: Told
+    told: Value
     created: int
     id: str
 
@@ -33,7 +33,7 @@ class _Read:
     newest: int = -1
     ids: set[str] = field(default_factory=set)
 
-    def take(self, page: Sequence[_Record]) -> list[Told]:
+    def take(self, page: Sequence[_Record]) -> list[Value]:
         """Those of a page that were not read yet."""
         fresh = [r for r in page if r.created > self.newest or self._is_missing(r)]
         if page and page[-1].created > self.newest:
@@ -49,7 +49,7 @@ class _Read:
         return record.created == self.newest and record.id not in self.ids
 
 
-def pages(rest: Rest, dataset: str, limit: int = LIMIT) -> Iterator[list[Told]]:
+def pages(rest: Rest, dataset: str, limit: int = LIMIT) -> Iterator[list[Value]]:
     """Every record with all its responses, and without suggestions; each once.
 
     Records that come or go meanwhile may be there or not. Raises `ConnectorError`.

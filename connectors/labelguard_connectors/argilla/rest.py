@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from labelguard_connectors.argilla.told import Told
 from labelguard_connectors.http import Http
+from labelguard_connectors.values import Value
 
 _HINTS = {
     401: "the API key is not accepted; check it",
@@ -17,44 +16,29 @@ _HINTS = {
 }
 
 
-class Rest:
-    """A connection to one server, by the API key of one user; closed on leaving.
-
-    Every method raises `ConnectorError`, as `Http` does.
-    """
+class Rest(Http):
+    """A connection to one server, by the API key of one user; closed on leaving."""
 
     def __init__(self, connector: str, url: str, api_key: str) -> None:
         headers = {"X-Argilla-Api-Key": api_key}
-        self._where = f"connector {connector}"
-        self._http = Http("Argilla", self._where, url, _HINTS, lambda renew: headers)
+        super().__init__("Argilla", f"connector {connector}", url, _HINTS, lambda renew: headers)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._http.__exit__(kind, error, traceback)
-
-    def get(self, path: str, **query: str | int) -> Told:
+    def get(self, path: str, **query: str | int) -> Value:
         """Return what is there."""
-        return self._told("GET", path, query=query, repeatable=True)
+        return self._request("GET", path, query=query, repeatable=True)
 
-    def put(self, path: str, body: Any = None) -> Told:
+    def put(self, path: str, body: Any = None) -> Value:
         """Make it so; once or twice is the same."""
-        return self._told("PUT", path, body=body, repeatable=True)
+        return self._request("PUT", path, body=body, repeatable=True)
 
-    def post(self, path: str, body: Any) -> Told:
+    def post(self, path: str, body: Any) -> Value:
         """Make something new."""
-        return self._told("POST", path, body=body, repeatable=False)
+        return self._request("POST", path, body=body, repeatable=False)
 
     def delete(self, path: str) -> None:
         """Remove it."""
-        self._told("DELETE", path, repeatable=False)
+        self._request("DELETE", path, repeatable=False)
 
-    def _told(self, method: str, path: str, **how: Any) -> Told:
-        found = self._http.send(method, f"/api/v1{path}", **how)
-        return Told(f"{self._where}: {method} {path}", found)
+    def _request(self, method: str, path: str, **how: Any) -> Value:
+        answer = self.send(method, f"/api/v1{path}", **how)
+        return Value(f"{self.where}: {method} {path}", answer)
