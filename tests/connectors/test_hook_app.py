@@ -230,21 +230,12 @@ def test_deliveries_are_posts_and_other_pages_say_nothing_of_what_was_asked(made
         assert tool.post("/metrics").status_code == 405
 
 
-def test_the_page_of_the_interface_needs_nothing_from_elsewhere(made: Project) -> None:
+def test_the_interface_is_described(made: Project) -> None:
     with client(made) as (tool, _):
-        page, schema = tool.get("/docs"), tool.get("/openapi.json").json()
-    assert page.headers["content-security-policy"] == "default-src 'none'"
-    assert "http" not in page.text
-    assert list(schema["paths"]) == [
-        "/hooks/{connector}",
-        "/healthz",
-        "/readyz",
-        "/status",
-        "/metrics",
-    ]
-    assert {"200", "401", "404", "408", "413", "422", "503"} < set(
-        schema["paths"]["/hooks/{connector}"]["post"]["responses"]
-    )
+        described = tool.get("/openapi.json").json()["paths"]
+    assert list(described) == ["/hooks/{connector}", "/healthz", "/readyz", "/status", "/metrics"]
+    answers = described["/hooks/{connector}"]["post"]["responses"]
+    assert set(answers) >= {"200", "401", "404", "408", "413", "422", "503"}
 
 
 @pytest.mark.parametrize("kind", databases.EACH)

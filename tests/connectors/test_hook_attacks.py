@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from labelguard_connectors.hook import delivery
 from labelguard_connectors.hook.app import application
-from labelguard_connectors.hook.hearing import heard
 from labelguard_connectors.hook.limits import Limits
-from labelguard_connectors.hook.serving import Serving
+from labelguard_connectors.hook.serving import Serving, heard
 from starlette.testclient import TestClient
 from support import hooks
 from support.hooks import Server

@@ -164,7 +164,7 @@ def _changed(draw: st.DrawFn, value: Any) -> Any:
 
 PATHS = st.one_of(
     st.sampled_from([f"/hooks/{name}" for name in ("clinic", "argilla", "label-studio")]),
-    st.sampled_from(["/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "/hooks/"]),
+    st.sampled_from(["/healthz", "/readyz", "/metrics", "/openapi.json", "/hooks/"]),
     st.text(max_size=8).map("/hooks/{}".format),
     st.text(max_size=8).map("/{}".format),
 )

@@ -7,8 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from labelguard_connectors.hook.run import run
-from labelguard_connectors.hook.worker import Worker
+from labelguard_connectors.hook.worker import Worker, run
 from support import hooks, tools
 
 from labelguard.ingest.inbox import FILE

@@ -19,9 +19,8 @@ from labelguard.terms import counted
 if TYPE_CHECKING:
     from labelguard.ingest.inbox import Letter
     from labelguard_connectors.hook.dead_letters import Retried
-    from labelguard_connectors.hook.run import Ran
     from labelguard_connectors.hook.server import Served
-    from labelguard_connectors.hook.worker import Turn
+    from labelguard_connectors.hook.worker import Ran, Turn
 
 _EXTRA = "serve"
 _NUMBERS = 3
@@ -112,7 +111,7 @@ def hook_run(export: Path, connector: str | None, project: Path | None) -> Ran:
     Example:
       labelguard hook run export.json
     """
-    from labelguard_connectors.hook.run import run
+    from labelguard_connectors.hook.worker import run
 
     with progress() as report:
         return run(export, connector, project, report)

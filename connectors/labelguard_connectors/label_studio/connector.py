@@ -15,9 +15,11 @@ from labelguard.configuration.project_file import FILE
 from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer, Page, Settings
 from labelguard.ingest.credentials import credential
+from labelguard.release.writer import load
 from labelguard.terms import Progress
 from labelguard_connectors.label_studio import events
 from labelguard_connectors.label_studio.answers import SAYS, Interface, interface
+from labelguard_connectors.pairs import pairs
 from labelguard_connectors.values import server_url
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class LabelStudio:
         from labelguard_connectors.label_studio import pushing
 
         title = pushing.checked(name)
-        frame = pushing.pairs(release)
+        frame = pairs(load(release))
         client = self._client
         project = client.create(title, pushing.config(frame))
         try:
