@@ -15,8 +15,7 @@ import tenacity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelguard_connectors import http
-from labelguard_connectors.argilla.records import pages
-from labelguard_connectors.argilla.rest import Rest
+from labelguard_connectors.argilla.rest import Rest, pages
 from labelguard_connectors.values import Value
 
 from labelguard.errors import ConnectorError

@@ -15,8 +15,8 @@ from labelguard.errors import ConnectorError
 from labelguard.ingest.connector import Answer, Page, Settings, Unreadable
 from labelguard.ingest.credentials import credential
 from labelguard.terms import Progress, counted
-from labelguard_connectors.argilla import answers, events
-from labelguard_connectors.argilla.events import Dataset
+from labelguard_connectors.argilla import answers
+from labelguard_connectors.argilla.answers import Dataset
 from labelguard_connectors.bounds import OutOfBounds
 from labelguard_connectors.values import Value, server_url
 
@@ -68,7 +68,7 @@ class Argilla:
 
     def hear(self, event: Any) -> Sequence[Answer]:
         """The response that a webhook tells, if it is one to this data set."""
-        return events.hear(self._dataset, event)
+        return answers.hear(self._dataset, event)
 
     def completed(self) -> bool:
         """Whether every record has the responses that it waits for (`distribution`)."""
@@ -81,7 +81,7 @@ class Argilla:
 
         A response, and still less the deletion of its user, need not touch its record.
         """
-        from labelguard_connectors.argilla.records import pages
+        from labelguard_connectors.argilla.rest import pages
 
         with self._rest() as rest:
             dataset = self._found(rest)["id"].uuid()

@@ -84,9 +84,9 @@ def hook_work(once: bool, attached: bool, project: Path | None) -> Turn:
       labelguard hook work --once
     """
     extras.require(_EXTRA, "labelguard hook work")
-    from labelguard_connectors.hook import working
+    from labelguard_connectors.hook import worker
 
-    return working.once(project) if once else working.on(project, attached=attached)
+    return worker.work_once(project) if once else worker.work(project, attached=attached)
 
 
 def _ran(value: Ran) -> None:
@@ -111,10 +111,10 @@ def hook_run(export: Path, connector: str | None, project: Path | None) -> Ran:
     Example:
       labelguard hook run export.json
     """
-    from labelguard_connectors.hook.worker import run
+    from labelguard_connectors.hook.worker import release_export
 
     with progress() as report:
-        return run(export, connector, project, report)
+        return release_export(export, connector, project, report)
 
 
 @hook.group("dead-letters", context_settings=HELP)

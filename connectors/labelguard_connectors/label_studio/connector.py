@@ -17,8 +17,7 @@ from labelguard.ingest.connector import Answer, Page, Settings
 from labelguard.ingest.credentials import credential
 from labelguard.release.writer import load
 from labelguard.terms import Progress
-from labelguard_connectors.label_studio import events
-from labelguard_connectors.label_studio.answers import SAYS, Interface, interface
+from labelguard_connectors.label_studio.answers import SAYS, Interface, heard, interface
 from labelguard_connectors.pairs import pairs
 from labelguard_connectors.values import server_url
 
@@ -65,7 +64,7 @@ class LabelStudio:
 
     def hear(self, event: Any) -> Sequence[Answer]:
         """The answers that a webhook's body (parsed JSON) tells of this project."""
-        return events.heard(event, self._project)
+        return heard(event, self._project)
 
     def completed(self) -> bool:
         """Whether every task has the annotations that it waits for (`maximum_annotations`)."""
