@@ -10,14 +10,7 @@ import click
 
 from labelguard.cli.options import HELP, file_option
 from labelguard.cli.policy import ceiling_fact, paid, total_fact
-from labelguard.cli.terminal import (
-    cell,
-    echo,
-    print_facts,
-    print_table,
-    prints,
-    verdict_code,
-)
+from labelguard.cli.terminal import cell, echo, print_facts, print_table, prints, verdict_code
 from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:
@@ -93,10 +86,7 @@ def budget_show(project: Path | None) -> Budget:
 def _labeler(value: LabelerBudget) -> None:
     gone = value.departure
     print_facts(
-        [
-            ("pseudonym", value.pseudonym),
-            *([("left", f"{gone.kind} on {gone.at}")] if gone else []),
-        ]
+        [("pseudonym", value.pseudonym), *([("left", f"{gone.kind} on {gone.at}")] if gone else [])]
     )
     if not value.allowances:
         echo("Nothing was ever charged.")

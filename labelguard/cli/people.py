@@ -10,14 +10,7 @@ import click
 
 from labelguard.cli.options import HELP
 from labelguard.cli.policy import policy
-from labelguard.cli.terminal import (
-    echo,
-    json_asked,
-    nested,
-    print_facts,
-    print_table,
-    prints,
-)
+from labelguard.cli.terminal import echo, json_asked, nested, print_facts, print_table, prints
 from labelguard.terms import budget_of, counted
 
 if TYPE_CHECKING:

@@ -142,9 +142,7 @@ def paid(allowance: Allowance, unit: str) -> str:
 )
 @ties_option
 @click.option(
-    "--tie-status-public",
-    is_flag=True,
-    help="Declare that which labels are ties is no secret.",
+    "--tie-status-public", is_flag=True, help="Declare that which labels are ties is no secret."
 )
 @label_values_option
 @skips_option

@@ -134,11 +134,7 @@ _AFTER_A_LOSS = (
 )
 @prints(_restored)
 def project_restore(
-    file: Path,
-    directory: Path,
-    anchor: str | None,
-    nothing_since: bool,
-    keys: Path | None,
+    file: Path, directory: Path, anchor: str | None, nothing_since: bool, keys: Path | None
 ) -> Restored:
     """Put the project of backup FILE into DIRECTORY, where there is none.
 

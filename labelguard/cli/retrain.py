@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labelguard.cli.terminal import (
-    echo,
-    print_facts,
-    print_next,
-    print_notes,
-    prints,
-    progress,
-)
+from labelguard.cli.terminal import echo, print_facts, print_next, print_notes, prints, progress
 from labelguard.terms import counted
 
 if TYPE_CHECKING:
@@ -96,11 +89,7 @@ def _code(result: object) -> int:
 @click.option("--strict", is_flag=True, help="Exit with 3 when the budget is exhausted.")
 @prints(_print, code=_code, wait=True)
 def retrain(
-    job: Path,
-    dry_run: bool,
-    start: bool,
-    strict: bool,
-    project: Path | None,
+    job: Path, dry_run: bool, start: bool, strict: bool, project: Path | None
 ) -> Retrained | Intended | Written:
     """Do one run of JOB (default job.yaml): pull and release what is new, learn from it, and
     promote the model if its gate says so.

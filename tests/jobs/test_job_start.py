@@ -125,9 +125,7 @@ def test_a_job_takes_a_gate_that_can_judge_its_heads(
         assert not dry_run(small.job).releases
 
 
-def test_the_place_of_an_input_is_in_the_ledger_and_in_nothing_that_leaves_it(
-    here: Path,
-) -> None:
+def test_the_place_of_an_input_is_in_the_ledger_and_in_nothing_that_leaves_it(here: Path) -> None:
     pq.write_table(labels(1), here / "the-place.parquet")
     of_the_release(here, "the-place.parquet", mechanism="rr")
     export(here / "ledger.json", here)

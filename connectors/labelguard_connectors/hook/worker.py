@@ -231,10 +231,7 @@ class Ran:
 
 
 def release_export(
-    export: Path,
-    connector: str | None = None,
-    where: Where = None,
-    progress: Progress = silent,
+    export: Path, connector: str | None = None, where: Where = None, progress: Progress = silent
 ) -> Ran:
     """Release the labels in `export` under the policy in force, as `connector` reads them.
 
