@@ -85,7 +85,7 @@ def _shapes(noise_multiplier: float, ball: BallNoise) -> None:
 @account.command("statistic", short_help="Noise of statistic releases, priced together.")
 @epsilon_option
 @delta_option
-@click.option("--releases", type=int, default=1, show_default=True, help="Releases in all.")
+@click.option("--releases", default=1, show_default=True, help="Releases in all.")
 @click.option(
     "--components",
     type=int,
@@ -133,14 +133,13 @@ def _run(value: RunNoise) -> None:
 @delta_option
 @click.option(
     "--sampling-probability",
-    type=float,
     default=0.2,
     show_default=True,
     help="With which a labeler (uls, aup) or a label (els) is in a step.",
 )
-@click.option("--steps", type=int, default=100, show_default=True, help="Steps of a run.")
+@click.option("--steps", default=100, show_default=True, help="Steps of a run.")
 @click.option("--records", type=int, help="els, els-group: labels of a labeler in a run at most.")
-@click.option("--runs", type=int, default=1, show_default=True, help="Runs in all.")
+@click.option("--runs", default=1, show_default=True, help="Runs in all.")
 @prints(_run)
 def account_run(mechanism: str, epsilon: float, delta: float, **options: Any) -> RunNoise:
     """Noise of every step of a gradient mechanism, in units of the clip norm.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import labelguard
+from labelguard import doors
 from labelguard.cli.account import account, audit
 from labelguard.cli.budget import budget
 from labelguard.cli.inspect import inspect
@@ -73,12 +74,16 @@ class Main(click.Group):
             _fail(ctx, "Interrupted", f"stopped; to finish, run it again: {again}", code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *_extra_commands()]
+        return [*self.commands, *doors.names(_EXTRA)]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return self.commands.get(name) or _extra_command(name)
+        if own := self.commands.get(name):
+            return own
+        extra = doors.door(_EXTRA, name)
+        return extra.load() if extra else None
 
 
+_EXTRA = "labelguard.commands"
 _TYPED = "labelguard.typed"
 
 
@@ -113,22 +118,6 @@ class Failure:
     """the exit code of the command"""
 
 
-def _extra_commands() -> list[str]:
-    from importlib.metadata import entry_points
-
-    return sorted(entry.name for entry in entry_points(group="labelguard.commands"))
-
-
-def _extra_command(name: str) -> click.Command | None:
-    from importlib.metadata import entry_points
-
-    for entry in entry_points(group="labelguard.commands", name=name):
-        command = entry.load()
-        assert isinstance(command, click.Command)
-        return command
-    return None
-
-
 @click.group(cls=Main, context_settings=HELP)
 @click.version_option(labelguard.__version__, prog_name="labelguard")
 def main() -> None:
@@ -160,14 +149,12 @@ def _founded(value: Founded) -> None:
 @click.argument("directory", type=click.Path(path_type=Path), default=".")
 @click.option(
     "--max-epsilon",
-    type=float,
     default=10.0,
     show_default=True,
     help="Ceiling of ε for the project's life, all policies together.",
 )
 @click.option(
     "--max-delta",
-    type=float,
     default=1e-4,
     show_default=True,
     help="Ceiling of δ for the project's life, all policies together.",
@@ -203,10 +190,10 @@ def _simulated(value: Simulated) -> None:
 
 @main.command(short_help="Write simulated preference labels.")
 @file_option("labels.parquet", required=True, help="Parquet file to write.")
-@click.option("--labelers", type=int, default=200, show_default=True, help="Number of labelers.")
-@click.option("--labels", type=int, default=20_000, show_default=True, help="Number of labels.")
-@click.option("--items", type=int, default=5_000, show_default=True, help="Number of pairs.")
-@click.option("--tie-rate", type=float, default=0.08, show_default=True, help="Share of ties.")
+@click.option("--labelers", default=200, show_default=True, help="Number of labelers.")
+@click.option("--labels", default=20_000, show_default=True, help="Number of labels.")
+@click.option("--items", default=5_000, show_default=True, help="Number of pairs.")
+@click.option("--tie-rate", default=0.08, show_default=True, help="Share of ties.")
 @click.option(
     "--agreement",
     type=float,
@@ -214,9 +201,7 @@ def _simulated(value: Simulated) -> None:
     show_default=True,
     help="How often two labelers agree on a strict label.",
 )
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="The same seed, the same file."
-)
+@click.option("--seed", default=0, show_default=True, help="The same seed, the same file.")
 @prints(_simulated)
 def simulate(output: Path, **options: Any) -> Simulated:
     """Write simulated preference labels, to try labelguard without anybody's data.

@@ -52,26 +52,21 @@ def _policy(value: PolicyDetails) -> None:
     from labelguard.policy import events
 
     quote, unit = value.quote, value.unit
-    print_facts(
-        [
-            ("policy", f"{value.name} ({value.state})"),
-            ("budget", f"{budget_of(value)} for each {unit}, under replace_labels"),
-            ("pays for", " and ".join(paid(one, unit) for one in value.allowances)),
-            ("ties", f"{value.ties}{', tie status public' * value.tie_status_public}"),
-            ("label values", value.label_values or DEFAULT_TEXT),
-            ("skips", value.skips),
-            *((("assignment", "reacts to labels"),) if value.assignment_reactive else ()),
-            *(
-                (("declared public", ", ".join(map(shown, names))),)
-                if (names := value.public_columns)
-                else ()
-            ),
-            *((("held out", held_out(value.held_out, unit)),) if value.held_out else ()),
-            ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
-            *([("together", _together(value))] if quote.events else []),
-            *([("all policies", _prospect(one))] if (one := value.activation) else []),
-        ]
-    )
+    facts = [
+        ("policy", f"{value.name} ({value.state})"),
+        ("budget", f"{budget_of(value)} for each {unit}, under replace_labels"),
+        ("pays for", " and ".join(paid(one, unit) for one in value.allowances)),
+        ("ties", f"{value.ties}{', tie status public' * value.tie_status_public}"),
+        ("label values", value.label_values or DEFAULT_TEXT),
+        ("skips", value.skips),
+        ("assignment", "reacts to labels" * value.assignment_reactive),
+        ("declared public", ", ".join(map(shown, value.public_columns))),
+        ("held out", held_out(value.held_out, unit) if value.held_out else ""),
+        ("accountant", f"{quote.accountant}; labelguard {quote.versions['labelguard']}"),
+        ("together", _together(value) if quote.events else ""),
+        ("all policies", _prospect(value.activation) if value.activation else ""),
+    ]
+    print_facts((name, said) for name, said in facts if said)
     if not quote.events:
         return
     echo()
@@ -158,7 +153,6 @@ def paid(allowance: Allowance, unit: str) -> str:
 )
 @click.option(
     "--held-out",
-    type=float,
     default=0.0,
     show_default=True,
     metavar="SHARE",
@@ -209,19 +203,15 @@ def policy_show(name: str | None, project: Path | None) -> PolicyDetails:
 
 def _policies(values: Sequence[PolicyLine]) -> None:
     def row(one: PolicyLine) -> tuple[str | None, ...]:
-        allowed = ", ".join(
-            f"{event} {'own' if count is None else format(count, ',')}"
-            for event, count in one.allowances.items()
-        )
+        counts = {k: "own" if n is None else f"{n:,}" for k, n in one.allowances.items()}
+        allowed = ", ".join(f"{event} {count}" for event, count in counts.items())
         costs = None if one.costs is None else f"{one.costs:g}"
         return one.name, one.state, one.created_at, budget_of(one), allowed, costs
 
     names = ("name", "state", "created", "budget", "allowances", "costs ε")
     none = "No policy yet: labelguard policy new makes one, or the first privatize."
     print_table(names, map(row, values), right=["costs ε"], empty=none)
-    drafts = [
-        (f"{one.name} in force", _prospect(one.activation)) for one in values if one.activation
-    ]
+    drafts = [(f"{v.name} in force", _prospect(v.activation)) for v in values if v.activation]
     if drafts:
         echo()
         print_facts(drafts)

@@ -25,18 +25,11 @@ def project() -> None:
 
 def _backup(value: Backup) -> None:
     entries = counted(value.journal_entries, "journal entry")
+    releases = counted(value.releases, "release")
     facts = [
         ("backup", f"{value.path} ({value.bytes:,} bytes, mode 0600)"),
-        (
-            "holds",
-            f"settings, the ledger ({entries}), {counted(value.releases, 'release')} and the "
-            "PRIVATE maps of released labels",
-        ),
-        (
-            "keys",
-            "not in it: keep a copy of the keys directory elsewhere; without it the backup "
-            "cannot be restored",
-        ),
+        ("holds", f"settings, the ledger ({entries}), {releases} and the {_MAPS}"),
+        ("keys", f"not in it: keep a copy of the keys directory elsewhere; {_WITHOUT}"),
         ("left out", "rows set aside (quarantine)"),
     ]
     if value.unfinished:
@@ -45,16 +38,16 @@ def _backup(value: Backup) -> None:
     if value.fault:
         facts.append(("FAULT", f"{value.fault}; it is so in this backup: keep earlier ones"))
     print_facts([*facts, ("anchor", value.anchor)])
-    print_bullets(
-        [
-            _ANCHOR,
-            "Back up again after every release, and after activating a policy, changing groups, "
-            "or retiring a labeler.",
-        ]
-    )
+    print_bullets([_ANCHOR, _AGAIN])
 
 
+_MAPS = "PRIVATE maps of released labels"
+_WITHOUT = "without it the backup cannot be restored"
 _ANCHOR = "Keep the anchor where this project cannot change it."
+_AGAIN = (
+    "Back up again after every release, and after activating a policy, changing groups, or "
+    "retiring a labeler."
+)
 
 
 @project.command("backup", short_help="All of a project in one file, without its keys.")

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 def _ingested(value: Ingested) -> None:
     facts = [("new", counted(value.answers, "answer"))]
-    if value.deleted:
-        said = "gone from the tool; what was released of them stays released"
-        facts.append(("deleted", f"{counted(value.deleted, 'answer')} {said}"))
+    gone = "gone from the tool; what was released of them stays released"
     for name, number, said in (
+        ("deleted", value.deleted, gone),
         ("known", value.known, "as before"),
         ("refused", value.refused, "of labelers who have left"),
         ("forgotten", value.forgotten, "after their release"),
