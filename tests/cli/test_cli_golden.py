@@ -146,11 +146,6 @@ def test_the_demo_reads_well(run: Run) -> None:
         assert one == pytest.approx(other, abs=0.05)
 
 
-def test_there_are_few_golden_files() -> None:
-    """A better sentence should cost one change, not forty."""
-    assert len(list(GOLDEN.iterdir())) <= 8
-
-
 def test_the_demo_goes_nowhere_where_something_is(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = run("demo", str(tmp_path))

@@ -161,5 +161,5 @@ def _answers(body: Value, *, several: bool) -> Sequence[Answer]:
         # Each answer holds its task: a small body may tell of very much. Labels count in steps.
         size += len(found.body)
         if size > _MOST:
-            raise annotation.unlike(f"at most {_MOST:,} characters with the tasks")
+            raise body["annotation"].unlike(f"at most {_MOST:,} characters with the tasks")
     return answers
