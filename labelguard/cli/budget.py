@@ -92,15 +92,12 @@ def _labeler(value: LabelerBudget) -> None:
         echo("Nothing was ever charged.")
         return
     echo()
-    numbers = ("allowed", "used", "left")
+    names = ("policy", "event", "allowed", "used", "left")
     rows = (
-        (
-            *(one.policy, one.event, one.allowed, one.used),
-            "closed" if one.state == "closed" else one.left,
-        )
-        for one in value.allowances
+        (a.policy, a.event, a.allowed, a.used, "closed" if a.state == "closed" else a.left)
+        for a in value.allowances
     )
-    print_table(("policy", "event", *numbers), rows, right=numbers)
+    print_table(names, rows, right=names[2:])
 
 
 @budget.command("labeler", short_help="What one labeler has spent, and whether they left.")

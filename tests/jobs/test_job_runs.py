@@ -282,16 +282,6 @@ def test_a_person_may_go_back_to_an_older_model(small: Desk) -> None:
     assert retrain(small.job).model == "0003"
 
 
-@pytest.mark.slow
-def test_old_models_go_but_the_register_keeps_them(small: Desk) -> None:
-    small.asks(promote={"keep": 1})
-    for batch in (2, 3, 4):
-        retrain(small.job)
-        small.label(batch)
-    assert sorted(path.name for path in small.models.glob("0*")) == ["0003"]
-    assert [one["model"] for one in small.registry()] == ["0001", "0002", "0003"]
-
-
 def test_the_state_is_the_users_own_and_a_torn_line_of_history_does_not_count(small: Desk) -> None:
     retrain(small.job)
     for path in (small.state, small.state.parent):
@@ -311,18 +301,6 @@ def test_a_model_that_was_lost_is_learned_again_at_no_price(small: Desk) -> None
     shutil.rmtree(small.models)
     done = retrain(small.job)
     assert (done.outcome, done.model, done.charged) == ("promoted", "0001", 0)
-
-
-@pytest.mark.slow
-def test_two_jobs_of_one_project_keep_their_models_and_their_history_apart(small: Desk) -> None:
-    retrain(small.job)
-    other = small.path / "other.yaml"
-    shutil.copy(small.job, other)
-    with pytest.raises(LabelguardError, match="another job"):
-        retrain(other)
-    small.asks(promote={"directory": "elsewhere"}, name="other")
-    assert retrain(small.job).model == "0001"
-    assert [one.job for one in small.history()] == ["job", "other"]
 
 
 @pytest.mark.slow
